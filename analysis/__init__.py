@@ -1,0 +1,1 @@
+"""What the options compute: data in, data out, no output."""

@@ -1,0 +1,138 @@
+"""A trace as columns: the arrays and tables of distinct strings that every analysis works on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+Id = str | int | float | None
+
+
+class Track(NamedTuple):
+    """Where an event happened, as its file says: integers or text, None where the field is missing."""
+
+    pid: Id
+    tid: Id
+
+
+@dataclass(frozen=True, slots=True)
+class ArgColumn:
+    """One key of the events' `args`, for the rows that have it.
+
+    `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values.
+    """
+
+    rows: Int64
+    values: Sequence[Any]
+
+    def as_dict(self) -> dict[int, Any]:
+        """Return row -> value."""
+        return dict(zip(self.rows.tolist(), self.values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Events that are no slices (flows, async begins and ends, instants, counters), in file order.
+
+    Rows index nothing in `Trace`; `name_id`, `cat_id` and `track_id` index the tables of the trace
+    they belong to. `ids` are the `id` (or `id2`) fields as text, None where missing.
+    """
+
+    phase: Sequence[str]  # (n) "s", "t", "f", "b", "e", "i", "C", ...
+    name_id: Int32
+    cat_id: Int32
+    track_id: Int32
+    ts_ns: Int64
+    ids: Sequence[str | None]
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+
+def no_points() -> Points:
+    """Return `Points` of length 0."""
+    ids = np.empty(0, np.int32)
+    return Points((), ids, ids, ids, np.empty(0, np.int64), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The slices of one trace file (X events and paired B/E), one row each, in file order.
+
+    Attributes
+    ----------
+    path, dialect
+        Where it came from and what wrote it: ``byteps`` (`comm.json`, the profiler's final trace,
+        `io.json`, `step.json`), ``mxnet``, ``kineto``, ``horovod``, ``composer``, ``dasf`` or ``chrome``.
+    names, cats : distinct event names and categories, by first appearance; "" without a category
+    tracks : distinct (pid, tid)
+    name_id, cat_id, track_id : (n,) int32, into those tables
+    ts_ns, dur_ns : (n,) int64 nanoseconds; start since the epoch where the dialect knows it
+    args : the requested keys of `args`
+    points : events that are no slices, where they were requested
+    metadata : the M events as objects, in file order
+    header : members of the file's object beside the events (`distributedInfo`, …)
+    phases : how many events of each phase the file has; the sum is the number of events
+    rank, world_size : as the file itself says, else None
+    repairs : what was repaired or lost, a phrase each, without the path
+    """
+
+    path: str
+    dialect: str
+    names: Sequence[str]
+    cats: Sequence[str]
+    tracks: Sequence[Track]
+    name_id: Int32
+    cat_id: Int32
+    track_id: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args: Mapping[str, ArgColumn] = field(default_factory=dict)
+    points: Points = field(default_factory=no_points)
+    metadata: Sequence[Mapping[str, Any]] = ()
+    header: Mapping[str, Any] = field(default_factory=dict)
+    phases: Mapping[str, int] = field(default_factory=dict)
+    rank: int | None = None
+    world_size: int | None = None
+    repairs: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.ts_ns)
+
+    @property
+    def n_events(self) -> int:
+        """Events of every phase in the file."""
+        return sum(self.phases.values())
+
+    @property
+    def end_ns(self) -> Int64:
+        """Ends of the slices (n,)."""
+        return self.ts_ns + self.dur_ns
+
+    def select(self, rows: NDArray[Any]) -> Trace:
+        """Return the trace with only the slices of `rows` (a mask, or ascending row numbers)."""
+        keep = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        new_row = np.full(len(self), -1, np.int64)
+        new_row[keep] = np.arange(len(keep))
+        return replace(
+            self,
+            name_id=self.name_id[keep],
+            cat_id=self.cat_id[keep],
+            track_id=self.track_id[keep],
+            ts_ns=self.ts_ns[keep],
+            dur_ns=self.dur_ns[keep],
+            args={key: _select_arg(column, new_row) for key, column in self.args.items()},
+        )
+
+
+def _select_arg(column: ArgColumn, new_row: Int64) -> ArgColumn:
+    rows = new_row[column.rows]
+    kept = np.flatnonzero(rows >= 0)
+    return ArgColumn(rows[kept], [column.values[i] for i in kept.tolist()])

@@ -1,0 +1,141 @@
+"""The grammar of operation names: the one place where a name is taken apart.
+
+BytePS and its profiler encode what an operation is in its name::
+
+    [prefix] Comm.<tensor>[.<stage>[.<partition key>]]
+    [prefix] FW|BW|STEP|I/O [.<operation>]        (alone, or with the operation's own name)
+    [prefix] OUTPUT|UPDATE [<digits> | _<word> | .<operation>]
+
+    prefix:  [wk<i>.][rank<r>.]   or, in dPRO's later files,   host<i>.rank<r>->
+    and, in dPRO's later files, a tail ``~><suffix>``
+
+Every other text is a foreign name (``aten::add``): its `cat` is None and its `label` the text,
+after a prefix if it has one. A tensor whose own name ends in a stage (``Comm.mlp.PUSH``) cannot be
+told from a sub-task by its name; `tid` in the trace can (``total`` for the whole communication), so
+readers that know build the name with its fields.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+#: BytePS's queue stages in the order in which a partition passes them.
+QUEUES = (
+    "COORDINATE_REDUCE",
+    "REDUCE",
+    "COPYD2H",
+    "PCIE_REDUCE",
+    "COORDINATE_PUSH",
+    "COMPRESS",
+    "PUSH",
+    "PULL",
+    "DECOMPRESS",
+    "COPYH2D",
+    "COORDINATE_BROADCAST",
+    "BROADCAST",
+)
+
+_N = "0|[1-9][0-9]*"  # no leading zero: what is printed is what was read
+_GRAMMAR = re.compile(
+    rf"(?:(?:wk(?P<wk>{_N})\.)?(?:rank(?P<rank>{_N})\.)?"
+    rf"|host(?P<host>{_N})\.rank(?P<hrank>{_N})->)"
+    r"(?:(?P<comm>Comm)\.(?P<tensor>.+?)"
+    rf"(?:\.(?P<queue>{'|'.join(QUEUES)})(?:\.(?P<key>{_N}))?)?"
+    r"|(?P<cat>FW|BW|STEP|I/O)(?:\.(?P<op>.+?))?"
+    r"|(?P<tailed>OUTPUT|UPDATE)(?P<tail>[0-9]+?|_.+?|\..+?)?"
+    r"|(?P<foreign>.*?))"
+    r"(?:~>(?P<suffix>.*))?",
+    re.DOTALL,
+)
+
+
+class OpName(NamedTuple):
+    """One operation's name, taken apart; `OpName.parse` and `str` are inverses."""
+
+    cat: str | None
+    label: str | None = None  # tensor of a Comm op, layer of a compute op, text of a foreign name
+    worker: int | None = None
+    rank: int | None = None
+    queue: str | None = None  # BytePS stage, e.g. PUSH
+    key: int | None = None  # partition key: declared_key << 16 | partition
+    suffix: str | None = None  # dPRO's ``~>suffix``
+    arrow: bool = False  # prefix written as dPRO's ``host0.rank0->``
+
+    @classmethod
+    def parse(cls, text: str) -> OpName:
+        """Take `text` apart; never fails, a name outside the grammar is foreign."""
+        return _parse(text)
+
+    def __str__(self) -> str:
+        return f"{self.prefix}{self._body()}{'' if self.suffix is None else '~>' + self.suffix}"
+
+    @property
+    def prefix(self) -> str:
+        """``wk<i>.rank<r>.``, or what of it is known; ``host<i>.rank<r>->`` in dPRO's form."""
+        if self.arrow:
+            return f"host{self.worker}.rank{self.rank}->"
+        worker = "" if self.worker is None else f"wk{self.worker}."
+        return worker + ("" if self.rank is None else f"rank{self.rank}.")
+
+    @property
+    def kind(self) -> str:
+        """The stage of a sub-task (``PUSH``), else the category; empty for a foreign name."""
+        return self.queue or self.cat or ""
+
+    @property
+    def main(self) -> OpName:
+        """The whole communication that a sub-task belongs to; every other name as it is."""
+        return self._replace(queue=None, key=None)
+
+    @property
+    def is_comm(self) -> bool:
+        """Whether this is a BytePS communication or a part of one."""
+        return self.cat == "Comm"
+
+    def bare(self) -> OpName:
+        """Return the name without worker and rank."""
+        return self._replace(worker=None, rank=None, arrow=False)
+
+    def _body(self) -> str:
+        if self.cat is None:
+            return self.label or ""
+        if self.cat in ("OUTPUT", "UPDATE"):
+            return self.cat + (self.label or "")
+        parts = (self.cat, self.label, self.queue, self.key)
+        return ".".join(str(part) for part in parts if part is not None)
+
+
+@lru_cache(maxsize=65536)
+def _parse(text: str) -> OpName:
+    match = _GRAMMAR.fullmatch(text)
+    assert match is not None  # the foreign branch takes any text
+    field = match.groupdict()
+    rank = field["rank"] if field["host"] is None else field["hrank"]
+    worker = field["wk"] if field["host"] is None else field["host"]
+    foreign = field["foreign"]
+    cat = field["comm"] or field["cat"] or field["tailed"]
+    label = field["tensor"] or field["op"] or field["tail"]
+    if cat is None:
+        label = foreign
+    return OpName(
+        cat=cat,
+        label=label,
+        worker=None if worker is None else int(worker),
+        rank=None if rank is None else int(rank),
+        queue=field["queue"],
+        key=None if field["key"] is None else int(field["key"]),
+        suffix=field["suffix"],
+        arrow=field["host"] is not None,
+    )
+
+
+def partition_key(declared_key: int, partition: int) -> int:
+    """Return BytePS's key of one partition: ``declared_key << 16 | partition``."""
+    return declared_key << 16 | partition
+
+
+def split_key(key: int) -> tuple[int, int]:
+    """Return (declared key, partition) of a partition key; inverse of `partition_key`."""
+    return key >> 16, key & 0xFFFF

@@ -1,0 +1,20 @@
+"""`--option critical`: not built yet."""
+
+from __future__ import annotations
+
+from argparse import Namespace, _ArgumentGroup
+
+from errors import AnalyzeError
+from result import Result
+
+HELP = "not built yet"
+EXAMPLE = "analyze.py --option critical --path TRACE"
+
+
+def add_arguments(group: _ArgumentGroup) -> None:
+    """No flags yet."""
+
+
+def run(args: Namespace) -> Result:
+    """Say that the option is not there yet."""
+    raise AnalyzeError("--option critical is not built yet")

@@ -1,0 +1,1 @@
+"""The simulation of a job's graph, and what-if."""

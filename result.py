@@ -1,0 +1,146 @@
+"""What an option found, in a form that every face (text, JSON, CSV, XLSX, HTML) can show.
+
+An option's `run` returns one `Result`. Units and rounding are decided here, by the columns; times are
+milliseconds from here on (`_ns` inside the analysis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["text", "int", "float", "percent", "bool"]
+Cell = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look."""
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    digits: int = 3  # after the decimal point, for float and percent
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %)."""
+
+    name: str  # key in documents, sheet name, heading: "operations"
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def records(self) -> list[dict[str, Cell]]:
+        """Return the rows as JSON objects, keyed by the columns' keys."""
+        keys = [column.key for column in self.columns]
+        return [dict(zip(keys, row, strict=True)) for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Bars per category of `x`, one colour per series; stacked or side by side. None is a gap."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: Sequence[str]
+    series: Mapping[str, Sequence[float | None]]
+    stacked: bool = False
+    horizontal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """One line per series over the shared `x`. None is a gap."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: Sequence[float]
+    series: Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One coloured box of a timeline."""
+
+    lane: str
+    name: str
+    start_ms: float
+    dur_ms: float
+    group: str  # decides the colour; shown in the legend
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Boxes on lanes, to scale."""
+
+    title: str
+    spans: Sequence[Span]
+    x_label: str = "time (ms)"
+
+
+@dataclass(frozen=True, slots=True)
+class Bars3D:
+    """A grid of bars: rows x columns of heights, coloured by the row's group. None is a gap."""
+
+    title: str
+    x_label: str
+    y_label: str
+    z_label: str
+    x: Sequence[str]  # columns, e.g. runs
+    y: Sequence[str]  # rows, e.g. operations
+    group: Sequence[str]  # one per row, e.g. the category
+    z: Sequence[Sequence[float | None]]  # z[row][column]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A drawn graph: nodes at (x, y), edges between them by index."""
+
+    title: str
+    nodes: Sequence[Mapping[str, Any]]  # label, cat, x, y, dur_ms | None, critical, ...
+    edges: Sequence[tuple[int, int, str]]  # source, target, kind
+    note: str = ""
+
+
+Chart = Bars | Lines | Timeline | Bars3D | Network
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run of an option found.
+
+    `document` is the JSON answer with the keys that INTERFACE promises (without ``repairs``, which
+    the face adds). The first table is the one that CSV carries.
+    """
+
+    option: str
+    title: str
+    document: Mapping[str, Any]
+    tables: Sequence[Table] = ()
+    charts: Sequence[Chart] = ()
+    figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
+    notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
+    repairs: Sequence[str] = ()  # a line a file: what was repaired or skipped
+    xlsx_default: Path | None = None
+    html_default: Path | None = None
+    exit_code: int = 0
+
+
+@dataclass(slots=True)
+class Repairs:
+    """Collects the lines about repaired or skipped input, each once, in order."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, path: object, what: str) -> None:
+        """Note that `what` was done to the file `path`."""
+        line = f"{path}: {what}"
+        if line not in self.lines:
+            self.lines.append(line)
