@@ -1,0 +1,67 @@
+"""What the tests share: where things are, running the command line, golden files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import analyze
+
+REPO = Path(__file__).resolve().parent.parent
+SHARED = REPO.parent / "shared" / "data"
+
+
+def run_cli(*args: object) -> tuple[int, str, str]:
+    """Run `analyze.py` with `args` in this process; return its exit code, stdout and stderr."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="")
+    err = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _fresh_logging():
+        try:
+            code = analyze.main([str(arg) for arg in args])
+        except SystemExit as end:  # argparse: --help, or a wrong command line
+            code = end.code if isinstance(end.code, int) else 1
+        out.flush()
+    return code, out.buffer.getvalue().decode(), err.getvalue()
+
+
+@contextlib.contextmanager
+def _fresh_logging() -> Iterator[None]:
+    """Let `analyze.main` set up logging as in a new process: on the standard error of this moment."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    root.handlers = []
+    try:
+        yield
+    finally:
+        root.handlers, root.level = handlers, level
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The directory of recorded traces; the test is skipped where there is none."""
+    if not SHARED.is_dir():
+        pytest.skip(f"no recorded traces at {SHARED}")
+    return SHARED
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a text with ``tests/golden/<name>``; `--update-golden` rewrites the file instead."""
+
+    def check(name: str, text: str) -> None:
+        path = REPO / "tests" / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8")
+
+    return check
