@@ -17,7 +17,8 @@ def open_output(path: Path) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; it appears, complete, when the block ends without an error.
 
     The bytes go to a temporary file beside `path` that is renamed at the end and removed on any
-    error; a name that ends in ``.gz`` is compressed. An existing file keeps its mode.
+    error; a name that ends in ``.gz`` is compressed. An existing file keeps its mode. What is no
+    regular file (``/dev/stdout``, a pipe) is written as it is; of a link, the target is replaced.
 
     Raises
     ------
@@ -25,6 +26,11 @@ def open_output(path: Path) -> Iterator[IO[bytes]]:
         The directory does not exist or is not writable, or the disk is full.
     """
     try:
+        path = path.resolve() if path.is_symlink() else path
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with open(path, "wb") as device:
+                yield device
+            return
         with _temporary(path) as temporary:
             with open(temporary, "wb") as raw:
                 if path.suffix == ".gz":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -14,7 +14,7 @@ _SCALED_FROM = 10_000
 
 def bar(
     total: float | None = None, unit: str = "it", *, what: str = "", enabled: bool | None = None
-) -> tqdm[None]:
+) -> tqdm[NoReturn]:
     """Return a bar to be used as ``with bar(...) as progress: progress.update(n)``.
 
     It shows the rate and the time that remains, and vanishes when the work is done.
@@ -28,7 +28,7 @@ def bar(
     """
     from tqdm import tqdm
 
-    progress: tqdm[None] = tqdm(
+    return tqdm(
         total=total,
         unit=unit if unit == "B" else f" {unit}",
         unit_scale=unit == "B" or (total is not None and total >= _SCALED_FROM),
@@ -38,4 +38,3 @@ def bar(
         leave=False,
         dynamic_ncols=True,
     )
-    return progress

@@ -23,6 +23,8 @@ class Column:
     title: str
     kind: Kind = "text"
     digits: int = 3  # after the decimal point, for float and percent
+    minor: bool = False  # left out first where a terminal is too narrow for all columns
+    scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     note: str = ""
+    detail: bool = False  # only in the files (XLSX, HTML), not on standard output
 
     def records(self) -> list[dict[str, Cell]]:
         """Return the rows as JSON objects, keyed by the columns' keys."""
@@ -101,10 +104,20 @@ class Bars3D:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A drawn graph: nodes at (x, y), edges between them by index."""
+    """A drawn graph: nodes at (x, y), edges between them by index.
+
+    A node has the keys ``label`` (its name), ``cat`` (decides the colour), ``x`` and ``y`` (floats),
+    ``dur_ms`` (or None) and ``critical`` (bool: on the critical path); every further key, e.g.
+    ``slack_ms``, is a figure that is shown, under that key, when the node is clicked.
+
+    One unit of `x` is one layer (time goes to the right), one unit of `y` is one row (downwards): a
+    face draws a node as a box a little smaller than one by one, so that nodes at least 1 apart in
+    `x` or in `y` do not overlap. An edge of kind ``critical`` is a step of the critical path; where
+    there is no such edge, those between two critical nodes are marked.
+    """
 
     title: str
-    nodes: Sequence[Mapping[str, Any]]  # label, cat, x, y, dur_ms | None, critical, ...
+    nodes: Sequence[Mapping[str, Any]]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
 
@@ -126,6 +139,8 @@ class Result:
     tables: Sequence[Table] = ()
     charts: Sequence[Chart] = ()
     figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
+    read: Sequence[str] = ()  # a line for each thing that was read: "path: dialect, 1,234 events"
+    commentary: Sequence[str] = ()  # lines about the way, e.g. one a step; `--pretty` leaves them out
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
     repairs: Sequence[str] = ()  # a line a file: what was repaired or skipped
     xlsx_default: Path | None = None
