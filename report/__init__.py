@@ -1,15 +1,96 @@
-"""Faces: how a result is shown, one module per face."""
+"""Faces: how a result is shown, one module per face.
+
+A face of standard output has ``write(result, stream, args)``; a face in a file has
+``write(result, path)``. To add one: write its module and name it here.
+"""
 
 from __future__ import annotations
 
-import json
+import importlib
+import io
+import logging
+import os
 import sys
 from argparse import Namespace
+from pathlib import Path
+from typing import Any, TextIO
 
+from errors import AnalyzeError, OutputError, UsageError
 from result import Result
+
+#: Values of `--format` and the modules that answer.
+FORMATS = {"table": "report.text", "json": "report.json", "csv": "report.csv"}
+#: Flags that name a file and the modules that write it.
+FILES = {"xlsx": "report.xlsx", "html": "report.html"}
 
 
 def show(result: Result, args: Namespace) -> None:
-    """Print `result` on standard output in the chosen format; write the files that were asked for."""
-    json.dump({**result.document, "repairs": list(result.repairs)}, sys.stdout, indent=1)
-    print()
+    """Print `result` on standard output in the chosen format; write the files that were asked for.
+
+    A file that cannot be written does not keep the answer from being printed; it is reported after.
+
+    Raises
+    ------
+    OutputError
+        A file, or standard output, cannot be written.
+    UsageError
+        A file to be written is one of the inputs.
+    """
+    for line in result.repairs:
+        logging.warning("%s", _one_line(line))
+    failed = _write_files(result, args)
+    _print(result, args)
+    if failed is not None:
+        raise failed
+
+
+def _write_files(result: Result, args: Namespace) -> AnalyzeError | None:
+    """Write each file that was asked for; return the first error instead of raising it."""
+    failed: AnalyzeError | None = None
+    for face, module in FILES.items():
+        wanted = getattr(args, face, None)
+        if not wanted:
+            continue
+        default: Path = getattr(result, f"{face}_default") or Path(f"{result.option}.{face}")
+        path = default if wanted is True else Path(wanted)
+        try:
+            _refuse_inputs(path, args, f"--{face}")
+            _load(module).write(result, path)
+            logging.info("wrote %s", path)
+        except AnalyzeError as error:
+            failed = failed or error
+    return failed
+
+
+def _print(result: Result, args: Namespace) -> None:
+    stream: TextIO | None = sys.stdout
+    if stream is None:
+        raise OutputError("standard output is closed")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # names may hold what no encoding can carry
+    try:
+        _load(FORMATS[args.format]).write(result, stream, args)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon(stream)
+        raise OutputError(f"standard output: cannot be written: {error.strerror or error}") from error
+
+
+def _abandon(stream: TextIO) -> None:
+    """Let what is still buffered go nowhere, so that the end of the process does not fail over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _refuse_inputs(path: Path, args: Namespace, flag: str) -> None:
+    if path.exists() and any(given.is_file() and path.samefile(given) for given in args.path):
+        raise UsageError(f"{flag} {path}: is one of the inputs")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _load(module: str) -> Any:
+    return importlib.import_module(module)

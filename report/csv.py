@@ -1,0 +1,35 @@
+"""The face for spreadsheets and shell tools: the first table as comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import math
+from argparse import Namespace
+from typing import TextIO
+
+from errors import AnalyzeError
+from result import Cell, Result
+
+
+def write(result: Result, stream: TextIO, args: Namespace) -> None:
+    """Print the first table: the columns' keys, then the rows; numbers in full, gaps empty.
+
+    Raises
+    ------
+    AnalyzeError
+        The result has no table.
+    """
+    if not result.tables:
+        raise AnalyzeError(f"--format csv: {result.option} has no table here; use --format json")
+    table = result.tables[0]
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([column.key for column in table.columns])
+    writer.writerows([_plain(cell) for cell in row] for row in table.rows)
+
+
+def _plain(cell: Cell) -> Cell:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float):
+        return repr(float(cell)) if math.isfinite(cell) else None
+    return cell

@@ -1,0 +1,46 @@
+"""The face for scripts: one JSON document with the keys that the options promise."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from result import Result
+
+
+def write(result: Result, stream: TextIO, args: Namespace) -> None:
+    """Print the document, with what was repaired under ``repairs``; NaN and infinity become null."""
+    import msgspec
+
+    document = {**result.document, "repairs": list(result.repairs)}
+    try:
+        encoded = msgspec.json.encode(document, enc_hook=_plain)
+        stream.write(msgspec.json.format(encoded, indent=2).decode())
+    except (ValueError, OverflowError, TypeError):  # lone surrogates, integers over 64 bits, odd keys
+        json.dump(_all_plain(document), stream, indent=2, allow_nan=False)
+    stream.write("\n")
+
+
+def _plain(value: Any) -> Any:
+    """Return what stands for an object that JSON does not know: numpy's scalars and arrays, paths."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "__fspath__"):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _all_plain(value: Any) -> Any:
+    """Return `value` made of what the standard library's encoder takes, all the way down."""
+    if isinstance(value, Mapping):
+        return {str(key): _all_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_all_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    return _all_plain(_plain(value))

@@ -1,0 +1,102 @@
+"""What the faces share about tables: a cell as text, and the width that a text takes."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+
+from result import Cell, Column
+
+GAP = "–"
+ELLIPSIS = "…"
+
+
+def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
+    """Return one column's cells as they are read by people; a gap, NaN or infinity is a dash.
+
+    Numbers have thousands separators and `column.digits` decimals, so that right-aligned they line
+    up; a text in which something cannot be printed shows it as an escape (``\\x1b``), which keeps
+    names from steering the terminal.
+    """
+    if column.kind in ("float", "percent"):
+        return _numbers(column, values)
+    if column.kind == "int":
+        return [GAP if _is_gap(value) else f"{_whole(value):,}" for value in values]
+    if column.kind == "bool":
+        return [GAP if value is None else "yes" if value else "no" for value in values]
+    return [GAP if value is None else printable(str(value)) for value in values]
+
+
+def is_text(column: Column) -> bool:
+    """Whether the column's cells are words, which align left and may be shortened."""
+    return column.kind in ("text", "bool")
+
+
+def printable(text: str) -> str:
+    """Return `text` with all that is not printable (control characters, lone surrogates) escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def display_width(text: str) -> int:
+    """Return how many columns of a terminal `text` takes: two for a wide East Asian character."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_char_width, text))
+
+
+def shorten(text: str, width: int) -> str:
+    """Return `text` in at most `width` columns, its middle replaced by ``…`` where it is longer."""
+    if len(text) * 2 <= width or display_width(text) <= width:
+        return text
+    head = _fitting(text, (width - 1) // 2)
+    tail = _fitting(text[::-1], width - 1 - display_width(head))[::-1]
+    return head + ELLIPSIS + tail
+
+
+def _numbers(column: Column, values: Sequence[Cell]) -> list[str]:
+    scale, unit = (100.0, " %") if column.kind == "percent" else (1.0, "")
+    layout = f",.{column.digits}f"
+    minus_zero = format(-0.0, layout)
+    texts = []
+    for value in values:
+        if _is_gap(value):
+            texts.append(GAP)
+            continue
+        text = format(float(value) * scale, layout)  # type: ignore[arg-type]  # no gap: a number
+        texts.append((text[1:] if text == minus_zero else text) + unit)
+    return texts
+
+
+def _is_gap(value: Cell) -> bool:
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
+
+
+def _whole(value: Cell) -> int:
+    return int(value)  # type: ignore[arg-type]  # the column promises numbers
+
+
+def _escape(char: str) -> str:
+    named = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    if char in named:
+        return named[char]
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def _fitting(text: str, width: int) -> str:
+    """Return the longest beginning of `text` that takes at most `width` columns."""
+    used = 0
+    for index, char in enumerate(text):
+        used += _char_width(char)
+        if used > width:
+            return text[:index]
+    return text

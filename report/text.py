@@ -1,0 +1,175 @@
+"""The face for people at a terminal: figures, tables that fit the width, and notes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from report.tables import cell_texts, display_width, is_text, printable, shorten
+from result import Column, Result, Table
+
+#: A column of words is not shortened below this, other columns are left out first.
+_NARROWEST_TEXT = 16
+_SPACE = "  "
+
+
+def write(result: Result, stream: TextIO, args: Namespace) -> None:
+    """Print `result` for reading.
+
+    On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
+    pipe gets every name in full. `--pretty` leaves out the title and the commentary.
+    """
+    width = _width(stream)
+    for block in _blocks(result, width, pretty=args.pretty):
+        stream.write(block)
+
+
+def _blocks(result: Result, width: int | None, *, pretty: bool) -> Iterator[str]:
+    """Yield the parts of the page, in order, an empty line between them."""
+    shown = [table for table in result.tables if not table.detail]
+    parts: list[Iterator[str]] = []
+    if not pretty:
+        parts.append(iter([printable(result.title)] if result.title else []))
+        parts.append(map(printable, result.commentary))
+    parts.append(_figures(result.figures))
+    headed = len(shown) > 1
+    parts.extend(_table(table, width, headed=headed) for table in shown)
+    parts.append(_wrapped(result.notes, width))
+    between = ""
+    for part in parts:
+        text = "\n".join(part)
+        if text:
+            yield f"{between}{text}\n"
+            between = "\n"
+
+
+def _width(stream: TextIO) -> int | None:
+    """Return the columns there are, or None where nothing limits them."""
+    if not stream.isatty() and not os.environ.get("COLUMNS"):
+        return None
+    return max(shutil.get_terminal_size().columns, 20)
+
+
+def _figures(figures: Sequence[tuple[str, str]]) -> Iterator[str]:
+    widest = max((display_width(label) for label, _ in figures), default=0)
+    for label, value in figures:
+        yield f"{printable(label)}{' ' * (widest - display_width(label))}  {printable(value)}"
+
+
+def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
+    for sentence in map(printable, sentences):
+        if width is None:
+            yield sentence
+        else:
+            yield from textwrap.wrap(sentence, width, break_long_words=False, break_on_hyphens=False)
+
+
+@dataclass(slots=True)
+class _Part:
+    """A column being laid out: its cells as text, its header as lines, and its width."""
+
+    column: Column
+    header: list[str]
+    cells: list[str]
+    width: int
+
+
+def _table(table: Table, width: int | None, *, headed: bool) -> Iterator[str]:
+    if headed or not table.rows:
+        yield printable(table.title)
+    if not table.rows:
+        yield "  nothing"
+    else:
+        parts = _laid_out(table, width)
+        parts, left_out = (parts, []) if width is None else _fitted(parts, width)
+        yield from _lines(parts)
+        if left_out:
+            names = ", ".join(part.column.title for part in left_out)
+            yield from _wrapped([f"Left out for want of width: {names}."], width)
+    if table.note:
+        yield from _wrapped([table.note], width)
+
+
+def _laid_out(table: Table, width: int | None) -> list[_Part]:
+    parts = []
+    for column, values in zip(table.columns, zip(*table.rows, strict=True), strict=True):
+        cells = cell_texts(column, values)
+        widest = max(map(display_width, cells))
+        title = printable(column.title)
+        # on a terminal a header takes no more width than its cells, if words can go below each other
+        header = [title] if width is None or is_text(column) else _stacked(title, widest)
+        parts.append(_Part(column, header, cells, max(widest, *map(display_width, header))))
+    return parts
+
+
+def _stacked(title: str, width: int) -> list[str]:
+    return textwrap.wrap(title, max(width, 1), break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
+    """Return the columns that fit in `width`, words shortened, and those that were left out.
+
+    Those marked as minor go first, then from the right; the first column always stays.
+    """
+    left_out: list[_Part] = []
+    while len(parts) > 1 and _least(parts) > width:
+        at = max(range(1, len(parts)), key=lambda index: (parts[index].column.minor, index))
+        left_out.insert(0, parts.pop(at))
+    texts = [part for part in parts if is_text(part.column)]
+    room = width - _total(parts) + sum(part.width for part in texts)
+    cap = max(_even_share([part.width for part in texts], room), 1)
+    for part in texts:
+        part.width = min(part.width, cap)
+        part.cells = [shorten(cell, part.width) for cell in part.cells]
+        part.header = [shorten(line, part.width) for line in part.header]
+    return parts, left_out
+
+
+def _least(parts: Sequence[_Part]) -> int:
+    """Return the width below which these columns cannot be shrunk."""
+    shrinkable = (part.width - _NARROWEST_TEXT for part in parts if is_text(part.column))
+    return _total(parts) - sum(max(amount, 0) for amount in shrinkable)
+
+
+def _total(parts: Sequence[_Part]) -> int:
+    return sum(part.width for part in parts) + len(_SPACE) * (len(parts) - 1)
+
+
+def _even_share(widths: Sequence[int], room: int) -> int:
+    """Return the largest cap under which `widths`, each cut to it, take no more than `room`."""
+    for taken, width in enumerate(sorted(widths)):
+        share = room // (len(widths) - taken)
+        if width > share:
+            return share
+        room -= width
+    return max(widths, default=0)
+
+
+def _lines(parts: Sequence[_Part]) -> Iterator[str]:
+    tall = max(len(part.header) for part in parts)
+    headers = [_aligned(part, [""] * (tall - len(part.header)) + part.header) for part in parts]
+    yield from _joined(headers)
+    yield _SPACE.join("─" * part.width for part in parts)
+    yield from _joined([_aligned(part, part.cells) for part in parts])
+
+
+def _joined(columns: Sequence[list[str]]) -> Iterator[str]:
+    return (_SPACE.join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def _aligned(part: _Part, texts: Sequence[str]) -> list[str]:
+    left = is_text(part.column)
+    if all(map(str.isascii, texts)):
+        pad = str.ljust if left else str.rjust
+        return [pad(text, part.width) for text in texts]
+    return [_padded(text, part.width, left=left) for text in texts]
+
+
+def _padded(text: str, width: int, *, left: bool) -> str:
+    blank = " " * (width - display_width(text))
+    return text + blank if left else blank + text
