@@ -13,10 +13,10 @@ ELLIPSIS = "…"
 
 
 def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
-    """Return one column's cells as they are read by people; a gap, NaN or infinity is a dash.
+    r"""Return one column's cells as they are read by people; a gap, NaN or infinity is a dash.
 
     Numbers have thousands separators and `column.digits` decimals, so that right-aligned they line
-    up; a text in which something cannot be printed shows it as an escape (``\\x1b``), which keeps
+    up; a text in which something cannot be printed shows it as an escape (``\x1b``), which keeps
     names from steering the terminal.
     """
     if column.kind in ("float", "percent"):

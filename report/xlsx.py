@@ -1,0 +1,175 @@
+"""The face for spreadsheet programs: a workbook with a sheet for each table."""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from files import open_output
+from report.tables import cell_texts, display_width, shorten
+from result import Cell, Column, Result, Table
+
+#: What the file format allows.
+ROWS_A_SHEET = 1_048_576
+_CELL_CHARACTERS = 32_767
+_NAME_CHARACTERS = 31
+_NOT_IN_NAMES = str.maketrans("[]:*?/\\", "()-----")
+_EXACT_INTEGERS = 2**53
+
+_WIDTH_SAMPLE = 1000  # rows that decide how wide a column is shown
+_WIDEST = 60
+_GOOD, _NEUTRAL, _BAD = "#63BE7B", "#FFFFFF", "#F8696B"
+
+
+def write(result: Result, path: Path) -> None:
+    """Write every table of `result` to the workbook `path`, whole or not at all.
+
+    Rows that one sheet cannot hold go on to further sheets, text that one cell cannot hold is cut;
+    either is said in a warning. Text stays text, whatever it looks like.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    from xlsxwriter import Workbook
+
+    cells_cut = 0
+    with open_output(path) as stream:
+        packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
+        with Workbook(packed, {"constant_memory": True}) as workbook:
+            workbook.set_properties({"title": _legal(result.title), "comments": _comments(result)})
+            formats = _Formats(workbook)
+            for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1):
+                cells_cut += _write_sheet(workbook.add_worksheet(name), formats, table, rows)
+        stream.write(packed.getbuffer())
+    if cells_cut:
+        logging.warning("%s: %d texts were cut to %d characters", path, cells_cut, _CELL_CHARACTERS)
+
+
+def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:
+    """Yield (sheet name, table, rows) with at most `limit` rows each; say where that splits a table."""
+    taken: set[str] = set()
+    for table in tables:
+        n_sheets = max(1, math.ceil(len(table.rows) / limit))
+        if n_sheets > 1:
+            logging.warning("%s: %d rows are split over %d sheets", table.name, len(table.rows), n_sheets)
+        for first in range(0, n_sheets * limit, limit):
+            yield sheet_name(table.name, taken), table, islice(table.rows, first, first + limit)
+
+
+def sheet_name(wanted: str, taken: set[str]) -> str:
+    r"""Return a legal sheet name like `wanted` that differs from those `taken`, and add it to them.
+
+    At most 31 characters, none of ``[]:*?/\``, no apostrophe at an end, not "History"; names that
+    differ only in case are the same.
+    """
+    name = _legal(wanted).translate(_NOT_IN_NAMES).strip(" '") or "Sheet"
+    if name.casefold() == "history":
+        name += "_"
+    legal, count = _shortened(name, ""), 1
+    while legal.casefold() in taken:
+        count += 1
+        legal = _shortened(name, f" ({count})")
+    taken.add(legal.casefold())
+    if len(name) > _NAME_CHARACTERS:
+        logging.warning("the sheet for %s is called %s: names end at 31 characters", wanted, legal)
+    return legal
+
+
+class _Formats:
+    """The workbook's cell formats, each made once."""
+
+    def __init__(self, workbook: Any) -> None:
+        self._workbook = workbook
+        self._made: dict[str, Any] = {}
+        edges = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
+        self.words_header = workbook.add_format(edges)
+        self.number_header = workbook.add_format({**edges, "align": "right"})
+
+    def of(self, column: Column) -> Any:
+        """Return the format of the column's cells, None for text."""
+        if column.kind in ("text", "bool"):
+            return None
+        decimals = "." + "0" * column.digits if column.digits and column.kind != "int" else ""
+        layout = f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}"
+        if layout not in self._made:
+            self._made[layout] = self._workbook.add_format({"num_format": layout})
+        return self._made[layout]
+
+
+def _write_sheet(sheet: Any, formats: _Formats, table: Table, rows: Iterator[Sequence[Cell]]) -> int:
+    """Fill one sheet; return how many texts had to be cut."""
+    cell_formats = [formats.of(column) for column in table.columns]
+    for index, column in enumerate(table.columns):
+        sheet.set_column(index, index, _width(table, index))
+        header = formats.words_header if cell_formats[index] is None else formats.number_header
+        sheet.write_string(0, index, _legal(column.title), header)
+    sheet.freeze_panes(1, 1)
+    cut = last = 0
+    for last, row in enumerate(rows, start=1):
+        for index, cell in enumerate(row):
+            cut += _write_cell(sheet, last, index, cell, cell_formats[index])
+    sheet.autofilter(0, 0, last, len(table.columns) - 1)
+    for index, column in enumerate(table.columns):
+        if column.scale == "diverging" and last:
+            _colour_by_value(sheet, index, last, [row[index] for row in table.rows])
+    return cut
+
+
+def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any) -> bool:
+    """Write one cell, nothing for a gap; return whether its text was cut."""
+    if isinstance(cell, str):
+        text = _legal(cell)
+        sheet.write_string(row, column, text[:_CELL_CHARACTERS])
+        return len(text) > _CELL_CHARACTERS
+    if isinstance(cell, bool):
+        sheet.write_boolean(row, column, cell)
+    elif isinstance(cell, int) and abs(cell) > _EXACT_INTEGERS:
+        sheet.write_string(row, column, str(cell))
+    elif cell is not None and math.isfinite(cell):
+        sheet.write_number(row, column, cell, cell_format)
+    return False
+
+
+def _colour_by_value(sheet: Any, column: int, last_row: int, values: Sequence[Cell]) -> None:
+    """Colour a column from good (below 0) over none to bad (above 0), full at the 95th percentile."""
+    sizes = sorted(abs(value) for value in values if isinstance(value, (int, float)) and math.isfinite(value))
+    full = sizes[int(0.95 * (len(sizes) - 1))] if sizes else 0.0
+    scale = {"type": "3_color_scale", "min_type": "num", "mid_type": "num", "max_type": "num"}
+    bounds = {"min_value": -(full or 1.0), "mid_value": 0, "max_value": full or 1.0}
+    colours = {"min_color": _GOOD, "mid_color": _NEUTRAL, "max_color": _BAD}
+    sheet.conditional_format(1, column, last_row, column, {**scale, **bounds, **colours})
+
+
+def _width(table: Table, index: int) -> int:
+    """Return how many characters wide a column is shown, by its header and first rows."""
+    column = table.columns[index]
+    texts = cell_texts(column, [row[index] for row in table.rows[:_WIDTH_SAMPLE]])
+    widest_word = max(map(len, column.title.split()), default=0) + 3  # the filter's arrow
+    return min(max([6, widest_word, *(display_width(text) + 2 for text in texts)]), _WIDEST)
+
+
+def _shortened(name: str, suffix: str) -> str:
+    """Return `name` and `suffix` in 31 of the format's characters (UTF-16 units)."""
+    room = _NAME_CHARACTERS - len(suffix)
+    for width in range(room, 0, -1):
+        text = shorten(name, width)
+        if len(text.encode("utf-16-le")) // 2 <= room:
+            return text.strip(" '") + suffix
+    return "Sheet" + suffix
+
+
+def _comments(result: Result) -> str:
+    figures = [f"{label}: {value}" for label, value in result.figures]
+    return _legal("\n".join([*figures, *result.notes, *result.read, *result.repairs]))[:2000]
+
+
+def _legal(text: str) -> str:
+    """Return `text` with what UTF-8 cannot carry (lone surrogates) as escapes."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
