@@ -145,6 +145,7 @@ class Result:
     repairs: Sequence[str] = ()  # a line a file: what was repaired or skipped
     xlsx_default: Path | None = None
     html_default: Path | None = None
+    picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
     exit_code: int = 0
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,6 +23,8 @@ from result import Result
 FORMATS = {"table": "report.text", "json": "report.json", "csv": "report.csv"}
 #: Flags that name a file and the modules that write it.
 FILES = {"xlsx": "report.xlsx", "html": "report.html"}
+#: Suffixes of `Result.picture` and the modules that draw it.
+PICTURES = {".html": "report.html", ".png": "report.plot", ".svg": "report.plot", ".pdf": "report.plot"}
 
 
 def show(result: Result, args: Namespace) -> None:
@@ -46,20 +49,29 @@ def show(result: Result, args: Namespace) -> None:
 
 def _write_files(result: Result, args: Namespace) -> AnalyzeError | None:
     """Write each file that was asked for; return the first error instead of raising it."""
-    failed: AnalyzeError | None = None
+    failures = [_write_file(result, args, *wanted) for wanted in _wanted_files(result, args)]
+    return next(filter(None, failures), None)
+
+
+def _write_file(result: Result, args: Namespace, flag: str, path: Path, module: str) -> AnalyzeError | None:
+    try:
+        _refuse_inputs(path, args, flag)
+        _load(module).write(result, path)
+    except AnalyzeError as error:
+        return error
+    logging.info("wrote %s", path)
+    return None
+
+
+def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[str, Path, str]]:
+    """Yield (flag, path, module that writes it) for each file that was asked for."""
     for face, module in FILES.items():
         wanted = getattr(args, face, None)
-        if not wanted:
-            continue
-        default: Path = getattr(result, f"{face}_default") or Path(f"{result.option}.{face}")
-        path = default if wanted is True else Path(wanted)
-        try:
-            _refuse_inputs(path, args, f"--{face}")
-            _load(module).write(result, path)
-            logging.info("wrote %s", path)
-        except AnalyzeError as error:
-            failed = failed or error
-    return failed
+        if wanted:
+            default: Path = getattr(result, f"{face}_default") or Path(f"{result.option}.{face}")
+            yield f"--{face}", default if wanted is True else Path(wanted), module
+    if result.picture is not None:
+        yield "--output", result.picture, PICTURES.get(result.picture.suffix.lower(), "report.plot")
 
 
 def _print(result: Result, args: Namespace) -> None:
