@@ -2,78 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import progress as bars
+from errors import TraceError
+from formats import chrome, dasf
 from formats.columns import Trace
+from formats.reader import EventReader, find_boundary, repairs
+from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, numbers
 
-JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
+__all__ = [
+    "GpuDir",
+    "Job",
+    "LoadedJob",
+    "Source",
+    "find_gpus",
+    "find_job",
+    "load_job",
+    "read_document",
+    "read_trace",
+    "read_traces",
+]
+
+_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
+_FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
+_UNPACKED = 12  # what a gzip file's size is taken to grow by
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One trace file of a job and whose it is.
+class LoadedJob:
+    """A job and the traces of its sources, in the same order; ranks as the files' contents say."""
 
-    `worker` is the worker's index in the job (None: the job has no workers, or only one was given);
-    `rank` the local rank of the GPU (BytePS) or the global rank (all others), None where unknown.
-    """
-
-    path: Path
-    worker: int | None = None
-    rank: int | None = None
+    job: Job
+    traces: Sequence[Trace]
 
     @property
-    def prefix(self) -> str:
-        """``wk<i>.rank<r>.``, or what of it is known."""
-        worker = "" if self.worker is None else f"wk{self.worker}."
-        return worker + ("" if self.rank is None else f"rank{self.rank}.")
+    def repairs(self) -> list[str]:
+        """What was repaired, left out or is missing: a line each file."""
+        lines = [f"{t.path}: {'; '.join(t.repairs)}" for t in self.traces if t.repairs]
+        return [*self.job.notes, *lines]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDir:
-    """A directory in which BytePS or its profiler left the files of one GPU."""
+def load_job(
+    path: Path,
+    *,
+    args: Collection[str] = (),
+    points: bool = False,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> LoadedJob:
+    """Find and load all traces of a path; parameters and errors as for `read_traces`.
 
-    path: Path
-    worker: int | None = None
-    rank: int | None = None
-
-    def file(self, name: str) -> Path | None:
-        """Return the file called `name` in this directory if it is there."""
-        path = self.path / name
-        return path if path.is_file() else None
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What a path holds: its trace files, workers in order and ranks as numbers within each."""
-
-    root: Path
-    kind: JobKind
-    sources: Sequence[Source]
-    notes: Sequence[str] = ()  # a line each: missing ranks, empty directories, doubled ranks
-
-
-def find_job(path: Path) -> Job:
-    """Return the traces that `path` holds.
-
-    Raises
-    ------
-    TraceError
-        There is no such path, or nothing under it is a trace.
+    Files that turn out to be no traces are left out, with a note, as long as one is left.
     """
-    raise NotImplementedError
-
-
-def find_gpus(path: Path) -> list[GpuDir]:
-    """Return all GPU directories at or below `path`, workers and ranks in order; [] if none."""
-    raise NotImplementedError
+    job = find_job(path)
+    paths = [source.path for source in job.sources]
+    if job.kind == "file":
+        traces = read_traces(paths, args=args, points=points, jobs=jobs, progress=progress)
+        return LoadedJob(job, traces)
+    results = _read_all(paths, args, points, jobs, progress)
+    notes = [*job.notes, *(str(result) for result in results if isinstance(result, TraceError))]
+    pairs = [(s, t) for s, t in zip(job.sources, results, strict=True) if isinstance(t, Trace)]
+    if not pairs:
+        raise next(result for result in results if isinstance(result, TraceError))
+    if job.kind == "ranks":
+        pairs = _rank_by_content(path, pairs, notes)
+    return LoadedJob(replace(job, sources=[s for s, _ in pairs], notes=notes), [t for _, t in pairs])
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
     """Load one trace file, whatever its dialect; see `read_traces`."""
-    raise NotImplementedError
+    return _read_one(path, args, points, None)
 
 
 def read_traces(
@@ -98,7 +102,11 @@ def read_traces(
     TraceError
         A file is missing, unreadable, or no trace.
     """
-    raise NotImplementedError
+    results = _read_all(paths, args, points, jobs, progress)
+    for result in results:
+        if isinstance(result, TraceError):
+            raise result
+    return [result for result in results if isinstance(result, Trace)]
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -107,4 +115,149 @@ def read_document(path: Path) -> dict[str, Any]:
     For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
     repaired as in `read_trace`, and the phrases are under the key "repairs".
     """
-    raise NotImplementedError
+    events: list[dict[str, Any]] = []
+    reader = EventReader(path, event_type=dict)
+    for piece, _ in reader:
+        events.extend(piece)
+    return {**reader.header, "traceEvents": events, "repairs": repairs([reader])}
+
+
+def _rank_by_content(
+    path: Path, pairs: list[tuple[Source, Trace]], notes: list[str]
+) -> list[tuple[Source, Trace]]:
+    """Return the ranks as the contents, else the names, of the files say; note doubled and missing ones."""
+    ranked = [
+        (replace(source, rank=source.rank if trace.rank is None else trace.rank), trace)
+        for source, trace in pairs
+    ]
+    ranked.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))
+    ranks = [source.rank for source, _ in ranked if source.rank is not None]
+    if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
+        notes.append(f"{path}: rank {numbers(doubled)} claimed by several files")
+    world = max([trace.world_size or 0 for _, trace in ranked] + [max(ranks, default=-1) + 1])
+    if ranks and (missing := sorted(set(range(world)) - set(ranks))):
+        notes.append(f"{path}: rank {numbers(missing)} of {world} missing")
+    if len(ranked) == 1:
+        ranked = [(replace(source, rank=None), trace) for source, trace in ranked]
+    return ranked
+
+
+def _read_all(
+    paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
+) -> list[Trace | TraceError]:
+    """Load each file, or return the error that says why it cannot be."""
+    jobs = (
+        jobs or len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else jobs or os.cpu_count() or 1
+    )
+    sizes = [_size(path) for path in paths]
+    ranges = _ranges(paths, sizes, jobs)
+    unpacked = sum(
+        size * (_UNPACKED if path.suffix == ".gz" else 1) for path, size in zip(paths, sizes, strict=True)
+    )
+    with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
+        if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
+            return [_caught(path, args, points, bar.update) for path in paths]
+        with ProcessPoolExecutor(min(jobs, len(ranges)), mp_context=_context()) as pool:
+            return _gather(paths, sizes, ranges, pool, args, points, bar.update)
+
+
+def _gather(
+    paths: Sequence[Path],
+    sizes: Sequence[int],
+    ranges: Sequence[tuple[int, int, int | None]],
+    pool: ProcessPoolExecutor,
+    args: Collection[str],
+    points: bool,
+    on_read: Callable[[int], object],
+) -> list[Trace | TraceError]:
+    futures: list[list[Future[Any]]] = [[] for _ in paths]
+    for index, start, stop in ranges:
+        whole = start == 0 and stop is None
+        work = (
+            (_caught, paths[index], args, points)
+            if whole
+            else (_part, paths[index], args, points, start, stop)
+        )
+        futures[index].append(pool.submit(*work))
+    results: list[Trace | TraceError] = []
+    for path, size, parts in zip(paths, sizes, futures, strict=True):
+        found = [future.result() for future in parts]
+        on_read(size)
+        if len(found) == 1:
+            results.append(found[0])
+        elif any(isinstance(part, TraceError) for part in found) or not all(part.aligned for part in found):
+            results.append(_caught(path, args, points, None))  # the cut was inside an event: read it whole
+        else:
+            results.append(chrome.assemble(path, found))
+    return results
+
+
+def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[tuple[int, int, int | None]]:
+    """Return the (file, first byte, last byte) that each task reads; big files in several ranges."""
+    ranges: list[tuple[int, int, int | None]] = []
+    for index, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+        starts = [0]
+        if size > _SPLIT and jobs > 1 and _splittable(path):
+            pieces = min(jobs, -(-size // _SPLIT))
+            found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
+            starts += [start for start in found if start is not None]
+        ranges += [(index, a, b) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    return ranges
+
+
+def _splittable(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(64)
+    return head[:2] != b"\x1f\x8b" and not dasf.is_dasf(head)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # reading it will say what is wrong
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _context() -> Any:
+    import multiprocessing
+
+    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
+
+
+def _caught(
+    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None = None
+) -> Trace | TraceError:
+    try:
+        return _read_one(path, args, points, on_read)
+    except TraceError as error:
+        return error
+
+
+def _part(
+    path: Path, args: Collection[str], points: bool, start: int, stop: int | None
+) -> chrome.Part | TraceError:
+    try:
+        return chrome.read_part(path, args, points, start, stop)
+    except TraceError as error:
+        return error
+
+
+def _read_one(
+    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None
+) -> Trace:
+    if not path.exists():
+        raise TraceError(f"{path}: no such file or directory")
+    if path.is_dir():
+        raise TraceError(f"{path}: a directory where a trace file is wanted")
+    if path.suffix == ".gml":
+        raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
+    if dasf.is_dasf(head_of(path)[:64]):
+        return dasf.read(path, args, points)
+    return chrome.read(path, args, points, on_read)

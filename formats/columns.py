@@ -55,6 +55,10 @@ class Points:
     def __len__(self) -> int:
         return len(self.phase)
 
+    def shifted(self, by_ns: int) -> Points:
+        """Return the points `by_ns` later."""
+        return replace(self, ts_ns=self.ts_ns + by_ns)
+
 
 def no_points() -> Points:
     """Return `Points` of length 0."""

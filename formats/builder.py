@@ -1,0 +1,349 @@
+"""Events to columns: every distinct (phase, name, category, pid, tid) is interned once, by one look-up."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from formats.columns import ArgColumn, Int32, Int64, Points, Track
+from formats.event import Event, args_object
+from formats.pairs import pair
+from formats.times import NO_TIME, text_to_ns, to_ns
+
+Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
+_KEY = attrgetter("ph", "name", "cat", "pid", "tid")
+_TS = attrgetter("ts")
+_DUR = attrgetter("dur")
+_ARGS = attrgetter("args")
+_SLICE, _BEGIN, _END, _META, _OTHER = range(5)
+_ROLE = {"X": _SLICE, "B": _BEGIN, "E": _END, "M": _META}
+
+
+class _Interner(dict[Key, int]):
+    """Numbers the keys in order of first appearance."""
+
+    def __missing__(self, key: Key) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+@dataclass(slots=True)
+class Rows:
+    """What was gathered from (a part of) a file; picklable, and parts can be joined in order.
+
+    `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` holds for each wanted key the rows that
+    have it and their values; `points` the other timed events where they were asked for.
+    """
+
+    keys: list[Key]
+    counts: Int64  # (len(keys),) events of each key
+    key: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args: dict[str, tuple[Int64, list[Any]]]
+    points: tuple[Int32, Int64, list[str | None]]
+    metadata: list[dict[str, Any]]
+    repairs: dict[str, int] = field(default_factory=dict)
+
+
+class Builder:
+    """Gathers pieces of events into `Rows`."""
+
+    def __init__(self, wanted: Collection[str] = (), points: bool = False) -> None:
+        self.wanted = frozenset(wanted)
+        self.with_points = points
+        self._prefixes = tuple(key[:-1] for key in wanted if key.endswith("*"))
+        self._ids = _Interner()
+        self._roles = np.empty(0, np.int8)
+        self._counts = np.empty(0, np.int64)
+        self._key, self._ts, self._dur = array("i"), array("q"), array("q")
+        self._args: dict[str, tuple[array[int], list[Any]]] = {}
+        self._point_key, self._point_ts = array("i"), array("q")
+        self._point_ids: list[str | None] = []
+        self._metadata: list[dict[str, Any]] = []
+        self._repairs: dict[str, int] = {}
+        fields = [key for key in self.wanted if not key.endswith("*")]
+        names = {f"a{i}": key for i, key in enumerate(fields)}
+        struct = msgspec.defstruct("Args", [(name, Any, None) for name in names], rename=names, gc=False)
+        self._arg_fields = list(names.items())
+        self._arg_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
+
+    def add(self, events: Sequence[Event], *, exact: bool = False) -> None:
+        """Append the events of one piece; `exact` where their times are text.
+
+        Raises
+        ------
+        InexactError
+            Times need to be decoded as text; nothing was appended.
+        """
+        convert = text_to_ns if exact else to_ns
+        ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, len(events))
+        self._learn_roles()
+        roles = self._roles[ids]
+        is_slice = roles <= _END
+        if is_slice.all():
+            chosen, chosen_ids, timed = events, ids, roles
+        else:
+            rows = np.flatnonzero(is_slice)
+            chosen = [events[i] for i in rows.tolist()]
+            chosen_ids, timed = ids[rows], roles[rows]
+        ts = convert(list(map(_TS, chosen)))
+        dur = self._durations(list(map(_DUR, chosen)), timed, convert, exact)
+        others = np.flatnonzero(roles == _OTHER).tolist() if self.with_points else []
+        other_events = [events[i] for i in others]
+        other_ts = convert(list(map(_TS, other_events)))
+        good = ts != NO_TIME
+        if not good.all():
+            self._note("events without a time ignored", int((~good).sum()))
+            chosen = [chosen[i] for i in np.flatnonzero(good).tolist()]
+            chosen_ids, ts, dur = chosen_ids[good], ts[good], dur[good]
+        first = len(self._key)
+        self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
+        self._key.frombytes(chosen_ids.tobytes())
+        self._ts.frombytes(ts.tobytes())
+        self._dur.frombytes(dur.tobytes())
+        self._add_points(other_events, ids[others], other_ts)
+        self._add_metadata([events[i] for i in np.flatnonzero(roles == _META).tolist()])
+        if self.wanted:
+            self._add_args(chosen, first)
+
+    def rows(self) -> Rows:
+        """Return what was gathered."""
+        return Rows(
+            keys=list(self._ids),
+            counts=_grown(self._counts, len(self._ids)),
+            key=np.frombuffer(self._key, np.int32),
+            ts_ns=np.frombuffer(self._ts, np.int64),
+            dur_ns=np.frombuffer(self._dur, np.int64),
+            args={k: (np.frombuffer(r, np.int64), v) for k, (r, v) in self._args.items()},
+            points=(
+                np.frombuffer(self._point_key, np.int32),
+                np.frombuffer(self._point_ts, np.int64),
+                self._point_ids,
+            ),
+            metadata=self._metadata,
+            repairs=self._repairs,
+        )
+
+    def _learn_roles(self) -> None:
+        known = len(self._roles)
+        if known < len(self._ids):
+            new = [_ROLE.get(key[0], _OTHER) for key in list(self._ids)[known:]]
+            self._roles = np.append(self._roles, np.array(new, np.int8))
+
+    def _durations(self, values: list[Any], roles: NDArray[np.int8], convert: Any, exact: bool) -> Int64:
+        if not (roles == _SLICE).all():
+            nothing = msgspec.Raw(b"0") if exact else 0
+            values = [v if r == _SLICE else nothing for v, r in zip(values, roles.tolist(), strict=True)]
+        dur: Int64 = convert(values)
+        missing = dur == NO_TIME
+        if missing.any():
+            self._note("X events without a duration taken as 0 long", int(missing.sum()))
+            dur = np.where(missing, 0, dur)
+        negative = dur < 0
+        if negative.any():
+            self._note("negative durations taken as 0", int(negative.sum()))
+            dur = np.where(negative, 0, dur)
+        return dur
+
+    def _note(self, what: str, n: int) -> None:
+        self._repairs[what] = self._repairs.get(what, 0) + n
+
+    def _add_points(self, events: list[Event], ids: Int32, ts: Int64) -> None:
+        good = ts != NO_TIME
+        self._point_key.frombytes(ids[good].tobytes())
+        self._point_ts.frombytes(ts[good].tobytes())
+        self._point_ids.extend(_id_of(event) for event, ok in zip(events, good.tolist(), strict=True) if ok)
+
+    def _add_metadata(self, events: list[Event]) -> None:
+        for event in events:
+            self._metadata.append(
+                {"name": event.name, "pid": event.pid, "tid": event.tid, "args": args_object(event.args)}
+            )
+
+    def _add_args(self, events: Sequence[Event], first: int) -> None:
+        for row, raw in enumerate(map(_ARGS, events), first):
+            if self._prefixes:
+                found = args_object(raw)
+                for key, value in found.items():
+                    if key in self.wanted or key.startswith(self._prefixes):
+                        self._add_arg(key, row, value)
+                continue
+            text = bytes(raw)
+            if not text:
+                continue
+            try:
+                decoded = self._arg_decoder.decode(text)
+            except msgspec.DecodeError:
+                for key, value in args_object(raw).items():
+                    if key in self.wanted:
+                        self._add_arg(key, row, value)
+                continue
+            for name, key in self._arg_fields:
+                value = getattr(decoded, name)
+                if value is not None:
+                    self._add_arg(key, row, value)
+
+    def _add_arg(self, key: str, row: int, value: Any) -> None:
+        rows, values = self._args.setdefault(key, (array("q"), []))
+        rows.append(row)
+        values.append(value)
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of consecutive parts of one file as one."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = _Interner()
+    maps = [np.array([ids[key] for key in part.keys], np.int32) for part in parts]
+    counts = np.zeros(len(ids), np.int64)
+    for part, new in zip(parts, maps, strict=True):
+        counts[new] += part.counts
+    args: dict[str, tuple[Int64, list[Any]]] = {}
+    repairs: dict[str, int] = {}
+    offset = 0
+    for part in parts:
+        for key, (rows, values) in part.args.items():
+            old = args.get(key, (np.empty(0, np.int64), []))
+            args[key] = (np.concatenate([old[0], rows + offset]), old[1] + values)
+        for what, n in part.repairs.items():
+            repairs[what] = repairs.get(what, 0) + n
+        offset += len(part.key)
+    return Rows(
+        keys=list(ids),
+        counts=counts,
+        key=np.concatenate([new[part.key] for part, new in zip(parts, maps, strict=True)]),
+        ts_ns=np.concatenate([part.ts_ns for part in parts]),
+        dur_ns=np.concatenate([part.dur_ns for part in parts]),
+        args=args,
+        points=(
+            np.concatenate([new[part.points[0]] for part, new in zip(parts, maps, strict=True)]),
+            np.concatenate([part.points[1] for part in parts]),
+            [point for part in parts for point in part.points[2]],
+        ),
+        metadata=[event for part in parts for event in part.metadata],
+        repairs=repairs,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Slices and tables of one file before its dialect is known; the fields are those of `Trace`."""
+
+    names: list[str]
+    cats: list[str]
+    tracks: list[Track]
+    name_id: Int32
+    cat_id: Int32
+    track_id: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args: dict[str, ArgColumn]
+    points: Points
+    phases: dict[str, int]
+    repairs: list[str]
+
+
+def columns(rows: Rows, *, ends_by_name: bool = False) -> Columns:
+    """Split the interned keys into tables and pair B with E (`ends_by_name`: see `pairs.pair`)."""
+    tables = _Tables(rows.keys)
+    role = np.array([_ROLE.get(key[0], _OTHER) for key in rows.keys], np.int8)[rows.key]
+    repairs = [f"{n:,} {what}" for what, n in rows.repairs.items()]
+    row, dur = np.arange(len(role)), rows.dur_ns
+    if (role != _SLICE).any():
+        bounds = np.flatnonzero(role != _SLICE)
+        key = rows.key[bounds]
+        found = pair(role[bounds] == _BEGIN, tables.track[key], rows.ts_ns[bounds], tables.name_or_none[key])
+        begin, end = bounds[found.begin], bounds[found.end]
+        dur = dur.copy()
+        dur[begin] = rows.ts_ns[end] - rows.ts_ns[begin]
+        row = np.sort(np.concatenate([np.flatnonzero(role == _SLICE), begin]))
+        dur = dur[row]
+        if found.unclosed:
+            repairs.append(f"{found.unclosed:,} B events never end and are left out")
+        if found.unopened:
+            repairs.append(f"{found.unopened:,} E events end nothing that was recorded and are left out")
+    key = rows.key if len(row) == len(rows.key) else rows.key[row]
+    new_row = np.full(len(role), -1, np.int64)
+    new_row[row] = np.arange(len(row))
+    return Columns(
+        names=tables.names,
+        cats=tables.cats,
+        tracks=tables.tracks,
+        name_id=tables.name[key],
+        cat_id=tables.cat[key],
+        track_id=tables.track[key],
+        ts_ns=rows.ts_ns if len(row) == len(rows.key) else rows.ts_ns[row],
+        dur_ns=dur,
+        args={k: _moved(v, new_row) for k, v in rows.args.items()},
+        points=_points(rows, tables),
+        phases=_phases(rows),
+        repairs=repairs,
+    )
+
+
+class _Tables:
+    """The distinct names, categories and tracks of the keys, and each key's place in them."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        names: dict[str, int] = {}
+        cats: dict[str, int] = {}
+        tracks: dict[Track, int] = {}
+        self.name = np.empty(len(keys), np.int32)
+        self.cat = np.empty(len(keys), np.int32)
+        self.track = np.empty(len(keys), np.int32)
+        for i, (_, name, cat, pid, tid) in enumerate(keys):
+            self.name[i] = names.setdefault(_text(name), len(names))
+            self.cat[i] = cats.setdefault(_text(cat), len(cats))
+            self.track[i] = tracks.setdefault(Track(pid, tid), len(tracks))
+        self.name_or_none = np.where([key[1] is None for key in keys], -1, self.name).astype(np.int32)
+        self.names, self.cats, self.tracks = list(names), list(cats), list(tracks)
+
+
+def _points(rows: Rows, tables: _Tables) -> Points:
+    key, ts_ns, ids = rows.points
+    return Points(
+        phase=[str(rows.keys[k][0]) for k in key.tolist()],
+        name_id=tables.name[key],
+        cat_id=tables.cat[key],
+        track_id=tables.track[key],
+        ts_ns=ts_ns,
+        ids=ids,
+    )
+
+
+def _phases(rows: Rows) -> dict[str, int]:
+    phases: dict[str, int] = {}
+    for key, n in zip(rows.keys, rows.counts.tolist(), strict=True):
+        phases[str(key[0])] = phases.get(str(key[0]), 0) + n
+    return phases
+
+
+def _moved(column: tuple[Int64, list[Any]], new_row: Int64) -> ArgColumn:
+    rows = new_row[column[0]]
+    kept = np.flatnonzero(rows >= 0)
+    if len(kept) == len(rows):
+        return ArgColumn(rows, column[1])
+    return ArgColumn(rows[kept], [column[1][i] for i in kept.tolist()])
+
+
+def _id_of(event: Event) -> str | None:
+    if event.id is not None:
+        return str(event.id)
+    text = bytes(event.id2)
+    return text.decode("utf-8", "replace") if text else None
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _grown(counts: Int64, n: int) -> Int64:
+    return np.append(counts, np.zeros(n - len(counts), np.int64)) if len(counts) < n else counts

@@ -1,0 +1,79 @@
+"""Chrome-trace files (JSON in its object, array and line forms) as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from formats.builder import Builder, Rows, columns, join
+from formats.columns import Trace
+from formats.dialects import finish, is_composer
+from formats.event import ExactEvent
+from formats.reader import EventReader, repairs
+from formats.times import InexactError
+
+OnRead = Callable[[int], object]  # is told the bytes of the file consumed since the last call
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of a range of a file and what its reader saw; picklable."""
+
+    rows: Rows
+    header: dict[str, Any]
+    notes: list[str]
+    lost: int
+    mended: int
+    strays: int
+    aligned: bool
+
+
+def read(
+    path: Path, args: Collection[str] = (), points: bool = False, on_read: OnRead | None = None
+) -> Trace:
+    """Load one file; see `trace_utils.read_traces` for the parameters."""
+    return assemble(path, [read_part(path, args, points, on_read=on_read)])
+
+
+def read_part(
+    path: Path,
+    args: Collection[str] = (),
+    points: bool = False,
+    start: int = 0,
+    stop: int | None = None,
+    on_read: OnRead | None = None,
+) -> Part:
+    """Load the events of the bytes [`start`, `stop`) of a file; see `EventReader`."""
+    reader = EventReader(path, start=start, stop=stop)
+    builder = Builder(args, points)
+    exact = False
+    consumed = 0
+    for events, piece in reader:
+        try:
+            builder.add(events, exact=exact)
+        except InexactError:
+            exact = True
+            reader.use(ExactEvent)
+            builder.add(reader.decode_again(piece), exact=True)
+        if on_read is not None:
+            on_read(reader.stream.consumed - consumed)
+            consumed = reader.stream.consumed
+    return Part(
+        rows=builder.rows(),
+        header=reader.header,
+        notes=reader.notes,
+        lost=reader.lost,
+        mended=reader.mended,
+        strays=reader.strays,
+        aligned=reader.aligned,
+    )
+
+
+def assemble(path: Path, parts: Sequence[Part]) -> Trace:
+    """Return the trace that consecutive parts of a file make together."""
+    header = {key: value for part in parts for key, value in part.header.items()}
+    rows = join([part.rows for part in parts])
+    table = columns(rows, ends_by_name=is_composer(rows.metadata))
+    return finish(str(path), table, header, rows.metadata, repairs(parts))

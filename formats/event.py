@@ -1,0 +1,118 @@
+"""One event of a chrome trace as it is decoded, and the decoders, strict (fast) and tolerant."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import Any
+
+import msgspec
+import ujson
+
+Scalar = str | int | float | bool | None
+NO_ARGS = msgspec.Raw(b"")
+
+
+class Event(msgspec.Struct, gc=False, omit_defaults=True):
+    """The members of an event that analyses look at; `args` stays JSON text until it is asked for."""
+
+    ph: str | None = None
+    name: Scalar = None
+    cat: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Scalar = None
+    dur: Scalar = None
+    id: Scalar = None
+    id2: msgspec.Raw = NO_ARGS
+    args: msgspec.Raw = NO_ARGS
+
+
+class ExactEvent(Event, gc=False, omit_defaults=True):
+    """An event whose times stay text: for numbers that a float64 cannot hold to the nanosecond."""
+
+    ts: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
+    dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
+
+
+Decoder = msgspec.json.Decoder[Any]
+FIELDS = tuple(Event.__struct_fields__)
+_RAW = ("args", "id2")
+_BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')
+_QUOTE = re.compile(r'\\.|"', re.DOTALL)
+# what follows the end of a string: a colon, a bracket, or a comma with a key, a value or an item after it
+_STRING_ENDED = re.compile(r'\s*(?:[:}\]]|,\s*(?:[\[{0-9tfn-]|"[^"\\]*"\s*[:,\]])|$)')
+
+
+def tolerant(text: bytes) -> Any:
+    """Decode one JSON value that a strict decoder refuses; None if nothing helps.
+
+    Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; escapes quotes that
+    stand unescaped inside a string (older Kineto writes kernel names so).
+    """
+    words = text.decode("utf-8", "replace")
+    for attempt in (ujson.loads, _loose, _requoted):
+        with contextlib.suppress(ValueError, RecursionError):
+            return attempt(words)
+    return None
+
+
+def _loose(words: str) -> Any:
+    return json.loads(words, strict=False)
+
+
+def _requoted(words: str) -> Any:
+    return json.loads(_escape_inner_quotes(words), strict=False)
+
+
+def _escape_inner_quotes(words: str) -> str:
+    """Escape each quote inside a string that JSON's grammar cannot have ended there."""
+    words = _BAD_ESCAPE.sub(r"\\\\", words)
+    out: list[str] = []
+    inside, last = False, 0
+    for match in _QUOTE.finditer(words):
+        if match.group() != '"':  # an escaped character
+            continue
+        is_inner = inside and not _STRING_ENDED.match(words, match.end())
+        if is_inner:
+            out += words[last : match.start()], '\\"'
+            last = match.end()
+        else:
+            inside = not inside
+    return "".join(out) + words[last:]
+
+
+def from_object(value: Any) -> Event | None:
+    """Return the event that a decoded JSON object describes; None if it is none (no `ph`)."""
+    if not isinstance(value, dict) or not isinstance(value.get("ph"), str):
+        return None
+    fields: dict[str, Any] = {key: value[key] for key in FIELDS if value.get(key) is not None}
+    for key in fields:
+        fields[key] = msgspec.Raw(_encode(fields[key])) if key in _RAW else _scalar(fields[key])
+    return Event(**fields)
+
+
+def _encode(value: Any) -> bytes:
+    """Return strict JSON text; what is not representable (NaN, lone surrogates) becomes null or ?."""
+    try:
+        return msgspec.json.encode(value)
+    except (ValueError, UnicodeEncodeError):
+        text = ujson.dumps(value, reject_bytes=False, ensure_ascii=True, allow_nan=True)
+        return str(text).encode("ascii", "replace")
+
+
+def _scalar(value: Any) -> Scalar:
+    return value if isinstance(value, (str, int, float)) else json.dumps(value)
+
+
+def args_object(raw: msgspec.Raw) -> dict[str, Any]:
+    """Decode an event's `args`; {} if it has none or they are no object."""
+    text = bytes(raw)
+    if not text:
+        return {}
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        value = tolerant(text)
+    return value if isinstance(value, dict) else {}

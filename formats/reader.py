@@ -1,0 +1,382 @@
+"""The events of one chrome-trace file, piece by piece, whatever state the file is in.
+
+A file is read in pieces of about 1 MiB. Each is cut after the last ``}`` that is followed by a comma
+and a ``{``, bracketed and decoded at once. A piece that does not decode was cut inside an event, ends
+the list or is damaged: it is walked event by event, and what is whole is kept. A piece that decodes was
+cut rightly, because its brackets balance from a known beginning; so no event is ever lost to the cutting.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import ujson
+
+from errors import TraceError
+from formats.event import Event, ExactEvent, from_object, tolerant
+from formats.stream import ByteStream
+
+_HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
+_TAIL_LIMIT = 64 << 20
+_EVENT_LIMIT = 16 << 20  # an event that has not ended by then is damaged
+_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[\]{]|,?\s*\Z))")
+_BETWEEN = re.compile(rb"[\s,]*")
+_STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is no object
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventReader:
+    """Iterates over lists of events; what surrounds them is in `header` when the iteration is over.
+
+    Parameters
+    ----------
+    path : the file
+    event_type : `Event`, `ExactEvent`, or dict for whole events as objects
+    start, stop : bytes of an uncompressed file to read; `start` must be the first byte of an event,
+        and where `stop` is given the events before it must end there (else `aligned` is False)
+    """
+
+    def __init__(
+        self, path: Path, *, event_type: type[Any] = Event, start: int = 0, stop: int | None = None
+    ) -> None:
+        self.path = path
+        self.header: dict[str, Any] = {}
+        self.lost = 0  # events that could not be saved
+        self.mended = 0  # events that only the tolerant reader took
+        self.strays = 0  # items of the list that are no events
+        self.notes: list[str] = []  # phrases about damage to the file as a whole
+        self.aligned = True
+        self.stream = ByteStream(path, start, stop)
+        self._is_part = start > 0
+        self._has_stop = stop is not None
+        self._ended = False
+        self._lines = False
+        self.use(event_type)
+
+    def use(self, event_type: type[Any]) -> None:
+        """Decode what follows as `event_type`."""
+        self._event_type = event_type
+        self._many: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
+        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event_type)
+
+    def decode_again(self, piece: bytes) -> list[Any]:
+        """Decode a piece that was yielded before with the type now in use."""
+        before = self.lost, self.mended, self.strays
+        events, _, _ = self._walk(piece, at_end=True)
+        self.lost, self.mended, self.strays = before
+        return events
+
+    def __iter__(self) -> Iterator[tuple[list[Any], bytes]]:
+        """Yield (events, their bytes). The bytes are the list's items with the commas between them."""
+        chunks = iter(self.stream)
+        carry = b"" if self._is_part else self._read_head(chunks)
+        for chunk in chunks:
+            data = carry + chunk if carry else chunk
+            events, used = self._decode_piece(data)
+            carry = data[used:]
+            if events:
+                yield events, data[:used]
+            if self._ended:
+                break
+        if not self._ended:
+            events, used, self._ended = self._walk(carry, at_end=not self._has_stop)
+            carry, piece = carry[used:], carry[:used]
+            if events:
+                yield events, piece
+        if self._ended:
+            self._read_tail(carry, chunks)
+        else:
+            self._note_open_end(carry)
+        if self.stream.damage:
+            self.notes.append(self.stream.damage)
+
+    # -- the list of events ------------------------------------------------------------------
+
+    def _decode_piece(self, data: bytes) -> tuple[list[Any], int]:
+        """Return the events of `data` up to a cut, and where the cut is."""
+        cut = _last_line(data) if self._lines else _last_boundary(data)
+        if cut > 0:
+            try:
+                if self._lines:
+                    events = self._one.decode_lines(data[:cut])
+                else:
+                    events = self._many.decode(b"[" + data[:cut] + b"]")
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                pass
+            else:
+                return events, _BETWEEN.match(data, cut).end()  # type: ignore[union-attr]
+        events, used, self._ended = self._walk(data, at_end=False)
+        return events, used
+
+    def _walk(self, data: bytes, *, at_end: bool) -> tuple[list[Any], int, bool]:
+        """Take events from `data` one by one; return (events, bytes used, whether the list ended).
+
+        Unless `at_end`, an event that may go on in the next piece is left for it.
+        """
+        events: list[Any] = []
+        at = 0
+        while True:
+            at = _BETWEEN.match(data, at).end()  # type: ignore[union-attr]
+            if at == len(data):
+                return events, at, False
+            if data[at] == 0x5D and not self._lines:  # ]
+                return events, at + 1, True
+            if data[at] != 0x7B:  # {
+                end = self._skip_stray(data, at, at_end=at_end)
+                if end is None:
+                    return events, at, False
+                at = end
+                continue
+            event, end = self._take(data, at)
+            if end is None:
+                if not at_end and len(data) - at < _EVENT_LIMIT:
+                    return events, at, False
+                rest = _BOUNDARY.search(data, at)
+                if rest is None:
+                    return events, at, False
+                self.lost += 1
+                at = rest.end() - 1
+                continue
+            at = end
+            if event is None:
+                self.strays += 1
+            else:
+                events.append(event)
+
+    def _take(self, data: bytes, at: int) -> tuple[Any, int | None]:
+        """Return the event that begins at `at` and its end; the end is None where none is found.
+
+        The event is None where its object is whole but is no event.
+        """
+        first = _EVENT_END.search(data, at)
+        if first is not None:
+            text = data[at : first.end()]
+            try:
+                return self._one.decode(text), first.end()
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                pass
+        end = _object_end(data, at)  # exact, unless a quote is missing or too many
+        for stop in dict.fromkeys((end, first.end() if first else None)):
+            if stop is not None and (found := self._mend(data[at:stop])) is not None:
+                return found[0], stop
+        return None, None
+
+    def _mend(self, text: bytes) -> tuple[Any] | None:
+        """Decode one event by all means; None if `text` is no whole JSON object."""
+        try:
+            return (self._one.decode(text),)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            value = tolerant(text)
+        if not isinstance(value, dict):
+            return None
+        event = from_object(value)
+        if event is not None:
+            self.mended += 1
+            if self._event_type is dict:
+                return (value,)
+            if self._event_type is ExactEvent:
+                return (self._as_exact(event),)
+        return (event,)
+
+    def _as_exact(self, event: Event) -> Event:
+        fields = {key: getattr(event, key) for key in event.__struct_fields__}
+        for key in ("ts", "dur"):
+            value = fields[key]
+            fields[key] = msgspec.Raw(b"" if value is None else str(value).encode())
+        return ExactEvent(**fields)
+
+    def _skip_stray(self, data: bytes, at: int, *, at_end: bool) -> int | None:
+        """Return the end of a list item that is no object; None if it may go on."""
+        stray = _STRAY.match(data, at)
+        if stray is not None and (stray.end() < len(data) or at_end):
+            self.strays += 1
+            return stray.end()
+        if stray is None and data[at] == 0x5B and (end := _object_end(data, at)) is not None:  # [
+            self.strays += 1
+            return end
+        if not at_end and len(data) - at < _EVENT_LIMIT:
+            return None
+        self.lost += 1
+        rest = _BOUNDARY.search(data, at)
+        return len(data) if rest is None else rest.end() - 1
+
+    # -- what surrounds it -------------------------------------------------------------------
+
+    def _read_head(self, chunks: Iterator[bytes]) -> bytes:
+        """Read up to the first event; return what was read beyond."""
+        data = next(chunks, b"")
+        data = data[3:] if data.startswith(_BOM) else data
+        while not data.strip() and (more := next(chunks, b"")):
+            data = more
+        text = data.lstrip()
+        if not text:
+            reason = f"is damaged: {self.stream.damage}" if self.stream.damage else "is empty"
+            raise TraceError(f"{self.path}: the file {reason}")
+        if text[:1] == b"[":
+            return text[1:]
+        if text[:1] != b"{":
+            raise TraceError(f"{self.path}: not a trace: neither JSON nor a DASF profile")
+        return self._read_object_head(text, chunks)
+
+    def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:
+        searched = 0
+        while True:
+            for match in _LIST_KEY.finditer(data, searched):
+                members = _members(data[1 : match.start()])
+                if members is not None:
+                    self.header.update(members)
+                    return data[match.end() :]
+            searched = max(0, len(data) - 64)
+            if self._looks_like_lines(data):
+                self._lines = True
+                return data
+            more = next(chunks, b"")
+            if not more or len(data) > _HEAD_LIMIT:
+                return self._headless(data)
+            data += more
+
+    def _looks_like_lines(self, data: bytes) -> bool:
+        """Whether this is one event a line (JSON Lines)."""
+        line = data.split(b"\n", 1)[0].strip()
+        return line.endswith(b"}") and from_object(tolerant(line)) is not None
+
+    def _headless(self, data: bytes) -> bytes:
+        """Accept a damaged header if a list of events follows it; else say that this is no trace."""
+        if match := _LIST_KEY.search(data):
+            self.notes.append("the members before the events are unreadable")
+            return data[match.end() :]
+        if from_object(tolerant(data.strip())) is not None:  # a single event, over several lines
+            return data
+        value = tolerant(data)
+        if value is None:
+            raise TraceError(f"{self.path}: not a trace: the JSON is cut or broken before any event")
+        raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
+
+    def _note_open_end(self, rest: bytes) -> None:
+        """Say how the file ends where the list of events does not."""
+        if self._has_stop:
+            self.aligned = not rest.strip()
+            return
+        if rest.strip():
+            self.lost += 1
+            self.notes.append("the file is cut off inside its last event")
+        elif not self._lines and not self.stream.damage:
+            self.notes.append("the list of events is not closed")
+
+    def _read_tail(self, data: bytes, chunks: Iterator[bytes]) -> None:
+        """Read the members that follow the events."""
+        for chunk in chunks:
+            if len(data) > _TAIL_LIMIT:
+                self.notes.append("the members after the events are too large and were not read")
+                return
+            data += chunk
+        text = data.strip()
+        if not text or text == b"}":
+            return
+        closed = text.endswith(b"}")
+        members = _members(text[:-1] if closed else text)
+        if members is None:
+            self.notes.append("the members after the events are unreadable")
+        else:
+            self.header.update(members)
+            if not closed:
+                self.notes.append("the object is not closed")
+
+
+def find_boundary(path: Path, near: int) -> int | None:
+    """Return the offset of what is probably an event's first byte, soon after the byte `near`."""
+    with path.open("rb") as file:
+        file.seek(near)
+        window = file.read(_EVENT_LIMIT >> 3)
+    match = _BOUNDARY.search(window)
+    return None if match is None else near + match.end() - 1
+
+
+def _last_boundary(data: bytes) -> int:
+    """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
+    window = 4096
+    while True:
+        start = max(0, len(data) - window)
+        last = None
+        for last in _BOUNDARY.finditer(data, start):  # noqa: B007
+            pass
+        if last is not None:
+            return last.start() + 1
+        if start == 0:
+            return 0
+        window *= 8
+
+
+def _last_line(data: bytes) -> int:
+    return data.rfind(b"\n") + 1
+
+
+def _object_end(data: bytes, at: int) -> int | None:
+    """Return the end of the JSON object or array that begins at `at`; None if it does not end."""
+    depth = 0
+    for token in _TOKEN.finditer(data, at, at + _EVENT_LIMIT):
+        first = token.group()[:1]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+            if depth == 0:
+                return token.end()
+    return None
+
+
+def _members(text: bytes) -> dict[str, Any] | None:
+    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that."""
+    body = b"{" + text.strip().strip(b",") + b"}"
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        try:
+            value = ujson.loads(body.decode("utf-8", "replace"))
+        except ValueError:
+            try:
+                value = json.loads(body.decode("utf-8", "replace"), strict=False)
+            except ValueError:
+                return None
+    return value if isinstance(value, dict) else None
+
+
+class Damage(Protocol):
+    """What a reader counts while it repairs."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Phrases about damage to the file as a whole."""
+
+    @property
+    def lost(self) -> int:
+        """Events that could not be saved."""
+
+    @property
+    def mended(self) -> int:
+        """Events that only the tolerant reader took."""
+
+    @property
+    def strays(self) -> int:
+        """Items of the list that are no events."""
+
+
+def repairs(parts: Sequence[Damage]) -> list[str]:
+    """Return what was repaired or lost in consecutive parts of a file, a phrase each."""
+    phrases = [note for part in parts for note in part.notes]
+    for n, what in (
+        (sum(part.lost for part in parts), "damaged event(s) lost"),
+        (sum(part.mended for part in parts), "event(s) repaired (NaN, bad characters or quotes)"),
+        (sum(part.strays for part in parts), "list item(s) ignored that are no events"),
+    ):
+        if n:
+            phrases.append(f"{n:,} {what}")
+    return phrases

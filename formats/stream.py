@@ -1,0 +1,128 @@
+"""Bytes of a file in pieces, decompressed where the content is gzip, whatever the name says."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from errors import TraceError
+
+PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
+_GZIP = b"\x1f\x8b"
+
+
+class ByteStream:
+    """Iterates over the content of `path`, from byte `start` up to `stop`, in pieces of about 1 MiB.
+
+    A gzip stream that is cut or corrupt yields what could be unpacked; `damage` then says so.
+    """
+
+    def __init__(self, path: Path, start: int = 0, stop: int | None = None) -> None:
+        self.path = path
+        self.start = start
+        self.stop = stop
+        self.damage: str | None = None
+        self.consumed = 0  # bytes of the file read so far, for progress
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                head = file.read(2)
+                file.seek(self.start)
+                if head == _GZIP and self.start == 0:
+                    yield from _prefetch(self._unpack(file))
+                else:
+                    yield from self._plain(file)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+
+    def _plain(self, file: Any) -> Iterator[bytes]:
+        left = -1 if self.stop is None else self.stop - self.start
+        while piece := file.read(PIECE if left < 0 else min(PIECE, left)):
+            self.consumed += len(piece)
+            left = left if left < 0 else left - len(piece)
+            yield piece
+            if left == 0:
+                return
+
+    def _unpack(self, file: Any) -> Iterator[bytes]:
+        """Yield unpacked pieces; several gzip members may follow one another."""
+        inflater = None
+        pending = b""
+        while True:
+            if not pending:
+                pending = file.read(PIECE // 4)
+                self.consumed += len(pending)
+            if not pending:
+                break
+            inflater = inflater or _new_inflater()
+            try:
+                piece = inflater.decompress(pending, PIECE)
+            except Exception as error:  # zlib.error, or isal's own class
+                self.damage = f"the gzip stream is corrupt after {self.consumed} bytes ({error})"
+                return
+            pending = inflater.unconsumed_tail
+            if inflater.eof:
+                pending = inflater.unused_data
+                inflater = None
+            if piece:
+                yield piece
+        if inflater is not None:
+            if rest := inflater.flush():
+                yield rest
+            self.damage = "the gzip stream is cut short"
+
+
+def unreadable(path: Path, error: OSError) -> TraceError:
+    """Translate an error of the operating system into a line for the user."""
+    if isinstance(error, FileNotFoundError):
+        return TraceError(f"{path}: no such file or directory")
+    if isinstance(error, PermissionError):
+        return TraceError(f"{path}: may not be read (permission denied)")
+    return TraceError(f"{path}: cannot be read: {error.strerror or error}")
+
+
+def _new_inflater() -> Any:
+    try:
+        from isal import isal_zlib
+
+        return isal_zlib.decompressobj(wbits=31)
+    except ImportError:
+        return zlib.decompressobj(wbits=31)
+
+
+def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
+    """Run `pieces` in a thread, a few ahead of the consumer: unpacking releases the interpreter lock."""
+    ahead: queue.Queue[bytes | BaseException | None] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def put(item: bytes | BaseException | None) -> bool:
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ahead.put(item, timeout=0.1)
+                return True
+        return False
+
+    def work() -> None:
+        try:
+            for piece in pieces:
+                if not put(piece):
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        while (item := ahead.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()

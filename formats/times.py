@@ -1,0 +1,90 @@
+"""Microseconds as files write them to int64 nanoseconds, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formats.columns import Int64
+
+#: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
+FLOAT_LIMIT_US = float(1 << 43)
+_INT_LIMIT_US = (1 << 63) // 1000 - 1
+NO_TIME = np.iinfo(np.int64).min  # marks a value that is no time
+
+
+class InexactError(Exception):
+    """A time was decoded as a float that is too large to be exact: decode its text instead."""
+
+
+def to_ns(values: Sequence[Any]) -> Int64:
+    """Return microseconds (numbers or numeric text) as nanoseconds; `NO_TIME` where a value is neither.
+
+    Raises
+    ------
+    InexactError
+        A float is so large that the digits written in the file are lost.
+    """
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        try:
+            return _ints(np.array(values, np.int64))
+        except OverflowError:
+            return _one_by_one(values)
+    if kinds <= {int, float}:
+        try:
+            return _floats(np.array(values, np.float64))
+        except OverflowError:
+            return _one_by_one(values)
+    return _one_by_one(values)
+
+
+def text_to_ns(texts: Sequence[Any]) -> Int64:
+    """Return JSON numbers kept as text (bytes-like; empty if missing) as nanoseconds, exactly."""
+    return np.array([exact_ns(bytes(text).decode("ascii", "replace").strip('"')) for text in texts], np.int64)
+
+
+def exact_ns(text: str) -> int:
+    """Return decimal microseconds as nanoseconds, rounded to the nearest; `NO_TIME` if it is no time."""
+    try:
+        ns = Decimal(text) * 1000
+        if not ns.is_finite() or abs(ns) >= 1 << 63:
+            return int(NO_TIME)
+        return int(ns.to_integral_value())
+    except (InvalidOperation, ValueError):
+        return int(NO_TIME)
+
+
+def _ints(us: Int64) -> Int64:
+    if len(us) and (us.max() > _INT_LIMIT_US or us.min() < -_INT_LIMIT_US):
+        return np.where(np.abs(us) > _INT_LIMIT_US, NO_TIME, us * 1000)
+    return us * 1000
+
+
+def _floats(us: NDArray[np.float64]) -> Int64:
+    finite = np.isfinite(us)
+    whole = np.floor(np.where(finite, us, 0.0))
+    if len(us) and np.abs(whole).max() >= FLOAT_LIMIT_US and (whole != us)[finite].any():
+        raise InexactError
+    if len(us) and np.abs(whole).max() > _INT_LIMIT_US:
+        finite &= np.abs(whole) <= _INT_LIMIT_US
+        whole = np.where(finite, whole, 0.0)
+    # whole and fraction apart: their product with 1000 would be rounded to more than a nanosecond
+    part = np.where(finite, us - whole, 0.0)
+    ns = whole.astype(np.int64) * 1000 + np.rint(part * 1000).astype(np.int64)
+    return np.where(finite, ns, NO_TIME)
+
+
+def _one_by_one(values: Sequence[Any]) -> Int64:
+    out = np.full(len(values), NO_TIME, np.int64)
+    for i, value in enumerate(values):
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, float) and abs(value) >= FLOAT_LIMIT_US and value % 1:
+            raise InexactError
+        out[i] = exact_ns(repr(value) if isinstance(value, float) else str(value))
+    return out

@@ -1,0 +1,278 @@
+"""What a path holds: the trace files of a job, whose they are, and the directories of its GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from errors import TraceError
+from formats import dasf
+from formats.stream import ByteStream, unreadable
+
+JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
+
+#: Files that this program writes beside its inputs; a directory's traces are the others.
+PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline")
+GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
+
+_TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz", ".trace")
+_GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_DIGITS = re.compile(r"(\d+)")
+_SNIFF = 1 << 20  # bytes of a file that tell whether it is a trace
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One trace file of a job and whose it is.
+
+    `worker` is the worker's index in the job (None: the job has no workers, or only one was given);
+    `rank` the local rank of the GPU (BytePS) or the global rank (all others), None where unknown.
+    """
+
+    path: Path
+    worker: int | None = None
+    rank: int | None = None
+
+    @property
+    def prefix(self) -> str:
+        """``wk<i>.rank<r>.``, or what of it is known."""
+        worker = "" if self.worker is None else f"wk{self.worker}."
+        return worker + ("" if self.rank is None else f"rank{self.rank}.")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDir:
+    """A directory in which BytePS or its profiler left the files of one GPU."""
+
+    path: Path
+    worker: int | None = None
+    rank: int | None = None
+
+    def file(self, name: str) -> Path | None:
+        """Return the file called `name` in this directory if it is there."""
+        path = self.path / name
+        return path if path.is_file() else None
+
+    def final_trace(self) -> Path | None:
+        """Return the profiler's final trace, the newest by its step where there are several."""
+        found = [p for p in _listing(self.path) if _is_final_trace(p)]
+        return max(found, key=_final_order) if found else None
+
+    def trace(self) -> Path | None:
+        """Return the final trace, else `comm.json`, else the framework's own profile."""
+        return self.final_trace() or self.file("comm.json") or self.file("temp.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a path holds: its trace files, workers in order and ranks as numbers within each."""
+
+    root: Path
+    kind: JobKind
+    sources: Sequence[Source]
+    notes: Sequence[str] = ()  # a line each: missing ranks, empty directories, doubled ranks
+
+
+def find_job(path: Path) -> Job:
+    """Return the traces that `path` holds.
+
+    Raises
+    ------
+    TraceError
+        There is no such path, or nothing under it is a trace.
+    """
+    if not path.exists():
+        raise TraceError(f"{path}: no such file or directory")
+    if path.is_file():
+        if path.suffix == ".gml":
+            raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
+        return Job(path, "file", [Source(path)])
+    if gpus := find_gpus(path):
+        return _gpu_job(path, gpus)
+    return _rank_job(path)
+
+
+def find_gpus(path: Path) -> list[GpuDir]:
+    """Return all GPU directories at or below `path`, workers and ranks in order; [] if none.
+
+    A worker's index is None where `path` holds one worker only. Directories named
+    ``<rank>_<local_rank>`` of several workers may lie side by side: a local rank that comes again
+    belongs to the next worker.
+    """
+    if not path.is_dir():
+        return []
+    if _is_gpu_dir(path):
+        return [GpuDir(path, rank=_local_rank(path.name))]
+    groups = [group for group in _workers(path, depth=3) if group]
+    several = len(groups) > 1
+    return [
+        GpuDir(gpu, worker=i if several else None, rank=rank)
+        for i, group in enumerate(groups)
+        for rank, gpu in group
+    ]
+
+
+def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
+    """Return for each worker under `path` its (local rank, GPU directory) pairs."""
+    children = _subdirectories(path)
+    gpus = [child for child in children if _is_gpu_dir(child)]
+    if gpus:
+        return _split_by_rank(gpus)
+    if depth == 0:
+        return []
+    return [worker for child in children for worker in _workers(child, depth - 1)]
+
+
+def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
+    """Give each GPU directory its local rank and put those that come again into the next worker."""
+    workers: list[list[tuple[int, Path]]] = []
+    seen: dict[int, int] = {}
+    for order, gpu in enumerate(gpus):
+        match = _GPU_NAME.fullmatch(gpu.name)
+        rank = int(match.group(2)) if match else order
+        worker = seen.get(rank, 0) if match and match.group(1) else 0
+        seen[rank] = worker + 1
+        while len(workers) <= worker:
+            workers.append([])
+        workers[worker].append((rank, gpu))
+    return [sorted(worker, key=lambda pair: pair[0]) for worker in workers]
+
+
+def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
+    notes = _rank_notes(path, gpus)
+    sources = []
+    one = len(gpus) == 1
+    for gpu in gpus:
+        trace = gpu.trace()
+        if trace is None:
+            notes.append(f"{gpu.path}: no trace in this GPU's directory (bps_trace*.json or comm.json)")
+        else:
+            sources.append(Source(trace, gpu.worker, None if one else gpu.rank))
+    if not sources:
+        raise TraceError(f"{path}: no trace in any GPU directory (bps_trace*.json or comm.json)")
+    several = any(gpu.worker is not None for gpu in gpus)
+    kind: JobKind = "gpu" if _is_gpu_dir(path) else ("job" if several else "worker")
+    return Job(path, kind, sources, notes)
+
+
+def _rank_notes(path: Path, gpus: list[GpuDir]) -> list[str]:
+    notes = []
+    by_worker: dict[int | None, list[int]] = {}
+    for gpu in gpus:
+        by_worker.setdefault(gpu.worker, []).append(gpu.rank or 0)
+    widest = max(max(ranks) for ranks in by_worker.values()) if len(gpus) > 1 else -1
+    for worker, ranks in by_worker.items():
+        whose = path if worker is None else f"{path}, worker {worker}"
+        missing = sorted(set(range(widest + 1)) - set(ranks))
+        if missing:
+            notes.append(f"{whose}: local rank {numbers(missing)} missing")
+        doubled = sorted({rank for rank in ranks if ranks.count(rank) > 1})
+        if doubled:
+            notes.append(f"{whose}: local rank {numbers(doubled)} claimed by several directories")
+    return notes
+
+
+def _rank_job(path: Path) -> Job:
+    """Return the job whose rank files lie in `path`, or in directories of it."""
+    notes: list[str] = []
+    files = _rank_files(path, notes)
+    if not files:
+        children = {child: _rank_files(child, notes) for child in _subdirectories(path)}
+        children = {child: found for child, found in children.items() if found}
+        files = [file for found in children.values() for file in found]
+        ranks = [_rank_in_name(file) for file in files]
+        if len(children) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
+            names = ", ".join(child.name for child in children)
+            raise TraceError(
+                f"{path}: several directories in it hold traces of the same ranks; give one: {names}"
+            )
+    if not files:
+        raise TraceError(f"{path}: no trace in this directory")
+    if len(files) == 1:
+        return Job(path, "ranks", [Source(files[0])], notes)
+    ranked = sorted(files, key=lambda file: (_rank_in_name(file) is None, _rank_in_name(file) or 0))
+    return Job(path, "ranks", [Source(file, rank=_rank_in_name(file)) for file in ranked], notes)
+
+
+def _rank_files(path: Path, notes: list[str]) -> list[Path]:
+    """Return the trace files right in `path`, in natural order."""
+    found = []
+    for file in _listing(path):
+        if (
+            not file.is_file()
+            or not file.name.endswith(_TRACE_SUFFIXES)
+            or file.name.split(".")[0] in PRODUCTS
+        ):
+            continue
+        if file.stat().st_size == 0:
+            notes.append(f"{file}: an empty file, left out")
+        elif _is_trace(file):
+            found.append(file)
+        else:
+            notes.append(f"{file}: no trace, left out")
+    return found
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether the beginning of a file looks like one of the dialects."""
+    head = head_of(path)
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"{":
+        return b'"traceEvents"' in text or (b'"ph"' in text.split(b"\n", 1)[0])
+    if text[:1] == b"[":
+        return b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b"")
+    return dasf.is_dasf(head)
+
+
+def head_of(path: Path) -> bytes:
+    """Return the beginning of a file's content, unpacked, up to 1 MiB."""
+    return next(iter(ByteStream(path)), b"")[:_SNIFF]
+
+
+def _is_gpu_dir(path: Path) -> bool:
+    return any((path / name).is_file() for name in GPU_FILES) or any(map(_is_final_trace, _listing(path)))
+
+
+def _is_final_trace(path: Path) -> bool:
+    return path.name.startswith("bps_trace") and path.name.endswith((".json", ".json.gz")) and path.is_file()
+
+
+def _final_order(path: Path) -> tuple[bool, list[int], str]:
+    """`bps_trace_final.json` goes before all others, then the one of the latest step."""
+    return path.name.startswith("bps_trace_final"), [int(n) for n in _DIGITS.findall(path.name)], path.name
+
+
+def _local_rank(name: str) -> int | None:
+    match = _GPU_NAME.fullmatch(name)
+    return int(match.group(2)) if match else None
+
+
+def _rank_in_name(path: Path) -> int | None:
+    match = _RANK_IN_NAME.search(path.name)
+    return int(match.group(1)) if match else None
+
+
+def _subdirectories(path: Path) -> list[Path]:
+    return [child for child in _listing(path) if child.is_dir() and not child.name.startswith(".")]
+
+
+def _listing(path: Path) -> list[Path]:
+    """Return what is in a directory, numbers in names in the order of numbers."""
+    try:
+        return sorted(path.iterdir(), key=_natural)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(path.name)]
+
+
+def numbers(values: Sequence[int]) -> str:
+    """Return `values` as text, the first eight of many."""
+    shown = ", ".join(map(str, values[:8]))
+    return shown + (f" and {len(values) - 8} more" if len(values) > 8 else "")
