@@ -1,0 +1,352 @@
+"""GML as networkx writes it, read and written fast; every other layout goes through networkx itself.
+
+The fast reader knows one layout: a graph of node blocks that begin with ``id`` and ``label`` and edge
+blocks that begin with ``source`` and ``target``, followed by scalar values, in any white space. A file
+that departs from it anywhere (comments, nested values, other orders, errors) is left to networkx, so
+both readers agree by construction on what is not hot.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from html.entities import name2codepoint
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import DagError
+from files import open_output
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_REAL = r"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+\.[0-9]*)(?:[Ee][+-]?[0-9]+)?"
+_VALUE = rf'(?:"[^"\r\n]*"|{_REAL}|[+-]?[0-9]+|[+-]INF|INF|NAN)'
+_PAIR = rf"[A-Za-z][0-9A-Za-z_]*\s+{_VALUE}(?=[\s\]])"
+_PAIRS = rf"((?:\s+{_PAIR})*)"
+_BLOCK = re.compile(
+    rf'\s*(?:node\s*\[\s*id\s+([0-9]+)\s+label\s+("[^"\r\n]*"){_PAIRS}\s*\]'
+    rf"|edge\s*\[\s*source\s+([0-9]+)\s+target\s+([0-9]+){_PAIRS}\s*\]"
+    r"|([^\s]))"
+)
+_HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
+_EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
+_REFERENCE = re.compile(r"&(?:([0-9A-Za-z]+)|#([0-9]+)|#x([0-9A-Fa-f]+));")
+_NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
+_KEY = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
+_LIST_START = "_networkx_list_start"
+
+
+@dataclass(frozen=True, slots=True)
+class Gml:
+    """A graph as its GML file says it: n nodes and m edges, with whatever values they carry.
+
+    Attributes
+    ----------
+    labels : (n,) the nodes' names, as text unless the file has a bare number
+    source, target : (m,) int64, indices into `labels`
+    node_attrs, edge_attrs : the values beside id, label, source and target, a dictionary each
+    attrs : the graph's own values
+    """
+
+    labels: Sequence[Any]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    node_attrs: Sequence[Mapping[str, Any]]
+    edge_attrs: Sequence[Mapping[str, Any]]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    directed: bool = True
+    multigraph: bool = False
+
+    def to_networkx(self) -> nx.Graph[Any]:
+        """Return the graph that networkx reads from the same file."""
+        import networkx as nx
+
+        kinds = {
+            (False, False): nx.Graph, (True, False): nx.DiGraph,
+            (False, True): nx.MultiGraph, (True, True): nx.MultiDiGraph,
+        }  # fmt: skip
+        graph: nx.Graph[Any] = kinds[self.directed, self.multigraph]()
+        graph.graph.update(self.attrs)
+        graph.add_nodes_from(zip(self.labels, self.node_attrs, strict=True))
+        for a, b, attrs in zip(self.source.tolist(), self.target.tolist(), self.edge_attrs, strict=True):
+            rest = dict(attrs)
+            keys = [rest.pop("key", None)] if self.multigraph else []
+            graph.add_edge(self.labels[a], self.labels[b], *keys, **rest)
+        return graph
+
+
+def from_networkx(graph: nx.Graph[Any]) -> Gml:
+    """Return `graph` as `Gml`; a multigraph's keys become the edges' ``key``."""
+    labels = list(graph)
+    index = {label: i for i, label in enumerate(labels)}
+    multi = graph.is_multigraph()
+    ends, attrs = [], []
+    edges: Iterable[Any] = graph.edges(keys=True, data=True) if multi else graph.edges(data=True)  # type: ignore[call-overload]
+    for edge in edges:
+        ends.append((index[edge[0]], index[edge[1]]))
+        attrs.append({"key": edge[2], **edge[3]} if multi else edge[2])
+    pairs = np.array(ends, np.int64).reshape(-1, 2)
+    nodes = [graph.nodes[label] for label in labels]
+    return Gml(labels, pairs[:, 0], pairs[:, 1], nodes, attrs, graph.graph, graph.is_directed(), multi)
+
+
+def read_gml(path: Path) -> Gml:
+    """Read a GML file (``.gz`` too).
+
+    Raises
+    ------
+    DagError
+        The file cannot be read, or is no GML: the message says where.
+    """
+    try:
+        data = path.read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            import gzip
+
+            data = gzip.decompress(data)
+        return parse_gml(data.decode("ascii"), str(path))
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise DagError(f"{path}: line {line}: not ASCII, which GML has to be (others as &#N;)") from error
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DagError(f"{path}: cannot be read: {str(reason).lower()}") from error
+
+
+def parse_gml(text: str, path: str = "GML") -> Gml:
+    """Return the graph that `text` describes; `path` is for the messages.
+
+    Raises
+    ------
+    DagError
+        `text` is no GML, or an edge names a missing node, or ids or labels are doubled.
+    """
+    return _parse_blocks(text) or _parse_by_networkx(text, path)
+
+
+def format_gml(gml: Gml) -> str:
+    """Return `gml` as GML, byte for byte as `networkx.write_gml` writes the same graph.
+
+    Raises
+    ------
+    DagError
+        A value that GML cannot hold (None, an object) or a key that is no GML key.
+    """
+    if gml.multigraph or not all(type(label) is str for label in gml.labels):
+        return _format_by_networkx(gml)
+    parts = ["graph [\n", "  directed 1\n" if gml.directed else ""]
+    parts += [_pair(key, value, "  ") for key, value in gml.attrs.items() if key not in _GRAPH_KEYS]
+    labels = gml.labels if _NOT_PLAIN.search("".join(gml.labels)) is None else map(_escape, gml.labels)
+    for i, (label, attrs) in enumerate(zip(labels, gml.node_attrs, strict=True)):
+        rest = _pairs(attrs, _NODE_KEYS) if attrs else ""
+        parts.append(f'  node [\n    id {i}\n    label "{label}"\n{rest}  ]\n')
+    for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
+        rest = _pairs(attrs, _EDGE_KEYS) if attrs else ""
+        parts.append(f"  edge [\n    source {a}\n    target {b}\n{rest}  ]\n")
+    parts.append("]\n")
+    return "".join(parts)
+
+
+def write_gml(gml: Gml, path: Path) -> None:
+    """Write `gml` to `path`, whole or not at all; see `format_gml`.
+
+    Raises
+    ------
+    DagError, OutputError
+    """
+    text = format_gml(gml)
+    with open_output(path) as file:
+        file.write(text.encode("ascii"))
+
+
+_GRAPH_KEYS = frozenset(("directed", "multigraph", "node", "edge"))
+_NODE_KEYS = frozenset(("id", "label"))
+_EDGE_KEYS = frozenset(("source", "target"))
+
+
+def _parse_blocks(text: str) -> Gml | None:
+    """Read the layout that networkx writes; None for any other."""
+    head = _HEAD.match(text)
+    if head is None:
+        return None
+    found = _BLOCK.findall(text, head.end())
+    stray = [block[6] for block in found if block[6]]
+    attrs = _values(head[1])
+    foreign = _GRAPH_KEYS & (attrs.keys() - {"directed"})
+    if stray != ["]"] or found[-1][6] != "]" or foreign:
+        return None
+    nodes = [block[:3] for block in found if block[1]]
+    edges = [block[3:6] for block in found if block[3]]
+    directed = bool(attrs.pop("directed", False))
+    return _assemble(nodes, edges, attrs, directed)
+
+
+def _assemble(
+    nodes: list[tuple[str, str, str]],
+    edges: list[tuple[str, str, str]],
+    attrs: dict[str, Any],
+    directed: bool,
+) -> Gml | None:
+    """Return the graph of the captured texts; None where ids, labels or edges contradict each other."""
+    ids, labels = [int(node[0]) for node in nodes], [_text(node[1]) for node in nodes]
+    index = {node: i for i, node in enumerate(ids)}
+    if len(index) < len(ids) or len(set(map(str, labels))) < len(labels) or not all(map(_is_name, labels)):
+        return None
+    try:
+        source = np.array([index[int(edge[0])] for edge in edges], np.int64)
+        target = np.array([index[int(edge[1])] for edge in edges], np.int64)
+    except KeyError:
+        return None
+    if not directed or len(np.unique(source * len(ids) + target)) < len(edges):
+        return None  # undirected graphs are not hot; a doubled edge is an error to be worded
+    node_attrs, edge_attrs = [_values(n[2]) for n in nodes], [_values(e[2]) for e in edges]
+    if any(not _NODE_KEYS.isdisjoint(a) for a in node_attrs) or any(
+        not _EDGE_KEYS.isdisjoint(a) for a in edge_attrs
+    ):
+        return None  # a second label or source
+    return Gml(labels, source, target, node_attrs, edge_attrs, attrs, directed)
+
+
+def _is_name(label: object) -> bool:
+    return type(label) is str
+
+
+def _values(text: str) -> dict[str, Any]:
+    """Return the key-value pairs of a block; a key that is repeated is a list."""
+    if '"' not in text:
+        words = text.split()
+        if len(words) == 2:  # the usual case: one figure
+            raw = words[1]
+            return {words[0]: float(raw) if "." in raw or "N" in raw else int(raw)}
+        pairs = list(zip(words[::2], words[1::2], strict=True))
+    else:
+        pairs = _EACH_PAIR.findall(text)
+    values = {key: _value(raw) for key, raw in pairs}
+    if len(values) == len(pairs):
+        return values
+    lists: dict[str, list[Any]] = {}
+    for key, raw in pairs:
+        lists.setdefault(key, []).append(_value(raw))
+    return {key: _from_list(items) for key, items in lists.items()}
+
+
+def _from_list(items: list[Any]) -> Any:
+    if len(items) == 1:
+        return items[0]
+    return items[1:] if items[0] == _LIST_START else items
+
+
+def _value(raw: str) -> Any:
+    if raw[0] == '"':
+        return _text(raw)
+    return float(raw) if "." in raw or "N" in raw else int(raw)
+
+
+def _text(quoted: str) -> Any:
+    """Return the text between the quotes, character references resolved; networkx's empty sequences."""
+    text = quoted[1:-1]
+    if "&" in text:
+        text = _REFERENCE.sub(_character, text)
+    if text == "[]":
+        return []
+    return () if text == "()" else text
+
+
+def _character(match: re.Match[str]) -> str:
+    name, decimal, hexadecimal = match.groups()
+    code = name2codepoint.get(name, -1) if name else int(decimal) if decimal else int(hexadecimal, 16)
+    try:
+        return chr(code)
+    except (ValueError, OverflowError):
+        return match[0]
+
+
+def _parse_by_networkx(text: str, path: str) -> Gml:
+    import networkx as nx
+
+    try:
+        graph = nx.parse_gml(text.split("\n"))
+    except nx.NetworkXError as error:
+        raise DagError(f"{path}: {' '.join(str(error).split())}") from error
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+        raise DagError(f"{path}: no GML of a graph: a node, an edge or a value has the wrong form") from error
+    except RecursionError as error:
+        raise DagError(f"{path}: values are nested too deeply") from error
+    return from_networkx(graph)
+
+
+def _format_by_networkx(gml: Gml) -> str:
+    import networkx as nx
+
+    try:
+        return "".join(line + "\n" for line in nx.generate_gml(gml.to_networkx()))
+    except nx.NetworkXError as error:
+        raise DagError(f"cannot be written as GML: {error}") from error
+
+
+def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str]) -> str:
+    lines = ""
+    for key, value in attrs.items():
+        if key in ignored:
+            continue
+        if type(value) is float and "." in (text := repr(value)) and "e" not in text and key != "label":
+            _check_key(key)
+            lines += f"    {key} {text}\n"
+        else:
+            lines += _pair(key, value, "    ")
+    return lines
+
+
+def _pair(key: str, value: Any, indent: str, *, in_list: bool = False) -> str:
+    """Return the line or lines of one value, in networkx's spelling."""
+    _check_key(key)
+    if isinstance(value, float):
+        return f"{indent}{key} {_quoted_if(key == 'label', _real(value))}\n"
+    if isinstance(value, str):
+        return f'{indent}{key} "{_escape(value)}"\n'
+    if isinstance(value, int):
+        number = str(int(value))
+        return f"{indent}{key} {_quoted_if(key == 'label' or not -(2**31) <= value < 2**31, number)}\n"
+    if isinstance(value, dict):
+        inside = "".join(_pair(k, v, indent + "  ") for k, v in value.items())
+        return f"{indent}{key} [\n{inside}{indent}]\n"
+    if isinstance(value, list | tuple) and key != "label" and not in_list:
+        return _sequence(key, value, indent)
+    raise DagError(f"cannot be written as GML: {value!r} is not a string")
+
+
+@lru_cache(maxsize=1024)
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or _KEY.fullmatch(key) is None:
+        raise DagError(f"cannot be written as GML: {key!r} is not a valid key")
+
+
+def _sequence(key: str, values: Iterable[Any], indent: str) -> str:
+    items = list(values)
+    if not items:
+        return f'{indent}{key} "{values!r}"\n'
+    first = f'{indent}{key} "{_LIST_START}"\n' if len(items) == 1 else ""
+    return first + "".join(_pair(key, item, indent, in_list=True) for item in items)
+
+
+def _quoted_if(condition: bool, text: str) -> str:
+    return f'"{text}"' if condition else text
+
+
+def _real(value: float) -> str:
+    """Return a real with a decimal point in its mantissa and a sign before INF, as GML demands."""
+    text = repr(float(value)).upper()
+    if text == "INF":
+        return "+INF"
+    mantissa, e, exponent = text.partition("E")
+    return f"{mantissa}.E{exponent}" if e and "." not in mantissa else text
+
+
+def _escape(text: str) -> str:
+    return _NOT_PLAIN.sub(lambda match: f"&#{ord(match[0])};", text)

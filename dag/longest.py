@@ -1,0 +1,96 @@
+"""The longest path through a `Dag` and the slack of every operation."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dag.model import COUPLING, Dag
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """The chain of operations that makes the step as long as it is.
+
+    Attributes
+    ----------
+    nodes : the path, first to last, as node numbers
+    part_ns : what each node adds to the length: its duration, or only its service time where the
+        path enters it through a MESSAGE or GROUP edge; the sum is `length_ns`
+    kinds : the `Kind` of the edge by which the path enters each node, -1 for the first
+    length_ns : the longest chain of durations
+    finish_ns : (n,) earliest end of every operation when all start as early as their inputs allow
+    slack_ns : (n,) how much longer an operation may take before the length grows
+    """
+
+    nodes: list[int]
+    part_ns: list[int]
+    kinds: list[int]
+    length_ns: int
+    finish_ns: Int64
+    slack_ns: Int64
+
+
+def critical_path(dag: Dag) -> CriticalPath:
+    """Return the longest path of `dag`, in O(n + m); ties go to the edge that comes first.
+
+    An empty graph has an empty path of length 0.
+
+    Raises
+    ------
+    DagError
+        A cycle.
+    """
+    n, order = len(dag), dag.order()
+    whole, service = dag.dur_ns.tolist(), (dag.dur_ns - dag.wait_ns).tolist()
+    into, out = _edge_lists(dag)
+    finish, best = whole.copy(), [-1] * n
+    for node in order:
+        for edge, before, coupled in into[node]:
+            end = finish[before] + (service[node] if coupled else whole[node])
+            if end > finish[node] or (best[node] < 0 and end == finish[node]):
+                finish[node], best[node] = end, edge
+    length = max(finish, default=0)
+    latest = [length] * n
+    for node in reversed(order):
+        for after, coupled in out[node]:
+            limit = latest[after] - (service[after] if coupled else whole[after])
+            if limit < latest[node]:
+                latest[node] = limit
+    finish_ns = np.array(finish, np.int64)
+    slack_ns = np.array(latest, np.int64) - finish_ns
+    nodes, kinds = _walk_back(dag, order, finish, best)
+    parts = [finish[b] - finish[a] for a, b in itertools.pairwise(nodes)]
+    parts = ([finish[nodes[0]]] if nodes else []) + parts
+    return CriticalPath(nodes, parts, kinds, length, finish_ns, slack_ns)
+
+
+def _edge_lists(
+    dag: Dag,
+) -> tuple[list[list[tuple[int, int, bool]]], list[list[tuple[int, bool]]]]:
+    """Return per node the edges (number, source, coupled) into it and (target, coupled) out of it."""
+    into: list[list[tuple[int, int, bool]]] = [[] for _ in range(len(dag))]
+    out: list[list[tuple[int, bool]]] = [[] for _ in range(len(dag))]
+    coupled = np.isin(dag.kind, COUPLING).tolist()
+    for edge, (a, b, c) in enumerate(zip(dag.src.tolist(), dag.dst.tolist(), coupled, strict=True)):
+        into[b].append((edge, a, c))
+        out[a].append((b, c))
+    return into, out
+
+
+def _walk_back(dag: Dag, order: list[int], finish: list[int], best: list[int]) -> tuple[list[int], list[int]]:
+    """Return the path and the kinds of its edges; of several ends, the last in topological order."""
+    if not order:
+        return [], []
+    node = max(reversed(order), key=finish.__getitem__)
+    nodes, kinds = [node], []
+    while (edge := best[node]) >= 0:
+        node = int(dag.src[edge])
+        nodes.append(node)
+        kinds.append(int(dag.kind[edge]))
+    return nodes[::-1], [-1, *reversed(kinds)]

@@ -1,0 +1,45 @@
+"""The dependency graph of a job: building it from every source, merging ranks, GML, critical path.
+
+The type is `Dag` (``dag/model.py``: its docstring says what each array means). The ways to one:
+
+- `read_dag`: from a GML file, without durations (or with those the file carries)
+- `new_dag`: from plain lists
+
+and from one: `critical_path` (longest chain, slack), `Dag.at_step` (one recorded step instead of the
+averages), `Dag.to_networkx`, `write_dag`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dag.byteps import dag_from_gml, dag_to_gml
+from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
+from dag.longest import CriticalPath, critical_path
+from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag
+
+__all__ = [
+    "COUPLING", "MEETING", "MISSING", "CriticalPath", "Dag", "Gml", "Kind", "critical_path", "dag_from_gml",
+    "dag_to_gml", "format_gml", "new_dag", "parse_gml", "read_dag", "read_gml", "write_dag", "write_gml",
+]  # fmt: skip
+
+
+def read_dag(path: Path) -> Dag:
+    """Return the graph in a GML file; durations are those of its nodes' ``avg`` (ms), else 0.
+
+    The step boundary is cut: edges out of STEP are in `Dag.next_src` and `Dag.next_dst`.
+
+    Raises
+    ------
+    DagError
+        No GML, an undirected graph, or a cycle within the step.
+    """
+    return dag_from_gml(read_gml(path), str(path))
+
+
+def write_dag(dag: Dag, path: Path) -> None:
+    """Write `dag` as GML: the profiler's layout, with ``avg`` (ms) where durations are known.
+
+    Edges into the next step are written too; `read_dag` tells them from the others again.
+    """
+    write_gml(dag_to_gml(dag), path)
