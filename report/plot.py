@@ -141,16 +141,13 @@ def _bars_3d(chart: Bars3D, figure: Figure) -> None:
     figure.set_size_inches(10, 8)
     axes: Any = figure.add_subplot(projection="3d")
     colour = colours.assign(chart.group)
-    boxes = [
-        (column, row, height, colour[chart.group[row]])
-        for row, heights in enumerate(chart.z)
-        for column, height in enumerate(_floats(heights))
-        if not math.isnan(height)
-    ]
-    if boxes:
-        x, y, heights, shades = zip(*boxes, strict=True)
-        left, front = [place - 0.3 for place in x], [place - 0.4 for place in y]
-        axes.bar3d(left, front, [0] * len(boxes), 0.6, 0.8, heights, color=shades, shade=True)
+    axes.computed_zorder = False  # matplotlib sorts by the faces' middles, which is wrong for long bars
+    for row, values in enumerate(chart.z):
+        bars = [(run, height) for run, height in enumerate(_floats(values)) if not math.isnan(height)]
+        if bars:
+            left, heights = [run - 0.3 for run, _ in bars], [height for _, height in bars]
+            shade = colour[chart.group[row]]
+            axes.bar3d(left, row - 0.4, 0, 0.6, 0.8, heights, color=shade, zorder=10 + len(chart.z) - row)
     _name_places(axes.xaxis, chart.x)
     _name_places(axes.yaxis, chart.y, most=_MOST_LABELS_3D)
     axes.tick_params(axis="both", labelsize=7)
