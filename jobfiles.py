@@ -107,7 +107,7 @@ def find_gpus(path: Path) -> list[GpuDir]:
         return []
     if _is_gpu_dir(path):
         return [GpuDir(path, rank=_local_rank(path.name))]
-    groups = [group for group in _workers(path, depth=3) if group]
+    groups = [group for group in _workers(path, depth=2) if group]
     several = len(groups) > 1
     return [
         GpuDir(gpu, worker=i if several else None, rank=rank)
@@ -117,14 +117,24 @@ def find_gpus(path: Path) -> list[GpuDir]:
 
 
 def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
-    """Return for each worker under `path` its (local rank, GPU directory) pairs."""
+    """Return for each worker under `path` its (local rank, GPU directory) pairs.
+
+    A directory that merely wraps a worker or a job is passed through.
+    """
     children = _subdirectories(path)
     gpus = [child for child in children if _is_gpu_dir(child)]
     if gpus:
         return _split_by_rank(gpus)
+    workers = [[gpu for gpu in _subdirectories(child) if _is_gpu_dir(gpu)] for child in children]
+    if any(workers):
+        return [group for gpus in workers if gpus for group in _split_by_rank(gpus)]
     if depth == 0:
         return []
-    return [worker for child in children for worker in _workers(child, depth - 1)]
+    jobs = {child: found for child in children if (found := _workers(child, depth - 1))}
+    if len(jobs) > 1:
+        names = ", ".join(child.name for child in jobs)
+        raise TraceError(f"{path}: holds several jobs; give one: {names}")
+    return next(iter(jobs.values()), [])
 
 
 def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
