@@ -1,0 +1,249 @@
+"""TCP streams out of segments: in order, each byte once, holes told, in bounded memory.
+
+A receiver gets each direction of a connection as the application would have: retransmissions and
+overlaps are dropped, what came early waits for what is missing. A hole that the capture will not fill
+any more (the peer acknowledged the bytes, or too much waits behind it) is told as bytes lost.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from collector.pcap import Ends, Segment
+
+FIN, SYN, RST, ACK = 1, 2, 4, 16
+MAX_WAITING = 4 << 20  # bytes a direction may hold back behind a hole
+_MAX_WAITING_SEGMENTS = 1 << 13
+_PATIENCE_NS = 50_000_000  # how much later than its acknowledgement a captured segment may come
+_FAR = 1 << 28  # no window reaches so far: another connection, or a pause in the capture
+_MAX_FLOWS = 1 << 16  # connections remembered; the oldest without a message are forgotten first
+
+
+class Receiver(Protocol):
+    """Takes the bytes of one direction."""
+
+    skip: int  # this many bytes more need not be shown
+    wanted: bool  # False: this is no traffic of interest, nothing more needs to be shown
+
+    def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
+        """Take ``block[start:end]``, captured at `seen_ns` and in order since `now_ns`."""
+
+    def lost(self, n_bytes: int | None, now_ns: int) -> None:
+        """`n_bytes` (None: nobody knows how many) are missing here."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What reassembly had to mend, over all streams of interest."""
+
+    retransmitted_bytes: int = 0
+    early_segments: int = 0
+    lost_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Half:
+    """One direction of a connection."""
+
+    receiver: Receiver
+    counts: Counts
+    first_seq: int | None = None  # of the SYN
+    next_seq: int | None = None
+    waiting: list[tuple[int, int, bytes]] = field(default_factory=list)  # (distance base, time, bytes)
+    waiting_bytes: int = 0
+    offset: int = 0  # stream position of `next_seq`
+    finished: bool = False
+
+    def take(self, segment: Segment) -> None:
+        """Add one segment that carries payload."""
+        receiver = self.receiver
+        if not receiver.wanted:
+            self.waiting.clear()
+            return
+        seq = segment.seq + 1 if segment.flags & SYN else segment.seq
+        distance = (
+            0 if self.next_seq is None else ((seq - self.next_seq + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+        )
+        if abs(distance) > _FAR:
+            self._drain_all(segment.ts_ns)
+            receiver.lost(None, segment.ts_ns)
+            distance = 0
+            self.next_seq = seq
+        elif self.next_seq is None:
+            self.next_seq = seq
+        if distance == 0 and not self.waiting:
+            self._deliver(
+                segment.block, segment.start, segment.end, segment.length, segment.ts_ns, segment.ts_ns
+            )
+        elif distance <= 0:
+            self._take_rest(segment, -distance)
+        else:
+            self._hold(segment, self.offset + distance)
+
+    def acknowledged(self, ack: int, now_ns: int) -> None:
+        """Note that the peer has everything before `ack`: a hole before it will not be filled."""
+        if self.next_seq is None or now_ns - self.waiting[0][1] < _PATIENCE_NS:
+            return
+        beyond = (ack - self.next_seq) & 0xFFFFFFFF
+        if 0 < beyond < _FAR and self.offset + beyond >= self.waiting[0][0]:
+            self._give_up_hole(now_ns)
+
+    def close(self, now_ns: int) -> None:
+        """Hand over what waits, with its holes, and end the stream."""
+        self._drain_all(now_ns)
+        self.receiver.close()
+
+    def _deliver(self, block: bytes, start: int, end: int, length: int, seen_ns: int, now_ns: int) -> None:
+        receiver, n = self.receiver, end - start
+        self.offset += length
+        self.next_seq = ((self.next_seq or 0) + length) & 0xFFFFFFFF
+        if receiver.skip > n:
+            receiver.skip -= n
+        elif n:
+            receiver.feed(block, start, end, seen_ns, now_ns)
+        if length > n:
+            receiver.lost(length - n, now_ns)
+
+    def _take_rest(self, segment: Segment, known: int) -> None:
+        """Take what a segment has beyond its first `known` bytes, which were there already."""
+        self.counts.retransmitted_bytes += min(known, segment.length)
+        if segment.length <= known:
+            return
+        start = min(segment.start + known, segment.end)
+        self._deliver(segment.block, start, segment.end, segment.length - known, segment.ts_ns, segment.ts_ns)
+        self._drain(segment.ts_ns)
+
+    def _hold(self, segment: Segment, position: int) -> None:
+        self.counts.early_segments += 1
+        data = segment.block[segment.start : segment.end]
+        if not data:
+            return
+        insort(self.waiting, (position, segment.ts_ns, data))
+        self.waiting_bytes += len(data)
+        while self.waiting_bytes > MAX_WAITING or len(self.waiting) > _MAX_WAITING_SEGMENTS:
+            self._give_up_hole(segment.ts_ns)
+
+    def _drain(self, now_ns: int) -> None:
+        """Hand over what waits and is now in order."""
+        taken = 0
+        for position, seen_ns, data in self.waiting:
+            if position > self.offset:
+                break
+            taken += 1
+            self.waiting_bytes -= len(data)
+            known = self.offset - position
+            if known < len(data):
+                self._deliver(data, known, len(data), len(data) - known, seen_ns, now_ns)
+        del self.waiting[:taken]
+
+    def _give_up_hole(self, now_ns: int) -> None:
+        n_lost = self.waiting[0][0] - self.offset
+        self.counts.lost_bytes += n_lost
+        self.offset += n_lost
+        self.next_seq = ((self.next_seq or 0) + n_lost) & 0xFFFFFFFF
+        self.receiver.lost(n_lost, now_ns)
+        self._drain(now_ns)
+
+    def _drain_all(self, now_ns: int) -> None:
+        while self.waiting and self.receiver.wanted:
+            self._give_up_hole(now_ns)
+        self.waiting.clear()
+        self.waiting_bytes = 0
+
+
+#: Makes the receivers of a new connection: `ends` of the side that sent the first packet, whether its
+#: beginning was captured; returns the receivers for that direction and for the answer.
+MakeReceivers = Callable[[Ends, bool], tuple[Receiver, Receiver]]
+
+
+class Streams:
+    """All connections of a capture."""
+
+    def __init__(self, make: MakeReceivers) -> None:
+        self._make = make
+        self._flows: dict[
+            Ends, tuple[Half, Half]
+        ] = {}  # both directions of a connection, each own half first
+        self.counts = Counts()
+        self.n_connections = 0
+        self._now_ns = 0
+
+    def take(self, segment: Segment) -> None:
+        """Add one segment of any connection."""
+        flow = self._flows.get(segment.ends)
+        flags = segment.flags
+        if flags & SYN or flow is None:
+            flow = self._opened(segment, flow)
+            if flow is None:
+                return
+        half, back = flow
+        self._now_ns = segment.ts_ns
+        if segment.ack >= 0:
+            if back.next_seq is None:  # joined in the middle, or the SYN was missed: here it goes on
+                back.next_seq = segment.ack
+            elif back.waiting:
+                back.acknowledged(segment.ack, segment.ts_ns)
+        if segment.length:
+            half.take(segment)
+        if flags & (FIN | RST):
+            half.finished = True
+            if flags & RST or (back.finished and not back.waiting and not half.waiting):
+                self._close(segment.ends)
+
+    def close(self) -> None:
+        """End all streams: the capture ends here."""
+        for ends in list(self._flows):
+            self._close(ends)
+
+    def _opened(self, segment: Segment, flow: tuple[Half, Half] | None) -> tuple[Half, Half] | None:
+        """Return the connection that `segment` belongs to when it may open one; None: nothing to follow."""
+        opens = bool(segment.flags & SYN)
+        if flow is not None:
+            half = flow[0]
+            if half.first_seq == segment.seq or (half.first_seq is None and not half.offset):
+                return self._begin(flow, segment)  # a repeated SYN, or the answer to one
+            self._close(segment.ends)  # the ports are used again
+        elif not opens and not segment.length:
+            return None
+        flow = self._add(segment.ends, opens)
+        return self._begin(flow, segment) if opens else flow
+
+    def _begin(self, flow: tuple[Half, Half], segment: Segment) -> tuple[Half, Half]:
+        half = flow[0]
+        if half.first_seq is None:
+            half.first_seq = segment.seq
+            half.next_seq = (segment.seq + 1) & 0xFFFFFFFF
+        return flow
+
+    def _add(self, ends: Ends, opens: bool) -> tuple[Half, Half]:
+        if len(self._flows) >= _MAX_FLOWS:
+            self._forget()
+        self.n_connections += 1
+        forth, back = (Half(receiver, self.counts) for receiver in self._make(ends, opens))
+        self._flows[ends] = forth, back
+        self._flows[ends[2], ends[3], ends[0], ends[1]] = back, forth
+        return forth, back
+
+    def _close(self, ends: Ends) -> None:
+        flow = self._flows.pop(ends, None)
+        self._flows.pop((ends[2], ends[3], ends[0], ends[1]), None)
+        if flow is not None:
+            for half in flow:
+                half.close(self._now_ns)
+
+    def _forget(self) -> None:
+        """Drop the older half of the connections, first those that carried nothing of interest."""
+        older = list(self._flows)[: len(self._flows) // 2]
+        for ends in older:
+            flow = self._flows.get(ends)
+            if flow is not None and not any(half.offset and half.receiver.wanted for half in flow):
+                self._close(ends)
+        if len(self._flows) > _MAX_FLOWS * 3 // 4:
+            for ends in older:
+                self._close(ends)

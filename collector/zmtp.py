@@ -1,0 +1,259 @@
+"""ZMTP 3.x (the wire protocol of ZeroMQ, rfc.zeromq.org/spec/23): messages out of a byte stream.
+
+A stream that was joined in its middle, or lost bytes, is searched for the next message that
+`Locate` recognises. The bodies of large frames are counted, not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple
+
+MORE, LONG, COMMAND = 1, 2, 4
+GREETING = 64  # bytes
+_KEPT = 1 << 10  # bytes of a frame body that are kept whatever the frame
+_KEPT_FIRST = 1 << 20  # bytes that are kept of the first two frames
+_LARGEST_FRAME = 1 << 31
+_MOST_FRAMES = 16
+_TAIL = 1 << 10  # bytes a search looks back over the end of what came before
+
+
+class Message(NamedTuple):
+    """Frames up to the first without MORE."""
+
+    frames: list[bytes]  # bodies; empty where a body was too large to keep
+    sizes: list[int]  # lengths of the bodies
+    start_ns: int  # capture time of the first byte
+    end_ns: int  # when the last byte was there, all before it included
+    wire_bytes: int  # with the frame headers
+    n_missing: int  # bytes of large bodies that were not captured
+
+
+class _State(Enum):
+    GREETING = auto()
+    FRAMES = auto()
+    SEARCH = auto()
+    FOREIGN = auto()
+
+
+#: Returns the offset of the first recognisable message in the bytes, or -1.
+Locate = Callable[[bytes], int]
+
+
+class Reader:
+    """One direction of a connection as ZMTP messages (a `tcp.Receiver`).
+
+    Parameters
+    ----------
+    on_message : told of each message; False says that it makes no sense, so the framing is lost
+    on_identity : told of the Identity that the peer states in its READY command
+    locate : recognises a message in a stream whose framing is not known
+    from_start : the first byte fed is the first of the connection
+    """
+
+    def __init__(
+        self,
+        on_message: Callable[[Message], bool],
+        on_identity: Callable[[bytes], object],
+        locate: Locate,
+        *,
+        from_start: bool,
+    ) -> None:
+        self.skip = 0
+        self.wanted = True
+        self.n_messages = 0
+        self.n_searches = 0  # times the framing had to be found anew
+        self._on_message = on_message
+        self._on_identity = on_identity
+        self._locate = locate
+        self._from_start = from_start
+        self._state = _State.GREETING
+        self._held = bytearray()  # what is not decoded yet
+        self._needed = 0  # bytes that `_held` must have before it is worth looking again
+        self._marks: list[tuple[int, int]] = []  # while searching: (end offset in `_held`, capture time)
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget the message that was begun."""
+        self.skip = 0
+        self._frames: list[bytes] = []
+        self._sizes: list[int] = []
+        self._wire = 0
+        self._missing = 0
+        self._more = False
+        self._start_ns = -1
+
+    def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
+        """Take the next bytes in order; see `tcp.Receiver`."""
+        if not self.wanted:
+            return
+        if self.skip:
+            taken = min(self.skip, end - start)
+            self.skip -= taken
+            if self.skip:
+                return
+            start += taken
+            if not self._body_done(b"", now_ns):
+                self._lose_framing()
+        if start == end or not self.wanted:
+            return
+        if self._state is _State.SEARCH:
+            self._find(block[start:end], seen_ns, now_ns)
+        elif not self._held:
+            self._run(block, start, end, seen_ns, now_ns)
+        else:
+            self._held += block[start:end]
+            if len(self._held) >= self._needed:
+                held = bytes(self._held)
+                self._held.clear()
+                self._run(held, 0, len(held), seen_ns, now_ns)
+
+    def lost(self, n_bytes: int | None, now_ns: int) -> None:
+        """Step over missing bytes inside a large body; anything else loses the framing."""
+        if not self.wanted:
+            return
+        if n_bytes is not None and 0 < n_bytes <= self.skip:
+            self.skip -= n_bytes
+            self._missing += n_bytes
+            if self.skip == 0 and not self._body_done(b"", now_ns):
+                self._begin_search()
+        elif self._state is not _State.SEARCH or n_bytes is None:
+            self._begin_search()
+        else:
+            self._held.clear()
+            self._marks.clear()
+
+    def close(self) -> None:
+        """Forget what is incomplete."""
+        self._held.clear()
+        self._reset()
+
+    def _run(self, data: bytes, at: int, end: int, seen_ns: int, now_ns: int) -> None:
+        """Decode; where that makes no sense, look for the next message."""
+        nonsense_at = self._decode(data, at, end, seen_ns, now_ns)
+        if nonsense_at is not None:
+            self._lose_framing()
+            if self.wanted and nonsense_at < end:
+                self._find(data[nonsense_at:end], seen_ns, now_ns)
+
+    def _decode(self, data: bytes, at: int, end: int, seen_ns: int, now_ns: int) -> int | None:
+        """Decode frames from ``data[at:end]``; return the offset after which they made no sense."""
+        if self._state is _State.GREETING:
+            if not _may_greet(data, at, end):
+                return at
+            if end - at < GREETING:
+                self._hold(data, at, end, GREETING)
+                return None
+            self._state = _State.FRAMES
+            at += GREETING
+        while at < end:
+            if self._start_ns < 0:
+                self._start_ns = seen_ns
+            flags, index = data[at], len(self._sizes)
+            header = 9 if flags & LONG else 2
+            if flags > 7 or index >= _MOST_FRAMES:
+                return at
+            if end - at < header:
+                self._hold(data, at, end, header)
+                return None
+            size = int.from_bytes(data[at + 1 : at + 9], "big") if flags & LONG else data[at + 1]
+            if size > (_LARGEST_FRAME if index else _KEPT_FIRST):
+                return at + 1
+            body = at + header
+            kept = size <= _KEPT or (index < 2 and size <= _KEPT_FIRST)
+            whole = end - body >= size
+            if kept and not whole:
+                self._hold(data, at, end, header + size)
+                return None
+            at = body + size
+            if flags & COMMAND:
+                self._command(data[body:at])
+                if not index:
+                    self._start_ns = -1
+                continue
+            self._wire += header + size
+            self._sizes.append(size)
+            self._more = bool(flags & MORE)
+            if not whole:
+                self.skip = at - end
+                return None
+            if not self._body_done(data[body:at] if kept else b"", now_ns):
+                return body
+        return None
+
+    def _hold(self, data: bytes, at: int, end: int, needed: int) -> None:
+        """Wait until `needed` bytes are there from `at` on."""
+        self._held = bytearray(data[at:end])
+        self._needed = needed
+
+    def _body_done(self, body: bytes, now_ns: int) -> bool:
+        """Close a frame, and the message with it where no more follow; False: it makes no sense."""
+        self._frames.append(body)
+        if self._more:
+            return True
+        message = Message(self._frames, self._sizes, self._start_ns, now_ns, self._wire, self._missing)
+        self._reset()
+        if not self._on_message(message):
+            return False
+        self.n_messages += 1
+        return True
+
+    def _command(self, body: bytes) -> None:
+        """Read the Identity out of READY: properties of (name length, name, 4-byte length, value)."""
+        if body[:6] != b"\x05READY":
+            return
+        at = 6
+        while at < len(body):
+            value_at = at + 1 + body[at] + 4
+            name = body[at + 1 : value_at - 4]
+            size = int.from_bytes(body[value_at - 4 : value_at], "big")
+            if name.lower() == b"identity":
+                self._on_identity(body[value_at : value_at + size])
+            at = value_at + size
+
+    def _lose_framing(self) -> None:
+        """Search from here; a protocol that never made sense from its first byte is left alone."""
+        if self._from_start and self.n_messages == 0 and self.n_searches == 0:
+            self.wanted = False
+            self._state = _State.FOREIGN
+            self.close()
+        else:
+            self._begin_search()
+
+    def _begin_search(self) -> None:
+        self._reset()
+        self._held.clear()
+        self._marks.clear()
+        self._state = _State.SEARCH
+        self.n_searches += 1
+
+    def _find(self, data: bytes, seen_ns: int, now_ns: int) -> None:
+        """Look for a message in `data` and what is held before it, and go on decoding there."""
+        self._marks.append((len(self._held) + len(data), seen_ns))
+        held = bytes(self._held) + data
+        self._held.clear()
+        at = self._locate(held)
+        while at >= 0:
+            self._state = _State.FRAMES
+            self._start_ns = next((ns for stop, ns in self._marks if at < stop), seen_ns)
+            nonsense_at = self._decode(held, at, len(held), seen_ns, now_ns)
+            if nonsense_at is None:
+                self._marks.clear()
+                return
+            self._reset()
+            self._state = _State.SEARCH
+            self.n_searches += 1
+            beyond = max(nonsense_at, at + 1)
+            found = self._locate(held[beyond:])
+            at = beyond + found if found >= 0 else -1
+        cut = max(len(held) - _TAIL, 0)
+        self._held = bytearray(held[cut:])
+        self._marks = [(stop - cut, ns) for stop, ns in self._marks if stop > cut]
+
+
+def _may_greet(data: bytes, at: int, end: int) -> bool:
+    """Whether the bytes are, as far as they go, a ZMTP 3 greeting: ff, 8 of padding, 7f, version 3."""
+    return (
+        data[at] == 0xFF and (end - at < 10 or data[at + 9] == 0x7F) and (end - at < 11 or data[at + 10] == 3)
+    )
