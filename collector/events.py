@@ -1,0 +1,79 @@
+"""What every source gives: a part of the final trace, and the remarks of the one who gathered it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from opname import OpName
+
+Event = Mapping[str, Any]  # one event of a chrome trace, as an object
+PartName = Literal["io", "comm", "operator"]
+
+#: The parts in the order in which events of one instant stand in the final trace.
+PARTS: tuple[PartName, ...] = ("io", "comm", "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The complete events that one source contributes.
+
+    `warnings` are about its input (said on standard error), `notes` about what was made of it.
+    """
+
+    events: Sequence[Event] = ()
+    warnings: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def part_of(event: Event) -> PartName | None:
+    """Return which part of a final trace `event` belongs to; None for foreign ones.
+
+    ``STEP`` events that were copied from `step.json` carry the category STEP and belong to it, those
+    made from the operators belong to these.
+    """
+    op = OpName.parse(str(event.get("name", "")))
+    if op.is_comm:
+        return "comm"
+    if op.cat == "I/O" or (op.cat == "STEP" and event.get("cat") == "STEP"):
+        return "io"
+    return "operator" if op.cat is not None else None
+
+
+def complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
+    """Return the X events that have a name and finite times, and a warning if others were there."""
+    kept, dropped = [], 0
+    for event in events:
+        if event.get("ph") == "M":
+            continue
+        if event.get("ph") == "X" and isinstance(event.get("name"), str) and _timed(event):
+            kept.append(event)
+        else:
+            dropped += 1
+    return kept, [f"{dropped} event(s) left out that are not complete (X with ts and dur)"] if dropped else []
+
+
+def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
+    """Return how many events there are of each category of operations, by first appearance.
+
+    Names outside BytePS's grammar count under the category that the event itself gives.
+    """
+    return dict(Counter(OpName.parse(str(e.get("name"))).cat or str(e.get("cat", "")) for e in events))
+
+
+def listing(counts: Mapping[str, int], limit: int = 6) -> str:
+    """Return ``a 12, b 3, and 2 more``: the most frequent names and how often each occurs."""
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    words = [f"{name} {n}" for name, n in ranked[:limit]]
+    return ", ".join(words) + (f", and {len(ranked) - limit} more" if len(ranked) > limit else "")
+
+
+def _timed(event: Event) -> bool:
+    return all(_is_number(event.get(key)) for key in ("ts", "dur"))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

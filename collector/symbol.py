@@ -1,0 +1,204 @@
+"""The DAG of a GPU from a model's symbol dump, or from nothing but the names and order of operations.
+
+Nodes and edges are those of BytePS's profiler: ``I/O`` and ``STEP`` feed the first forward operation,
+the backward pass mirrors the forward one, ``OUTPUT<k>`` joins the two, each backward operation feeds
+the communication of its parameters, and these the ``STEP``. Without the edges out of ``STEP`` the
+graph has no cycle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dag.gml import Gml
+
+_OUTPUT = re.compile(r"\s*output\[\d+\]=(.+)\(\d+\)")
+_ARG = re.compile(r"\s*arg\[\d+\]=(.+)\(\d+\)")
+_VARIABLE = re.compile(r"Variable:(.+)")
+_OP = re.compile(r"Op:([^,]*), Name=(.+)")
+
+
+@dataclass(slots=True)
+class Graph:
+    """Nodes with their values, and edges, both in the order in which they were added."""
+
+    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
+    edges: dict[tuple[str, str], None] = field(default_factory=dict)
+
+    def add_node(self, name: str, **values: str) -> None:
+        """Add a node, or values to one that is there."""
+        self.nodes.setdefault(name, {}).update(values)
+
+    def add_edge(self, source: str, target: str) -> None:
+        """Add an edge and its ends."""
+        self.add_node(source)
+        self.add_node(target)
+        self.edges[source, target] = None
+
+    def inputs(self) -> dict[str, list[str]]:
+        """Return for every node what it depends on."""
+        found: dict[str, list[str]] = {node: [] for node in self.nodes}
+        for source, target in self.edges:
+            found[target].append(source)
+        return found
+
+    def edges_by_source(self) -> list[tuple[str, str]]:
+        """Return the edges by the order of their sources, as networkx lists them."""
+        rank = {node: i for i, node in enumerate(self.nodes)}
+        return sorted(self.edges, key=lambda edge: rank[edge[0]])
+
+    def to_gml(self) -> Gml:
+        """Return the graph for a GML file, as the profiler writes it."""
+        index = {node: i for i, node in enumerate(self.nodes)}
+        ends = [(index[a], index[b]) for a, b in self.edges_by_source()]
+        pairs = np.array(ends, np.int64).reshape(-1, 2)
+        return Gml(list(index), pairs[:, 0], pairs[:, 1], list(self.nodes.values()), [{}] * len(ends))
+
+
+def from_gml(gml: Gml) -> Graph:
+    """Return the nodes and edges of a `dag.gml`; its labels as text."""
+    labels = [str(label) for label in gml.labels]
+    graph = Graph({label: {} for label in labels})
+    for source, target in zip(gml.source.tolist(), gml.target.tolist(), strict=True):
+        graph.edges[labels[source], labels[target]] = None
+    return graph
+
+
+def operation(node: str) -> str:
+    """Return the name of an operation without the ``_fwd`` that Gluon appends."""
+    return node.removesuffix("_fwd")
+
+
+# ---- from the symbol dump
+
+
+@dataclass(frozen=True, slots=True)
+class _Op:
+    kind: str
+    name: str
+    args: list[str]
+
+
+def from_symbols(model: str, losses: Sequence[str | None] = ()) -> Graph | None:
+    """Return the DAG that the dumps of a model and of its losses (k-th: of output k) describe.
+
+    The text is what MXNet's ``Symbol.debug_str()`` prints. None where it holds no operation.
+    """
+    graph = _from_symbol(model, is_model=True)
+    if graph is None:
+        return None
+    for k, text in enumerate(losses):
+        loss = _from_symbol(text, is_model=False) if text else None
+        if loss is not None:
+            _join_loss(graph, loss, f"OUTPUT{k}")
+    return graph
+
+
+def _from_symbol(text: str, *, is_model: bool) -> Graph | None:
+    outputs, variables, ops = _parse(text)
+    if not ops:
+        return None
+    graph = Graph()
+    for k, output in enumerate(outputs):
+        graph.add_edge(f"FW.{operation(output)}", f"OUTPUT{k}")
+        graph.add_edge(f"OUTPUT{k}", f"BW.{operation(output)}")
+    for op in ops:
+        _add_op(graph, op, variables, is_model)
+    return graph
+
+
+def _parse(text: str) -> tuple[list[str], set[str], list[_Op]]:
+    """Return the outputs, the variables (inputs and parameters) and the operations of a dump."""
+    outputs: list[str] = []
+    variables: set[str] = set()
+    ops: list[_Op] = []
+    for line in text.splitlines():
+        if match := _OP.match(line):
+            ops.append(_Op(match[1], match[2], []))
+        elif match := _VARIABLE.match(line):
+            variables.add(match[1])
+        elif (match := _ARG.match(line)) and ops:
+            ops[-1].args.append(match[1])
+        elif (match := _OUTPUT.match(line)) and not ops:
+            outputs.append(match[1])
+    return outputs, variables, ops
+
+
+def _add_op(graph: Graph, op: _Op, variables: set[str], is_model: bool) -> None:
+    name = operation(op.name)
+    forward, backward = f"FW.{name}", f"BW.{name}"
+    graph.add_node(forward, op=op.kind)
+    graph.add_node(backward, op=op.kind)
+    for arg in op.args:
+        if arg not in variables:
+            graph.add_edge(f"FW.{operation(arg)}", forward)
+            graph.add_edge(backward, f"BW.{operation(arg)}")
+        elif _is_label(arg):
+            graph.add_edge("I/O", forward)
+        elif "data" in arg:
+            graph.add_edge("I/O", forward)
+            if is_model:
+                graph.add_edge(backward, "STEP")
+                graph.add_edge("STEP", forward)
+        else:
+            graph.add_edge(f"Comm.{arg}", "STEP")
+            graph.add_edge(backward, f"Comm.{arg}")
+
+
+def _is_label(variable: str) -> bool:
+    """Whether a variable is the truth that a loss compares with: input, but no begin of a step."""
+    return variable.endswith("label") and "data" not in variable
+
+
+def _join_loss(graph: Graph, loss: Graph, output: str) -> None:
+    """Put a loss behind the model's output: what it takes as input is what the model gives."""
+    last = next((a for a, b in graph.edges if b == output), None)
+    first = next((b for a, b in graph.edges if a == output), None)
+    if last is None or first is None:
+        return
+    for source, target in loss.edges_by_source():
+        if source == "I/O":
+            graph.add_edge(last, target)
+            graph.add_edge(f"BW.{target.removeprefix('FW.')}", first)
+        elif source.startswith("OUTPUT"):
+            graph.add_edge(output, target)
+        elif target.startswith("OUTPUT"):
+            graph.add_edge(source, output)
+        else:
+            graph.add_edge(source, target)
+
+
+# ---- from names and order
+
+
+def from_order(forward: Sequence[str], backward: Sequence[str], parameters: Iterable[str]) -> Graph | None:
+    """Return a DAG of two chains: the operations of each pass in the order in which they ran.
+
+    Parameters
+    ----------
+    forward, backward : names without ``FW.`` and ``BW.``, in the order of one step
+    parameters : names of the communicated tensors; ``<operation>_weight`` follows BW.<operation>
+    """
+    if not forward or not backward:
+        return None
+    graph = Graph()
+    graph.add_edge("I/O", f"FW.{forward[0]}")
+    graph.add_edge("STEP", f"FW.{forward[0]}")
+    for before, after in itertools.pairwise(forward):
+        graph.add_edge(f"FW.{before}", f"FW.{after}")
+    graph.add_edge(f"FW.{forward[-1]}", "OUTPUT0")
+    graph.add_edge("OUTPUT0", f"BW.{backward[0]}")
+    for before, after in itertools.pairwise(backward):
+        graph.add_edge(f"BW.{before}", f"BW.{after}")
+    graph.add_edge(f"BW.{backward[-1]}", "STEP")
+    for parameter in parameters:
+        owner = max((op for op in backward if parameter.startswith(f"{op}_")), key=len, default=None)
+        if owner is not None:
+            graph.add_edge(f"BW.{owner}", f"Comm.{parameter}")
+        graph.add_edge(f"Comm.{parameter}", "STEP")
+    return graph
