@@ -24,6 +24,7 @@ __all__ = [
     "find_gpus",
     "find_job",
     "load_job",
+    "load_paths",
     "read_document",
     "read_trace",
     "read_traces",
@@ -56,23 +57,50 @@ def load_job(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> LoadedJob:
-    """Find and load all traces of a path; parameters and errors as for `read_traces`.
+    """Find and load all traces of one path; see `load_paths`."""
+    return load_paths([path], args=args, points=points, jobs=jobs, progress=progress)
 
-    Files that turn out to be no traces are left out, with a note, as long as one is left.
+
+def load_paths(
+    paths: Sequence[Path],
+    *,
+    args: Collection[str] = (),
+    points: bool = False,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> LoadedJob:
+    """Find and load all traces of one or more paths as one job; parameters and errors as for `read_traces`.
+
+    Several directories are the workers of a job, in the order given; several files its ranks. Files of
+    a directory that turn out to be no traces are left out, with a note, as long as one is left.
     """
-    job = find_job(path)
-    paths = [source.path for source in job.sources]
-    if job.kind == "file":
-        traces = read_traces(paths, args=args, points=points, jobs=jobs, progress=progress)
-        return LoadedJob(job, traces)
-    results = _read_all(paths, args, points, jobs, progress)
-    notes = [*job.notes, *(str(result) for result in results if isinstance(result, TraceError))]
+    job = _one_job([find_job(path) for path in paths])
+    results = _read_all([source.path for source in job.sources], args, points, jobs, progress)
+    errors = [result for result in results if isinstance(result, TraceError)]
     pairs = [(s, t) for s, t in zip(job.sources, results, strict=True) if isinstance(t, Trace)]
-    if not pairs:
-        raise next(result for result in results if isinstance(result, TraceError))
-    if job.kind == "ranks":
-        pairs = _rank_by_content(path, pairs, notes)
+    if errors and (job.kind == "file" or not pairs):
+        raise errors[0]
+    notes = [*job.notes, *map(str, errors)]
+    if job.kind in ("ranks", "file"):
+        pairs = _rank_by_content(job.root, pairs, notes)
     return LoadedJob(replace(job, sources=[s for s, _ in pairs], notes=notes), [t for _, t in pairs])
+
+
+def _one_job(found: Sequence[Job]) -> Job:
+    """Return several paths' jobs as one: files are ranks, directories are workers, in the order given."""
+    if len(found) == 1:
+        return found[0]
+    notes = [note for job in found for note in job.notes]
+    sources: list[Source] = []
+    if all(job.kind in ("file", "ranks") for job in found):
+        sources = [source for job in found for source in job.sources]
+        return Job(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
+    offset = 0
+    for job in found:
+        workers = [source.worker or 0 for source in job.sources]
+        sources += [replace(s, worker=offset + w) for s, w in zip(job.sources, workers, strict=True)]
+        offset += max(workers) + 1
+    return Job(found[0].root, "job", sources, notes)
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
@@ -130,15 +158,15 @@ def _rank_by_content(
         (replace(source, rank=source.rank if trace.rank is None else trace.rank), trace)
         for source, trace in pairs
     ]
-    ranked.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))
+    if len(ranked) == 1:
+        return [(replace(source, rank=None), trace) for source, trace in ranked]
     ranks = [source.rank for source, _ in ranked if source.rank is not None]
+    ranked.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))
     if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
         notes.append(f"{path}: rank {numbers(doubled)} claimed by several files")
     world = max([trace.world_size or 0 for _, trace in ranked] + [max(ranks, default=-1) + 1])
     if ranks and (missing := sorted(set(range(world)) - set(ranks))):
         notes.append(f"{path}: rank {numbers(missing)} of {world} missing")
-    if len(ranked) == 1:
-        ranked = [(replace(source, rank=None), trace) for source, trace in ranked]
     return ranked
 
 

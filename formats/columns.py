@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 Id = str | int | float | None
+_Item = TypeVar("_Item")
 
 
 class Track(NamedTuple):
@@ -134,6 +135,40 @@ class Trace:
             dur_ns=self.dur_ns[keep],
             args={key: _select_arg(column, new_row) for key, column in self.args.items()},
         )
+
+
+def concatenate(traces: Sequence[Trace]) -> Trace:
+    """Return the slices and `args` of traces as one, one after the other; the rest is the first's."""
+    if len(traces) == 1:
+        return traces[0]
+    names, name_maps = _joint([trace.names for trace in traces])
+    cats, cat_maps = _joint([trace.cats for trace in traces])
+    tracks, track_maps = _joint([trace.tracks for trace in traces])
+    offsets = np.cumsum([0, *map(len, traces)]).tolist()
+    args: dict[str, ArgColumn] = {}
+    for key in dict.fromkeys(key for trace in traces for key in trace.args):
+        parts = [(t.args[key], offset) for t, offset in zip(traces, offsets, strict=False) if key in t.args]
+        rows = np.concatenate([column.rows + offset for column, offset in parts])
+        args[key] = ArgColumn(rows, [value for column, _ in parts for value in column.values])
+    return replace(
+        traces[0],
+        names=names,
+        cats=cats,
+        tracks=tracks,
+        name_id=np.concatenate([new[t.name_id] for new, t in zip(name_maps, traces, strict=True)]),
+        cat_id=np.concatenate([new[t.cat_id] for new, t in zip(cat_maps, traces, strict=True)]),
+        track_id=np.concatenate([new[t.track_id] for new, t in zip(track_maps, traces, strict=True)]),
+        ts_ns=np.concatenate([trace.ts_ns for trace in traces]),
+        dur_ns=np.concatenate([trace.dur_ns for trace in traces]),
+        args=args,
+    )
+
+
+def _joint(tables: Sequence[Sequence[_Item]]) -> tuple[list[_Item], list[Int32]]:
+    """Return one table of the distinct items, and for each table its items' places in it."""
+    place: dict[_Item, int] = {}
+    maps = [np.array([place.setdefault(item, len(place)) for item in table], np.int32) for table in tables]
+    return list(place), maps
 
 
 def _select_arg(column: ArgColumn, new_row: Int64) -> ArgColumn:
