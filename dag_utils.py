@@ -3,6 +3,8 @@
 The type is `Dag` (``dag/model.py``: its docstring says what each array means). The ways to one:
 
 - `read_dag`: from a GML file, without durations (or with those the file carries)
+- `load_gpus` and `merge`: a BytePS job's GPU directories; one `Dag` for a GPU, a worker or the job
+- `gpu_of_trace`: one BytePS trace whose events carry their inputs
 - `new_dag`: from plain lists
 
 and from one: `critical_path` (longest chain, slack), `Dag.at_step` (one recorded step instead of the
@@ -13,14 +15,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dag.byteps import dag_from_gml, dag_to_gml
+from dag.byteps import Gpu, merge
+from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
+from dag.load import INPUT_ARGS, LoadedGpus, gpu_of_trace, load_gpus
 from dag.longest import CriticalPath, critical_path
 from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag
+from dag.recording import Recording, record
 
 __all__ = [
-    "COUPLING", "MEETING", "MISSING", "CriticalPath", "Dag", "Gml", "Kind", "critical_path", "dag_from_gml",
-    "dag_to_gml", "format_gml", "new_dag", "parse_gml", "read_dag", "read_gml", "write_dag", "write_gml",
+    "COUPLING", "INPUT_ARGS", "MEETING", "MISSING", "CriticalPath", "Dag", "Gml", "Gpu", "Kind", "LoadedGpus",
+    "Recording", "critical_path", "dag_from_gml", "dag_from_inputs", "dag_to_gml", "format_gml",
+    "gpu_of_trace", "load_gpus", "merge", "new_dag", "parse_gml", "read_dag", "read_gml", "record", "write_dag",
+    "write_gml",
 ]  # fmt: skip
 
 

@@ -123,7 +123,7 @@ class Dag:
             have = f"steps 0 to {self.n_steps - 1}" if self.n_steps else "no steps"
             raise DagError(f"step {step} was not recorded: the trace holds {have}")
         rows = slice(step, step + 1)
-        waits = waiting_ns(self.src, self.dst, self.kind, self.step_start_ns[rows], self.step_dur_ns[rows])
+        waits = waiting_ns(self, self.step_start_ns[rows], self.step_dur_ns[rows])
         dur = np.maximum(self.step_dur_ns[step], 0)
         return replace(
             self,
@@ -190,12 +190,12 @@ def new_dag(
     )
 
 
-def waiting_ns(src: Int32, dst: Int32, kind: UInt8, start_ns: Int64, dur_ns: Int64) -> Int64:
+def waiting_ns(dag: Dag, start_ns: Int64, dur_ns: Int64) -> Int64:
     """Return how long each operation waited, after its start, for the sources of its coupling edges.
 
     Parameters
     ----------
-    src, dst, kind : (m,) edges
+    dag : its edges and categories
     start_ns, dur_ns : (s, n) per recorded step, on one clock; `MISSING` where not recorded
 
     Returns
@@ -205,11 +205,11 @@ def waiting_ns(src: Int32, dst: Int32, kind: UInt8, start_ns: Int64, dur_ns: Int
         than its duration. A meeting point ends when the latest of its own sources does.
     """
     n = start_ns.shape[1]
-    coupled = np.isin(kind, COUPLING)
-    a, b = src[coupled], dst[coupled]
+    coupled = np.isin(dag.kind, COUPLING)
+    a, b = dag.src[coupled], dag.dst[coupled]
     total = np.zeros(n, np.int64)
     recorded: NDArray[np.bool_] = dur_ns >= 0
-    meets = ~recorded.any(axis=0)[b]  # a meeting point has no time of its own
+    meets = np.array([cat == MEETING for cat in dag.cats], np.bool_)[b]
     for start, dur, known in zip(start_ns, dur_ns, recorded, strict=True):
         end = np.where(known, start + dur, _NEVER)
         np.maximum.at(end, b[meets], end[a[meets]])
@@ -217,6 +217,5 @@ def waiting_ns(src: Int32, dst: Int32, kind: UInt8, start_ns: Int64, dur_ns: Int
         np.maximum.at(ready, b[~meets], end[a[~meets]])
         waited = known & (ready > start)
         total[waited] += np.minimum(ready - start, dur)[waited]
-    counts = np.maximum(recorded.sum(axis=0), 1)
-    average: Int64 = total // counts
+    average: Int64 = total // np.maximum(recorded.sum(axis=0), 1)
     return average
