@@ -11,10 +11,10 @@ from typing import Any, Literal
 from opname import OpName
 
 Event = Mapping[str, Any]  # one event of a chrome trace, as an object
-PartName = Literal["io", "comm", "operator"]
+PartName = Literal["io", "step", "comm", "operator"]
 
 #: The parts in the order in which events of one instant stand in the final trace.
-PARTS: tuple[PartName, ...] = ("io", "comm", "operator")
+PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,16 @@ class Part:
 def part_of(event: Event) -> PartName | None:
     """Return which part of a final trace `event` belongs to; None for foreign ones.
 
-    ``STEP`` events that were copied from `step.json` carry the category STEP and belong to it, those
-    made from the operators belong to these.
+    ``STEP`` events that were copied from `step.json` carry the category STEP, those made from the
+    operators are of theirs.
     """
     op = OpName.parse(str(event.get("name", "")))
     if op.is_comm:
         return "comm"
-    if op.cat == "I/O" or (op.cat == "STEP" and event.get("cat") == "STEP"):
+    if op.cat == "I/O":
         return "io"
+    if op.cat == "STEP" and event.get("cat") == "STEP":
+        return "step"
     return "operator" if op.cat is not None else None
 
 
