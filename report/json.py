@@ -16,12 +16,22 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     import msgspec
 
     document = {**result.document, "repairs": list(result.repairs)}
-    try:
-        encoded = msgspec.json.encode(document, enc_hook=_plain)
-        stream.write(msgspec.json.format(encoded, indent=2).decode())
-    except (ValueError, OverflowError, TypeError):  # lone surrogates, integers over 64 bits, odd keys
-        json.dump(_all_plain(document), stream, indent=2, allow_nan=False)
+    stream.write(msgspec.json.format(encode(document), indent=2).decode())
     stream.write("\n")
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """Return `document` as JSON in UTF-8; numpy's scalars and arrays, and paths, are understood.
+
+    The fast encoder refuses lone surrogates, integers over 64 bits and some keys; the standard
+    library's takes them.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.encode(document, enc_hook=_plain)
+    except (ValueError, OverflowError, TypeError):
+        return json.dumps(_all_plain(document), allow_nan=False).encode()
 
 
 def _plain(value: Any) -> Any:

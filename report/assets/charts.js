@@ -1,0 +1,195 @@
+// Bars, lines and 3-D bars, drawn by plotly. Names are escaped: plotly reads some markup in texts.
+
+const LONGEST_LABEL = 34;
+const NARROW = 640; // CSS pixels: a phone
+
+function escaped(text) {
+  return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+/** Places 0, 1, 2, … on an axis with names, as many as there is room for. */
+function namedTicks(names, room, longest = LONGEST_LABEL) {
+  const step = Math.max(1, Math.ceil(names.length / Math.max(1, room)));
+  const values = names.map((_, index) => index).filter((index) => index % step === 0);
+  return { tickmode: "array", tickvals: values, ticktext: values.map((index) => escaped(shortened(names[index], longest))) };
+}
+
+function axisStyle() {
+  const line = themed("line");
+  return { gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line, automargin: true };
+}
+
+function layoutFor(place, more) {
+  const narrow = place.clientWidth < NARROW;
+  const legend = narrow ? { orientation: "h", y: -0.2, yanchor: "top", x: 0 } : { orientation: "v", x: 1.01, y: 1 };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: themed("ink"), size: narrow ? 11 : 12, family: "system-ui, sans-serif" },
+    margin: { l: narrow ? 44 : 60, r: narrow ? 8 : 24, t: 34, b: 48 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: themed("soft"), activecolor: themed("accent") },
+    legend,
+    hoverlabel: { font: { size: 12 }, namelength: -1, align: "left" },
+    ...more,
+  };
+}
+
+/** Draws now, and again when light turns to dark or a phone is turned; made() -> {traces, layout}. */
+function plotted(place, height, made) {
+  const plot = element("div", { className: "plot" });
+  plot.style.height = `${height}px`;
+  place.append(plot);
+  const draw = () => {
+    const { traces, layout } = made();
+    return Plotly.react(plot, traces, layout, optionsFor(layout));
+  };
+  draw();
+  onTheme(draw);
+  matchMedia(`(max-width: ${NARROW}px)`).addEventListener("change", draw);
+  return { plot, draw };
+}
+
+/** Only these buttons: plotly's own choice includes one that would send the data to a server. */
+function optionsFor(layout) {
+  const ways = layout.scene ? ["orbitRotation", "pan3d", "resetCameraDefault3d"] : ["zoom2d", "pan2d", "resetScale2d"];
+  return { responsive: true, displaylogo: false, modeBarButtons: [["toImage"], ways] };
+}
+
+drawers.bars = (chart, place) => {
+  const names = Object.keys(chart.series);
+  const colourOf = coloursFor(names);
+  const thickness = chart.stacked ? 24 : 10 + 10 * names.length;
+  const height = chart.horizontal ? Math.max(260, Math.min(1600, 90 + thickness * chart.x.length)) : 400;
+  const single = names.length === 1;
+
+  plotted(place, height, () => {
+    const places = chart.x.map((_, index) => index);
+    const traces = names.map((name) => {
+      const values = chart.series[name];
+      const hover = values.map((value, index) =>
+        `${escaped(chart.x[index])}<br>${single ? "" : `${escaped(name)}: `}${value === null ? GAP : formatted(value, 3)}`);
+      const ends = chart.horizontal ? { x: values, y: places, orientation: "h" } : { x: places, y: values };
+      return { type: "bar", name: escaped(name), hovertext: hover, hoverinfo: "text", textposition: "none",
+        marker: { color: colourOf(name) }, ...ends };
+    });
+    const width = place.clientWidth;
+    const room = chart.horizontal ? chart.x.length : width / 26;
+    const longest = chart.horizontal && width < NARROW ? 16 : LONGEST_LABEL;
+    const named = { ...axisStyle(), ...namedTicks(chart.x, room, longest), title: { text: escaped(chart.x_label), standoff: 14 } };
+    const valued = { ...axisStyle(), title: { text: escaped(chart.y_label) }, rangemode: "tozero" };
+    const axes = chart.horizontal
+      ? { xaxis: valued, yaxis: { ...named, autorange: "reversed" } }
+      : { xaxis: named, yaxis: valued };
+    const barmode = chart.stacked ? "relative" : "group";
+    return { traces, layout: layoutFor(place, { ...axes, barmode, bargap: 0.22, showlegend: !single }) };
+  });
+};
+
+drawers.lines = (chart, place) => {
+  const names = Object.keys(chart.series);
+  const colourOf = coloursFor(names);
+  plotted(place, 380, () => {
+    const traces = names.map((name) => ({
+      type: "scatter", mode: chart.x.length <= 60 ? "lines+markers" : "lines", name: escaped(name),
+      x: chart.x, y: chart.series[name], line: { color: colourOf(name), width: 1.8 }, marker: { size: 5 },
+      hovertext: chart.series[name].map((value, index) =>
+        `${escaped(chart.x_label)} ${formatted(chart.x[index], Number.isInteger(chart.x[index]) ? 0 : 3)}<br>` +
+        `${escaped(name)}: ${value === null ? GAP : formatted(value, 3)}`),
+      hoverinfo: "text",
+    }));
+    const xaxis = { ...axisStyle(), title: { text: escaped(chart.x_label) } };
+    const yaxis = { ...axisStyle(), title: { text: escaped(chart.y_label) } };
+    return { traces, layout: layoutFor(place, { xaxis, yaxis, showlegend: names.length > 1, hovermode: "closest" }) };
+  });
+};
+
+drawers.bars3d = (chart, place) => {
+  const colourOf = coloursFor(chart.group);
+  let flat = !hasWebGL();
+  const height = Math.max(420, Math.min(720, innerHeight * 0.8));
+  const toggle = element("button", { type: "button", "aria-pressed": String(flat), disabled: flat }, "Flat");
+  const hint = element("span", { className: "soft" });
+  place.append(element("div", { className: "tools" }, toggle, hint));
+  const { plot, draw } = plotted(place, height, () => (flat ? flatMap(chart, place) : grid3d(chart, place, colourOf)));
+  const say = () => { hint.textContent = flat ? "Colour is height; blank: no such operation in that run."
+    : "Drag to turn, wheel to zoom; no bar: no such operation in that run."; };
+  say();
+  toggle.addEventListener("click", () => {
+    flat = !flat;
+    toggle.setAttribute("aria-pressed", String(flat));
+    say();
+    Plotly.purge(plot); // a 3-D scene does not turn into flat axes
+    draw();
+  });
+};
+
+function hasWebGL() {
+  const probe = document.createElement("canvas");
+  return Boolean(probe.getContext("webgl2") ?? probe.getContext("webgl"));
+}
+
+function hoverOf(chart, row, column) {
+  const value = chart.z[row][column];
+  return `${escaped(chart.y[row])}<br>${escaped(chart.group[row])}, ${escaped(chart.x[column])}<br>` +
+    `${escaped(chart.z_label)}: ${value === null ? GAP : formatted(value, 3)}`;
+}
+
+/** One mesh per group, a box per bar; where there is no value there is no box. */
+function grid3d(chart, place, colourOf) {
+  const meshes = new Map();
+  chart.z.forEach((heights, row) => {
+    const group = chart.group[row];
+    if (!meshes.has(group)) meshes.set(group, { x: [], y: [], z: [], i: [], j: [], k: [], hovertext: [] });
+    heights.forEach((height, column) => {
+      if (height !== null) addBox(meshes.get(group), column, row, height, hoverOf(chart, row, column));
+    });
+  });
+  const traces = [...meshes].map(([group, mesh]) => ({
+    type: "mesh3d", name: escaped(group), showlegend: true, color: colourOf(group), flatshading: true, hoverinfo: "text",
+    lighting: { ambient: 0.62, diffuse: 0.7, specular: 0.05, roughness: 0.9, fresnel: 0 }, lightposition: { x: 2000, y: -4000, z: 6000 },
+    ...mesh,
+  }));
+  const narrow = place.clientWidth < NARROW;
+  const axis = { ...axisStyle(), showbackground: false, showspikes: false, tickfont: { size: narrow ? 8 : 10 } };
+  const scene = {
+    xaxis: { ...axis, ...namedTicks(chart.x, 12, 18), title: { text: escaped(chart.x_label) } },
+    yaxis: { ...axis, ...namedTicks(chart.y, narrow ? 8 : 18, narrow ? 14 : 26), title: { text: escaped(chart.y_label) } },
+    zaxis: { ...axis, title: { text: escaped(chart.z_label) }, rangemode: "tozero" },
+    aspectmode: "manual",
+    aspectratio: { x: 1, y: 1.6, z: 0.8 },
+    camera: { eye: narrow ? { x: 2.3, y: -2.3, z: 1.5 } : { x: 1.5, y: -1.5, z: 0.9 }, center: { x: 0, y: 0, z: -0.12 } },
+  };
+  return { traces, layout: layoutFor(place, { scene, margin: { l: 0, r: 0, t: 30, b: 0 }, legend: { x: 0, y: 1, bgcolor: "rgba(0,0,0,0)" } }) };
+}
+
+function addBox(mesh, column, row, height, hover) {
+  const base = mesh.x.length;
+  for (const z of [0, height]) {
+    for (const [dx, dy] of [[-0.3, -0.4], [0.3, -0.4], [0.3, 0.4], [-0.3, 0.4]]) {
+      mesh.x.push(column + dx);
+      mesh.y.push(row + dy);
+      mesh.z.push(z);
+      mesh.hovertext.push(hover);
+    }
+  }
+  const faces = [[0, 1, 5], [0, 5, 4], [1, 2, 6], [1, 6, 5], [2, 3, 7], [2, 7, 6], [3, 0, 4], [3, 4, 7], [4, 5, 6], [4, 6, 7]];
+  for (const [i, j, k] of faces) {
+    mesh.i.push(base + i);
+    mesh.j.push(base + j);
+    mesh.k.push(base + k);
+  }
+}
+
+/** The same values as coloured fields, for small screens and where there is no WebGL. */
+function flatMap(chart, place) {
+  const trace = {
+    type: "heatmap", z: chart.z, x: chart.x.map((_, index) => index), y: chart.y.map((_, index) => index),
+    colorscale: "Viridis", xgap: 1, hoverongaps: false, hoverinfo: "text",
+    text: chart.z.map((heights, row) => heights.map((_, column) => hoverOf(chart, row, column))),
+    colorbar: { title: { text: escaped(chart.z_label), side: "right" }, thickness: 12 },
+  };
+  const narrow = place.clientWidth < NARROW;
+  const xaxis = { ...axisStyle(), ...namedTicks(chart.x, 20, 16), title: { text: escaped(chart.x_label) } };
+  const yaxis = { ...axisStyle(), ...namedTicks(chart.y, 40, narrow ? 16 : LONGEST_LABEL), autorange: "reversed" };
+  return { traces: [trace], layout: layoutFor(place, { xaxis, yaxis }) };
+}

@@ -1,0 +1,259 @@
+// A graph: boxes for nodes, curves for edges; a click shows a node's figures and neighbours.
+
+const UNIT_X = 190; // CSS pixels, at scale 1, of one layer and of one row
+const UNIT_Y = 34;
+const BOX_X = 156;
+const BOX_Y = 24;
+const LEGIBLE = 0.55; // scale from which on names are written
+const CURVED = 0.2; // and edges are curves
+const MOST_LISTED = 60;
+const SHOWN_ELSEWHERE = new Set(["label", "cat", "x", "y", "critical"]);
+
+drawers.network = (chart, place) => {
+  const { nodes, edges, kinds } = chart;
+  const graph = linked(chart);
+  const cells = gridOf(nodes);
+  const colourOf = coloursFor(nodes.map((node) => node.cat));
+  const pressed = new Set();
+  let found = null;
+  let chosen = -1;
+  let pathOnly = false;
+  const aside = element("aside", { hidden: true, "aria-label": "Chosen node" });
+  const frame = element("div", { className: "graph" });
+  const height = Math.max(320, Math.min(680, innerHeight * 0.75, place.clientWidth));
+
+  const board = makeBoard(`${chart.title}: graph`, height, {
+    limits: (state) => ({ min: Math.min(fitScale(graph.box, state) / 2, 0.5), max: 4 }),
+    fit: (state) => fitted(graph, state),
+    hover: (x, y) => { const node = nodes[nodeAt(x, y)]; return node ? described(node) : ""; },
+    click: (x, y) => choose(nodeAt(x, y)),
+    draw,
+  });
+
+  function described(node) {
+    return `${node.label}\n${node.cat} · ${milliseconds(node.dur_ms)}${node.critical ? " · on the critical path" : ""}`;
+  }
+
+  function nodeAt(x, y) {
+    const { view } = board.state;
+    const [gx, gy] = [(x - view.x) / view.scale / UNIT_X, (y - view.y) / view.scale / UNIT_Y];
+    const reach = 3 / view.scale; // small boxes can be hit too
+    let best = -1;
+    for (const index of cells.near(gx, gy)) {
+      const node = nodes[index];
+      const inside = Math.abs(node.x - gx) * UNIT_X <= BOX_X / 2 + reach && Math.abs(node.y - gy) * UNIT_Y <= BOX_Y / 2 + reach;
+      if (inside) best = index;
+    }
+    return best;
+  }
+
+  function visit(index) {
+    const { state } = board;
+    const scale = Math.max(state.view.scale, 0.8);
+    const { x, y } = nodes[index];
+    state.view = { scale, x: state.width / 2 - x * UNIT_X * scale, y: state.height / 2 - y * UNIT_Y * scale };
+    state.fitted = false;
+    choose(index);
+  }
+
+  function choose(index) {
+    chosen = index;
+    const node = nodes[index];
+    aside.hidden = !node;
+    frame.classList.toggle("open", Boolean(node));
+    aside.replaceChildren(...(node ? nodeFacts(node, index) : []));
+    board.redraw();
+  }
+
+  function nodeFacts(node, index) {
+    const rows = [["Category", node.cat], ["Duration", milliseconds(node.dur_ms)], ["Critical path", node.critical ? "yes" : "no"]];
+    for (const [key, value] of Object.entries(node)) {
+      if (!SHOWN_ELSEWHERE.has(key) && key !== "dur_ms") rows.push(figureOf(key, value));
+    }
+    const facts = element("dl", {}, ...rows.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]));
+    return [element("h3", {}, node.label), facts,
+      ...neighbours("Waits for", graph.before[index], 0), ...neighbours("Before", graph.after[index], 1)];
+  }
+
+  function neighbours(title, list, end) {
+    const items = list.slice(0, MOST_LISTED).map((edge) => {
+      const other = edges[edge][end];
+      const button = element("button", { type: "button" }, `${nodes[other].label} (${kinds[edges[edge][2]]})`);
+      button.addEventListener("click", () => { visit(other); aside.querySelector("button")?.focus(); });
+      return element("li", {}, button);
+    });
+    if (list.length > MOST_LISTED) items.push(element("li", {}, `and ${formatted(list.length - MOST_LISTED, 0)} more`));
+    if (!items.length) items.push(element("li", { className: "soft" }, "nothing"));
+    return [element("h3", {}, `${title} (${formatted(list.length, 0)})`), element("ul", {}, ...items)];
+  }
+
+  function fadedNode(index) {
+    const node = nodes[index];
+    return (found && !found.has(index)) || (pressed.size && !pressed.has(node.cat)) || (pathOnly && !node.critical);
+  }
+
+  function draw(context, view, state) {
+    const ink = { text: themed("ink"), soft: themed("soft"), line: themed("line"), paper: themed("paper"), path: themed("path"), accent: themed("accent") };
+    context.save();
+    context.translate(view.x, view.y);
+    context.scale(view.scale, view.scale);
+    const seen = {
+      left: (-view.x / view.scale - BOX_X) / UNIT_X, right: ((state.width - view.x) / view.scale + BOX_X) / UNIT_X,
+      top: (-view.y / view.scale - BOX_Y) / UNIT_Y, bottom: ((state.height - view.y) / view.scale + BOX_Y) / UNIT_Y,
+    };
+    drawEdges(context, view, seen, ink);
+    drawNodes(context, view, seen, ink);
+    context.restore();
+  }
+
+  function drawEdges(context, view, seen, ink) {
+    const groups = { plain: new Path2D(), faded: new Path2D(), path: new Path2D(), near: new Path2D() };
+    edges.forEach(([source, target], index) => {
+      const [a, b] = [nodes[source], nodes[target]];
+      if (Math.max(a.x, b.x) < seen.left || Math.min(a.x, b.x) > seen.right) return;
+      if (Math.max(a.y, b.y) < seen.top || Math.min(a.y, b.y) > seen.bottom) return;
+      const near = source === chosen || target === chosen;
+      const faded = fadedNode(source) || fadedNode(target);
+      const group = near ? "near" : graph.critical[index] ? "path" : faded || chosen >= 0 ? "faded" : "plain";
+      addEdge(groups[group], a, b, view.scale);
+    });
+    const thin = 1 / Math.max(view.scale, 0.25);
+    const styles = [["faded", ink.soft, 0.12, thin], ["plain", ink.soft, 0.45, thin], ["path", ink.path, 1, 2.4 * thin], ["near", ink.accent, 1, 2 * thin]];
+    for (const [group, colour, alpha, width] of styles) {
+      context.globalAlpha = alpha;
+      context.strokeStyle = colour;
+      context.lineWidth = width;
+      context.stroke(groups[group]);
+    }
+    context.globalAlpha = 1;
+  }
+
+  function drawNodes(context, view, seen, ink) {
+    const legible = view.scale >= LEGIBLE;
+    context.font = "12px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    const border = 1 / Math.max(view.scale, 0.25);
+    nodes.forEach((node, index) => {
+      if (node.x < seen.left || node.x > seen.right || node.y < seen.top || node.y > seen.bottom) return;
+      const [x, y] = [node.x * UNIT_X - BOX_X / 2, node.y * UNIT_Y - BOX_Y / 2];
+      context.globalAlpha = fadedNode(index) ? 0.15 : 1;
+      context.fillStyle = colourOf(node.cat);
+      context.fillRect(x, y, BOX_X, BOX_Y);
+      if (node.critical || index === chosen) {
+        context.strokeStyle = index === chosen ? ink.text : ink.path;
+        context.lineWidth = 3 * border;
+        context.strokeRect(x, y, BOX_X, BOX_Y);
+      }
+      if (legible) {
+        context.fillStyle = inkOn(colourOf(node.cat));
+        context.fillText(shortened(node.label, 23), x + 6, y + BOX_Y / 2 + 0.5);
+      }
+    });
+    context.globalAlpha = 1;
+  }
+
+  const lower = nodes.map((node) => node.label.toLowerCase());
+  const finder = makeFinder("Find a node",
+    (text) => lower.flatMap((label, index) => (label.includes(text) ? [index] : [])),
+    (hits) => { found = hits; board.redraw(); }, visit);
+  const legend = makeLegend(counted(nodes.map((node) => node.cat)), colourOf, pressed, board.redraw);
+  if (nodes.some((node) => node.critical)) legend.append(pathButton());
+  frame.append(board.board, aside);
+  const hint = element("p", { className: "soft" },
+    `${formatted(nodes.length, 0)} nodes, ${formatted(edges.length, 0)} edges (${kinds.join(", ")}). ` +
+    "Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.");
+  place.append(element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...board.buttons)), legend, frame, hint);
+
+  function pathButton() {
+    const swatch = element("i");
+    swatch.style.background = "var(--path)";
+    const button = element("button", { type: "button", "aria-pressed": "false" }, swatch, "Critical path");
+    button.addEventListener("click", () => {
+      pathOnly = !pathOnly;
+      button.setAttribute("aria-pressed", String(pathOnly));
+      board.redraw();
+    });
+    return button;
+  }
+};
+
+/** The edges at each node, which edges are the critical path, and the box around all nodes. */
+function linked({ nodes, edges, kinds }) {
+  const before = nodes.map(() => []);
+  const after = nodes.map(() => []);
+  edges.forEach(([source, target], index) => {
+    after[source].push(index);
+    before[target].push(index);
+  });
+  const named = kinds.indexOf("critical");
+  const critical = edges.map(([source, target, kind]) =>
+    named >= 0 ? kind === named : Boolean(nodes[source].critical && nodes[target].critical));
+  const box = { left: 0, right: 1, top: 0, bottom: 1 };
+  if (nodes.length) {
+    box.left = nodes.reduce((least, node) => Math.min(least, node.x), Infinity);
+    box.right = nodes.reduce((most, node) => Math.max(most, node.x), -Infinity);
+    box.top = nodes.reduce((least, node) => Math.min(least, node.y), Infinity);
+    box.bottom = nodes.reduce((most, node) => Math.max(most, node.y), -Infinity);
+  }
+  return { before, after, critical, box };
+}
+
+function fitScale(box, state) {
+  const wide = (box.right - box.left + 1.1) * UNIT_X;
+  const tall = (box.bottom - box.top + 1.6) * UNIT_Y;
+  return Math.min(state.width / wide, state.height / tall);
+}
+
+/** All of the graph; of one too long for that, its beginning at a size that can be seen. */
+function fitted({ box }, state) {
+  const whole = fitScale(box, state);
+  const tall = state.height / ((box.bottom - box.top + 1.6) * UNIT_Y);
+  const scale = Math.min(1.2, whole >= 0.06 ? whole : Math.min(0.5, Math.max(whole, tall)));
+  const middleY = ((box.top + box.bottom) / 2) * UNIT_Y * scale;
+  const middleX = ((box.left + box.right) / 2) * UNIT_X * scale;
+  const x = scale > whole * 1.3 ? (1 - box.left) * UNIT_X * scale : state.width / 2 - middleX;
+  return { scale, x, y: state.height / 2 - middleY };
+}
+
+function addEdge(path, a, b, scale) {
+  const [x1, y1] = [a.x * UNIT_X + BOX_X / 2, a.y * UNIT_Y];
+  const [x2, y2] = [b.x * UNIT_X - BOX_X / 2, b.y * UNIT_Y];
+  path.moveTo(x1, y1);
+  if (scale < CURVED) {
+    path.lineTo(x2, y2);
+    return;
+  }
+  const bend = Math.max(14, Math.min(120, Math.abs(x2 - x1) / 2));
+  path.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2, y2);
+  if (scale < LEGIBLE) return;
+  path.moveTo(x2 - 7, y2 - 4);
+  path.lineTo(x2, y2);
+  path.lineTo(x2 - 7, y2 + 4);
+}
+
+/** Finds nodes near a place without looking at all of them. */
+function gridOf(nodes) {
+  const cells = new Map();
+  nodes.forEach((node, index) => {
+    const key = `${Math.round(node.x)},${Math.round(node.y)}`;
+    if (!cells.has(key)) cells.set(key, []);
+    cells.get(key).push(index);
+  });
+  return {
+    near(x, y) {
+      const hits = [];
+      for (const dx of [-1, 0, 1]) for (const dy of [-1, 0, 1]) hits.push(...(cells.get(`${Math.round(x) + dx},${Math.round(y) + dy}`) ?? []));
+      return hits;
+    },
+  };
+}
+
+/** A further figure of a node: a key that ends in _ms is a time. */
+function figureOf(key, value) {
+  const words = key.replace(/_ms$/, "").replaceAll("_", " ");
+  const name = words.charAt(0).toUpperCase() + words.slice(1);
+  if (value === null || value === undefined) return [name, GAP];
+  if (typeof value === "boolean") return [name, value ? "yes" : "no"];
+  if (typeof value !== "number") return [name, String(value)];
+  return [name, key.endsWith("_ms") ? milliseconds(value) : formatted(value, Number.isInteger(value) ? 0 : 3)];
+}

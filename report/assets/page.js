@@ -1,0 +1,138 @@
+// Builds the page from its data. Every text goes in as a text node: no name can become markup.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const GAP = "–";
+const ELLIPSIS = "…";
+
+/** Makes an element: properties and aria-* or data-* attributes, then children (strings are text). */
+function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-") || name === "role" || name === "for" || name === "scope") made.setAttribute(name, value);
+    else made[name] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+const formatters = new Map();
+
+/** Returns a number with `digits` decimals and thousands separators, as the terminal shows it. */
+function formatted(value, digits) {
+  if (!formatters.has(digits)) {
+    const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+    formatters.set(digits, new Intl.NumberFormat("en-US", options));
+  }
+  const text = formatters.get(digits).format(value);
+  return /[1-9]/.test(text) ? text : text.replace("-", "");
+}
+
+/** Returns milliseconds in a readable number of digits. */
+function milliseconds(value) {
+  if (value === null || value === undefined) return GAP;
+  const size = Math.abs(value);
+  return `${formatted(value, size >= 100 ? 1 : size >= 1 ? 2 : size >= 0.01 || size === 0 ? 3 : 6)} ms`;
+}
+
+/** Shortens a text in the middle. */
+function shortened(text, length) {
+  const characters = Array.from(text);
+  if (characters.length <= length) return text;
+  const head = Math.floor((length - 1) / 2);
+  const tail = length - 1 - head;
+  return characters.slice(0, head).join("") + ELLIPSIS + (tail ? characters.slice(-tail).join("") : "");
+}
+
+const preferred = new Map(); // name -> the colour that it has had on this page
+
+/**
+ * Chooses a colour for each name of one chart; returns the function from name to colour. A name keeps
+ * its colour from chart to chart; within a chart no two share one while the palette lasts.
+ */
+function coloursFor(names) {
+  const chosen = new Map();
+  const distinct = [...new Set(names)];
+  const choose = (name, colour) => { chosen.set(name, colour); preferred.set(name, colour); };
+  const free = () => data.palette.find((colour) => ![...chosen.values()].includes(colour));
+  for (const name of distinct) {
+    const colour = preferred.get(name);
+    if (colour && ![...chosen.values()].includes(colour)) choose(name, colour);
+  }
+  for (const name of distinct) {
+    if (!chosen.has(name)) choose(name, free() ?? data.palette[chosen.size % data.palette.length]);
+  }
+  return (name) => chosen.get(name);
+}
+
+/** Black or white, whichever reads better on a colour (#rrggbb). */
+function inkOn(colour) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255);
+  return 0.2126 * red ** 2.2 + 0.7152 * green ** 2.2 + 0.0722 * blue ** 2.2 > 0.2 ? "#10141a" : "#ffffff";
+}
+
+/** The value of a custom property of the style sheet at this moment (light or dark). */
+function themed(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+/** Calls `redraw` whenever light turns to dark or back. */
+function onTheme(redraw) {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
+const drawers = {}; // kind of chart -> function(chart, place); the scripts after this one fill it
+
+function list(lines) {
+  return element("ul", {}, ...lines.map((line) => element("li", {}, line)));
+}
+
+function header() {
+  const parts = [element("p", { className: "option" }, `analyze.py --option ${data.option}`)];
+  parts.push(element("h1", {}, data.title));
+  const sections = [...data.charts, ...data.tables];
+  if (sections.length > 2) {
+    const links = sections.map((section) => element("li", {}, element("a", { href: `#${section.id}` }, section.title)));
+    parts.push(element("nav", { "aria-label": "Contents" }, element("ul", {}, ...links)));
+  }
+  return element("header", {}, ...parts);
+}
+
+function summary() {
+  const parts = [];
+  if (data.figures.length) {
+    const pairs = data.figures.map(([label, value]) => element("div", {}, element("dt", {}, label), element("dd", {}, value)));
+    parts.push(element("dl", { className: "figures" }, ...pairs));
+  }
+  if (data.notes.length) {
+    parts.push(element("div", { className: "notes" }, ...data.notes.map((note) => element("p", {}, note))));
+  }
+  if (data.repairs.length) {
+    const heading = element("h2", {}, "Repaired or left out");
+    parts.push(element("div", { className: "repairs", role: "note" }, heading, list(data.repairs)));
+  }
+  for (const [name, lines] of [["What was read", data.read], ["On the way", data.commentary]]) {
+    if (!lines.length) continue;
+    const caption = element("summary", {}, `${name} (${formatted(lines.length, 0)})`);
+    parts.push(element("details", { open: lines.length <= 8 && name === "What was read" }, caption, list(lines)));
+  }
+  return parts;
+}
+
+function chartSection(chart) {
+  const place = element("div", { className: "chart" });
+  const figure = element("figure", { "aria-label": chart.title }, element("h2", {}, chart.title), place);
+  if (chart.note) figure.append(element("p", { className: "soft" }, chart.note));
+  return { section: element("section", { id: chart.id }, figure), draw: () => drawers[chart.kind](chart, place) };
+}
+
+function build() {
+  const main = element("main", {}, header(), ...summary());
+  document.body.append(main);
+  for (const chart of data.charts) {
+    const { section, draw } = chartSection(chart);
+    main.append(section);
+    draw(); // in the document already, so that it knows its width
+  }
+  for (const table of data.tables) main.append(tableSection(table));
+  document.documentElement.dataset.ready = "yes";
+}

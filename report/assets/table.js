@@ -1,0 +1,110 @@
+// Tables that sort and search. Only one page of rows is in the document, so that many rows cost little.
+
+const ROWS_A_PAGE = 100;
+
+function isNumber(column) {
+  return column.kind === "int" || column.kind === "float" || column.kind === "percent";
+}
+
+function cellText(column, value) {
+  if (value === null) return GAP;
+  if (column.kind === "int") return formatted(value, 0);
+  if (column.kind === "float") return formatted(value, column.digits);
+  if (column.kind === "percent") return `${formatted(100 * value, column.digits)} %`;
+  if (column.kind === "bool") return value ? "yes" : "no";
+  return String(value);
+}
+
+/** Orders two cells; gaps come last whichever the direction. */
+function compareCells(left, right, direction) {
+  if (left === null || right === null) return (left === null) - (right === null);
+  if (typeof left === "string") return direction * collator.compare(left, right);
+  return direction * (left - right);
+}
+const collator = new Intl.Collator("en", { numeric: true }); // rank10 after rank9
+
+/** The value that counts as a full colour in a coloured column: the 95th percentile of the sizes. */
+function fullColour(rows, index) {
+  const sizes = rows.map((row) => Math.abs(row[index] ?? 0)).sort((a, b) => a - b);
+  return sizes[Math.floor(0.95 * (sizes.length - 1))] || 1;
+}
+
+function tableSection(table) {
+  const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows };
+  const body = element("tbody");
+  const count = element("span", { className: "soft", role: "status" });
+  const place = element("span", { className: "soft" });
+  const earlier = element("button", { type: "button" }, "‹ Previous");
+  const later = element("button", { type: "button" }, "Next ›");
+  const searched = table.rows.map((row) =>
+    row.filter((cell) => typeof cell === "string").join("\n").toLowerCase());
+  const longest = table.columns.map((column, index) =>
+    isNumber(column) ? 0 : table.rows.reduce((most, row) => Math.max(most, String(row[index] ?? "").length), 0));
+  const full = table.columns.map((column, index) =>
+    column.scale === "diverging" ? fullColour(table.rows, index) : 0);
+
+  function select() {
+    const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
+    state.rows = table.rows.filter((_, index) => words.every((word) => searched[index].includes(word)));
+    if (state.direction) {
+      state.rows.sort((a, b) => compareCells(a[state.column], b[state.column], state.direction));
+    }
+    state.page = 0;
+    show();
+  }
+
+  function show() {
+    const first = state.page * ROWS_A_PAGE;
+    body.replaceChildren(...state.rows.slice(first, first + ROWS_A_PAGE).map(tableRow));
+    const total = formatted(table.rows.length, 0);
+    const found = formatted(state.rows.length, 0);
+    count.textContent = state.rows.length === table.rows.length ? `${total} rows` : `${found} of ${total} rows`;
+    const pages = Math.max(1, Math.ceil(state.rows.length / ROWS_A_PAGE));
+    place.textContent = `page ${formatted(state.page + 1, 0)} of ${formatted(pages, 0)}`;
+    earlier.disabled = state.page === 0;
+    later.disabled = state.page + 1 >= pages;
+    for (const part of [earlier, place, later]) part.hidden = pages === 1 && table.rows.length <= ROWS_A_PAGE;
+  }
+
+  function tableRow(row) {
+    return element("tr", {}, ...row.map((value, index) => {
+      const column = table.columns[index];
+      const cell = element("td", { className: isNumber(column) ? "number" : "text" }, cellText(column, value));
+      if (longest[index]) cell.style.setProperty("--chars", longest[index]);
+      if (full[index] && value) {
+        const share = Math.min(1, Math.abs(value) / full[index]) * 45;
+        cell.style.background = `color-mix(in srgb, var(--${value < 0 ? "good" : "bad"}) ${share}%, transparent)`;
+      }
+      return cell;
+    }));
+  }
+
+  function sortBy(index, heads) {
+    const first = isNumber(table.columns[index]) ? -1 : 1; // the largest numbers are what people look for
+    const next = state.column !== index || !state.direction ? first : state.direction === first ? -first : 0;
+    Object.assign(state, { column: index, direction: next });
+    const words = { 1: "ascending", 0: "none", "-1": "descending" };
+    heads.forEach((head, at) => head.setAttribute("aria-sort", at === index ? words[next] : "none"));
+    select();
+  }
+
+  const heads = table.columns.map((column, index) => {
+    const button = element("button", { type: "button" }, column.title);
+    button.addEventListener("click", () => sortBy(index, heads));
+    const className = isNumber(column) ? "number" : "";
+    return element("th", { scope: "col", "aria-sort": "none", className }, button);
+  });
+  const search = element("input", { type: "search", placeholder: "Search", "aria-label": `Search ${table.title}` });
+  search.addEventListener("input", () => { state.search = search.value; select(); });
+  const turn = (by) => () => { state.page += by; show(); scroll.scrollTop = 0; };
+  earlier.addEventListener("click", turn(-1));
+  later.addEventListener("click", turn(+1));
+
+  const pager = element("span", { className: "tools push" }, earlier, place, later);
+  const grid = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body);
+  const scroll = element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title }, grid);
+  const tools = element("div", { className: "tools" }, search, count, pager);
+  const note = table.note ? [element("p", { className: "soft" }, table.note)] : [];
+  show();
+  return element("section", { id: table.id, "data-table": table.name }, element("h2", {}, table.title), tools, scroll, ...note);
+}

@@ -1,0 +1,215 @@
+// Spans on lanes, to scale: spans of a lane that overlap get rows of their own below each other.
+
+const LANE_ROW = 20;
+const LANE_GAP = 8;
+const AXIS = 26;
+const MOST_ROWS = 12; // of one lane; further overlapping spans share the last
+
+drawers.timeline = (chart, place) => {
+  const { lanes, height, first, last } = laidOut(chart);
+  const { names, groups, lane_names: laneNames } = chart;
+  const colourOf = coloursFor(groups);
+  const pressed = new Set();
+  let found = null;
+  let chosen = null;
+  const detail = element("p", { className: "detail", role: "status" },
+    "Drag to move; click, then use the wheel to zoom; keys ← → + − 0.");
+
+  const describe = (span) =>
+    `${names[span.name]}\n${groups[span.group]} · ${laneNames[span.lane]}\n` +
+    `${milliseconds(span.duration)}, from ${milliseconds(span.start)} to ${milliseconds(span.start + span.duration)}`;
+  const margin = (state) => Math.min(170, state.width * 0.28);
+  const scaleToFit = (state) => Math.max(1, state.width - margin(state) - 12) / Math.max(last - first, 1e-9);
+
+  const board = makeBoard(`${chart.title}: timeline`, height, {
+    flat: true,
+    limits: (state) => ({ min: scaleToFit(state) / 2, max: scaleToFit(state) * 1e6 }),
+    fit: (state) => ({ scale: scaleToFit(state), x: margin(state) - first * scaleToFit(state), y: 0 }),
+    hover: (x, y) => { const span = spanAt(x, y); return span ? describe(span) : ""; },
+    click: (x, y) => choose(spanAt(x, y)),
+    draw,
+  });
+
+  function choose(span) {
+    chosen = span;
+    if (span) detail.textContent = describe(span).replace(/\n/g, " · ");
+    board.redraw();
+  }
+
+  function visit(span) {
+    const { state } = board;
+    const room = state.width - margin(state);
+    const widest = room * 0.4;
+    if (span.duration * state.view.scale < 30) state.view.scale = Math.min(60 / Math.max(span.duration, 1e-9), scaleToFit(state) * 1e6);
+    state.view.scale = Math.min(state.view.scale, widest / Math.max(span.duration, 1e-9));
+    state.view.x = margin(state) + room / 2 - (span.start + span.duration / 2) * state.view.scale;
+    state.fitted = false;
+    choose(span);
+  }
+
+  function spanAt(x, y) {
+    const { view, state } = { view: board.state.view, state: board.state };
+    if (x < margin(state)) return null;
+    const time = (x - view.x) / view.scale;
+    const slack = 2 / view.scale; // a span narrower than a pixel can be hit too
+    for (const lane of lanes) {
+      const row = lane.rows[Math.floor((y - lane.top) / LANE_ROW)];
+      if (y < lane.top || !row) continue;
+      let best = null;
+      for (let at = firstEndingAfter(row, time - slack); at < row.spans.length && row.spans[at].start <= time + slack; at += 1) {
+        best = row.spans[at];
+      }
+      return best;
+    }
+    return null;
+  }
+
+  function draw(context, view, state) {
+    const left = margin(state);
+    const ink = { text: themed("ink"), soft: themed("soft"), line: themed("line"), paper: themed("paper"), path: themed("path") };
+    drawAxis(context, view, state, left, ink);
+    context.save();
+    context.beginPath();
+    context.rect(left, AXIS, state.width - left, state.height);
+    context.clip();
+    for (const lane of lanes) for (const row of lane.rows) drawRow(context, view, state, lane, row, ink);
+    context.restore();
+    drawLaneNames(context, state, left, ink);
+  }
+
+  function drawRow(context, view, state, lane, row, ink) {
+    const from = -view.x / view.scale;
+    const to = (state.width - view.x) / view.scale;
+    const top = lane.top + row.index * LANE_ROW;
+    let drawnTo = -1;
+    let drawnGroup = -1;
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    for (let at = firstEndingAfter(row, from); at < row.spans.length && row.spans[at].start <= to; at += 1) {
+      const span = row.spans[at];
+      const x = span.start * view.scale + view.x;
+      const width = Math.max(span.duration * view.scale, 1);
+      const pixel = Math.floor(x + width);
+      if (pixel === drawnTo && span.group === drawnGroup && span !== chosen && !found) continue; // nothing new to see
+      drawnTo = pixel;
+      drawnGroup = span.group;
+      const faded = (found && !found.has(span.index)) || (pressed.size && !pressed.has(groups[span.group]));
+      context.globalAlpha = faded ? 0.15 : 1;
+      context.fillStyle = colourOf(groups[span.group]);
+      context.fillRect(x, top, width > 3 ? width - 0.6 : width, LANE_ROW - 3);
+      if (span === chosen) {
+        context.strokeStyle = ink.text;
+        context.lineWidth = 2;
+        context.strokeRect(x, top, width, LANE_ROW - 3);
+      }
+      if (width > 34) drawName(context, span, x, top, width, state);
+    }
+    context.globalAlpha = 1;
+  }
+
+  function drawName(context, span, x, top, width, state) {
+    const from = Math.max(x, 0);
+    const room = Math.min(x + width, state.width) - from - 8;
+    if (room < 26) return;
+    context.fillStyle = inkOn(colourOf(groups[span.group]));
+    context.fillText(shortened(names[span.name], Math.floor(room / 6.8)), from + 4, top + (LANE_ROW - 3) / 2 + 0.5);
+  }
+
+  function drawAxis(context, view, state, left, ink) {
+    const step = niceStep(90 / view.scale);
+    const decimals = Math.max(0, Math.min(9, -Math.floor(Math.log10(step) + 1e-9)));
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    for (let tick = Math.ceil((left - view.x) / view.scale / step); ; tick += 1) {
+      const x = tick * step * view.scale + view.x;
+      if (x > state.width) break;
+      context.fillStyle = ink.line;
+      context.fillRect(x, AXIS - 6, 1, state.height);
+      context.fillStyle = ink.soft;
+      context.fillText(formatted(tick * step, decimals), x + 3, AXIS / 2);
+    }
+    context.fillStyle = ink.paper;
+    context.fillRect(0, 0, left, AXIS);
+    context.fillStyle = ink.soft;
+    context.fillText(chart.x_label, 8, AXIS / 2);
+  }
+
+  function drawLaneNames(context, state, left, ink) {
+    context.font = "12px system-ui, sans-serif";
+    for (const [index, lane] of lanes.entries()) {
+      const bottom = lane.top + lane.rows.length * LANE_ROW;
+      context.fillStyle = ink.paper;
+      context.fillRect(0, lane.top - LANE_GAP / 2, left - 2, bottom - lane.top + LANE_GAP);
+      context.fillStyle = ink.text;
+      context.fillText(shortened(laneNames[lane.id], Math.floor((left - 14) / 6.6)), 8, (lane.top + bottom - 3) / 2);
+      context.fillStyle = ink.line;
+      if (index) context.fillRect(0, lane.top - LANE_GAP / 2, state.width, 1);
+    }
+  }
+
+  const spans = lanes.flatMap((lane) => lane.rows.flatMap((row) => row.spans));
+  const byIndex = new Map(spans.map((span) => [span.index, span]));
+  const lower = names.map((name) => name.toLowerCase());
+  const finder = makeFinder("Find an operation",
+    (text) => spans.filter((span) => lower[span.name].includes(text)).sort((a, b) => a.start - b.start).map((span) => span.index),
+    (hits) => { found = hits; board.redraw(); },
+    (index) => visit(byIndex.get(index)));
+  const legend = makeLegend(counted(chart.spans.map((span) => groups[span[4]])), colourOf, pressed, board.redraw);
+  place.append(element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...board.buttons)),
+    legend, board.board, detail);
+};
+
+/** Places the spans: lanes in order, each with as many rows as overlap needs. */
+function laidOut(chart) {
+  const lanes = chart.lane_names.map((_, id) => ({ id, spans: [], rows: [], top: 0 }));
+  let [first, last] = [Infinity, -Infinity];
+  chart.spans.forEach(([lane, name, start, duration, group], index) => {
+    lanes[lane].spans.push({ lane, name, start, duration, group, index });
+    first = Math.min(first, start);
+    last = Math.max(last, start + duration);
+  });
+  let top = AXIS + LANE_GAP;
+  for (const lane of lanes) {
+    lane.spans.sort((a, b) => a.start - b.start || b.duration - a.duration);
+    for (const span of lane.spans) rowFor(lane, span).spans.push(span);
+    for (const row of lane.rows) row.ends = runningEnds(row.spans);
+    lane.top = top;
+    top += lane.rows.length * LANE_ROW + LANE_GAP;
+  }
+  return { lanes, height: Math.max(top, 80), first: Number.isFinite(first) ? first : 0, last: Number.isFinite(last) ? last : 1 };
+}
+
+function rowFor(lane, span) {
+  const tolerance = 1e-9 * Math.max(1, Math.abs(span.start)); // spans that touch share a row
+  let row = lane.rows.find((candidate) => candidate.end <= span.start + tolerance);
+  if (!row && lane.rows.length < MOST_ROWS) {
+    row = { index: lane.rows.length, spans: [], end: 0 };
+    lane.rows.push(row);
+  }
+  row ??= lane.rows[lane.rows.length - 1];
+  row.end = Math.max(row.end, span.start + span.duration);
+  return row;
+}
+
+/** The latest end among the first n spans, for each n: grows, so it can be searched by halving. */
+function runningEnds(spans) {
+  let end = -Infinity;
+  return spans.map((span) => (end = Math.max(end, span.start + span.duration)));
+}
+
+function firstEndingAfter(row, time) {
+  let [low, high] = [0, row.ends.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (row.ends[middle] < time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** The smallest of 1, 2, 5 × 10^n that is at least `wanted`. */
+function niceStep(wanted) {
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= wanted * 0.999);
+}

@@ -1,0 +1,193 @@
+// A canvas that can be moved and zoomed by mouse, touch and keyboard; timelines and graphs draw on it.
+
+/**
+ * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
+ * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
+ * and `flat` for a drawing that zooms only sideways.
+ */
+function makeBoard(label, height, hooks) {
+  const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
+  const tip = element("div", { className: "tip", hidden: true });
+  const board = element("div", { className: "board" }, canvas, tip);
+  canvas.style.height = `${height}px`;
+  canvas.style.touchAction = hooks.flat ? "pan-y" : "none";
+  const state = { view: { scale: 1, x: 0, y: 0 }, width: 0, height, fitted: true, pending: false };
+
+  function redraw() {
+    if (state.pending) return;
+    state.pending = true;
+    requestAnimationFrame(() => {
+      state.pending = false;
+      const ratio = devicePixelRatio || 1;
+      const context = canvas.getContext("2d");
+      context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      context.clearRect(0, 0, state.width, state.height);
+      hooks.draw(context, state.view, state);
+    });
+  }
+
+  function resize() {
+    const ratio = devicePixelRatio || 1;
+    state.width = canvas.clientWidth;
+    canvas.width = Math.max(1, Math.round(state.width * ratio));
+    canvas.height = Math.max(1, Math.round(state.height * ratio));
+    if (state.fitted) state.view = hooks.fit(state);
+    redraw();
+  }
+
+  function fit() {
+    state.fitted = true;
+    state.view = hooks.fit(state);
+    redraw();
+  }
+
+  function zoom(factor, x = state.width / 2, y = state.height / 2) {
+    const { view } = state;
+    const { min, max } = hooks.limits(state);
+    const scale = Math.min(max, Math.max(min, view.scale * factor));
+    const change = scale / view.scale;
+    state.view = { scale, x: x - (x - view.x) * change, y: hooks.flat ? view.y : y - (y - view.y) * change };
+    state.fitted = false;
+    redraw();
+  }
+
+  function move(dx, dy) {
+    state.view = { ...state.view, x: state.view.x + dx, y: hooks.flat ? 0 : state.view.y + dy };
+    state.fitted = false;
+    redraw();
+  }
+
+  listenToPointers(canvas, tip, hooks, { zoom, move });
+  listenToKeys(canvas, { zoom, move, fit });
+  new ResizeObserver(resize).observe(canvas);
+  onTheme(redraw);
+  const button = (text, name, action) => {
+    const made = element("button", { type: "button", "aria-label": name, title: name }, text);
+    made.addEventListener("click", action);
+    return made;
+  };
+  const buttons = [
+    button("+", "Zoom in", () => zoom(1.6)),
+    button("−", "Zoom out", () => zoom(1 / 1.6)),
+    button("Fit", "Show all", fit),
+  ];
+  return { board, canvas, buttons, redraw, fit, state };
+}
+
+function listenToKeys(canvas, { zoom, move, fit }) {
+  const keys = {
+    "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: fit,
+    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
+  };
+  canvas.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  });
+}
+
+function listenToPointers(canvas, tip, hooks, { zoom, move }) {
+  const down = new Map(); // pointer id -> last place
+  let travelled = 0;
+  const at = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  };
+
+  canvas.addEventListener("pointerdown", (event) => {
+    canvas.setPointerCapture(event.pointerId);
+    if (!down.size) travelled = 0;
+    down.set(event.pointerId, at(event));
+    tip.hidden = true;
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const now = at(event);
+    if (!down.has(event.pointerId)) {
+      showTip(now);
+      return;
+    }
+    const before = down.get(event.pointerId);
+    const [dx, dy] = [now.x - before.x, now.y - before.y];
+    travelled += Math.abs(dx) + Math.abs(dy);
+    if (down.size === 1) move(dx, dy);
+    else if (down.size === 2) pinch(event.pointerId, before, now);
+    down.set(event.pointerId, now);
+  });
+  const up = (event) => {
+    if (down.delete(event.pointerId) && event.type === "pointerup" && travelled < 6) hooks.click(at(event).x, at(event).y);
+  };
+  canvas.addEventListener("pointerup", up);
+  canvas.addEventListener("pointercancel", up);
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  // the page scrolls under the wheel until the drawing has been clicked, or with Ctrl (as in a pinch)
+  canvas.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && document.activeElement !== canvas) return;
+    event.preventDefault();
+    zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0016)), at(event).x, at(event).y);
+  }, { passive: false });
+
+  function pinch(id, before, now) {
+    const other = [...down].find(([key]) => key !== id)[1];
+    const span = (a, b) => Math.max(Math.hypot(a.x - b.x, a.y - b.y), 10);
+    zoom(span(now, other) / span(before, other), (now.x + other.x) / 2, (now.y + other.y) / 2);
+  }
+
+  function showTip({ x, y }) {
+    const text = hooks.hover(x, y);
+    canvas.style.cursor = text ? "pointer" : "grab";
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const left = Math.min(x + 14, canvas.clientWidth - tip.offsetWidth - 4);
+    const below = y + 18 + tip.offsetHeight < canvas.clientHeight;
+    tip.style.left = `${Math.max(4, left)}px`;
+    tip.style.top = `${below ? y + 18 : Math.max(4, y - tip.offsetHeight - 10)}px`;
+  }
+}
+
+/** A row of buttons, one per category (name -> count); `pressed` is the set of those picked out. */
+function makeLegend(names, colourOf, pressed, changed) {
+  const legend = element("div", { className: "legend", role: "group", "aria-label": "Legend" });
+  for (const [name, count] of names) {
+    const swatch = element("i");
+    swatch.style.background = colourOf(name);
+    const words = `${name || "(none)"} ${formatted(count, 0)}`;
+    const button = element("button", { type: "button", "aria-pressed": "false", title: "Pick out" }, swatch, words);
+    button.addEventListener("click", () => {
+      if (!pressed.delete(name)) pressed.add(name);
+      button.setAttribute("aria-pressed", String(pressed.has(name)));
+      changed();
+    });
+    legend.append(button);
+  }
+  return legend;
+}
+
+/** Counts how often each name occurs, in order of first appearance. */
+function counted(names) {
+  const counts = new Map();
+  for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1);
+  return counts;
+}
+
+/** A search field that marks what it finds: found(words) -> indices; visit(index) on Enter. */
+function makeFinder(label, find, changed, visit) {
+  const input = element("input", { type: "search", placeholder: label, "aria-label": label });
+  const status = element("span", { className: "soft", role: "status" });
+  let hits = [];
+  let next = 0;
+  input.addEventListener("input", () => {
+    const text = input.value.trim().toLowerCase();
+    hits = text ? find(text) : [];
+    next = 0;
+    status.textContent = text ? `${formatted(hits.length, 0)} found${hits.length ? ", Enter goes to the next" : ""}` : "";
+    changed(text ? new Set(hits) : null);
+  });
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || !hits.length) return;
+    status.textContent = `${formatted(next + 1, 0)} of ${formatted(hits.length, 0)}`;
+    visit(hits[next]);
+    next = (next + 1) % hits.length;
+  });
+  return [input, status];
+}
