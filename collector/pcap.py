@@ -6,6 +6,7 @@ are met where training jobs run are decoded here; any other that scapy knows goe
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -73,8 +74,11 @@ class Capture:
 
 def is_capture(path: Path) -> bool:
     """Whether the name says that `path` is a packet capture."""
-    name = path.name.lower().removesuffix(".gz")
-    return name.endswith((".pcap", ".pcapng", ".cap"))
+    return _NAME.search(path.name) is not None
+
+
+#: tcpdump numbers the files when it begins a new one after some size or time (`worker_0.pcap1`).
+_NAME = re.compile(r"\.(pcap|pcapng|cap)[0-9]*(\.gz)?$", re.IGNORECASE)
 
 
 def read_packets(capture: Capture, on_bytes: Callable[[int], object] = lambda n: None) -> Iterator[Packet]:

@@ -34,6 +34,9 @@ class Receiver(Protocol):
     def lost(self, n_bytes: int | None, now_ns: int) -> None:
         """`n_bytes` (None: nobody knows how many) are missing here."""
 
+    def round_trip(self, ns: int) -> None:
+        """A packet from where the capture was made to the sender of this direction took `ns` there and back."""
+
     def close(self) -> None:
         """Nothing more comes."""
 
@@ -54,6 +57,7 @@ class Half:
     receiver: Receiver
     counts: Counts
     first_seq: int | None = None  # of the SYN
+    syn_ns: int | None = None  # its time, until it is answered
     next_seq: int | None = None
     waiting: list[tuple[int, int, bytes]] = field(default_factory=list)  # (distance base, time, bytes)
     waiting_bytes: int = 0
@@ -185,6 +189,8 @@ class Streams:
         half, back = flow
         self._now_ns = segment.ts_ns
         if segment.ack >= 0:
+            if back.syn_ns is not None and not flags & SYN:
+                _answered(half, back, segment.ts_ns)
             if back.next_seq is None:  # joined in the middle, or the SYN was missed: here it goes on
                 back.next_seq = segment.ack
             elif back.waiting:
@@ -215,10 +221,12 @@ class Streams:
         return self._begin(flow, segment) if opens else flow
 
     def _begin(self, flow: tuple[Half, Half], segment: Segment) -> tuple[Half, Half]:
-        half = flow[0]
+        half, back = flow
         if half.first_seq is None:
             half.first_seq = segment.seq
             half.next_seq = (segment.seq + 1) & 0xFFFFFFFF
+            _answered(half, back, segment.ts_ns)
+        half.syn_ns = segment.ts_ns
         return flow
 
     def _add(self, ends: Ends, opens: bool) -> tuple[Half, Half]:
@@ -247,3 +255,10 @@ class Streams:
         if len(self._flows) > _MAX_FLOWS * 3 // 4:
             for ends in older:
                 self._close(ends)
+
+
+def _answered(half: Half, back: Half, now_ns: int) -> None:
+    """Tell the receiver of `half` how long its SYN, or ACK, came after the SYN that it answers."""
+    if back.syn_ns is not None:
+        half.receiver.round_trip(max(now_ns - back.syn_ns, 0))
+        back.syn_ns = None

@@ -24,7 +24,11 @@ _MOST_OPEN = 1 << 16  # requests of a connection that wait for their response; o
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The two ends of a TCP connection between a worker and a server; ids are ps-lite's, if known."""
+    """The two ends of a TCP connection between a worker and a server; ids are ps-lite's, if known.
+
+    `round_trip_ns` : of the connection's first packets, from the place of the capture to the server and
+        back; 0 if they were not captured
+    """
 
     worker_host: str
     worker_port: int
@@ -32,6 +36,7 @@ class Connection:
     server_port: int
     worker_id: int | None
     server_id: int | None
+    round_trip_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ class _Link:
 
     ends: Ends
     identities: list[int | None] = field(default_factory=lambda: [None, None])
+    readers: tuple[Reader, ...] = ()
     asks: int | None = None  # direction in which requests go
     has_requests: bool = False
     has_responses: bool = False
@@ -134,7 +140,9 @@ class _Matcher:
     def receivers(self, ends: Ends, begun: bool) -> tuple[Receiver, Receiver]:
         """Make the readers of a new connection; see `tcp.MakeReceivers`."""
         link = _Link(ends)
-        return self._reader(link, 0, begun), self._reader(link, 1, begun)
+        forth, back = self._reader(link, 0, begun), self._reader(link, 1, begun)
+        link.readers = forth, back
+        return forth, back
 
     def _reader(self, link: _Link, direction: int, begun: bool) -> Reader:
         def on_message(message: Message) -> bool:
@@ -244,4 +252,5 @@ def _connection(link: _Link) -> Connection:
     ends = [(str(ip_address(source)), sport), (str(ip_address(target)), tport)]
     asks = link.asks or 0
     worker, server = ends[asks], ends[1 - asks]
-    return Connection(*worker, *server, link.identities[asks], link.identities[1 - asks])
+    trip_ns = link.readers[1 - asks].trip_ns or 0
+    return Connection(*worker, *server, link.identities[asks], link.identities[1 - asks], trip_ns)

@@ -62,6 +62,7 @@ class Reader:
     ) -> None:
         self.skip = 0
         self.wanted = True
+        self.trip_ns: int | None = None  # see `round_trip`
         self.n_messages = 0
         self.n_searches = 0  # times the framing had to be found anew
         self._on_message = on_message
@@ -123,6 +124,10 @@ class Reader:
         else:
             self._held.clear()
             self._marks.clear()
+
+    def round_trip(self, ns: int) -> None:
+        """Note how long the network takes to the sender and back."""
+        self.trip_ns = ns
 
     def close(self) -> None:
         """Forget what is incomplete."""

@@ -1,0 +1,428 @@
+"""Packet captures of a job: PUSH and PULL transfers per key, and the network's own timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import progress as bars
+from collector.ends import Link, index_in_path, name_links, partition_keys
+from collector.keys import PART_BITS, Keys, files_below, read_keys
+from collector.pcap import is_capture
+from collector.shares import UNKNOWN, TraceCheck, Wire, check_trace, initial_pushes, waiting
+from collector.timeline import Process, Slice, write_timeline
+from collector.transfers import Traffic, Transfers, read_traffic
+from errors import TraceError
+from formats.columns import Int64
+from opname import OpName
+from result import Repairs
+
+TIMELINE = "comm_timeline.json"
+_PARALLEL_FROM = 64 << 20  # bytes of captures below which a second process costs more than it saves
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRead:
+    """What one capture held."""
+
+    path: Path
+    n_packets: int
+    n_bytes: int  # as captured
+    n_connections: int  # TCP connections of any kind
+    n_transfers: int
+    n_unanswered: int  # requests whose response is not in the capture
+    retransmitted_bytes: int
+    lost_bytes: int  # sent, but not in the capture
+
+
+@dataclass(frozen=True, slots=True)
+class KeyShare:
+    """The transfers of one partition; times are totals over all but the initial pushes.
+
+    Wire, server and waiting time make up the times of the transfers: wire from the first to the last byte
+    of each message and the round trip of the network between them; waiting until the last worker has
+    pushed; server the rest.
+    `waiting_ns` is None where the captures do not show every worker: `server_ns` then contains it.
+    `event_ns` and `event_span_ns`: of the transfers that an event of a `comm.json` contains, the durations
+    of those events and of the transfers themselves; the rest was spent in the worker's host.
+    """
+
+    key: int
+    tensor: str
+    partition: int
+    server: str
+    n_push: int
+    n_pull: int
+    push_bytes: int
+    pull_bytes: int
+    push_ns: int
+    pull_ns: int
+    wire_ns: int
+    server_ns: int
+    waiting_ns: int | None
+    event_ns: int
+    event_span_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBytes:
+    """Bytes of one tensor, as logged and as sent in one PUSH of each of its partitions."""
+
+    name: str
+    logged_bytes: int
+    sent_bytes: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the captures show the whole tensor, uncompressed."""
+        return self.logged_bytes == self.sent_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkResult:
+    """What the captures of a job tell, and where their timeline was written."""
+
+    output: Path
+    n_events: int  # written
+    captures: Sequence[CaptureRead]
+    links: Sequence[Link]
+    nodes: Sequence[str]  # `Wire.worker` and `Wire.server` index it
+    wire: Wire
+    keys: Sequence[KeyShare]
+    tensors: Sequence[TensorBytes]
+    checks: Sequence[TraceCheck]
+    n_workers: int | None  # of the job
+    repairs: Sequence[str]
+
+    @property
+    def span_ns(self) -> int:
+        """From the first byte of a request to the last of a response."""
+        return int(self.wire.response_end_ns.max() - self.wire.request_start_ns.min())
+
+
+def collect_pcap(
+    root: Path, *, progress: bool | None = None, jobs: int | None = None, output: Path | None = None
+) -> NetworkResult:
+    """Read the captures under `root` and write their timeline.
+
+    Parameters
+    ----------
+    root : a job, worker or GPU directory, or one capture; names of keys come from the files beside it
+    progress : show a bar on standard error; None means only on a terminal
+    jobs : processes; None means as many as there are cores
+    output : default `comm_timeline.json` in `root`
+
+    Raises
+    ------
+    TraceError
+        There is no capture, or none holds a transfer.
+    OutputError
+        The timeline cannot be written.
+    """
+    paths = [path for path in files_below(root) if is_capture(path)] if root.is_dir() else [root]
+    if not root.exists():
+        raise TraceError(f"{root}: no such file or directory")
+    if not paths:
+        raise TraceError(f"{root}: no packet captures (*.pcap, *.pcapng) here; record them with tcpdump")
+    repairs = Repairs()
+    traffics = _read_all(paths, repairs, progress, jobs)
+    if not any(len(traffic.transfers) for traffic in traffics):
+        raise TraceError(_nothing(root, repairs))
+    home = root if root.is_dir() else root.parent
+    keys = read_keys(home, repairs)
+    links = name_links(traffics, {})
+    wire, nodes = _merge(traffics, links, repairs)
+    n_workers = _n_workers(traffics, wire, repairs)
+    wire = _with_waiting(wire, n_workers)
+    checks, event_ns = _check(keys, wire, nodes, repairs)
+    target = output or home / TIMELINE
+    flat_links = [link for group in links for link in group]
+    n_events = write_timeline(target, _processes(wire, nodes, flat_links, keys), "Comm")
+    return NetworkResult(
+        target,
+        n_events,
+        [_capture_read(traffic) for traffic in traffics],
+        flat_links,
+        nodes,
+        wire,
+        list(_key_shares(wire, nodes, keys, event_ns)),
+        list(_tensors(wire, keys)),
+        checks,
+        n_workers,
+        repairs.lines,
+    )
+
+
+def _read_all(
+    paths: Sequence[Path], repairs: Repairs, progress: bool | None, jobs: int | None
+) -> list[Traffic]:
+    """Read captures, large ones in processes; a capture that cannot be used becomes a line."""
+    sizes = [path.stat().st_size if path.exists() else 0 for path in paths]
+    with bars.bar(sum(sizes), "B", what="captures", enabled=progress) as bar:
+        if len(paths) < 2 or sum(sizes) < _PARALLEL_FROM or jobs == 1:
+            found = [_read(path, bar.update) for path in paths]
+        else:
+            with ProcessPoolExecutor(min(jobs or len(paths), len(paths)), get_context("spawn")) as pool:
+                futures: dict[Future[Traffic | str], int] = {
+                    pool.submit(_read, path): size for path, size in zip(paths, sizes, strict=True)
+                }
+                for future in as_completed(futures):
+                    bar.update(futures[future])
+                found = [future.result() for future in futures]
+    for item in found:
+        for line in [item] if isinstance(item, str) else _lines(item):
+            repairs.lines.append(line)
+    return [item for item in found if not isinstance(item, str)]
+
+
+def _read(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic | str:
+    try:
+        return read_traffic(path, on_bytes)
+    except TraceError as error:
+        return str(error)
+
+
+def _lines(traffic: Traffic) -> Iterator[str]:
+    """Say in a line what a capture lacks."""
+    capture, counts = traffic.capture, traffic.counts
+    said = [capture.damage] if capture.damage else []
+    if not len(traffic.transfers):
+        said.append(
+            f"no PUSH or PULL of ps-lite in {capture.n_packets:,} packets "
+            f"({traffic.n_connections:,} TCP connections)"
+        )
+    if capture.n_cut:
+        said.append(f"{capture.n_cut:,} packets are cut short; capture with a snapshot length of 0")
+    if capture.n_roce:
+        said.append(
+            f"{capture.n_roce:,} packets are RDMA (RoCE): what they carry cannot be seen in a capture"
+        )
+    if capture.other_links:
+        said.append(f"link type {', '.join(map(str, sorted(capture.other_links)))} cannot be decoded")
+    if capture.n_fragments:
+        said.append(f"{capture.n_fragments:,} IP fragments left out")
+    if counts.lost_bytes:
+        said.append(f"{counts.lost_bytes:,} bytes of TCP streams were not captured")
+    if traffic.n_unanswered or traffic.n_unasked:
+        said.append(
+            f"{traffic.n_unanswered:,} requests without response and {traffic.n_unasked:,} responses "
+            "without request left out"
+        )
+    if said:
+        yield f"{capture.path}: {'; '.join(said)}"
+
+
+def _nothing(root: Path, repairs: Repairs) -> str:
+    hint = "transfers over RDMA or shared memory cannot be seen in a capture"
+    return (
+        f"{repairs.lines[0]}; {hint}"
+        if len(repairs.lines) == 1
+        else (f"{root}: no capture holds a PUSH or PULL ({'; '.join(repairs.lines)}); {hint}")
+    )
+
+
+def _merge(
+    traffics: Sequence[Traffic], links: Sequence[Sequence[Link]], repairs: Repairs
+) -> tuple[Wire, list[str]]:
+    """Put the transfers of all captures together; a connection in two captures counts once."""
+    nodes = sorted({name for group in links for link in group for name in (link.worker, link.server)})
+    number = {name: i for i, name in enumerate(nodes)}
+    n_servers = len({node.id for traffic in traffics for node in traffic.nodes if node.role == "server"})
+    pieces: list[dict[str, Any]] = []
+    first_link = 0
+    for traffic, group, dropped in zip(traffics, links, _doubles(traffics, links), strict=True):
+        rows = np.flatnonzero(~np.isin(traffic.transfers.connection, dropped))
+        if dropped:
+            repairs.add(traffic.capture.path, f"{len(dropped)} connections are in another capture too")
+        columns = {f.name: getattr(traffic.transfers, f.name)[rows] for f in fields(Transfers)}
+        connection, wire_key = columns.pop("connection"), columns.pop("wire_key")
+        worker = np.array([number[link.worker] for link in group] or [0], np.int32)
+        server = np.array([number[link.server] for link in group] or [0], np.int32)
+        key = np.full(len(rows), UNKNOWN, np.int64)
+        for i, link in enumerate(group):
+            mine = connection == i
+            key[mine] = partition_keys(wire_key[mine], link.connection.server_id, n_servers)
+        if (key == UNKNOWN).any():
+            repairs.add(
+                traffic.capture.path, f"{(key == UNKNOWN).sum():,} transfers lie in no server's key range"
+            )
+        columns |= {
+            "worker": worker[connection],
+            "server": server[connection],
+            "link": connection + first_link,
+        }
+        pieces.append(columns | {"key": key})
+        first_link += len(group)
+    merged = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    order = np.argsort(merged["request_start_ns"], kind="stable")
+    merged = {name: column[order] for name, column in merged.items()}
+    initial = initial_pushes(merged["worker"], merged["key"], merged["push"], merged["request_start_ns"])
+    return Wire(**merged, initial=initial, waiting_ns=np.full(len(order), UNKNOWN, np.int64)), nodes
+
+
+def _doubles(traffics: Sequence[Traffic], links: Sequence[Sequence[Link]]) -> list[list[int]]:
+    """Return for each capture the connections that another one has better: the worker's own, a longer."""
+    seen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    dropped: list[list[int]] = [[] for _ in traffics]
+    for which, (traffic, group) in enumerate(zip(traffics, links, strict=True)):
+        times, rows_of = traffic.transfers.request_start_ns, traffic.transfers.connection
+        for i, link in enumerate(group):
+            rows = rows_of == i
+            c = link.connection
+            ends = (c.worker_host, c.worker_port, c.server_host, c.server_port)
+            own = index_in_path(link.capture, "worker") is not None
+            mine = (own, int(rows.sum()), int(times[rows].min()), int(times[rows].max()), which, i)
+            other = seen.setdefault(ends, mine)
+            if other is mine or other[2] > mine[3] or mine[2] > other[3]:
+                continue
+            worse = min(mine, other)
+            seen[ends] = max(mine, other)
+            dropped[worse[4]].append(worse[5])
+    return dropped
+
+
+def _n_workers(traffics: Sequence[Traffic], wire: Wire, repairs: Repairs) -> int | None:
+    """Return the number of workers of the job, or None where only one is to be seen."""
+    announced = {node.id for traffic in traffics for node in traffic.nodes if node.role == "worker"}
+    seen = len(np.unique(wire.worker))
+    if announced:
+        return max(len(announced), seen)
+    if any(index_in_path(traffic.capture.path, "server") is not None for traffic in traffics):
+        return seen
+    return seen if seen > 1 else None
+
+
+def _with_waiting(wire: Wire, n_workers: int | None) -> Wire:
+    waits = waiting(
+        wire.worker,
+        wire.key,
+        wire.push,
+        wire.initial,
+        wire.request_end_ns,
+        wire.response_start_ns,
+        n_workers,
+    )
+    return Wire(**{f.name: getattr(wire, f.name) for f in fields(Wire)} | {"waiting_ns": waits})
+
+
+def _check(keys: Keys, wire: Wire, nodes: Sequence[str], repairs: Repairs) -> tuple[list[TraceCheck], Int64]:
+    """Compare every `comm.json` with the captures; see `check_trace`."""
+    checks = []
+    event_ns = np.full(len(wire), UNKNOWN, np.int64)
+    captured = {nodes[i] for i in np.unique(wire.worker).tolist()}
+    for gpu, trace in keys.comm:
+        index = index_in_path(gpu.path, "worker")
+        expected = None if index is None else f"worker_{index}"
+        check, contained_ns = check_trace(gpu.path / "comm.json", trace, wire, nodes, expected)
+        event_ns = np.maximum(event_ns, contained_ns)
+        if check is not None:
+            checks.append(check)
+            if check.n_none and check.worker in captured:
+                repairs.add(
+                    check.path,
+                    f"{check.n_none} of {check.n_events} PUSH and PULL events are in no capture; what went "
+                    "over RDMA or shared memory cannot be seen in one",
+                )
+    return checks, event_ns
+
+
+def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[KeyShare]:
+    order = np.argsort(wire.key, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(wire.key[order])) + 1):
+        key = int(wire.key[rows[0]])
+        if key == UNKNOWN:
+            continue
+        push, steady = wire.push[rows], rows[~wire.initial[rows]]
+        gap_ns, span = wire.gap_ns[steady], wire.span_ns[steady]
+        waits = wire.waiting_ns[steady]
+        known = not (waits == UNKNOWN).any()
+        waited_ns = waits if known else np.zeros_like(waits)
+        trip_ns = np.minimum(wire.trip_ns[steady], gap_ns - waited_ns)
+        matched = steady[event_ns[steady] >= 0]
+        yield KeyShare(
+            key,
+            keys.tensor(key),
+            key & ((1 << PART_BITS) - 1),
+            ", ".join(nodes[i] for i in np.unique(wire.server[rows]).tolist()),
+            int(push.sum()),
+            int((~push).sum()),
+            int(wire.value_bytes[rows][push].sum()),
+            int(wire.value_bytes[rows][~push].sum()),
+            int(span[wire.push[steady]].sum()),
+            int(span[~wire.push[steady]].sum()),
+            int((span - gap_ns + trip_ns).sum()),
+            int((gap_ns - trip_ns - waited_ns).sum()),
+            int(waited_ns.sum()) if known else None,
+            int(event_ns[matched].sum()),
+            int(wire.span_ns[matched].sum()),
+        )
+
+
+def _tensors(wire: Wire, keys: Keys) -> Iterator[TensorBytes]:
+    """Compare each logged tensor with the largest PUSH of each of its partitions."""
+    sent: dict[int, dict[int, int]] = {}
+    pushes = np.flatnonzero(wire.push & (wire.key >= 0))
+    for key, n_bytes in zip(wire.key[pushes].tolist(), wire.value_bytes[pushes].tolist(), strict=True):
+        parts = sent.setdefault(key >> PART_BITS, {})
+        parts[key] = max(parts.get(key, 0), n_bytes)
+    for declared, parts in sorted(sent.items()):
+        tensor = keys.tensors.get(declared)
+        if tensor is not None and tensor.total_bytes is not None:
+            yield TensorBytes(keys.tensor(declared << PART_BITS), tensor.total_bytes, sum(parts.values()))
+
+
+def _processes(wire: Wire, nodes: Sequence[str], links: Sequence[Link], keys: Keys) -> Iterator[Process]:
+    """Return the timeline: one process for each pair of ends."""
+    pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
+    for worker, server in pairs:
+        rows = np.flatnonzero((wire.worker == worker) & (wire.server == server))
+        name = f"{nodes[worker]} -> {nodes[server]}"
+        yield Process(name, {"transfers": _slices(wire, rows, links, keys)})
+
+
+def _slices(wire: Wire, rows: Int64, links: Sequence[Link], keys: Keys) -> Iterable[Slice]:
+    for i in rows.tolist():
+        stage = "PUSH" if wire.push[i] else "PULL"
+        key, link = int(wire.key[i]), links[wire.link[i]]
+        times = (wire.request_start_ns, wire.request_end_ns, wire.response_start_ns, wire.response_end_ns)
+        begin, sent, answered, end = (int(column[i]) for column in times)
+        answered = min(max(answered, sent), end)
+        wait = int(wire.waiting_ns[i])
+        c = link.connection
+        args = {
+            "key": key,
+            "partition": key & ((1 << PART_BITS) - 1),
+            "bytes": int(wire.value_bytes[i]),
+            "wire_bytes": int(wire.wire_bytes[i]),
+            "worker": f"{link.worker} {c.worker_host}:{c.worker_port}",
+            "server": f"{link.server} {c.server_host}:{c.server_port}",
+            "timestamp": int(wire.timestamp[i]),
+        }
+        if wire.initial[i]:
+            args["initial"] = True
+        inner = [Slice(f"{stage} request", begin, sent)]
+        if wait > 0:
+            inner.append(Slice("waiting for other workers", sent, min(sent + wait, answered)))
+        inner.append(Slice(f"{stage} response", answered, end))
+        operation = OpName("Comm", keys.tensor(key) if key >= 0 else "key ?", queue=stage, key=max(key, 0))
+        yield Slice(str(operation), begin, max(end, sent), args, inner)
+
+
+def _capture_read(traffic: Traffic) -> CaptureRead:
+    capture, counts = traffic.capture, traffic.counts
+    return CaptureRead(
+        capture.path,
+        capture.n_packets,
+        capture.n_bytes,
+        traffic.n_connections,
+        len(traffic.transfers),
+        traffic.n_unanswered,
+        counts.retransmitted_bytes,
+        counts.lost_bytes,
+    )
