@@ -1,20 +1,343 @@
-"""`--option collect`: not built yet."""
+"""`--option collect`: from what the profilers wrote to the final trace, its DAG and the iteration time."""
 
 from __future__ import annotations
 
+import tempfile
 from argparse import Namespace, _ArgumentGroup
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
 
-from errors import AnalyzeError
-from result import Result
+from errors import TraceError, UsageError
+from result import Chart, Column, Lines, Repairs, Result, Table
 
-HELP = "not built yet"
-EXAMPLE = "analyze.py --option collect --path TRACE"
+if TYPE_CHECKING:
+    from analysis.iteration import Iterations
+    from collector.events import PartName
+    from formats.columns import Trace
+    from trace_utils import GpuDir, Source
+
+HELP = "the final trace and DAG of each GPU from the profilers' raw files; iteration time; network"
+EXAMPLE = "analyze.py --option collect --path BYTEPS_TRACE_DIR"
+
+_PARTS: Mapping[str, tuple[PartName, ...]] = {
+    "operator": ("operator",),
+    "comm": ("comm",),
+    "io": ("io", "step"),
+}
+_NETWORK = ("pcap", "server")
+_ARGS = ("input0", "input1", "batch")  # what tells the first operation of a step, and Composer's batches
+_CAPTURES = ("*.pcap", "*.pcapng", "*.pcap.gz", "*.pcapng.gz")
+
+_GPUS = (
+    Column("gpu", "GPU"),
+    Column("trace", "trace"),
+    Column("events", "events", "int"),
+    Column("steps", "steps", "int"),
+    Column("fw_bw_ms", "FW+BW (ms)", "float"),
+    Column("iteration_ms", "iteration (ms)", "float"),
+    Column("deviation_ms", "deviation (ms)", "float"),
+    Column("min_ms", "min (ms)", "float", minor=True),
+    Column("max_ms", "max (ms)", "float", minor=True),
+    Column("told_by", "steps told by"),
+)
+_STEPS = (
+    Column("gpu", "GPU"),
+    Column("step", "step", "int"),
+    Column("fw_bw_ms", "FW+BW (ms)", "float"),
+    Column("iteration_ms", "iteration (ms)", "float"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """What is shown of one GPU (or of one rank's trace)."""
+
+    name: str
+    path: Path
+    trace: Path
+    events: Mapping[str, int]
+    times: Iterations
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """No flags yet."""
+    """Declare nothing: all flags of this option are shared with others.
+
+    `--sub_option iter_time` only computes; `operator`, `comm` and `io` renew one part of the final
+    trace; `pcap` and `server` make the timelines of the network and of the servers.
+    """
 
 
 def run(args: Namespace) -> Result:
-    """Say that the option is not there yet."""
-    raise AnalyzeError("--option collect is not built yet")
+    """Collect every GPU directory below `--path`, or do what `--sub_option` names."""
+    variant = args.sub_option
+    if variant not in (None, "iter_time", *_PARTS, *_NETWORK):
+        variants = ", ".join(("iter_time", *_PARTS, *_NETWORK))
+        raise UsageError(f"--sub_option {variant}: collect has the variants {variants}")
+    if variant in _NETWORK:
+        return _network(args, variant)
+    if args.output is not None:
+        raise UsageError("--output: collect writes into the GPUs' own directories")
+    if variant == "iter_time":
+        return _iter_time(args)
+    return _collect(args)
+
+
+def _collect(args: Namespace) -> Result:
+    from collector.events import PARTS
+    from collector.job import collect_gpus
+
+    gpus = _gpus(args.path)
+    parts = _PARTS.get(args.sub_option, PARTS)
+    reports = collect_gpus(gpus, parts, jobs=_jobs(args), progress=args.progress)
+    repairs = Repairs([line for report in reports for line in report.warnings])
+    done = [(gpu, report, report.trace) for gpu, report in zip(gpus, reports, strict=True) if report.trace]
+    if not done:
+        raise TraceError(repairs.lines[0])
+    traces = _read([path for _, _, path in done], args, repairs)
+    names = _names(gpus)
+    found = [
+        _gpu(names[gpu.path], gpu.path, path, trace, report.events)
+        for (gpu, report, path), trace in zip(done, traces, strict=True)
+    ]
+    notes = [f"written: {path}" for _, _, path in done]
+    commentary = [line for report in reports for line in report.notes]
+    result = _result(args, found, repairs, "Collected from", notes, commentary)
+    return result if args.sub_option else _with_network(args, result)
+
+
+def _iter_time(args: Namespace) -> Result:
+    from trace_utils import find_gpus
+
+    repairs = Repairs()
+    found: list[_Gpu] = []
+    gpus = [gpu for path in args.path for gpu in find_gpus(path)]
+    others = [path for path in args.path if not find_gpus(path)]
+    if others:
+        found += _ranks(others, args, repairs)
+    if gpus:
+        found += _recorded(gpus, args, repairs)
+    if not any(gpu.times.steps for gpu in found):
+        first = found[0].trace if found else args.path[0]
+        raise TraceError(
+            f"{first}: no whole step can be told in it: no I/O, FW or Comm of two steps, no "
+            "ProfilerStep#N, event/batch or round of reductions"
+        )
+    return _result(args, found, repairs, "Iteration time of")
+
+
+def _ranks(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[_Gpu]:
+    """Return the iteration times of traces that are no GPU directories: files, ranks of other systems."""
+    from trace_utils import load_paths
+
+    job = load_paths(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
+    repairs.lines += job.repairs
+    pairs = zip(job.job.sources, job.traces, strict=True)
+    return [_gpu(_name(s), s.path, s.path, t, _counts(t)) for s, t in pairs]
+
+
+def _recorded(gpus: Sequence[GpuDir], args: Namespace, repairs: Repairs) -> list[_Gpu]:
+    """Return the iteration times of GPU directories, from the sources where there is no final trace yet."""
+    from collector.job import collect_gpus
+
+    raw = [g for g in gpus if g.final_trace() is None and (g.file("io.json") or g.file("temp.json"))]
+    with tempfile.TemporaryDirectory(prefix="collect-") as scratch:
+        reports = collect_gpus(raw, into=Path(scratch), jobs=_jobs(args), progress=args.progress)
+        repairs.lines += [line for report in reports for line in report.warnings]
+        made = {gpu.path: report.trace for gpu, report in zip(raw, reports, strict=True)}
+        chosen = [(gpu, made[gpu.path] if gpu.path in made else gpu.trace()) for gpu in gpus]
+        for gpu, path in chosen:
+            if path is None and gpu.path not in made:
+                repairs.add(gpu.path, "no trace in this directory (bps_trace*.json or comm.json)")
+        there = [(gpu, path) for gpu, path in chosen if path is not None]
+        traces = _read([path for _, path in there], args, repairs)
+    names = _names(gpus)
+    return [
+        _gpu(names[gpu.path], gpu.path, gpu.trace() or path, trace, _counts(trace))
+        for (gpu, path), trace in zip(there, traces, strict=True)
+    ]
+
+
+def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
+    from trace_utils import find_gpus
+
+    found = []
+    for path in paths:
+        if not path.exists():
+            raise TraceError(f"{path}: no such file or directory")
+        gpus = find_gpus(path)
+        if not gpus:
+            raise TraceError(
+                f"{path}: no GPU directory of BytePS (comm.json, temp.json, …) to collect; "
+                "--sub_option iter_time takes other traces too"
+            )
+        found += gpus
+    return found
+
+
+def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trace]:
+    from trace_utils import read_traces
+
+    traces = read_traces(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
+    for trace in traces:
+        if trace.repairs:
+            repairs.add(trace.path, "; ".join(trace.repairs))
+    return traces
+
+
+def _gpu(name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int]) -> _Gpu:
+    from analysis.iteration import iterations
+
+    return _Gpu(name, path, trace_path, events, iterations(trace))
+
+
+def _counts(trace: Trace) -> dict[str, int]:
+    """Return how many slices there are per category: BytePS's kind of operation, else the event's own."""
+    import numpy as np
+
+    from opname import OpName
+
+    counts: dict[str, int] = {}
+    pairs = np.stack([trace.name_id, trace.cat_id], axis=1)
+    for (name, cat), n in zip(*np.unique(pairs, axis=0, return_counts=True), strict=True):
+        key = OpName.parse(trace.names[name]).cat or trace.cats[cat]
+        counts[key] = counts.get(key, 0) + int(n)
+    return counts
+
+
+def _jobs(args: Namespace) -> int:
+    import os
+
+    if args.jobs is not None:
+        return int(args.jobs)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _name(source: Source) -> str:
+    return source.prefix.rstrip(".") or source.path.name
+
+
+def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
+    """Return what to call each GPU: by worker and local rank where these differ, else by its path."""
+    from trace_utils import Source
+
+    names = {gpu.path: Source(gpu.path, gpu.worker, gpu.rank).prefix.rstrip(".") for gpu in gpus}
+    distinct = len(set(names.values())) == len(names) and all(names.values())
+    return names if distinct else {gpu.path: str(gpu.path) for gpu in gpus}
+
+
+# ---- the answer
+
+
+def _result(
+    args: Namespace,
+    gpus: Sequence[_Gpu],
+    repairs: Repairs,
+    title: str,
+    notes: Sequence[str] = (),
+    commentary: Sequence[str] = (),
+) -> Result:
+    means = [gpu.times.mean_ns for gpu in gpus if gpu.times.mean_ns is not None]
+    fw_bw = [gpu.times.fw_bw_mean_ns for gpu in gpus if gpu.times.fw_bw_mean_ns is not None]
+    job = fmean(means) / 1e6 if means else None
+    document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
+    untold = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
+    figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
+    if fw_bw:
+        figures.append(("FW+BW", f"{fmean(fw_bw) / 1e6:.3f} ms"))
+    return Result(
+        "collect",
+        f"{title} {', '.join(map(str, args.path))}",
+        document,
+        tables=(Table("gpus", "GPUs", _GPUS, [_gpu_row(gpu) for gpu in gpus]), _step_table(args, gpus)),
+        charts=_charts(gpus),
+        figures=figures,
+        read=[f"{gpu.trace}: {sum(gpu.events.values()):,} events" for gpu in gpus],
+        commentary=commentary,
+        notes=[*untold, *notes],
+        repairs=repairs.lines,
+        xlsx_default=_beside(args.path[0], "collect.xlsx"),
+    )
+
+
+def _entry(gpu: _Gpu) -> dict[str, object]:
+    return {
+        "path": str(gpu.path),
+        "trace": str(gpu.trace),
+        "events": dict(gpu.events),
+        "steps": len(gpu.times.steps),
+        "fw_bw_ms": _ms(gpu.times.fw_bw_mean_ns),
+        "iteration_ms": _ms(gpu.times.mean_ns),
+        "iteration_ms_per_step": [step.dur_ns / 1e6 for step in gpu.times.steps],
+    }
+
+
+def _gpu_row(gpu: _Gpu) -> tuple[str | int | float | None, ...]:
+    times = gpu.times
+    durations = [step.dur_ns for step in times.steps]
+    return (
+        gpu.name,
+        gpu.trace.name,
+        sum(gpu.events.values()),
+        len(durations),
+        _ms(times.fw_bw_mean_ns),
+        _ms(times.mean_ns),
+        _ms(times.std_ns),
+        _ms(min(durations, default=None)),
+        _ms(max(durations, default=None)),
+        times.how or None,
+    )
+
+
+def _step_table(args: Namespace, gpus: Sequence[_Gpu]) -> Table:
+    rows = [
+        (gpu.name, gpu.times.number(step), _ms(fw_bw), step.dur_ns / 1e6)
+        for gpu in gpus
+        for step, fw_bw in zip(gpu.times.steps, gpu.times.fw_bw_ns, strict=True)
+    ]
+    if args.sort:
+        rows.sort(key=lambda row: row[3], reverse=True)
+    return Table("steps", "Steps", _STEPS, rows[: args.head])
+
+
+def _charts(gpus: Sequence[_Gpu]) -> list[Chart]:
+    traced = {gpu.name: {gpu.times.number(s): s.dur_ns / 1e6 for s in gpu.times.steps} for gpu in gpus}
+    charts: list[Chart] = [_lines("Iteration time of the recorded steps", traced)]
+    loads = {gpu.name: {s.label: s.dur_ns / 1e6 for s in gpu.times.loads} for gpu in gpus}
+    more = {
+        name: all_steps
+        for name, all_steps in loads.items()
+        if len(all_steps) > len(traced[name]) and min(traced[name], default=0) > 1
+    }
+    if more:
+        before = {f"{name}, not traced": steps for name, steps in more.items()}
+        during = {f"{name}, traced": traced[name] for name in more}
+        charts.append(_lines("From load to load of input data, from the job's first step", before | during))
+    return charts
+
+
+def _lines(title: str, series: Mapping[str, Mapping[int, float]]) -> Lines:
+    x = sorted({number for values in series.values() for number in values})
+    lines = {name: [values.get(number) for number in x] for name, values in series.items()}
+    return Lines(title, "step", "iteration time (ms)", [float(number) for number in x], lines)
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+def _beside(path: Path, name: str) -> Path:
+    return (path if path.is_dir() else path.parent) / name
+
+
+# ---- the network
+
+
+def _network(args: Namespace, variant: str) -> Result:
+    raise UsageError(f"--sub_option {variant}: not there yet")
+
+
+def _with_network(args: Namespace, result: Result) -> Result:
+    return result
