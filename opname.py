@@ -39,8 +39,8 @@ QUEUES = (
 
 _N = "0|[1-9][0-9]*"  # no leading zero: what is printed is what was read
 _GRAMMAR = re.compile(
-    rf"(?:(?:wk(?P<wk>{_N})\.)?(?:rank(?P<rank>{_N})\.)?"
-    rf"|host(?P<host>{_N})\.rank(?P<hrank>{_N})->)"
+    rf"(?:host(?P<host>{_N})\.rank(?P<hrank>{_N})->"
+    rf"|(?:wk(?P<wk>{_N})\.)?(?:rank(?P<rank>{_N})\.)?)"
     r"(?:(?P<comm>Comm)\.(?P<tensor>.+?)"
     rf"(?:\.(?P<queue>{'|'.join(QUEUES)})(?:\.(?P<key>{_N}))?)?"
     r"|(?P<cat>FW|BW|STEP|I/O)(?:\.(?P<op>.+?))?"

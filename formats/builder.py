@@ -260,7 +260,8 @@ def columns(rows: Rows, *, ends_by_name: bool = False) -> Columns:
     if (role != _SLICE).any():
         bounds = np.flatnonzero(role != _SLICE)
         key = rows.key[bounds]
-        found = pair(role[bounds] == _BEGIN, tables.track[key], rows.ts_ns[bounds], tables.name_or_none[key])
+        names = tables.name_or_none[key] if ends_by_name else None
+        found = pair(role[bounds] == _BEGIN, tables.track[key], rows.ts_ns[bounds], names)
         begin, end = bounds[found.begin], bounds[found.end]
         dur = dur.copy()
         dur[begin] = rows.ts_ns[end] - rows.ts_ns[begin]

@@ -50,7 +50,7 @@ def finish(
         world_size=world_size,
         repairs=(*repairs, *table.repairs),
     )
-    return _without_frame(trace) if dialect == "kineto" else trace
+    return _without_frame(trace) if dialect in ("kineto", "composer") else trace
 
 
 def recognise(table: Columns, header: Mapping[str, Any], metadata: Metadata) -> str:

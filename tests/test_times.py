@@ -1,0 +1,46 @@
+"""Microseconds to nanoseconds, exactly."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formats.times import NO_TIME, InexactError, exact_ns, text_to_ns, to_ns
+
+
+def test_integers_floats_and_text() -> None:
+    assert to_ns([1795219501232034]).tolist() == [1795219501232034000]
+    assert to_ns([1.5, 2]).tolist() == [1500, 2000]
+    assert to_ns(["12.25", 3, None, "x", True]).tolist() == [12250, 3000, NO_TIME, NO_TIME, NO_TIME]
+
+
+def test_what_is_no_number_is_no_time() -> None:
+    assert to_ns([float("nan"), float("inf"), 1.0]).tolist() == [NO_TIME, NO_TIME, 1000]
+    assert to_ns([10**30, 1]).tolist() == [NO_TIME, 1000]
+
+
+def test_a_large_float_with_a_fraction_is_refused() -> None:
+    with pytest.raises(InexactError):
+        to_ns([1790857026000000.25])
+    assert to_ns([1790857026000000.0]).tolist() == [1790857026000000000]
+
+
+@given(st.integers(-(2**43 - 1) * 1000, (2**43 - 1) * 1000))
+def test_floats_below_the_limit_are_exact_to_the_nanosecond(ns: int) -> None:
+    written = float(Decimal(ns) / 1000)  # what a decoder makes of the decimal text
+    assert to_ns([written, 0.5]).tolist()[0] == ns
+
+
+@given(st.integers(-(2**63) + 1, 2**63 - 1))
+def test_text_is_exact_for_every_nanosecond(ns: int) -> None:
+    text = str(Decimal(ns) / 1000)
+    assert exact_ns(text) == ns
+    assert text_to_ns([text.encode()]).tolist() == [ns]
+
+
+def test_empty() -> None:
+    assert to_ns([]).dtype == np.int64
