@@ -1,0 +1,276 @@
+"""Many traces as one: rewritten in parallel, put on one clock, merged in time order, streamed to a file.
+
+Two passes. The first reads every source once, rewrites its events (`analysis.rewrite`) and spills them as
+sorted runs (`analysis.runs`); it also gathers what clocks are compared by. Then the clocks are known, and
+the second pass merges the runs, adding to each time what its source's clock needs. Memory depends on the
+size of a run and of a block, not on the traces.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import progress as bars
+from analysis.clock import Clock
+from analysis.labels import Labels, merged_header, metadata_events
+from analysis.placing import Member, sniff, timing
+from analysis.rewrite import Place, Rewritten, rewrite
+from analysis.runs import Block, merge
+from errors import AnalyzeError, OutputError, TraceError
+from files import open_output
+
+Int64 = NDArray[np.int64]
+
+_STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
+_MAX_PID = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What was written, and how each source got on the common clock.
+
+    `clocks` and `ranks` are per member, in their order; `warnings` are lines about input that was
+    repaired and about clocks that could not be aligned.
+    """
+
+    output: Path
+    n_events: int
+    dialect: str
+    clocks: Sequence[Clock]
+    ranks: Sequence[int | None]
+    aligned_by: str
+    warnings: Sequence[str]
+
+
+def combine(
+    members: Sequence[Member],
+    output: Path,
+    *,
+    align: bool = True,
+    names: Sequence[str] = (),
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> Combined:
+    """Write the traces of `members` as one to `output`; it appears when it is complete.
+
+    Parameters
+    ----------
+    align : whether to estimate the offsets of clocks; if not, times stay as recorded
+    names : communication operations to keep; empty keeps all
+    jobs : processes that read; None means the cores this process may use
+
+    Raises
+    ------
+    TraceError
+        A source is no trace, or the sources are not of one dialect.
+    OutputError
+        The result, or a temporary file beside it, cannot be written.
+    """
+    jobs = jobs or _cores()
+    with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
+        kinds = run(sniff, [(member.path,) for member in members])
+        dialect = _one_dialect(members, kinds)
+        places = _places(members, dialect, [kind.rank for kind in kinds], names)
+        with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
+            tasks = [(place, spill / f"{place.number}.runs") for place in places]
+            try:
+                sources = run(rewrite, tasks, lambda i: bar.update(_size(members[i])))
+            except OSError as error:  # of the spill: trouble with the input is a TraceError
+                raise _unwritable(output, error) from error
+        _check_names(names, sources)
+        times = timing(members, dialect, sources, align=align)
+        labels = Labels(members, dialect, sources)
+        head = merged_header(labels, dialect, sources, times)
+        metadata = metadata_events(labels, dialect, sources)
+        metadata += [text for source in sources for text in source.untimed]
+        runs = [
+            (part, times.shifts[i]) for i, source in enumerate(sources) for part in source.runs
+        ]  # fmt: skip
+        size = sum(part.size for part, _ in runs)
+        with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
+            _write(file, head, metadata, merge(runs, bar.update))
+    return Combined(
+        output=output,
+        n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
+        dialect=dialect,
+        clocks=times.clocks,
+        ranks=labels.ranks,
+        aligned_by=times.aligned_by,
+        warnings=[*_repairs(members, sources), *times.warnings],
+    )
+
+
+def _one_dialect(members: Sequence[Member], kinds: Sequence[Any]) -> str:
+    """Return the dialect of all sources."""
+    dialects = dict.fromkeys(kind.dialect for kind in kinds)
+    if len(dialects) > 1:
+        first, second = list(dialects)[:2]
+        other = next(m.path for m, kind in zip(members, kinds, strict=True) if kind.dialect == second)
+        raise TraceError(
+            f"{other}: a {second} trace, but {members[0].path} is a {first} one; combine one kind at a time"
+        )
+    return str(next(iter(dialects)))
+
+
+def _places(
+    members: Sequence[Member], dialect: str, ranks: Sequence[int | None], names: Sequence[str]
+) -> list[Place]:
+    stride = min(_STRIDE, _MAX_PID // len(members))
+    is_byteps = dialect == "byteps"
+    return [
+        Place(
+            path=member.path,
+            number=i,
+            dialect=dialect,
+            prefix=member.prefix if is_byteps else "",
+            first_pid=1 + i * stride,
+            n_pids=stride,
+            only_pid=(i if ranks[i] is None else ranks[i]) if dialect == "composer" else None,
+            names=tuple(names),
+        )
+        for i, member in enumerate(members)
+    ]
+
+
+def _check_names(names: Sequence[str], sources: Sequence[Rewritten]) -> None:
+    met = {name for source in sources for name in source.met}
+    for name in names:
+        if name not in met:
+            raise AnalyzeError(f"--filter {name}: no such communication operation in the traces")
+
+
+def _repairs(members: Sequence[Member], sources: Sequence[Rewritten]) -> list[str]:
+    return [
+        f"{member.path}: {'; '.join(source.repairs)}"
+        for member, source in zip(members, sources, strict=True)
+        if source.repairs
+    ]
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], blocks: Iterator[Block]) -> None:
+    """Write the object: the members `head` (JSON, without its last brace), then the events."""
+    file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
+    file.write(b",\n".join(metadata))
+    first = not metadata
+    for block in blocks:
+        text = _text(block)
+        file.write(text[2:] if first else text)
+        first = False
+    file.write(b"\n]}\n")
+
+
+def _text(block: Block) -> bytes:
+    """Return the events of a block as JSON, each after a comma and a line end."""
+    ts = block.ts
+    parts: list[bytes] = [b""] * (2 * len(ts))
+    whole, rest = np.divmod(ts, 1000)
+    if len(ts) and ts[0] < 0:
+        parts[::2] = [b',\n{"ts":%s,' % _microseconds(ns) for ns in ts.tolist()]
+    elif rest.any():
+        parts[::2] = [
+            b',\n{"ts":%d.%03d,' % (us, ns) if ns else b',\n{"ts":%d,' % us
+            for us, ns in zip(whole.tolist(), rest.tolist(), strict=True)
+        ]
+    else:
+        parts[::2] = [b',\n{"ts":%d,' % us for us in whole.tolist()]
+    parts[1::2] = block.texts
+    return b"".join(parts)
+
+
+def _microseconds(ns: int) -> bytes:
+    """Return nanoseconds as decimal microseconds."""
+    sign = b"-" if ns < 0 else b""
+    whole, rest = divmod(abs(ns), 1000)
+    return sign + (b"%d.%03d" % (whole, rest) if rest else b"%d" % whole)
+
+
+# -- processes and temporary files -----------------------------------------------------------------
+
+_Run = Callable[..., list[Any]]
+
+
+class _pool:  # noqa: N801  (used as a function)
+    """Runs a function over argument lists, in processes where that pays."""
+
+    def __init__(self, jobs: int, members: Sequence[Member]) -> None:
+        self._pool = None
+        if jobs > 1 and sum(map(_size, members)) > _FORK_WORTH:
+            self._pool = ProcessPoolExecutor(jobs, mp_context=_context())
+
+    def __enter__(self) -> _Run:
+        return self._run
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(
+        self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], done: Callable[[int], object] = int
+    ) -> list[Any]:
+        results = []
+        futures = [] if self._pool is None else [self._pool.submit(work, *task) for task in tasks]
+        for i, task in enumerate(tasks):
+            results.append(futures[i].result() if futures else work(*task))
+            done(i)
+        return results
+
+
+_FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
+
+
+def _context() -> Any:
+    import multiprocessing
+
+    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _size(member: Member) -> int:
+    try:
+        return member.path.stat().st_size
+    except OSError:
+        return 0  # reading it will say what is wrong
+
+
+class _spill_directory:  # noqa: N801  (used as a function)
+    """A new directory beside the output that is removed with all in it at the end."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+
+    def __enter__(self) -> Path:
+        beside = self._output.resolve().parent
+        is_device = self._output.exists() and not self._output.is_file()
+        try:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix=f".{self._output.name[:40]}.", suffix=".part", dir=None if is_device else beside
+            )
+        except OSError as error:
+            raise _unwritable(self._output, error) from error
+        return Path(self._temporary.name)
+
+    def __exit__(self, *_: object) -> None:
+        self._temporary.cleanup()
+
+
+def _unwritable(output: Path, error: OSError) -> OutputError:
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        reason += " (temporary files as large as the inputs are needed beside it)"
+    return OutputError(f"{output}: cannot be written: {reason}")

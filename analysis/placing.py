@@ -1,0 +1,218 @@
+"""Whose a source is, what wrote it, and what has to be added to its times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.clock import Alignment, Clock, align
+from analysis.rewrite import Rewritten
+from errors import TraceError
+from formats import dasf
+from formats.builder import Builder, columns
+from formats.dialects import recognise
+from formats.event import ExactEvent
+from formats.reader import EventReader
+from formats.times import InexactError
+from jobfiles import head_of
+
+Int64 = NDArray[np.int64]
+_SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A trace to be combined: its file, and the clock (host), worker and rank it belongs to.
+
+    `owner` is what the user knows the host by: a worker's directory, or the file itself.
+    """
+
+    path: Path
+    owner: Path
+    host: int
+    worker: int | None = None
+    rank: int | None = None
+
+    @property
+    def prefix(self) -> str:
+        """What BytePS names are given: ``wk<i>.rank<r>.``, or ``rank<r>.`` where there is one worker."""
+        worker = "" if self.worker is None else f"wk{self.worker}."
+        return f"{worker}rank{self.rank or 0}."
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What wrote a file, and the rank it names at its beginning."""
+
+    dialect: str
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How the sources get on one clock.
+
+    `shifts` map times (n,) of each source to what is added; `base_ns` is what the combined file's times
+    count from; `clocks` are per source; `aligned_by` says what the clocks were compared by.
+    """
+
+    shifts: Sequence[Callable[[Int64], Int64]]
+    base_ns: int
+    clocks: Sequence[Clock]
+    aligned_by: str
+    warnings: Sequence[str]
+
+
+def sniff(path: Path) -> Kind:
+    """Return what wrote a file, by its first pieces.
+
+    Raises
+    ------
+    TraceError
+        The file is unreadable, no trace, or a trace without events in the chrome format.
+    """
+    if not path.exists():
+        raise TraceError(f"{path}: no such file or directory")
+    if dasf.is_dasf(head_of(path)[:64]):
+        raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
+    reader = EventReader(path)
+    builder = Builder()
+    exact = False
+    for i, (events, piece) in enumerate(reader):
+        try:
+            builder.add(events, exact=exact)
+        except InexactError:
+            exact = True
+            reader.use(ExactEvent)
+            builder.add(reader.decode_again(piece), exact=True)
+        if i + 1 == _SNIFFED:
+            break
+    rows = builder.rows()
+    dialect = recognise(columns(rows), reader.header, rows.metadata)
+    ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
+    return Kind(dialect, ranks[0] if ranks and isinstance(ranks[0], int) else None)
+
+
+def timing(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten], *, align: bool) -> Timing:
+    """Return what is added to the times of every source."""
+    bases = [_base_ns(dialect, source) for source in sources]
+    base_ns = bases[0] if dialect == "kineto" and all(bases) else 0
+    clocks, by, warnings = _clocks(members, dialect, sources, bases) if align else _none(members)
+    shifts = [
+        _shift(clock, base - base_ns, base) for clock, base in zip(clocks, bases, strict=True)
+    ]  # fmt: skip
+    return Timing(shifts, base_ns, clocks, by, warnings)
+
+
+def _shift(clock: Clock, constant: int, base: int) -> Callable[[Int64], Int64]:
+    def shift(ts: Int64) -> Int64:
+        return constant + clock.shift(ts + base)
+
+    return shift
+
+
+def _none(members: Sequence[Member]) -> tuple[list[Clock], str, list[str]]:
+    return [Clock() for _ in members], "none", []
+
+
+def _base_ns(dialect: str, source: Rewritten) -> int:
+    """Return what makes the times of a source nanoseconds since the epoch."""
+    if dialect == "kineto":
+        base = source.header.get("baseTimeNanoseconds")
+        return int(base) if isinstance(base, (int, str)) and str(base).lstrip("-").isdigit() else 0
+    return source.start_ns or 0
+
+
+def _clocks(
+    members: Sequence[Member], dialect: str, sources: Sequence[Rewritten], bases: Sequence[int]
+) -> tuple[list[Clock], str, list[str]]:
+    if dialect == "composer":
+        return _by_clock_sync(members, sources)
+    if dialect == "horovod":
+        return _by_start_time(members, sources)
+    hosts = sorted({member.host for member in members})
+    if len(hosts) < 2:
+        return _none(members)
+    anchors: list[dict[Hashable, tuple[Int64, Int64]]] = [{} for _ in hosts]
+    for member, source, base in zip(members, sources, bases, strict=True):
+        own = anchors[hosts.index(member.host)]
+        for key, (begin, end) in source.anchors.items():
+            own.setdefault(key, (begin + base, end + base))
+    if dialect == "kineto":
+        anchors = _same_counts(anchors)
+    found = align(anchors)
+    owners = [next(m.owner for m in members if m.host == host) for host in hosts]
+    clocks = [found.clocks[hosts.index(member.host)] for member in members]
+    tied = any(clock.is_tied for clock in found.clocks[1:])
+    return clocks, "causality" if tied else "none", _warnings(found, owners)
+
+
+def _same_counts(hosts: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
+    """Leave out operations that some ranks recorded more often: which belong together is not known."""
+    counts: dict[Hashable, set[int]] = {}
+    for host in hosts:
+        for key, (begin, _) in host.items():
+            counts.setdefault(key, set()).add(len(begin))
+    return [{key: spans for key, spans in host.items() if len(counts[key]) == 1} for host in hosts]
+
+
+def _warnings(found: Alignment, owners: Sequence[Path]) -> list[str]:
+    warnings = [
+        f"{owner}: no operation in common with {owners[0]}: combined unaligned"
+        for owner, clock in zip(owners, found.clocks, strict=True)
+        if not clock.is_tied
+    ]
+    if found.contradicting:
+        names = ", ".join(str(owners[i]) for i in found.contradicting)
+        warnings.append(
+            f"{names}: no offsets of these clocks make every operation possible, by "
+            f"{found.contradiction_ns / 1e3:,.1f} us; the offsets are the best compromise"
+        )
+    return warnings
+
+
+def _by_clock_sync(
+    members: Sequence[Member], sources: Sequence[Rewritten]
+) -> tuple[list[Clock], str, list[str]]:
+    """Use Composer's own synchronisation: a rank's clock reading at one common instant.
+
+    The lowest rank's clock is the common one, as in Composer's merger.
+    """
+    ranks = [(source.processes[0].pid, i) for i, source in enumerate(sources) if source.processes]
+    first = sources[min(ranks, default=(0, 0))[1]]
+    clocks, warnings = [], []
+    for member, source in zip(members, sources, strict=True):
+        if first.sync_us is None or source.sync_us is None:
+            clocks.append(Clock())
+            warnings.append(f"{member.path}: no clock_sync_timestamp_us: combined unaligned")
+            continue
+        bound = 0 if source is first else (source.sync_bound_us or 0) + (first.sync_bound_us or 0)
+        clocks.append(
+            Clock(offset_ns=(first.sync_us - source.sync_us) * 1000, bound_ns=bound * 1000, anchors=1)
+        )
+    return clocks, "clock_sync_timestamp_us", warnings
+
+
+def _by_start_time(
+    members: Sequence[Member], sources: Sequence[Rewritten]
+) -> tuple[list[Clock], str, list[str]]:
+    """Use the epoch time of a Horovod timeline's start; hosts' clocks are taken to agree."""
+    warnings = [
+        f"{member.path}: no start_time_since_epoch_in_micros: combined unaligned"
+        for member, source in zip(members, sources, strict=True)
+        if source.start_ns is None and len(members) > 1
+    ]
+    return [Clock() for _ in members], "none" if warnings else "start_time_since_epoch_in_micros", warnings
+
+
+def renamed(members: Sequence[Member], ranks: Sequence[int | None]) -> list[Member]:
+    """Return the members with the ranks that their contents name."""
+    return [
+        member if rank is None else replace(member, rank=rank)
+        for member, rank in zip(members, ranks, strict=True)
+    ]

@@ -1,0 +1,458 @@
+"""One trace rewritten for a place among others: new pids, tids, names and ids, spilled in sorted runs.
+
+The events pass through in pieces; what stays in memory is the tables of processes and tracks, and the
+begins and ends of the operations by which clocks are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.anchors import AnchorFinder
+from analysis.runs import Run, RunWriter
+from analysis.select import CommFilter
+from formats.event import NO_ARGS, args_object
+from formats.reader import repairs
+from formats.times import NO_TIME, InexactError, text_to_ns, to_ns
+from formats.whole import ExactWholeEvent, OddEvent, WholeEvent, WholeReader, encode
+
+Int64 = NDArray[np.int64]
+
+_TRACK = attrgetter("pid", "tid")
+_NAMED_TRACK = attrgetter("name", "pid", "tid")
+_ENCODE = msgspec.json.Encoder().encode
+_TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table starts anew
+_FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
+_LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
+_ID_BITS = 40  # ids below 2^40 of the first 8,192 sources stay exact in JavaScript's numbers
+_OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
+_Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
+#: Metadata that is gathered, and written anew at the head of the combined file.
+_GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What distinguishes one source in the combined file; picklable.
+
+    `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
+    one pid `only_pid`, its rank.
+    """
+
+    path: Path
+    number: int
+    dialect: str
+    prefix: str  # of names: "wk0.rank1."
+    first_pid: int
+    n_pids: int
+    only_pid: int | None = None
+    names: tuple[str, ...] = ()  # --filter
+
+
+@dataclass(slots=True)
+class Process:
+    """One process of a source: its id in the combined file, and what its metadata said."""
+
+    pid: int
+    text: str  # its pid as the file has it
+    name: str | None = None
+    sort_index: float | None = None
+    taken: set[int] = field(default_factory=set)  # thread ids in use
+
+
+@dataclass(slots=True)
+class Track:
+    """One thread of a process, the same way."""
+
+    pid: int
+    tid: int
+    text: str | None  # its tid as the file has it, where that is not `tid` itself; "" where it has none
+    name: str | None = None
+    sort_index: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What became of one source; picklable."""
+
+    runs: Sequence[Run]
+    untimed: Sequence[bytes]  # events without a time, ready to be written
+    n_events: int
+    processes: Sequence[Process]
+    tracks: Sequence[Track]
+    header: dict[str, Any]
+    anchors: dict[Hashable, tuple[Int64, Int64]]
+    sync_us: int | None  # Composer's clock_sync_timestamp_us
+    sync_bound_us: int | None
+    start_ns: int | None  # Horovod's start_time_since_epoch_in_micros
+    front_tid: int | None  # Composer: the thread that is shown first
+    met: frozenset[str]  # names of --filter that occur
+    repairs: Sequence[str]
+
+
+def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None = None) -> Rewritten:
+    """Rewrite one source into sorted runs in the file `spill`.
+
+    Raises
+    ------
+    TraceError
+        The source is unreadable or no trace.
+    """
+    reader = WholeReader(place.path)
+    with RunWriter(spill) as runs:
+        work = _Rewriter(place, runs)
+        exact = False
+        consumed = 0
+        for events, piece in reader:
+            try:
+                work.add(events, exact=exact)
+            except InexactError:
+                exact = True
+                reader.use(ExactWholeEvent)
+                work.add(reader.decode_again(piece), exact=True)
+            if on_read is not None:
+                on_read(reader.stream.consumed - consumed)
+                consumed = reader.stream.consumed
+    return work.finish(runs, reader)
+
+
+class _Rewriter:
+    def __init__(self, place: Place, runs: RunWriter) -> None:
+        self._place = place
+        self._runs = runs
+        self._tables = _Tables(place)
+        self._anchors = AnchorFinder(place.dialect)
+        self._filter = CommFilter(place.dialect, place.names)
+        self._by_name = bool(place.prefix)
+        self._entries = _Entries(self._entry)
+        self._roles: Sequence[int] = ()
+        self._args: dict[bytes, msgspec.Raw] = {}
+        self._untimed: list[bytes] = []
+        self._n_events = 0
+        self._dropped = 0
+        self._sync: dict[str, int] = {}
+        self._start_ns: int | None = None
+        self._front_tid: int | None = None
+
+    def add(self, events: list[WholeEvent], *, exact: bool) -> None:
+        """Rewrite the events of one piece and hand them on.
+
+        Raises
+        ------
+        InexactError
+            Times need to be decoded as text; nothing was taken.
+        """
+        phases = [event.ph for event in events]
+        plain = set(phases) == {"X"}
+        ts, dur = _times(events, None if plain else phases, exact=exact)
+        if not plain or self._place.only_pid is not None or self._filter:
+            keep = self._sift(events, phases)
+            if len(keep) < len(events):
+                events = [events[i] for i in keep]
+                ts, dur = ts[keep], dur[keep]
+        if not events:
+            return
+        self._move(events)
+        self._anchors.add(events, self._roles, ts, dur)
+        self._make_unique(events)
+        texts = self._encode(events)
+        untimed = ts == NO_TIME
+        if untimed.any():
+            self._untimed += [texts[i] for i in np.flatnonzero(untimed).tolist()]
+            timed = np.flatnonzero(~untimed)
+            texts, ts, dur = [texts[i] for i in timed.tolist()], ts[timed], dur[timed]
+        self._n_events += len(events)
+        self._runs.add(texts, ts, dur)
+
+    def finish(self, runs: RunWriter, reader: WholeReader) -> Rewritten:
+        phrases = repairs([reader])
+        if self._dropped:
+            phrases.append(f"{self._dropped:,} event(s) without a pid or tid left out")
+        return Rewritten(
+            runs=runs.runs,
+            untimed=self._untimed,
+            n_events=self._n_events,
+            processes=list(self._tables.processes.values()),
+            tracks=list(self._tables.tracks.values()),
+            header=reader.header,
+            anchors=self._anchors.found(),
+            sync_us=self._sync.get("clock_sync_timestamp_us"),
+            sync_bound_us=self._sync.get("clock_sync_error_bound"),
+            start_ns=self._start_ns,
+            front_tid=self._front_tid,
+            met=self._filter.met,
+            repairs=phrases,
+        )
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    def _sift(self, events: list[WholeEvent], phases: Sequence[str | None]) -> list[int]:
+        """Gather the metadata; return which events go on."""
+        keep = []
+        is_composer = self._place.only_pid is not None
+        for i, (event, phase) in enumerate(zip(events, phases, strict=True)):
+            if phase == "M" and self._gather(event):
+                continue
+            if is_composer and not self._is_composers(event):
+                continue
+            if phase is not None and (not self._filter or self._filter.keeps(event)):
+                keep.append(i)
+        return keep
+
+    def _gather(self, event: WholeEvent) -> bool:
+        """Take note of a metadata event; True if it is to be written anew at the end."""
+        args = args_object(event.args)
+        if event.name not in _GATHERED:
+            if event.name in ("clock_sync_timestamp_us", "clock_sync_error_bound"):
+                self._sync.setdefault(str(event.name), _int(args.get("value")))
+            return False
+        if "start_time_since_epoch_in_micros" in args:
+            self._start_ns = _int(args["start_time_since_epoch_in_micros"]) * 1000
+            return True
+        self._filter.learn(event, args)
+        kind, what = str(event.name).split("_", 1)
+        process = self._tables.process(event.pid)
+        if kind == "thread" and self._is_left_out(event):
+            return True
+        it: Process | Track = process if kind == "process" else self._tables.track(event.pid, event.tid)
+        value = args.get(what)
+        if what == "name" and value is not None:
+            it.name = str(value)
+        elif what == "sort_index" and isinstance(value, (int, float)):
+            it.sort_index = value
+        return True
+
+    def _is_composers(self, event: WholeEvent) -> bool:
+        if event.pid is None or event.tid is None:
+            self._dropped += 1
+            return False
+        if self._is_left_out(event):
+            return False
+        if event.name == "MulBackward0":
+            self._front_tid = self._tables.track(event.pid, event.tid).tid
+        return True
+
+    def _is_left_out(self, event: WholeEvent) -> bool:
+        return self._place.only_pid is not None and "PyTorch Profiler" in str(event.tid)
+
+    # -- rewriting -----------------------------------------------------------------------------
+
+    def _move(self, events: list[WholeEvent]) -> None:
+        """Give the events their pid, tid and name; keep the role of each as an anchor."""
+        getter = _NAMED_TRACK if self._by_name else _TRACK
+        if len(self._entries) > _TABLE_LIMIT:
+            self._entries.clear()
+        entries = list(map(self._entries.__getitem__, map(getter, events)))
+        if not self._by_name:
+            for event, (_, pid, tid, _) in zip(events, entries, strict=True):
+                event.pid = pid
+                event.tid = tid
+            return
+        for event, (name, pid, tid, _) in zip(events, entries, strict=True):
+            event.name = name
+            event.pid = pid
+            event.tid = tid
+        self._roles = [entry[3] for entry in entries]
+
+    def _entry(self, key: tuple[Any, ...]) -> _Entry:
+        name, pid, tid = key if self._by_name else (None, *key)
+        track = self._tables.track(pid, tid)
+        role = self._anchors.role(name, tid) if self._by_name else 0
+        new = self._place.prefix + name if isinstance(name, str) else name
+        return new, track.pid, track.tid, role
+
+    def _make_unique(self, events: Sequence[WholeEvent]) -> None:
+        """Change the ids of flows and asynchronous events so that no other source has them."""
+        for event in events:
+            if event.id is not None and event.ph not in _OWN_SCOPE:
+                event.id = unique_id(event.id, self._place.number)
+        if any(isinstance(event, OddEvent) for event in events):
+            for event in events:
+                if isinstance(event, OddEvent):
+                    event.others = _unique_others(event, self._place.number)
+
+    def _encode(self, events: list[WholeEvent]) -> list[bytes]:
+        """Return the events as JSON, without their times."""
+        if self._by_name:
+            self._pack_args(events)
+        kinds = set(map(type, events))
+        if kinds == {WholeEvent} or kinds == {ExactWholeEvent}:
+            nothing: Any = NO_ARGS if kinds == {ExactWholeEvent} else None
+            for event in events:
+                event.ts = nothing
+            return list(map(_ENCODE, events))
+        return [_encode_untimed(event) for event in events]
+
+    def _pack_args(self, events: Sequence[WholeEvent]) -> None:
+        """Write recurring `args` without the white space between their members."""
+        known = self._args
+        for event in events:
+            text = bytes(event.args)
+            packed = known.get(text)
+            if packed is None:
+                packed = _packed(event.args)
+                if len(known) < _TABLE_LIMIT:
+                    known[text] = packed
+            event.args = packed
+
+
+class _Entries(dict[Any, _Entry]):
+    """(name, pid, tid) or (pid, tid) -> what they become."""
+
+    def __init__(self, make: Callable[[Any], _Entry]) -> None:
+        self._make = make
+
+    def __missing__(self, key: Any) -> _Entry:
+        entry = self[key] = self._make(key)
+        return entry
+
+
+class _Tables:
+    """Processes and tracks of one source, and the numbers they get."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.processes: dict[Any, Process] = {}
+        self.tracks: dict[Any, Track] = {}
+        self._invented = 0
+
+    def process(self, pid: Any) -> Process:
+        key = _number(pid)
+        if key not in self.processes:
+            self.processes[key] = Process(self._new_pid(), "" if pid is None else str(pid))
+        return self.processes[key]
+
+    def track(self, pid: Any, tid: Any) -> Track:
+        process = self.process(pid)
+        key = (_number(pid), _number(tid))
+        if key not in self.tracks:
+            number = self._new_tid(process, key[1])
+            text = None if number == key[1] else "" if tid is None else str(tid)
+            self.tracks[key] = Track(process.pid, number, text)
+        return self.tracks[key]
+
+    def _new_pid(self) -> int:
+        if self._place.only_pid is not None:
+            return self._place.only_pid
+        n = len(self.processes)
+        if n >= self._place.n_pids:
+            from errors import TraceError
+
+            raise TraceError(f"{self._place.path}: more than {n:,} processes, too many to combine")
+        return self._place.first_pid + n
+
+    def _new_tid(self, process: Process, tid: Any) -> int:
+        taken = process.taken
+        number = 0 if tid is None else tid
+        if not isinstance(number, int) or not 0 <= number < _LARGEST or number in taken:
+            self._invented += 1
+            number = _FIRST_INVENTED + self._invented
+            while number in taken:
+                number += 1
+        taken.add(number)
+        return int(number)
+
+
+def unique_id(value: Any, source: int) -> int | str:
+    """Return an id that no other source has: a number, or hexadecimal text as Perfetto reads it.
+
+    Small numbers stay exact in viewers (below 2^53); other texts are replaced by a 64-bit digest.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _ID_BITS:
+        if source < 1 << 13:
+            return value + (source << _ID_BITS)
+    elif isinstance(value, str):
+        number = _hexadecimal(value)
+        if number is not None and number < 1 << _ID_BITS and source < 1 << 23:
+            return hex(number + (source << _ID_BITS))
+    digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
+    return "0x" + digest.hexdigest()
+
+
+def _hexadecimal(text: str) -> int | None:
+    try:
+        number = int(text, 16)
+    except ValueError:
+        return None
+    return number if number >= 0 and "_" not in text else None
+
+
+def _unique_others(event: OddEvent, source: int) -> dict[str, Any]:
+    """Return the rarer members with their ids changed: `bind_id`, `id2.global`, stack frames."""
+    others = dict(event.others)
+    if "bind_id" in others:
+        others["bind_id"] = unique_id(msgspec.json.decode(others["bind_id"]), source)
+    if "id2" in others:
+        ids = msgspec.json.decode(others["id2"])
+        if isinstance(ids, dict) and "global" in ids and event.ph not in _OWN_SCOPE:
+            others["id2"] = {**ids, "global": unique_id(ids["global"], source)}
+    for key in ("sf", "esf"):
+        if key in others:
+            others[key] = frame_id(msgspec.json.decode(others[key]), source)
+    return others
+
+
+def frame_id(frame: Any, source: int) -> str:
+    """Return the key of a stack frame in the combined file."""
+    return f"{source}.{frame}"
+
+
+def _times(
+    events: Sequence[WholeEvent], phases: Sequence[str | None] | None, *, exact: bool
+) -> tuple[Int64, Int64]:
+    """Return starts and durations in nanoseconds; `NO_TIME` and -1 where there are none.
+
+    `phases` is None where all events are slices.
+    """
+    ts: list[Any] = [event.ts for event in events]
+    dur: list[Any] = [event.dur for event in events]
+    if exact:
+        starts, durations = text_to_ns(list(map(_text, ts))), text_to_ns(list(map(_text, dur)))
+    else:
+        plain = set(map(type, dur)) <= {int, float}
+        starts = to_ns(ts)
+        durations = to_ns(dur if plain else [d if isinstance(d, (int, float)) else -1 for d in dur])
+    is_slice = True if phases is None else np.array([phase == "X" for phase in phases], np.bool_)
+    return starts, np.where(is_slice & (durations != NO_TIME), durations, -1)
+
+
+def _text(value: Any) -> Any:
+    """Return the text of a time: as it is, or of the number that it was decoded to."""
+    return value if isinstance(value, msgspec.Raw) else b"" if value is None else str(value).encode()
+
+
+def _encode_untimed(event: WholeEvent) -> bytes:
+    event.ts = NO_ARGS if isinstance(event, ExactWholeEvent) else None  # type: ignore[assignment]
+    return encode(event)
+
+
+def _packed(args: msgspec.Raw) -> msgspec.Raw:
+    text = bytes(args)
+    if b"\n" not in text:
+        return args.copy()
+    try:
+        return msgspec.Raw(msgspec.json.format(text, indent=-1))
+    except msgspec.DecodeError:
+        return args.copy()
+
+
+def _number(value: Any) -> Any:
+    """Return numeric text as the number it is, so that 7 and "7" are one process or track."""
+    if isinstance(value, str) and value.isdecimal() and value.isascii():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _int(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) else 0
