@@ -56,7 +56,8 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
         start_list, waiting_list = start.tolist(), plan.n_inputs().tolist()
-        done = _loop(*(column.tolist() for column in columns), waiting=waiting_list, start=start_list)
+        lists: list[Any] = [column.tolist() for column in columns] + [waiting_list, start_list]
+        done = _loop(*lists)
         start, waiting = np.array(start_list, np.int64), np.array(waiting_list, np.int64)
     if done < len(plan):
         raise DagError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
