@@ -13,14 +13,11 @@ from result import Result
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print the document, with what was repaired under ``repairs``; NaN and infinity become null."""
-    import msgspec
-
     document = {**result.document, "repairs": list(result.repairs)}
-    stream.write(msgspec.json.format(encode(document), indent=2).decode())
-    stream.write("\n")
+    stream.write(encode(document, indent=2).decode() + "\n")
 
 
-def encode(document: Mapping[str, Any]) -> bytes:
+def encode(document: Mapping[str, Any], indent: int = 0) -> bytes:
     """Return `document` as JSON in UTF-8; numpy's scalars and arrays, and paths, are understood.
 
     The fast encoder refuses lone surrogates, integers over 64 bits and some keys; the standard
@@ -29,9 +26,10 @@ def encode(document: Mapping[str, Any]) -> bytes:
     import msgspec
 
     try:
-        return msgspec.json.encode(document, enc_hook=_plain)
+        encoded = msgspec.json.encode(document, enc_hook=_plain)
+        return msgspec.json.format(encoded, indent=indent) if indent else encoded
     except (ValueError, OverflowError, TypeError):
-        return json.dumps(_all_plain(document), allow_nan=False).encode()
+        return json.dumps(_all_plain(document), indent=indent or None, allow_nan=False).encode()
 
 
 def _plain(value: Any) -> Any:

@@ -49,7 +49,7 @@ def write(result: Result, path: Path) -> None:
                 cells_cut += _write_sheet(workbook.add_worksheet(name), formats, table, rows)
         stream.write(packed.getbuffer())
     if cells_cut:
-        logging.warning("%s: %d texts were cut to %d characters", path, cells_cut, _CELL_CHARACTERS)
+        logging.warning("%s: texts cut to %d characters: %d", path, _CELL_CHARACTERS, cells_cut)
 
 
 def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:

@@ -5,15 +5,32 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
 
 import analyze
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = REPO.parent / "shared" / "data"
+
+_CHROMIUM_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-unsafe-swiftshader",  # WebGL without a graphics card, for the 3-D charts
+    "--use-angle=swiftshader",
+    "--window-size=1280,900",
+)
 
 
 def run_cli(*args: object) -> tuple[int, str, str]:
@@ -51,6 +68,32 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"no recorded traces at {SHARED}")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[webdriver.Chrome]:
+    """A headless Chromium; the test is skipped where there is none."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium with chromedriver here")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in _CHROMIUM_FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    yield started
+    started.quit()
+
+
+def open_page(browser: webdriver.Chrome, path: Path) -> list[str]:
+    """Load a page that the HTML face wrote; return the browser's errors once it is built."""
+    browser.get_log("browser")  # type: ignore[no-untyped-call]  # what earlier pages said
+    browser.get(path.resolve().as_uri())
+    wait = WebDriverWait(browser, 30)
+    wait.until(lambda page: page.execute_script("return document.documentElement.dataset.ready"))
+    entries = browser.get_log("browser")  # type: ignore[no-untyped-call]
+    return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
 
 
 @pytest.fixture

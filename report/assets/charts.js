@@ -157,7 +157,7 @@ function grid3d(chart, place, colourOf) {
     zaxis: { ...axis, title: { text: escaped(chart.z_label) }, rangemode: "tozero" },
     aspectmode: "manual",
     aspectratio: { x: 1, y: 1.6, z: 0.8 },
-    camera: { eye: narrow ? { x: 2.3, y: -2.3, z: 1.5 } : { x: 1.5, y: -1.5, z: 0.9 }, center: { x: 0, y: 0, z: -0.12 } },
+    camera: { eye: narrow ? { x: 2.3, y: -2.3, z: 1.5 } : { x: 1.6, y: -1.6, z: 0.95 }, center: { x: 0, y: 0, z: -0.12 } },
   };
   return { traces, layout: layoutFor(place, { scene, margin: { l: 0, r: 0, t: 30, b: 0 }, legend: { x: 0, y: 1, bgcolor: "rgba(0,0,0,0)" } }) };
 }

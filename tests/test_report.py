@@ -1,0 +1,177 @@
+"""The faces for scripts, and what all faces share: warnings, files, errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import math
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import REPO
+from hypothesis import given
+from hypothesis import strategies as st
+
+import report
+import report.csv
+import report.json
+from errors import AnalyzeError, OutputError, UsageError
+from result import Bars, Column, Result, Table
+
+TABLE = Table(
+    "operations",
+    "Operations",
+    (Column("name", "Name"), Column("avg_ms", "Average (ms)", "float"), Column("ok", "OK", "bool")),
+    [('a "quoted", name', 1.23456789, True), ("=1+1", None, None), ("x", math.nan, False)],
+)
+
+
+def arguments(**given: Any) -> Namespace:
+    defaults = {"format": "table", "pretty": False, "xlsx": None, "html": None, "path": []}
+    return Namespace(**{**defaults, **given})
+
+
+def json_of(document: dict[str, Any], repairs: tuple[str, ...] = ()) -> Any:
+    stream = io.StringIO()
+    report.json.write(Result("o", "T", document, repairs=repairs), stream, arguments())
+    return json.loads(stream.getvalue())
+
+
+def csv_of(result: Result) -> str:
+    stream = io.StringIO()
+    report.csv.write(result, stream, arguments())
+    return stream.getvalue()
+
+
+def test_json_carries_the_repairs() -> None:
+    assert json_of({"option": "o"}, ("a.json: cut off",)) == {"option": "o", "repairs": ["a.json: cut off"]}
+
+
+def test_json_has_null_for_what_is_no_number() -> None:
+    assert json_of({"a": math.nan, "b": [math.inf]}) == {"a": None, "b": [None], "repairs": []}
+
+
+def test_json_understands_numpy_and_paths() -> None:
+    document = {"i": np.int64(3), "f": np.float64(0.5), "a": np.array([1, 2]), "p": Path("x/y")}
+    assert json_of(document) == {"i": 3, "f": 0.5, "a": [1, 2], "p": "x/y", "repairs": []}
+
+
+def test_json_survives_a_lone_surrogate_and_a_huge_integer() -> None:
+    document = {"name": "\ud800", "n": 2**70, "nan": math.nan, "np": np.float64(math.inf)}
+    assert json_of(document) == {"name": "\ud800", "n": 2**70, "nan": None, "np": None, "repairs": []}
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), json_values))
+def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
+    assert json.loads(report.json.encode(document)) == document
+
+
+def test_csv_is_the_first_table_with_its_keys() -> None:
+    lines = csv_of(Result("o", "T", {}, (TABLE, TABLE))).splitlines()
+    assert lines == ["name,avg_ms,ok", '"a ""quoted"", name",1.23456789,true', "=1+1,,", "x,,false"]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\0", codec="utf-8")), min_size=1))
+def test_csv_reads_back_as_it_was(names: list[str]) -> None:
+    table = Table("t", "T", (Column("name", "Name"), Column("n", "N", "int")), [(name, 1) for name in names])
+    rows = list(csv.reader(io.StringIO(csv_of(Result("o", "T", {}, (table,))), newline="")))
+    assert [row[0] for row in rows[1:]] == names
+
+
+def test_csv_of_a_result_without_a_table_is_refused() -> None:
+    with pytest.raises(AnalyzeError, match="has no table"):
+        csv_of(Result("o", "T", {}))
+
+
+def test_each_repair_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    report.show(Result("o", "T", {}, repairs=("a.json: cut\noff", "b.json: empty")), arguments())
+    assert [record.getMessage() for record in caplog.records] == ["a.json: cut off", "b.json: empty"]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_a_flag_without_a_file_takes_the_default_of_the_option(tmp_path: Path) -> None:
+    result = Result(
+        "o", "T", {}, (TABLE,), xlsx_default=tmp_path / "a.xlsx", html_default=tmp_path / "a.html"
+    )
+    report.show(result, arguments(xlsx=True, html=True))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.xlsx"]
+
+
+def test_without_a_default_it_is_the_name_of_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    report.show(Result("compare", "T", {}, (TABLE,)), arguments(xlsx=True))
+    assert (tmp_path / "compare.xlsx").exists()
+
+
+def test_a_file_that_cannot_be_written_does_not_cost_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nowhere" / "a.xlsx"
+    with pytest.raises(OutputError, match=r"nowhere/a\.xlsx: cannot be written: No such file or directory"):
+        report.show(Result("o", "The title", {}, (TABLE,)), arguments(xlsx=str(path)))
+    assert "The title" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("face", ["xlsx", "html"])
+def test_a_full_disk_is_one_clear_error(face: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with pytest.raises(OutputError, match="/dev/full: cannot be written: No space left on device"):
+        report.show(Result("o", "T", {}, (TABLE,)), arguments(**{face: "/dev/full"}))
+
+
+def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text("[]")
+    with pytest.raises(UsageError, match="is one of the inputs"):
+        report.show(Result("o", "T", {}, (TABLE,)), arguments(html=str(trace), path=[trace]))
+    assert trace.read_text() == "[]"
+
+
+@pytest.mark.parametrize(("suffix", "starts"), [(".png", b"\x89PNG"), (".html", b"<!doctype html>")])
+def test_a_picture_is_drawn_by_its_suffix(suffix: str, starts: bytes, tmp_path: Path) -> None:
+    bars = Bars("B", "rank", "ms", ["0"], {"FW": [1.0]})
+    path = tmp_path / f"a{suffix}"
+    report.show(Result("o", "T", {}, charts=(bars,), picture=path), arguments())
+    assert path.read_bytes().startswith(starts)
+
+
+_SHOW = (
+    "import sys; sys.path.insert(0, {repo!r}); import report, errors\n"
+    "from argparse import Namespace; from result import *\n"
+    "t = Table('t', 'T', (Column('n', 'N', 'int'),), [(i,) for i in range(100000)])\n"
+    "try: report.show(Result('o', 'T', {{}}, (t,)), Namespace(format={face!r}, pretty=False, path=[]))\n"
+    "except errors.AnalyzeError as error: sys.exit(str(error))\n"
+    "except BrokenPipeError: sys.exit('broken pipe')\n"
+)
+
+
+@pytest.mark.parametrize("face", ["table", "csv"])
+def test_a_full_device_as_standard_output_is_one_line(face: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    program = _SHOW.format(repo=str(REPO), face=face)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == "standard output: cannot be written: No space left on device\n"
+
+
+def test_every_face_of_the_registry_exists() -> None:
+    for module in {*report.FORMATS.values(), *report.FILES.values(), *report.PICTURES.values()}:
+        assert (REPO / (module.replace(".", "/") + ".py")).is_file()

@@ -1,0 +1,131 @@
+"""The face for people: text that fits the terminal."""
+
+from __future__ import annotations
+
+import io
+from argparse import Namespace
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from report import tables, text
+from result import Column, Result, Table
+
+NAME = Column("name", "Name")
+COUNT = Column("count", "Count", "int")
+TOTAL = Column("total_ms", "Total (ms)", "float")
+SHARE = Column("share", "Share", "percent", digits=1)
+SPREAD = Column("var_ms2", "Variance (ms²)", "float", minor=True)
+
+LONG = "rank0.Comm.byteps_push_pull.resnet50/stage1/layer17.gradient.PUSH.26148864"
+OPERATIONS = Table(
+    "operations",
+    "Operations",
+    (NAME, COUNT, TOTAL, SHARE, SPREAD),
+    [
+        (LONG, 20, 1234.5678, 0.098, 0.25),
+        ("rank0.FW.conv0", 123456, 2.5, None, float("nan")),
+        ("变换", 1, -0.0001, 0.5, 3.0),
+    ],
+    note="Averages over 20 steps.",
+)
+CATEGORIES = Table("categories", "Categories", (Column("cat", "Category"), COUNT), [("PUSH", 20)])
+RESULT = Result(
+    "statistic",
+    "Statistics of one run",
+    {},
+    (OPERATIONS, CATEGORIES),
+    figures=(("Iteration time", "123.4 ms"), ("Ranks", "2")),
+    commentary=("step 3: 120.1 ms",),
+    notes=("Written to combined.json.",),
+)
+
+
+def shown(result: Result, *, pretty: bool = False) -> str:
+    stream = io.StringIO()
+    text.write(result, stream, Namespace(pretty=pretty))
+    return stream.getvalue()
+
+
+def table_of(*columns: Column, rows: list[tuple[object, ...]]) -> Result:
+    return Result("o", "", {}, (Table("t", "T", columns, rows),))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_a_result_at_the_width_of_a_terminal(
+    columns: str, golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    golden(f"report_{columns}.txt", shown(RESULT))
+
+
+def test_a_pipe_gets_every_name_in_full(golden: Callable[[str, str], None]) -> None:
+    golden("report_pipe.txt", shown(RESULT))
+
+
+def test_pretty_leaves_out_the_title_and_the_commentary() -> None:
+    lines = shown(RESULT, pretty=True).splitlines()
+    assert lines[0] == "Iteration time  123.4 ms"
+    assert "step 3: 120.1 ms" not in lines
+    assert lines[-1] == "Written to combined.json."
+
+
+@pytest.mark.parametrize("columns", range(24, 140, 7))
+def test_no_line_of_a_table_is_wider_than_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = shown(Result("o", "", {}, (OPERATIONS,))).splitlines()
+    assert max(map(tables.display_width, lines)) <= columns
+
+
+def test_numbers_line_up_at_the_decimal_point() -> None:
+    lines = shown(table_of(TOTAL, rows=[(1.0,), (1000.25,)])).splitlines()
+    assert lines == ["Total (ms)", "──────────", "     1.000", " 1,000.250"]
+
+
+def test_a_minor_column_is_left_out_first_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    first = Column("a_ms", "First", "float", minor=True)
+    lines = shown(table_of(NAME, first, TOTAL, rows=[("conv_of_the_third", 1.0, 2.0)])).splitlines()
+    assert lines[-2:] == ["Left out for want of", "width: First."]
+    assert lines[-3].endswith("2.000")
+
+
+def test_a_detail_table_is_not_printed() -> None:
+    detail = Table("samples", "Samples", (NAME,), [("x",)], detail=True)
+    assert "Samples" not in shown(Result("o", "", {}, (CATEGORIES, detail)))
+
+
+def test_an_empty_table_says_so() -> None:
+    assert shown(table_of(NAME, rows=[])) == "T\n  nothing\n"
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    assert "\\x1b[2J\\n" in shown(table_of(NAME, rows=[("\x1b[2J\n",)]))
+
+
+def test_a_long_name_loses_its_middle() -> None:
+    assert tables.shorten("abcdefghij", 7) == "abc…hij"
+
+
+def test_a_wide_character_takes_two_columns() -> None:
+    assert tables.display_width("变a") == 3
+
+
+@given(st.text(), st.integers(1, 40))
+def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int) -> None:
+    name = tables.printable(name)
+    short = tables.shorten(name, width)
+    assert tables.display_width(short) <= width
+    assert short == name or tables.display_width(name) > width
+
+
+@given(st.text())
+def test_what_is_printed_is_printable(name: str) -> None:
+    assert tables.printable(name).isprintable()
