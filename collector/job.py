@@ -48,7 +48,7 @@ def collect_gpus(
     targets = [into / f"{i}.json" if into is not None else None for i in range(len(gpus))]
     work = [(gpu, frozenset(parts), target) for gpu, target in zip(gpus, targets, strict=True)]
     with bars.bar(total=len(gpus), unit="GPUs", what="collect", enabled=progress) as bar:
-        if jobs == 1 or len(gpus) == 1:
+        if jobs == 1 or len(gpus) < 2:
             return [_reported(item, bar.update) for item in work]
         with ProcessPoolExecutor(min(jobs, len(gpus))) as pool:
             futures = [pool.submit(_reported, item) for item in work]
