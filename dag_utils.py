@@ -20,14 +20,15 @@ from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
 from dag.load import INPUT_ARGS, LoadedGpus, gpu_of_trace, load_gpus
 from dag.longest import CriticalPath, critical_path
-from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag
+from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag, subgraph, without_others
+from dag.order import components, depths
 from dag.recording import Recording, record
 
 __all__ = [
-    "COUPLING", "INPUT_ARGS", "MEETING", "MISSING", "CriticalPath", "Dag", "Gml", "Gpu", "Kind", "LoadedGpus",
-    "Recording", "critical_path", "dag_from_gml", "dag_from_inputs", "dag_to_gml", "format_gml",
-    "gpu_of_trace", "load_gpus", "merge", "new_dag", "parse_gml", "read_dag", "read_gml", "record", "write_dag",
-    "write_gml",
+    "COUPLING", "INPUT_ARGS", "MEETING", "MISSING", "CriticalPath", "Dag", "Gml", "Gpu", "Kind",
+    "LoadedGpus", "Recording", "components", "critical_path", "dag_from_gml", "dag_from_inputs",
+    "dag_to_gml", "depths", "format_gml", "gpu_of_trace", "load_gpus", "merge", "new_dag", "parse_gml",
+    "read_dag", "read_gml", "record", "subgraph", "without_others", "write_dag", "write_gml",
 ]  # fmt: skip
 
 

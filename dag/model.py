@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dag.order import Int32, topological_order
 from errors import DagError
+from opname import OpName
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -188,6 +189,52 @@ def new_dag(
         step_start_ns=np.empty((0, n), np.int64),
         step_dur_ns=np.empty((0, n), np.int64),
     )
+
+
+def subgraph(dag: Dag, keep: NDArray[np.bool_]) -> Dag:
+    """Return `dag` with only the nodes of the mask `keep` (n,) and the edges between them."""
+    new = np.cumsum(keep, dtype=np.int32) - 1
+    inside = keep[dag.src] & keep[dag.dst]
+    onward = keep[dag.next_src] & keep[dag.next_dst]
+    kept = np.flatnonzero(keep).tolist()
+    numbers = {old: i for i, old in enumerate(kept)}
+    return replace(
+        dag,
+        names=[dag.names[i] for i in kept],
+        cats=[dag.cats[i] for i in kept],
+        dur_ns=dag.dur_ns[keep],
+        wait_ns=dag.wait_ns[keep],
+        device=dag.device[keep],
+        src=new[dag.src[inside]],
+        dst=new[dag.dst[inside]],
+        kind=dag.kind[inside],
+        next_src=new[dag.next_src[onward]],
+        next_dst=new[dag.next_dst[onward]],
+        step_start_ns=dag.step_start_ns[:, keep],
+        step_dur_ns=dag.step_dur_ns[:, keep],
+        attrs={
+            key: {numbers[i]: value for i, value in values.items() if i in numbers}
+            for key, values in dag.attrs.items()
+        },
+        unrecorded=[numbers[i] for i in dag.unrecorded if i in numbers],
+    )
+
+
+def without_others(dag: Dag, wanted: Sequence[str]) -> Dag:
+    """Return `dag` with only the communications named in `wanted` (with or without rank), and all else.
+
+    Raises
+    ------
+    DagError
+        A name is no communication of the graph.
+    """
+    names = [OpName.parse(name) for name in dag.names]
+    mains = [{str(op.main), str(op.main.bare())} if op.is_comm else set() for op in names]
+    for name in wanted:
+        if not any(name in main for main in mains):
+            raise DagError(f"--filter {name}: no such communication operation in the graph")
+    keep = [not main or not main.isdisjoint(wanted) for main in mains]
+    return subgraph(dag, np.array(keep, np.bool_))
 
 
 def waiting_ns(dag: Dag, start_ns: Int64, dur_ns: Int64) -> Int64:

@@ -1,20 +1,109 @@
-"""`--option graph`: not built yet."""
+"""`--option graph`: a picture of what waits for what, and its size, depth and categories."""
 
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from errors import AnalyzeError
-from result import Result
+from errors import UsageError
+from result import Column, Network, Result, Table
 
-HELP = "not built yet"
-EXAMPLE = "analyze.py --option graph --path TRACE"
+if TYPE_CHECKING:
+    from analysis.layout import Drawn
+    from dag_utils import CriticalPath, Dag
+
+HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
+EXAMPLE = "analyze.py --option graph --path traces/0/dag.gml --output dag.html"
+
+_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".graphml", ".html")
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """No flags yet."""
+    """No flags of its own: `--output` names the picture, `--del_queue` and `--step` choose what is drawn."""
 
 
 def run(args: Namespace) -> Result:
-    """Say that the option is not there yet."""
-    raise AnalyzeError("--option graph is not built yet")
+    """Build the graph, lay it out and say how large it is."""
+    from analysis.layout import draw
+    from dag_utils import critical_path
+    from options.dags import load_dags
+
+    output = _output(args)
+    loaded = load_dags(args)
+    dag = loaded.whole()
+    path = critical_path(dag)
+    return _result(args, dag, path, draw(dag, path), output, loaded.repairs)
+
+
+def _output(args: Namespace) -> Path:
+    path: Path = args.output or _default(args.path[0])
+    if path.suffix.lower() not in _SUFFIXES:
+        raise UsageError(f"--output {path}: a graph ends in {' '.join(_SUFFIXES)}")
+    return path
+
+
+def _default(path: Path) -> Path:
+    """Return the graph's name with ``.svg``, beside it."""
+    if path.is_dir():
+        gmls = sorted(path.glob("*.gml"))
+        return gmls[0].with_suffix(".svg") if gmls else path / "dag.svg"
+    name = path.name[:-3] if path.suffix == ".gz" else path.name
+    return path.with_name(name).with_suffix(".svg")
+
+
+def _result(
+    args: Namespace, dag: Dag, path: CriticalPath, drawn: Drawn, output: Path, repairs: list[str]
+) -> Result:
+    from dag_utils import MEETING, components, depths
+
+    real = [cat != MEETING for cat in dag.cats]
+    by_cat = Counter(cat or "other" for cat, is_real in zip(dag.cats, real, strict=True) if is_real)
+    document: dict[str, Any] = {
+        "option": "graph",
+        "nodes": len(dag),
+        "edges": dag.n_edges + len(dag.next_src),
+        "components": components(len(dag), dag.src, dag.dst),
+        "depth": max(depths(len(dag), dag.order(), dag.src, dag.dst), default=0),
+        "by_cat": dict(by_cat),
+        "output": str(output),
+    }
+    columns = (Column("cat", "Category"), Column("count", "Operations", "int"))
+    rows = sorted(by_cat.items(), key=lambda item: item[1], reverse=True) if args.sort else by_cat.items()
+    table = Table("by_cat", "Operations by category", columns, list(rows)[: args.head])
+    title = f"{args.path[0]}: {len(dag):,} operations"
+    figures = [(key, f"{document[key]:,}") for key in ("nodes", "edges", "components", "depth")]
+    if path.length_ns:
+        figures.append(("critical path", f"{path.length_ns / 1e6:.3f} ms"))
+    return Result(
+        "graph",
+        f"Graph of {', '.join(map(str, args.path))}",
+        document,
+        tables=(table,),
+        charts=(network(drawn, title, timed=bool(dag.dur_ns.any())),),
+        figures=figures,
+        notes=[*dag.notes, *([drawn.note] if drawn.note else []), f"drawn in {output}"],
+        repairs=repairs,
+        picture=output,
+    )
+
+
+def network(drawn: Drawn, title: str, *, timed: bool) -> Network:
+    """Return the drawn graph for the faces; without durations there is no slack to show either."""
+    nodes = []
+    for i, label in enumerate(drawn.labels):
+        node: dict[str, Any] = {
+            "label": label,
+            "cat": drawn.cats[i],
+            "x": drawn.x[i],
+            "y": drawn.y[i],
+            "dur_ms": drawn.dur_ns[i] / 1e6 if timed else None,
+            "critical": drawn.critical[i],
+        }
+        if timed:
+            node["slack_ms"] = drawn.slack_ns[i] / 1e6
+        if drawn.members[i] > 1:
+            node["operations"] = drawn.members[i]
+        nodes.append(node)
+    return Network(title, nodes, drawn.edges, drawn.note)

@@ -24,7 +24,8 @@ FORMATS = {"table": "report.text", "json": "report.json", "csv": "report.csv"}
 #: Flags that name a file and the modules that write it.
 FILES = {"xlsx": "report.xlsx", "html": "report.html"}
 #: Suffixes of `Result.picture` and the modules that draw it.
-PICTURES = {".html": "report.html", ".png": "report.plot", ".svg": "report.plot", ".pdf": "report.plot"}
+PICTURES = {".html": "report.html", ".png": "report.plot", ".svg": "report.plot", ".pdf": "report.plot",
+            ".dot": "report.draw", ".graphml": "report.draw"}  # fmt: skip
 
 
 def show(result: Result, args: Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,13 @@ _UNIT = (1.75, 0.42)  # inches of one layer and one row
 _BOX = (0.86, 0.74)  # of a unit
 _MARGIN = 0.3  # inches
 _HEAD = 0.75  # inches for title and legend
-_MOST_INCHES = 400  # of either side; beyond, everything shrinks
-_MOST_PIXELS = 14_000
+_MOST_INCHES = 90  # of either side, and
+_MOST_SQUARE_INCHES = 2600  # of both: what a bitmap of 150 dots an inch can hold; beyond, everything shrinks
 _LABEL = 27  # characters that fit a box
 _CRITICAL = "#c8102e"
 _EDGE = "#8a94a3"
 _LONG = 1.5  # layers or bands: longer edges are drawn faintly
+_ILLEGAL_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TWO_LINES = 2_500  # from this many nodes on, names go without durations
 
 
@@ -65,7 +67,10 @@ def dot(chart: Network) -> str:
 def graphml(chart: Network) -> str:
     """Return the graph as GraphML; every figure of a node is an attribute."""
     keys = list(dict.fromkeys(key for node in chart.nodes for key in node))
-    head = ['<?xml version="1.0" encoding="UTF-8"?>', '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">']
+    head = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+    ]
     for i, key in enumerate(keys):
         kind = _xml_type([node[key] for node in chart.nodes if key in node])
         head.append(f'  <key id="d{i}" for="node" attr.name={_attr(key)} attr.type="{kind}"/>')
@@ -73,7 +78,9 @@ def graphml(chart: Network) -> str:
     body = ['  <graph edgedefault="directed">']
     for n, node in enumerate(chart.nodes):
         data = "".join(
-            f'<data key="d{i}">{_xml(node[key])}</data>' for i, key in enumerate(keys) if node.get(key) is not None
+            f'<data key="d{i}">{_xml(node[key])}</data>'
+            for i, key in enumerate(keys)
+            if node.get(key) is not None
         )
         body.append(f'    <node id="n{n}">{data}</node>')
     for a, b, kind in chart.edges:
@@ -91,11 +98,10 @@ def draw(chart: Network, figure: Figure) -> None:
     top, bottom = min(ys, default=0) - 0.8, max(ys, default=0) + 0.8
     width = (right - left) * _UNIT[0] + 2 * _MARGIN
     height = (bottom - top) * _UNIT[1] + 2 * _MARGIN + _HEAD
-    scale = min(1.0, _MOST_INCHES / max(width, height))
+    scale = min(1.0, _MOST_INCHES / max(width, height), math.sqrt(_MOST_SQUARE_INCHES / (width * height)))
     width, height = max(width * scale, 6.0), max(height * scale, 2.0)
     figure.set_layout_engine("none")
     figure.set_size_inches(width, height)
-    figure.set_dpi(min(150.0, _MOST_PIXELS / max(width, height)))
     axes = figure.add_axes((0, 0, 1, 1 - _HEAD / height))
     axes.set(xlim=(left, right), ylim=(bottom, top))
     axes.axis("off")
@@ -118,7 +124,7 @@ def _draw_edges(axes: Axes, chart: Network) -> None:
         look = kind if kind in ("critical", "next") else _look(start, end)
         paths.setdefault(look, []).append(_curve(start, end))
         heads.setdefault(look, []).append(end)
-    styles = {
+    styles: dict[str, dict[str, Any]] = {
         "next": {"colors": _EDGE, "alpha": 0.5, "lw": 0.8, "ls": "--"},
         "long": {"colors": _EDGE, "alpha": 0.22, "lw": 0.6, "ls": "-"},
         "short": {"colors": _EDGE, "alpha": 0.9, "lw": 0.8, "ls": "-"},
@@ -153,7 +159,14 @@ def _curve(start: tuple[float, float], end: tuple[float, float]) -> Any:
         points = [(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)]
         return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
     between = y1 - 0.75 if y1 > y0 else y1 + 0.75  # back to the left, in the gap between two bands
-    points = [(x0, y0), (x0 + 0.12, y0), (x0 + 0.12, between), (x1 - 0.12, between), (x1 - 0.12, y1), (x1, y1)]
+    points = [
+        (x0, y0),
+        (x0 + 0.12, y0),
+        (x0 + 0.12, between),
+        (x1 - 0.12, between),
+        (x1 - 0.12, y1),
+        (x1, y1),
+    ]
     return Curve(points, [Curve.MOVETO] + [Curve.LINETO] * 5)
 
 
@@ -206,10 +219,9 @@ def _draw_legend(figure: Figure, chart: Network, colour: Mapping[str, str], heig
         figure.text(_MARGIN / 2 / figure.get_figwidth(), 1 - 0.62 / height, printable(chart.note), fontsize=8,
                     va="center")  # fmt: skip
     if handles:
-        figure.legend(
-            handles=handles, loc="upper left", ncols=max(1, min(len(handles), int(figure.get_figwidth() / 1.5))),
-            bbox_to_anchor=(0, 1 - 0.3 / height), frameon=False, fontsize=8,
-        )  # fmt: skip
+        columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.5)))
+        figure.legend(handles=handles, loc="upper left", ncols=columns, bbox_to_anchor=(0, 1 - 0.3 / height),
+                      frameon=False, fontsize=8)  # fmt: skip
 
 
 def _pale(colour: str) -> str:
@@ -236,8 +248,7 @@ def _xml(value: Any) -> str:
 
 def _legal(text: str) -> str:
     """Return `text` without the characters that XML cannot hold."""
-    return "".join(c if c in "\t\n\r" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff")
-                   else "\ufffd" for c in text)  # fmt: skip
+    return _ILLEGAL_XML.sub("\ufffd", text)
 
 
 def _xml_type(values: Sequence[Any]) -> str:

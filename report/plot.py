@@ -14,7 +14,7 @@ from errors import OutputError, UsageError
 from files import open_output
 from report import colours
 from report.tables import printable, shorten
-from result import Bars, Bars3D, Chart, Lines, Result, Timeline
+from result import Bars, Bars3D, Chart, Lines, Network, Result, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,6 +75,13 @@ def write_still(chart: Chart, path: Path) -> None:
 def _draw(chart: object, figure: Figure) -> None:
     """Draw one kind of chart; a registration below for each."""
     raise UsageError(f"a {type(chart).__name__.lower()} has no still picture; use .html")
+
+
+@_draw.register(Network)
+def _network(chart: Network, figure: Figure) -> None:
+    from report import draw
+
+    draw.draw(chart, figure)
 
 
 @_draw.register(Bars)

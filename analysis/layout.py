@@ -1,0 +1,217 @@
+"""Where to draw the nodes of a dependency graph: in layers, the critical path in a straight line.
+
+A layer is a column, time runs to the right; a graph of many layers is folded like lines of text into
+bands, so that a long chain still fills a page. In every layer the node of the longest path has the first
+row; any other takes the row of what it waits for where that is free, so that chains run straight.
+Graphs too large to draw are condensed first: operations whose names begin alike become one node.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dag_utils import CriticalPath, Dag, Kind, depths
+
+Int64 = NDArray[np.int64]
+
+#: A picture with more nodes than this is condensed.
+MOST_NODES = 20_000
+#: What a condensed graph aims at, at most.
+_CONDENSED = 2_000
+#: Width and height of a node's place: what makes a page of bands look well filled.
+_PLACE = (190, 34)
+_ASPECT = 1.6
+_PART = re.compile(r"[._/:-]+|(?<=\D)(?=\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A graph ready to draw.
+
+    Attributes
+    ----------
+    labels, cats, dur_ns, critical : (n,) of what is drawn; a condensed node has the sum of its members
+    members : (n,) how many operations a node stands for
+    x, y : (n,) layer and row
+    edges : (source, target, kind), the steps of the critical path as kind ``critical``
+    note : what was condensed, or ""
+    """
+
+    labels: Sequence[str]
+    cats: Sequence[str]
+    dur_ns: Sequence[int]
+    slack_ns: Sequence[int]
+    critical: Sequence[bool]
+    members: Sequence[int]
+    x: Sequence[float]
+    y: Sequence[float]
+    edges: Sequence[tuple[int, int, str]]
+    note: str = ""
+
+
+def draw(dag: Dag, path: CriticalPath, *, most: int = MOST_NODES) -> Drawn:
+    """Return where everything goes; a graph of more than `most` nodes is condensed by its names."""
+    group = np.arange(len(dag)) if len(dag) <= most else _groups(dag)
+    labels = list(dag.names) if len(dag) <= most else _group_labels(dag, group)
+    n = len(labels)
+    note = "" if n == len(dag) else (
+        f"condensed: {len(dag):,} operations are drawn as {n:,}, by the beginnings of their names"
+    )  # fmt: skip
+    layer = _layers(dag, group, n)
+    steps = list(zip(path.nodes, path.nodes[1:], strict=False))
+    spine = dict.fromkeys(group[path.nodes].tolist()) if path.nodes else {}
+    edges = _edges(dag, group, steps)
+    x, y = _places(n, layer, spine, edges)
+    first = np.unique(group, return_index=True)[1].tolist()
+    slack = np.full(n, np.iinfo(np.int64).max)
+    np.minimum.at(slack, group, path.slack_ns)
+    return Drawn(
+        labels=labels,
+        cats=[dag.cats[node] for node in first],
+        dur_ns=np.bincount(group, dag.dur_ns, n).astype(np.int64).tolist(),
+        slack_ns=slack.tolist(),
+        critical=[node in spine for node in range(n)],
+        members=np.bincount(group, minlength=n).tolist(),
+        x=x,
+        y=y,
+        edges=edges,
+        note=note,
+    )
+
+
+def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
+    """Return the layer of every drawn node: its depth; what waits for nothing stands before its user."""
+    order = dag.order()
+    depth = np.array(depths(len(dag), order, dag.src, dag.dst), np.int64) - 1
+    waits = np.zeros(len(dag), np.bool_)
+    waits[dag.dst] = True
+    nearest = np.full(len(dag), np.iinfo(np.int64).max)
+    np.minimum.at(nearest, dag.src, depth[dag.dst])
+    free = ~waits & (nearest < np.iinfo(np.int64).max)
+    depth[free] = nearest[free] - 1
+    if n == len(dag):
+        return [int(d) for d in depth]
+    mean = np.bincount(group, depth, n) / np.bincount(group, minlength=n)
+    _, rank = np.unique(np.rint(mean), return_inverse=True)
+    return [int(r) for r in rank.reshape(-1)]
+
+
+def _edges(dag: Dag, group: Int64, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
+    """Return the edges between drawn nodes, each pair once, those to the next step too."""
+    kinds: dict[tuple[int, int], str] = {}
+    for a, b, kind in zip(group[dag.src].tolist(), group[dag.dst].tolist(), dag.kind.tolist(), strict=True):
+        if a != b:
+            kinds.setdefault((a, b), Kind(kind).label)
+    for a, b in zip(group[dag.next_src].tolist(), group[dag.next_dst].tolist(), strict=True):
+        kinds.setdefault((a, b), "next")
+    for a, b in steps:
+        if group[a] != group[b]:
+            kinds[int(group[a]), int(group[b])] = "critical"
+    return [(a, b, kind) for (a, b), kind in kinds.items()]
+
+
+def _places(
+    n: int, layer: Sequence[int], spine: dict[int, None], edges: Sequence[tuple[int, int, str]]
+) -> tuple[list[float], list[float]]:
+    """Return column and row of every node, folded into bands."""
+    before: list[list[int]] = [[] for _ in range(n)]
+    for a, b, _ in edges:
+        if layer[a] < layer[b]:
+            before[b].append(a)
+    n_layers = max(layer, default=-1) + 1
+    columns: list[list[int]] = [[] for _ in range(n_layers)]
+    for node in range(n):
+        columns[layer[node]].append(node)
+    row = [0] * n
+    for column in columns:
+        _fill(column, row, spine, before)
+    heights = [max((row[node] for node in column), default=0) + 1 for column in columns]
+    width = _band_width(heights)
+    tops = _band_tops(heights, width)
+    x = [float(layer[node] % width) for node in range(n)]
+    y = [float(tops[layer[node] // width] + row[node]) for node in range(n)]
+    return x, y
+
+
+def _fill(column: list[int], row: list[int], spine: dict[int, None], before: Sequence[Sequence[int]]) -> None:
+    """Give every node of a layer a row of its own: the spine's the first, others near what they wait for."""
+    taken: set[int] = set()
+    wanted = []
+    for node in column:
+        if node in spine and 0 not in taken:
+            row[node] = 0
+            taken.add(0)
+            continue
+        rows = [row[other] for other in before[node]]
+        wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
+    for where, node in sorted(wanted):
+        place = _free_row(max(round(where), 1), taken)
+        row[node] = place
+        taken.add(place)
+
+
+def _free_row(wish: int, taken: set[int]) -> int:
+    for distance in range(len(taken) + 2):
+        for place in (wish - distance, wish + distance):
+            if place >= 1 and place not in taken:
+                return place
+    return wish + len(taken) + 2
+
+
+def _band_width(heights: Sequence[int]) -> int:
+    """Return how many layers a band holds so that the page comes nearest to the wanted aspect."""
+    n = len(heights)
+    best, best_off = max(n, 1), math.inf
+    for width in range(min(n, 4), n + 1):
+        total = sum(max(heights[i : i + width]) + 1 for i in range(0, n, width))
+        off = abs(math.log(width * _PLACE[0] / (total * _PLACE[1]) / _ASPECT))
+        if off < best_off:
+            best, best_off = width, off
+    return best
+
+
+def _band_tops(heights: Sequence[int], width: int) -> list[int]:
+    tops, top = [], 0
+    for i in range(0, len(heights), width):
+        tops.append(top)
+        top += max(heights[i : i + width]) + 1
+    return tops
+
+
+def _groups(dag: Dag) -> Int64:
+    """Return the group (0, 1, …) of each node: as many parts of the name as keep the groups few."""
+    parts = [[part for part in _PART.split(name) if part] for name in dag.names]
+    most = max(map(len, parts), default=1)
+    group = np.zeros(len(dag), np.int64)
+    for length in range(1, most + 1):
+        index: dict[tuple[str, ...], int] = {}
+        keys = [(cat, *words[:length]) for cat, words in zip(dag.cats, parts, strict=True)]
+        ids = [index.setdefault(key, len(index)) for key in keys]
+        if len(index) > _CONDENSED and length > 1:
+            break
+        group = np.array(ids, np.int64)
+    return group
+
+
+def _group_labels(dag: Dag, group: Int64) -> list[str]:
+    """Return per group what its members' names have in common, and how many they are."""
+    members: dict[int, list[str]] = {}
+    for name, g in zip(dag.names, group.tolist(), strict=True):
+        members.setdefault(g, []).append(name)
+    labels = []
+    for g in range(len(members)):
+        names = members[g]
+        labels.append(names[0] if len(names) == 1 else f"{_common(names)}… ({len(names):,})")
+    return labels
+
+
+def _common(names: Sequence[str]) -> str:
+    low, high = min(names), max(names)
+    length = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
+    return low[:length]
