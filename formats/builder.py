@@ -256,6 +256,8 @@ def columns(rows: Rows, *, ends_by_name: bool = False) -> Columns:
     tables = _Tables(rows.keys)
     role = np.array([_ROLE.get(key[0], _OTHER) for key in rows.keys], np.int8)[rows.key]
     repairs = [f"{n:,} {what}" for what, n in rows.repairs.items()]
+    if no_phase := sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None):
+        repairs.append(f"{no_phase:,} list item(s) ignored that are no events")
     row, dur = np.arange(len(role)), rows.dur_ns
     if (role != _SLICE).any():
         bounds = np.flatnonzero(role != _SLICE)
@@ -322,8 +324,9 @@ def _points(rows: Rows, tables: _Tables) -> Points:
 
 def _phases(rows: Rows) -> dict[str, int]:
     phases: dict[str, int] = {}
-    for key, n in zip(rows.keys, rows.counts.tolist(), strict=True):
-        phases[str(key[0])] = phases.get(str(key[0]), 0) + n
+    for (phase, *_), n in zip(rows.keys, rows.counts.tolist(), strict=True):
+        if phase is not None:
+            phases[phase] = phases.get(phase, 0) + n
     return phases
 
 

@@ -23,13 +23,15 @@ from formats.stream import ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
 _TAIL_LIMIT = 64 << 20
-_EVENT_LIMIT = 16 << 20  # an event that has not ended by then is damaged
+_EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_NEXT_EVENT = re.compile(rb'\}\s*,\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
 _LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[\]{]|,?\s*\Z))")
 _BETWEEN = re.compile(rb"[\s,]*")
 _STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is no object
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+_LOST = object()
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -112,6 +114,10 @@ class EventReader:
             except (msgspec.DecodeError, UnicodeDecodeError):
                 pass
             else:
+                if self._event_type is dict:
+                    n = len(events)
+                    events = [event for event in events if self._with_phase(event) is not None]
+                    self.strays += n - len(events)
                 return events, _BETWEEN.match(data, cut).end()  # type: ignore[union-attr]
         events, used, self._ended = self._walk(data, at_end=False)
         return events, used
@@ -139,14 +145,16 @@ class EventReader:
             if end is None:
                 if not at_end and len(data) - at < _EVENT_LIMIT:
                     return events, at, False
-                rest = _BOUNDARY.search(data, at)
+                rest = _NEXT_EVENT.search(data, at)
                 if rest is None:
                     return events, at, False
                 self.lost += 1
-                at = rest.end() - 1
+                at = rest.start(1)
                 continue
             at = end
-            if event is None:
+            if event is _LOST:
+                self.lost += 1
+            elif event is None:
                 self.strays += 1
             else:
                 events.append(event)
@@ -154,25 +162,26 @@ class EventReader:
     def _take(self, data: bytes, at: int) -> tuple[Any, int | None]:
         """Return the event that begins at `at` and its end; the end is None where none is found.
 
-        The event is None where its object is whole but is no event.
+        The event is None where its object is whole but is no event, `_LOST` where its brackets balance
+        and nothing helps.
         """
         first = _EVENT_END.search(data, at)
         if first is not None:
             text = data[at : first.end()]
             try:
-                return self._one.decode(text), first.end()
+                return self._with_phase(self._one.decode(text)), first.end()
             except (msgspec.DecodeError, UnicodeDecodeError):
                 pass
         end = _object_end(data, at)  # exact, unless a quote is missing or too many
         for stop in dict.fromkeys((end, first.end() if first else None)):
             if stop is not None and (found := self._mend(data[at:stop])) is not None:
                 return found[0], stop
-        return None, None
+        return _LOST, end
 
     def _mend(self, text: bytes) -> tuple[Any] | None:
         """Decode one event by all means; None if `text` is no whole JSON object."""
         try:
-            return (self._one.decode(text),)
+            return (self._with_phase(self._one.decode(text)),)
         except (msgspec.DecodeError, UnicodeDecodeError):
             value = tolerant(text)
         if not isinstance(value, dict):
@@ -185,6 +194,11 @@ class EventReader:
             if self._event_type is ExactEvent:
                 return (self._as_exact(event),)
         return (event,)
+
+    def _with_phase(self, event: Any) -> Any:
+        """Return `event`, or None if it is none: the phase is what every event has."""
+        phase = event.get("ph") if self._event_type is dict else event.ph
+        return event if isinstance(phase, str) else None
 
     def _as_exact(self, event: Event) -> Event:
         fields = {key: getattr(event, key) for key in event.__struct_fields__}
@@ -295,7 +309,7 @@ def find_boundary(path: Path, near: int) -> int | None:
     """Return the offset of what is probably an event's first byte, soon after the byte `near`."""
     with path.open("rb") as file:
         file.seek(near)
-        window = file.read(_EVENT_LIMIT >> 3)
+        window = file.read(_EVENT_LIMIT)
     match = _BOUNDARY.search(window)
     return None if match is None else near + match.end() - 1
 
@@ -320,15 +334,18 @@ def _last_line(data: bytes) -> int:
 
 
 def _object_end(data: bytes, at: int) -> int | None:
-    """Return the end of the JSON object or array that begins at `at`; None if it does not end."""
-    depth = 0
+    """Return the end of the JSON object or array that begins at `at`; None if its brackets do not match."""
+    closing: list[bytes] = []
     for token in _TOKEN.finditer(data, at, at + _EVENT_LIMIT):
-        first = token.group()[:1]
-        if first in b"{[":
-            depth += 1
-        elif first in b"}]":
-            depth -= 1
-            if depth == 0:
+        mark = token.group()[:1]
+        if mark == b"{":
+            closing.append(b"}")
+        elif mark == b"[":
+            closing.append(b"]")
+        elif mark in (b"}", b"]"):
+            if closing.pop() != mark:
+                return None
+            if not closing:
                 return token.end()
     return None
 

@@ -16,10 +16,15 @@ Event = dict[str, Any]
 Slice = tuple[str, str, Any, Any, Fraction, Fraction]  # name, cat, pid, tid, ts, dur in us
 
 
+def content(path: Path) -> bytes:
+    """The bytes of a file, unpacked."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
 def load_events(path: Path) -> list[Event]:
     """All events of a whole file, numbers exact."""
-    text = gzip.open(path).read() if path.name.endswith("gz") else path.read_bytes()
-    document = json.loads(text, parse_float=Decimal)
+    document = json.loads(content(path), parse_float=Decimal)
     return document["traceEvents"] if isinstance(document, dict) else document  # type: ignore[no-any-return]
 
 

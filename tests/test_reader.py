@@ -1,0 +1,285 @@
+"""Reading files in every state: what is whole is kept, what is lost is counted."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import reference
+from conftest import SHARED
+from errors import TraceError
+from formats.chrome import assemble, read, read_part
+from formats.reader import EventReader, find_boundary, repairs
+from trace_utils import read_document
+
+EVENT = {"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
+
+
+def events_of(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    document = read_document(path)
+    return document["traceEvents"], document["repairs"]
+
+
+def written(tmp_path: Path, content: str | bytes, name: str = "t.json") -> Path:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def text(*events: object, head: str = '{"traceEvents": [', tail: str = "]}") -> str:
+    return (
+        head + ",\n".join(event if isinstance(event, str) else json.dumps(event) for event in events) + tail
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "n", "phrase"),
+    [
+        (text(EVENT, EVENT), 2, None),
+        (text(EVENT, EVENT, head="[", tail="]"), 2, None),
+        (text(EVENT, EVENT, head="\ufeff[", tail="]"), 2, None),
+        (text(EVENT, EVENT, head=' \n {"a": {"traceEvents": [1]}, "traceEvents" : [', tail="]}"), 2, None),
+        ("\n".join(json.dumps(EVENT) for _ in range(3)) + "\n", 3, None),
+        (text(EVENT, EVENT, head="[", tail=",\n]"), 2, None),
+        (text(EVENT, EVENT, head="[", tail=",\n"), 2, "not closed"),
+        (text(EVENT, EVENT, head="[", tail=""), 2, "not closed"),
+        (text(EVENT, '{"ph": "X", "na', tail=""), 1, "cut off inside its last event"),
+        (text(EVENT, EVENT, tail="]"), 2, None),
+        (text(EVENT, EVENT, tail='], "distributedInfo": {"rank": 3'), 2, "after the events are unreadable"),
+        (text(EVENT, '{"ph":"X","name":"n","ts":1,"dur":NaN,"args":{"v":Infinity}}', EVENT), 3, "repaired"),
+        (text(EVENT, '{"ph":"X","name":"a\x01b","ts":1,"dur":1}', EVENT), 3, "repaired"),
+        (text(EVENT, '{"ph":"X","name":"f<"x", "y">","ts":1,"dur":1}', EVENT), 3, "repaired"),
+        (text(EVENT, '{"ph":"X","name":"\\ud800","ts":1,"dur":1}', EVENT), 3, "repaired"),
+        (text(EVENT, '{"ph":"X","name":"C:\\path","ts":1,"dur":1}', EVENT), 3, "repaired"),
+        (text(EVENT, "null", "17", '"text"', "[1, 2]", EVENT), 2, "4 list item(s) ignored"),
+        (text(EVENT, '{"name": "no phase"}', EVENT), 2, "1 list item(s) ignored"),
+        (text(EVENT, '{"ph":"X", "ts": }', EVENT), 2, "1 damaged event(s) lost"),
+        (text(EVENT, '{"ph":"X","args":{"l":[{"a":1},{"b":2}]},"ts":1}', EVENT), 3, None),
+        (text(EVENT, '{"ph":"X","name":"},{","ts":1,"dur":1}', EVENT), 3, None),
+        ('{"traceEvents": [' + json.dumps(EVENT) + json.dumps(EVENT) + "]}", 2, None),
+        (text(EVENT, tail='], "x": [{"a":1},{"b":2}], "y": "},{"}'), 1, None),
+        ('{"traceEvents": []}', 0, None),
+        ("[]", 0, None),
+    ],
+)
+def test_whole_events_are_kept(tmp_path: Path, content: str, n: int, phrase: str | None) -> None:
+    events, phrases = events_of(written(tmp_path, content))
+    assert len(events) == n
+    assert events[0]["name"] == "a" if n else True
+    assert (phrases == []) if phrase is None else any(phrase in line for line in phrases), phrases
+
+
+def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
+    bad = json.dumps(EVENT).encode().replace(b'"a"', b'"\xff\xfe"')
+    events, phrases = events_of(written(tmp_path, b"[" + bad + b"," + json.dumps(EVENT).encode() + b"]"))
+    assert [event["name"] for event in events] == ["\ufffd\ufffd", "a"]
+    assert phrases == ["1 event(s) repaired (NaN, bad characters or quotes)"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"   \n ", "is empty"),
+        (b"hello", "neither JSON nor a DASF profile"),
+        (b"\x7fELF\x00\x01\x02\x03" * 50, "neither JSON nor a DASF profile"),
+        (b'{"a": 1}', 'no list "traceEvents"'),
+        (b'{"traceEvents": 3}', 'no list "traceEvents"'),
+        (b'{"a": ', "cut or broken before any event"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_a_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(TraceError, match=f"t.json: .*{message}"):
+        read(path)
+
+
+def test_times_as_text_large_ids_and_members_after_the_events(tmp_path: Path) -> None:
+    event = '{"ph":"X","name":"a","pid":18446744073709551615,"tid":"x","ts":"1.5","dur":"2"}'
+    path = written(tmp_path, f'{{"traceEvents":[{event}], "baseTimeNanoseconds": 1000, "schemaVersion": 1}}')
+    trace = read(path)
+    assert (trace.ts_ns.tolist(), trace.dur_ns.tolist()) == ([2500], [2000])
+    assert trace.tracks[0] == (18446744073709551615, "x")
+
+
+def test_an_absolute_time_with_a_fraction_stays_exact(tmp_path: Path) -> None:
+    # a float64 near 1.8e15 holds quarters of a microsecond only
+    lines = [f'{{"ph":"X","name":"a","ts":1795219501232034.{n:03d},"dur":0.001}}' for n in (1, 127, 999)]
+    trace = read(written(tmp_path, "[" + ",".join(lines) + "]"))
+    assert trace.ts_ns.tolist() == [1795219501232034001, 1795219501232034127, 1795219501232034999]
+    assert trace.dur_ns.tolist() == [1, 1, 1]
+
+
+def test_an_event_without_a_time_is_counted(tmp_path: Path) -> None:
+    trace = read(written(tmp_path, text(EVENT, {"ph": "X", "name": "b", "ts": None}, EVENT | {"dur": -3})))
+    assert len(trace) == 2
+    assert trace.dur_ns.tolist() == [5000, 0]
+    assert any("events without a time" in line for line in trace.repairs)
+    assert any("negative durations" in line for line in trace.repairs)
+
+
+def test_a_cut_gzip_stream_keeps_what_was_unpacked(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    many = [EVENT | {"name": f"{rng.random()}"} for _ in range(5000)]
+    packed = gzip.compress(text(*many).encode())
+    events, phrases = events_of(written(tmp_path, packed[: len(packed) // 2], "t.json.gz"))
+    assert many[: len(events)] == events
+    assert len(events) > 1000
+    assert "the gzip stream is cut short" in phrases
+
+
+def test_gzip_is_told_by_content_and_may_have_members(tmp_path: Path) -> None:
+    packed = gzip.compress(b"[" + json.dumps(EVENT).encode()) + gzip.compress(
+        b"," + json.dumps(EVENT).encode() + b"]"
+    )
+    assert events_of(written(tmp_path, packed, "t.json")) == ([EVENT, EVENT], [])
+
+
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=8)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+)
+random_events = st.fixed_dictionaries(
+    {"ph": st.sampled_from("XBEiM"), "name": st.text(max_size=12), "ts": st.integers(0, 2**50)},
+    optional={"args": st.dictionaries(st.text(max_size=6), values, max_size=3), "cat": st.text(max_size=5)},
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(random_events, min_size=1, max_size=12),
+    st.sampled_from(
+        [("[", "]"), ('{"traceEvents":[', "]}"), ('{"a":[{"b":1},{"c":2}],"traceEvents": [', '],"z":1}')]
+    ),
+    st.sampled_from([(",", ":"), (", ", ": "), (",\n  ", " : ")]),
+    st.booleans(),
+    st.data(),
+)
+def test_a_cut_loses_at_most_the_event_that_was_cut(
+    tmp_path: Path,
+    events: list[Any],
+    ends: tuple[str, str],
+    gaps: tuple[str, str],
+    ascii: bool,
+    data: st.DataObject,
+) -> None:
+    body, bounds = ends[0].encode(), []
+    for i, event in enumerate(events):
+        body += (gaps[0] if i else "").encode() + json.dumps(
+            event, separators=gaps, ensure_ascii=ascii
+        ).encode("utf-8", "surrogatepass")
+        bounds.append(len(body))
+    cut = data.draw(st.integers(len(ends[0]) + 1, len(body)))
+    whole = sum(bound <= cut for bound in bounds)
+    try:
+        got, _ = events_of(written(tmp_path, body[:cut]))
+    except TraceError:
+        assert whole == 0
+        return
+    assert (
+        got == json.loads(b"[" + body[len(ends[0].encode()) : bounds[whole - 1]] + b"]")
+        if whole
+        else got == []
+    )
+
+
+CUT_CASES = (
+    "byteps/fork_lenet_base/worker_0/0/comm.json",
+    "byteps/fork_lenet_base/worker_0/0/temp.json",
+    "byteps/fork_lenet_2w2g/worker_0/1/bps_trace_local_rank1_20step.json",
+    "horovod/2ranks-base/trace/timeline.json",
+    "composer/ws2-torch/trace/ep0-ba5-rank0.json",
+    "generic/cmake/cmake_trace.json",
+    "kineto/gpu-hta-2of128/trace/sampled_rank-0.json.gz",
+    "kineto/gpu-hta-nccl-rank0of2/trace/nccl_data.json.gz",
+)
+
+
+def cut_cases() -> list[Path]:
+    return [SHARED / case for case in CUT_CASES if (SHARED / case).exists()]
+
+
+@pytest.mark.parametrize("path", cut_cases(), ids=lambda path: path.name[:40])
+def test_cutting_a_recorded_trace_anywhere_loses_one_event(tmp_path: Path, path: Path) -> None:
+    content = reference.content(path)
+    events, bounds = ends_of_events(content.decode())
+    rng = random.Random(0)
+    # any byte, and the bytes right at the ends of events
+    cuts = [rng.randrange(bounds[0], len(content)) for _ in range(25)]
+    cuts += [bound + d for bound in rng.sample(bounds[:-1], 5) for d in (-1, 0, 1, 2)]
+    for cut in cuts:
+        got, phrases = events_of(written(tmp_path, content[:cut]))
+        whole = sum(bound <= cut for bound in bounds)
+        assert len(got) == whole, cut
+        assert got == events[:whole], cut
+        assert phrases or cut >= bounds[-1], cut
+
+
+def ends_of_events(content: str) -> tuple[list[Any], list[int]]:
+    """The events and the byte after each, by the standard decoder."""
+    at = (
+        content.index("[", content.index('"traceEvents"')) + 1
+        if content.lstrip().startswith("{")
+        else content.index("[") + 1
+    )
+    decode = json.JSONDecoder(strict=False).raw_decode
+    events: list[Any] = []
+    bounds: list[int] = []
+    offset, seen = 0, 0  # bytes before the character `seen`
+    while True:
+        while content[at] in " \n\r\t,":
+            at += 1
+        if content[at] == "]":
+            return events, bounds
+        event, at = decode(content, at)
+        offset += len(content[seen:at].encode())
+        seen = at
+        events.append(event)
+        bounds.append(offset)
+
+
+def test_damage_in_the_middle_of_a_large_file_costs_one_event(tmp_path: Path) -> None:
+    good = [EVENT | {"name": f"op{i}", "args": {"list": [{"x": i}, {"y": "},{"}]}} for i in range(40_000)]
+    parts = [json.dumps(event) for event in good]
+    parts[20_000] = parts[20_000][:-1].replace('"ts": 10', '"ts": :')
+    events, phrases = events_of(written(tmp_path, "[" + ", ".join(parts) + "]"))
+    assert [event["name"] for event in events] == [e["name"] for i, e in enumerate(good) if i != 20_000]
+    assert phrases == ["1 damaged event(s) lost"]
+
+
+def test_ranges_of_a_file_make_the_same_trace(tmp_path: Path) -> None:
+    phases = ({"ph": "B"}, {"ph": "E"}, {"ph": "X"}, {"ph": "i"})
+    good = [EVENT | phases[i % 4] | {"name": f"n{i % 7}", "ts": i, "args": {"k": i}} for i in range(30_000)]
+    path = written(tmp_path, text(*good, tail='], "distributedInfo": {"rank": 1}}'))
+    middle = find_boundary(path, path.stat().st_size // 2)
+    assert middle is not None
+    whole = read(path, args=("k",), points=True)
+    parts = [read_part(path, ("k",), True, 0, middle), read_part(path, ("k",), True, middle, None)]
+    joined = assemble(path, parts)
+    assert all(part.aligned for part in parts)
+    for name in ("name_id", "cat_id", "track_id", "ts_ns", "dur_ns"):
+        assert getattr(joined, name).tolist() == getattr(whole, name).tolist()
+    assert (joined.names, joined.phases, joined.rank) == (whole.names, whole.phases, 1)
+    assert joined.args["k"].as_dict() == whole.args["k"].as_dict()
+    assert joined.points.ts_ns.tolist() == whole.points.ts_ns.tolist()
+
+
+def test_a_range_that_ends_inside_an_event_says_so(tmp_path: Path) -> None:
+    tricky = [EVENT | {"args": {"l": [{"a": 1}, {"b": 2}]}} for _ in range(10)]
+    content = text(*tricky)
+    inside = content.index('{"b"', len(content) // 2)
+    assert not read_part(written(tmp_path, content), stop=inside).aligned
+
+
+def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> None:
+    reader = EventReader(written(tmp_path, '{"x": tru, "traceEvents": [' + json.dumps(EVENT) + "]}"))
+    assert sum(len(events) for events, _ in reader) == 1
+    assert repairs([reader]) == ["the members before the events are unreadable"]
