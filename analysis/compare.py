@@ -27,6 +27,7 @@ from errors import TraceError
 Float = NDArray[np.float64]
 
 NOTHING = "(nothing recorded)"
+_STRAGGLES = 0.3  # of the iteration's change: what a straggler's own work must explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +92,16 @@ class RankChange:
     """One rank of both runs.
 
     `own` is the part of a step in which it computed, prepared or recorded nothing; `communication`
-    that in which it only communicated, or waited for others. `top` names the operation of its own
-    part, `top_wait` that of its communication, that changed most in the direction of the iteration.
+    that in which it only communicated, or waited for others; `ahead` is how much larger its own part
+    is than that of the other ranks in the same step. `top` names the operation of its own part,
+    `top_wait` that of its communication, that changed most in the direction of the iteration.
     """
 
     name: str
     iteration: Change
     own: Change
     communication: Change
+    ahead: Change
     top: tuple[str, float]  # name, change (ns)
     top_wait: tuple[str, float]
 
@@ -120,7 +123,7 @@ class Comparison:
 
     @property
     def straggler(self) -> RankChange | None:
-        """The rank whose own work explains the change while the others wait, if there is one."""
+        """The rank whose own work, unlike that of the others, explains the change, if there is one."""
         return _straggler(self.ranks, self.iteration)
 
 
@@ -328,15 +331,34 @@ def _ranks(a: _Spent, b: _Spent, iteration: Change) -> list[RankChange]:
     both = [(part, of_b[part.rank.name]) for part in a.ranks if part.rank.name in of_b]
     if len(both) < 2:
         return []
-    rows = []
-    for measure in (_whole, _own, _communication):
-        sides = [[sample(measure(side)) for side in pair] for pair in both]
-        rows.append(changes(_stacked([x for x, _ in sides]), _stacked([y for _, y in sides])))
-    sign = np.sign(iteration.ns or 0.0) or 1.0
+    sides = ([x for x, _ in both], [y for _, y in both])
+    of_kind = [[_measures(side, i) for i in range(len(both))] for side in sides]
+    whole, own, comm, ahead = (
+        changes(*(_stacked([sample(rank[kind]) for rank in side]) for side in of_kind)) for kind in range(4)
+    )
+    sign = float(np.sign(iteration.ns or 0.0)) or 1.0
     return [
-        RankChange(x.rank.name, whole, own, comm, _top(x, y, sign, comm=False), _top(x, y, sign, comm=True))
-        for (x, y), whole, own, comm in zip(both, *rows, strict=True)
+        RankChange(
+            x.rank.name,
+            whole[i],
+            own[i],
+            comm[i],
+            ahead[i],
+            _top(x, y, sign, comm=False),
+            _top(x, y, sign, comm=True),
+        )
+        for i, (x, y) in enumerate(both)
     ]
+
+
+def _measures(ranks: Sequence[_RankSpent], index: int) -> tuple[Float, Float, Float, Float]:
+    """Return (whole, own, communication, ahead) of one of the ranks of a run, step by step."""
+    whole, own, comm = (measure(ranks[index]) for measure in (_whole, _own, _communication))
+    labels = [[step.label for step in part.rank.steps.whole] for part in ranks]
+    common = sorted(set(labels[0]).intersection(*labels[1:]))
+    rows = [[each.index(label) for label in common] for each in labels]
+    owns = np.array([_own(part)[at] for part, at in zip(ranks, rows, strict=True)])
+    return whole, own, comm, owns[index] - np.delete(owns, index, 0).mean(0)
 
 
 def _whole(part: _RankSpent) -> Float:
@@ -352,9 +374,9 @@ def _communication(part: _RankSpent) -> Float:
 
 
 def _stacked(samples: Sequence[Samples]) -> Samples:
-    columns = ([getattr(each, name)[0] for each in samples] for name in ("mean", "sd", "n", "steps"))
-    mean, sd, n, steps = (np.array(column) for column in columns)
-    return Samples(mean, sd, n, steps)
+    """Join the samples of single quantities."""
+    mean, sd, n = (np.concatenate([getattr(each, name) for each in samples]) for name in ("mean", "sd", "n"))
+    return Samples(mean, sd, n, np.concatenate([each.steps for each in samples]))
 
 
 def _top(a: _RankSpent, b: _RankSpent, sign: float, *, comm: bool) -> tuple[str, float]:
@@ -375,10 +397,9 @@ def _straggler(ranks: Sequence[RankChange], iteration: Change) -> RankChange | N
     if len(ranks) < 2 or not iteration.significant or not iteration.ns:
         return None
     sign = np.sign(iteration.ns)
-    by_own = sorted(ranks, key=lambda rank: -sign * (rank.own.ns or 0))
-    first, others = by_own[0], by_own[1:]
-    ahead = sign * ((first.own.ns or 0) - float(np.median([rank.own.ns or 0 for rank in others])))
-    return first if first.own.significant and ahead >= 0.3 * abs(iteration.ns) else None
+    first = max(ranks, key=lambda rank: sign * (rank.ahead.ns or 0))
+    explains = sign * (first.ahead.ns or 0) >= _STRAGGLES * abs(iteration.ns)
+    return first if explains and first.ahead.significant and sign * (first.own.ns or 0) > 0 else None
 
 
 def _later(a: MeasuredRun, b: MeasuredRun) -> dict[str, float]:
