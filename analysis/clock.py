@@ -10,7 +10,7 @@ weight is a contradiction. (Duda et al. 1987; Haddad 1988; Jézéquel 1989; Poir
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,8 @@ Float64 = NDArray[np.float64]
 
 #: Relative drifts that are thought possible: quartz left alone, then a clock that is being slewed.
 DRIFT_LIMITS_PPM = (50.0, 500.0)
+
+_STRIPS = 2048  # corners of hulls that are looked for among very many points
 
 #: Occurrences of synchronous operations on one host: operation -> (begins, ends) in ns on its clock, the
 #: n-th of one host belonging to the n-th of another.
@@ -257,7 +259,7 @@ def _drift_range(found: _Occurrences, host: int, limit_ppm: float) -> tuple[floa
 
 def _hull(x: Int64, y: Int64, side: int) -> Int64:
     """Return which points form the upper (`side` 1) or lower (-1) convex hull (monotone chain)."""
-    order = np.lexsort((-side * y, x))
+    order = _outermost(x, side * y)
     xs, ys = x[order].tolist(), (side * y[order]).tolist()
     chain: list[int] = []
     for i in range(len(xs)):
@@ -272,22 +274,55 @@ def _hull(x: Int64, y: Int64, side: int) -> Int64:
     return order[chain]
 
 
+def _outermost(x: Int64, y: Int64) -> Int64:
+    """Return the points, by abscissa, that may be corners: the highest of each of many narrow strips."""
+    order = np.lexsort((-y, x))
+    if len(order) <= 2 * _STRIPS:
+        return order
+    starts = np.linspace(0, len(order), _STRIPS, endpoint=False).astype(np.int64)
+    tops = np.maximum.reduceat(y[order], starts)
+    chosen = y[order] >= np.repeat(tops, np.diff(np.append(starts, len(order))))
+    chosen[[0, -1]] = True
+    return order[chosen]
+
+
 def _slopes(
     low_at: Float64, low: Float64, high_at: Float64, high: Float64, limit_ppm: float
 ) -> tuple[float, float]:
-    """Return the least and greatest slope (us per s) of the lines above `low` and below `high`."""
-    from scipy.optimize import linprog
+    """Return the least and greatest slope (us per s) of the lines above `low` and below `high`.
 
-    rows = np.concatenate([np.stack([-np.ones_like(low_at), -low_at], 1),
-                           np.stack([np.ones_like(high_at), high_at], 1)])  # fmt: skip
-    limits = [(None, None), (-limit_ppm, limit_ppm)]
-    ends = []
-    for sign in (1.0, -1.0):
-        best = linprog([0.0, sign], A_ub=rows, b_ub=np.concatenate([-low, high]), bounds=limits)
-        if best.x is None:
-            return -limit_ppm, limit_ppm
-        ends.append(float(best.x[1]))
-    return ends[0], ends[1]
+    By how much the highest lower bound exceeds the lowest upper one is a convex function of the slope, so
+    the slopes for which it is not positive are an interval around its minimum.
+    """
+
+    def excess(slope: float) -> float:
+        return float((low - slope * low_at).max() - (high - slope * high_at).min())
+
+    best = _lowest(excess, -limit_ppm, limit_ppm)
+    if excess(best) > 0:
+        return -limit_ppm, limit_ppm
+    return _root(excess, best, -limit_ppm), _root(excess, best, limit_ppm)
+
+
+def _lowest(f: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a convex function is lowest, by ternary search."""
+    for _ in range(80):
+        third = (high - low) / 3
+        if f(low + third) <= f(high - third):
+            high -= third
+        else:
+            low += third
+    return (low + high) / 2
+
+
+def _root(f: Callable[[float], float], inside: float, outside: float) -> float:
+    """Return how far towards `outside` a function stays at or below 0, by bisection."""
+    if f(outside) <= 0:
+        return outside
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if f(middle) <= 0 else (inside, middle)
+    return outside
 
 
 # -- the answer ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ begins and ends of the operations by which clocks are compared.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +28,7 @@ from formats.whole import ExactWholeEvent, OddEvent, WholeEvent, WholeReader, en
 Int64 = NDArray[np.int64]
 
 _TRACK = attrgetter("pid", "tid")
+_ARGS = attrgetter("args")
 _NAMED_TRACK = attrgetter("name", "pid", "tid")
 _ENCODE = msgspec.json.Encoder().encode
 _TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table starts anew
@@ -135,7 +136,7 @@ class _Rewriter:
         self._by_name = bool(place.prefix)
         self._entries = _Entries(self._entry)
         self._roles: Sequence[int] = ()
-        self._args: dict[bytes, msgspec.Raw] = {}
+        self._args = _Packed()
         self._untimed: list[bytes] = []
         self._n_events = 0
         self._dropped = 0
@@ -163,8 +164,9 @@ class _Rewriter:
             return
         self._move(events)
         self._anchors.add(events, self._roles, ts, dur)
-        self._make_unique(events)
-        texts = self._encode(events)
+        kinds = set(map(type, events))
+        self._make_unique(events, kinds)
+        texts = _encode(events, kinds)
         untimed = ts == NO_TIME
         if untimed.any():
             self._untimed += [texts[i] for i in np.flatnonzero(untimed).tolist()]
@@ -257,10 +259,14 @@ class _Rewriter:
                 event.pid = pid
                 event.tid = tid
             return
-        for event, (name, pid, tid, _) in zip(events, entries, strict=True):
+        if len(self._args) > _TABLE_LIMIT:
+            self._args.clear()
+        packed = map(self._args.__getitem__, map(bytes, map(_ARGS, events)))
+        for event, (name, pid, tid, _), args in zip(events, entries, packed, strict=True):
             event.name = name
             event.pid = pid
             event.tid = tid
+            event.args = args
         self._roles = [entry[3] for entry in entries]
 
     def _entry(self, key: tuple[Any, ...]) -> _Entry:
@@ -270,39 +276,33 @@ class _Rewriter:
         new = self._place.prefix + name if isinstance(name, str) else name
         return new, track.pid, track.tid, role
 
-    def _make_unique(self, events: Sequence[WholeEvent]) -> None:
+    def _make_unique(self, events: Sequence[WholeEvent], kinds: Set[type]) -> None:
         """Change the ids of flows and asynchronous events so that no other source has them."""
-        for event in events:
-            if event.id is not None and event.ph not in _OWN_SCOPE:
+        for event in [event for event in events if event.id is not None]:
+            if event.ph not in _OWN_SCOPE:
                 event.id = unique_id(event.id, self._place.number)
-        if any(isinstance(event, OddEvent) for event in events):
+        if OddEvent in kinds:
             for event in events:
                 if isinstance(event, OddEvent):
                     event.others = _unique_others(event, self._place.number)
 
-    def _encode(self, events: list[WholeEvent]) -> list[bytes]:
-        """Return the events as JSON, without their times."""
-        if self._by_name:
-            self._pack_args(events)
-        kinds = set(map(type, events))
-        if kinds == {WholeEvent} or kinds == {ExactWholeEvent}:
-            nothing: Any = NO_ARGS if kinds == {ExactWholeEvent} else None
-            for event in events:
-                event.ts = nothing
-            return list(map(_ENCODE, events))
-        return [_encode_untimed(event) for event in events]
 
-    def _pack_args(self, events: Sequence[WholeEvent]) -> None:
-        """Write recurring `args` without the white space between their members."""
-        known = self._args
+def _encode(events: list[WholeEvent], kinds: Set[type]) -> list[bytes]:
+    """Return the events as JSON, without their times."""
+    if kinds == {WholeEvent} or kinds == {ExactWholeEvent}:
+        nothing: Any = NO_ARGS if kinds == {ExactWholeEvent} else None
         for event in events:
-            text = bytes(event.args)
-            packed = known.get(text)
-            if packed is None:
-                packed = _packed(event.args)
-                if len(known) < _TABLE_LIMIT:
-                    known[text] = packed
-            event.args = packed
+            event.ts = nothing
+        return list(map(_ENCODE, events))
+    return [_encode_untimed(event) for event in events]
+
+
+class _Packed(dict[bytes, msgspec.Raw]):
+    """Recurring `args` -> the same without the white space between their members."""
+
+    def __missing__(self, text: bytes) -> msgspec.Raw:
+        packed = self[text] = _packed(text)
+        return packed
 
 
 class _Entries(dict[Any, _Entry]):
@@ -435,14 +435,13 @@ def _encode_untimed(event: WholeEvent) -> bytes:
     return encode(event)
 
 
-def _packed(args: msgspec.Raw) -> msgspec.Raw:
-    text = bytes(args)
-    if b"\n" not in text:
-        return args.copy()
+def _packed(text: bytes) -> msgspec.Raw:
+    if not text:
+        return NO_ARGS
     try:
         return msgspec.Raw(msgspec.json.format(text, indent=-1))
     except msgspec.DecodeError:
-        return args.copy()
+        return msgspec.Raw(text)
 
 
 def _number(value: Any) -> Any:
