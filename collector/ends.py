@@ -51,6 +51,35 @@ def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> lis
     ]
 
 
+def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]) -> dict[NodeKey, str]:
+    """Return the servers whose keys are those of a key log, by the name of the log's server.
+
+    `served` : partition keys by name. A log and a server belong together where each is the other's best
+    and they share more than half of the keys they have together.
+    """
+    nodes = frozenset(node for traffic in traffics for node in traffic.nodes)
+    n_servers = len({node.id for node in nodes if node.role == "server"})
+    keys: dict[NodeKey, set[int]] = {}
+    for traffic in traffics:
+        transfers = traffic.transfers
+        for i, connection in enumerate(traffic.connections):
+            node = _end_keys(connection, nodes)[1]
+            wire_keys = np.unique(transfers.wire_key[transfers.connection == i])
+            found = partition_keys(wire_keys, connection.server_id, n_servers)
+            keys.setdefault(node, set()).update(found.tolist())
+    shared = {
+        (node, name): len(mine & set(of_log)) / max(len(mine | set(of_log)), 1)
+        for node, mine in keys.items()
+        for name, of_log in served.items()
+    }
+    best = {node: max(served, key=lambda name: shared[node, name]) for node in keys} if served else {}
+    return {
+        node: name
+        for node, name in best.items()
+        if shared[node, name] > 0.5 and node == max(keys, key=lambda n: shared[n, name])
+    }
+
+
 def _end_keys(connection: Connection, nodes: Collection[Node]) -> tuple[NodeKey, NodeKey]:
     """Return worker and server of a connection, by id where it can be known."""
     c = connection

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 import progress as bars
-from collector.ends import Link, index_in_path, name_links, partition_keys
+from collector.ends import Link, index_in_path, match_servers, name_links, partition_keys
 from collector.keys import PART_BITS, Keys, files_below, read_keys
 from collector.pcap import is_capture
+from collector.server import served_keys
 from collector.shares import UNKNOWN, TraceCheck, Wire, check_trace, initial_pushes, waiting
 from collector.timeline import Process, Slice, write_timeline
 from collector.transfers import Traffic, Transfers, read_traffic
@@ -136,7 +137,7 @@ def collect_pcap(
         raise TraceError(_nothing(root, repairs))
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
-    links = name_links(traffics, {})
+    links = name_links(traffics, match_servers(traffics, served_keys(home)))
     wire, nodes = _merge(traffics, links, repairs)
     n_workers = _n_workers(traffics, wire, repairs)
     wire = _with_waiting(wire, n_workers)
@@ -252,7 +253,9 @@ def _merge(
             repairs.add(
                 traffic.capture.path, f"{(key == UNKNOWN).sum():,} transfers lie in no server's key range"
             )
+        trips = np.array([link.connection.round_trip_ns for link in group] or [0], np.int64)
         columns |= {
+            "trip_ns": trips[connection],
             "worker": worker[connection],
             "server": server[connection],
             "link": connection + first_link,

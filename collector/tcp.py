@@ -35,7 +35,7 @@ class Receiver(Protocol):
         """`n_bytes` (None: nobody knows how many) are missing here."""
 
     def round_trip(self, ns: int) -> None:
-        """A packet from where the capture was made to the sender of this direction took `ns` there and back."""
+        """Take note that a packet took `ns` from the place of the capture to the sender and back."""
 
     def close(self) -> None:
         """Nothing more comes."""

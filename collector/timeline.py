@@ -93,7 +93,10 @@ def _events(pid: int, tid: int, item: Slice, category: str) -> Iterator[bytes]:
     else:
         yield f'{head},"ph":"X","dur":{_us(item.end_ns - item.start_ns)}{tail}'.encode()
     for inner in item.inner:
-        yield from _events(pid, tid, inner, category)
+        yield from _events(pid, tid, inner, _PART)
+
+
+_PART = '"part"'  # category of what lies within a slice: not to be counted with it
 
 
 def _us(ns: int) -> str:
