@@ -140,7 +140,7 @@ def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any)
 def _colour_by_value(sheet: Any, column: int, last_row: int, values: Sequence[Cell]) -> None:
     """Colour a column from good (below 0) over none to bad (above 0), full at the 95th percentile."""
     sizes = sorted(abs(value) for value in values if isinstance(value, (int, float)) and math.isfinite(value))
-    full = sizes[int(0.95 * (len(sizes) - 1))] if sizes else 0.0
+    full = sizes[math.ceil(0.95 * (len(sizes) - 1))] if sizes else 0.0
     scale = {"type": "3_color_scale", "min_type": "num", "mid_type": "num", "max_type": "num"}
     bounds = {"min_value": -(full or 1.0), "mid_value": 0, "max_value": full or 1.0}
     colours = {"min_color": _GOOD, "mid_color": _NEUTRAL, "max_color": _BAD}

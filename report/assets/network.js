@@ -4,6 +4,7 @@ const UNIT_X = 190; // CSS pixels, at scale 1, of one layer and of one row
 const UNIT_Y = 34;
 const BOX_X = 156;
 const BOX_Y = 24;
+const LARGEST = 1.2; // scale at which a small graph is shown
 const LEGIBLE = 0.55; // scale from which on names are written
 const CURVED = 0.2; // and edges are curves
 const MOST_LISTED = 60;
@@ -20,7 +21,8 @@ drawers.network = (chart, place) => {
   let pathOnly = false;
   const aside = element("aside", { hidden: true, "aria-label": "Chosen node" });
   const frame = element("div", { className: "graph" });
-  const height = Math.max(320, Math.min(680, innerHeight * 0.75, place.clientWidth));
+  const tall = (graph.box.bottom - graph.box.top + 3) * UNIT_Y * LARGEST;
+  const height = Math.max(200, Math.min(680, innerHeight * 0.75, place.clientWidth, tall));
 
   const board = makeBoard(`${chart.title}: graph`, height, {
     limits: (state) => ({ min: Math.min(fitScale(graph.box, state) / 2, 0.5), max: 4 }),
@@ -160,7 +162,7 @@ drawers.network = (chart, place) => {
   if (nodes.some((node) => node.critical)) legend.append(pathButton());
   frame.append(board.board, aside);
   const hint = element("p", { className: "soft" },
-    `${formatted(nodes.length, 0)} nodes, ${formatted(edges.length, 0)} edges (${kinds.join(", ")}). ` +
+    `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}${kinds.length ? ` (${kinds.join(", ")})` : ""}. ` +
     "Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.");
   place.append(element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...board.buttons)), legend, frame, hint);
 
@@ -188,7 +190,7 @@ function linked({ nodes, edges, kinds }) {
   const named = kinds.indexOf("critical");
   const critical = edges.map(([source, target, kind]) =>
     named >= 0 ? kind === named : Boolean(nodes[source].critical && nodes[target].critical));
-  const box = { left: 0, right: 1, top: 0, bottom: 1 };
+  const box = { left: 0, right: 0, top: 0, bottom: 0 };
   if (nodes.length) {
     box.left = nodes.reduce((least, node) => Math.min(least, node.x), Infinity);
     box.right = nodes.reduce((most, node) => Math.max(most, node.x), -Infinity);
@@ -208,7 +210,7 @@ function fitScale(box, state) {
 function fitted({ box }, state) {
   const whole = fitScale(box, state);
   const tall = state.height / ((box.bottom - box.top + 1.6) * UNIT_Y);
-  const scale = Math.min(1.2, whole >= 0.06 ? whole : Math.min(0.5, Math.max(whole, tall)));
+  const scale = Math.min(LARGEST, whole >= 0.06 ? whole : Math.min(0.5, Math.max(whole, tall)));
   const middleY = ((box.top + box.bottom) / 2) * UNIT_Y * scale;
   const middleX = ((box.left + box.right) / 2) * UNIT_X * scale;
   const x = scale > whole * 1.3 ? (1 - box.left) * UNIT_X * scale : state.width / 2 - middleX;

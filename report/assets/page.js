@@ -27,6 +27,11 @@ function formatted(value, digits) {
   return /[1-9]/.test(text) ? text : text.replace("-", "");
 }
 
+/** "1 row", "2,000 rows". */
+function counting(count, word) {
+  return `${formatted(count, 0)} ${word}${count === 1 ? "" : "s"}`;
+}
+
 /** Returns milliseconds in a readable number of digits. */
 function milliseconds(value) {
   if (value === null || value === undefined) return GAP;

@@ -25,8 +25,8 @@ const collator = new Intl.Collator("en", { numeric: true }); // rank10 after ran
 
 /** The value that counts as a full colour in a coloured column: the 95th percentile of the sizes. */
 function fullColour(rows, index) {
-  const sizes = rows.map((row) => Math.abs(row[index] ?? 0)).sort((a, b) => a - b);
-  return sizes[Math.floor(0.95 * (sizes.length - 1))] || 1;
+  const sizes = rows.filter((row) => row[index] !== null).map((row) => Math.abs(row[index])).sort((a, b) => a - b);
+  return sizes[Math.ceil(0.95 * (sizes.length - 1))] || 1;
 }
 
 function tableSection(table) {
@@ -56,9 +56,8 @@ function tableSection(table) {
   function show() {
     const first = state.page * ROWS_A_PAGE;
     body.replaceChildren(...state.rows.slice(first, first + ROWS_A_PAGE).map(tableRow));
-    const total = formatted(table.rows.length, 0);
     const found = formatted(state.rows.length, 0);
-    count.textContent = state.rows.length === table.rows.length ? `${total} rows` : `${found} of ${total} rows`;
+    count.textContent = state.rows.length === table.rows.length ? counting(table.rows.length, "row") : `${found} of ${counting(table.rows.length, "row")}`;
     const pages = Math.max(1, Math.ceil(state.rows.length / ROWS_A_PAGE));
     place.textContent = `page ${formatted(state.page + 1, 0)} of ${formatted(pages, 0)}`;
     earlier.disabled = state.page === 0;

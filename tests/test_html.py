@@ -1,0 +1,267 @@
+"""The page face, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.wait import WebDriverWait
+
+from conftest import open_page
+from report import html
+from result import Bars, Bars3D, Chart, Column, Lines, Network, Result, Span, Table, Timeline
+
+EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u2028\"'&lt;\x1b[31m"
+
+NAME = Column("name", "Name")
+COUNT = Column("count", "Count", "int")
+AVERAGE = Column("avg_ms", "Average (ms)", "float")
+CHANGE = Column("change", "Change", "percent", digits=1, scale="diverging")
+OPERATIONS = Table(
+    "operations",
+    "Operations",
+    (NAME, COUNT, AVERAGE, CHANGE),
+    [
+        ("FW.conv10", 20, 1234.5678, 0.098),
+        ("FW.conv9", 3, None, -0.5),
+        ("BW.conv9", 12345, 0.25, None),
+    ],
+)
+BARS = Bars("Per rank", "rank", "time (ms)", ["0", EVIL], {"FW": [1.0, None], EVIL: [2.0, 3.0]})
+LINES = Lines("Per step", "step", "time (ms)", [1.0, 2.0, 3.0], {"rank0": [1.0, None, 2.0]})
+GRID = Bars3D(
+    "Per run", "run", "operation", "ms", ["a", "b"], ["x", EVIL], ["FW", EVIL], [[1.0, None], [2, 3]]
+)
+TIMELINE = Timeline(
+    "Path",
+    [
+        Span("gpu", "FW.conv", 0.0, 5.0, "FW"),
+        Span("gpu", EVIL, 5.0, 1.0, EVIL),
+        Span("net", "p", 2, 2, "PUSH"),
+    ],
+)
+NETWORK = Network(
+    "Graph",
+    [
+        {
+            "label": "FW.first",
+            "cat": "FW",
+            "x": 0.0,
+            "y": 0.0,
+            "dur_ms": 1.5,
+            "critical": True,
+            "slack_ms": 0.25,
+        },
+        {"label": EVIL, "cat": EVIL, "x": 1.0, "y": 0.0, "dur_ms": None, "critical": False},
+    ],
+    [(0, 1, "data")],
+)
+PAINTED = (
+    "const board = document.querySelector('canvas');"
+    "return board.getContext('2d').getImageData(0, 0, board.width, board.height).data.some(value => value)"
+)
+
+
+def page(path: Path, *charts: Chart, tables: tuple[Table, ...] = (OPERATIONS,), title: str = "A run") -> Path:
+    figures = (("Iteration time", "123.4 ms"),)
+    read, repairs = ("a.json: BytePS, 12 events",), ("b.json: cut off, 1 event lost",)
+    result = Result("compare", title, {}, tables, charts, figures, read, notes=("A note.",), repairs=repairs)
+    html.write(result, path)
+    return path
+
+
+def cells(browser: Chrome, column: int) -> list[str]:
+    script = (
+        "return [...document.querySelectorAll('tbody tr')].map(row => row.cells[arguments[0]].textContent)"
+    )
+    found: list[str] = browser.execute_script(script, column)
+    return found
+
+
+def until(browser: Chrome, script: str) -> None:
+    """Wait until `script` returns true in the page."""
+    WebDriverWait(browser, 20).until(lambda page: page.execute_script(script))
+
+
+def many_spans(count: int) -> Timeline:
+    return Timeline("Long", [Span(f"rank{i % 8}", f"op{i}", i * 0.1, 0.9, f"c{i % 5}") for i in range(count)])
+
+
+def many_nodes(count: int) -> Network:
+    nodes: list[dict[str, Any]] = [
+        {
+            "label": f"op{i}",
+            "cat": f"c{i % 5}",
+            "x": i // 50,
+            "y": i % 50,
+            "dur_ms": 1.0,
+            "critical": not i % 50,
+        }
+        for i in range(count)
+    ]
+    return Network("Large", nodes, [(i - 50, i, "data") for i in range(50, count)])
+
+
+def test_the_page_shows_the_figures_and_what_was_read_and_repaired(browser: Chrome, tmp_path: Path) -> None:
+    assert open_page(browser, page(tmp_path / "a.html")) == []
+    text = browser.find_element(By.TAG_NAME, "main").text
+    for words in ("A run", "Iteration time\n123.4 ms", "A note.", "b.json: cut off, 1 event lost"):
+        assert words in text
+    assert "a.json: BytePS, 12 events" in text
+
+
+def test_numbers_look_as_in_the_terminal(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html"))
+    assert cells(browser, 1) == ["20", "3", "12,345"]
+    assert cells(browser, 2) == ["1,234.568", "–", "0.250"]
+    assert cells(browser, 3) == ["9.8 %", "-50.0 %", "–"]
+
+
+def test_a_click_sorts_largest_first_and_gaps_last(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html"))
+    head = browser.find_elements(By.CSS_SELECTOR, "th")[2]
+    head.find_element(By.TAG_NAME, "button").click()
+    assert (cells(browser, 2), head.get_attribute("aria-sort")) == (["1,234.568", "0.250", "–"], "descending")
+    head.find_element(By.TAG_NAME, "button").click()
+    assert (cells(browser, 2), head.get_attribute("aria-sort")) == (["0.250", "1,234.568", "–"], "ascending")
+
+
+def test_the_keyboard_sorts_and_numbers_in_names_count_as_numbers(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html"))
+    browser.find_element(By.CSS_SELECTOR, "th button").send_keys(Keys.ENTER)
+    assert cells(browser, 0) == ["BW.conv9", "FW.conv9", "FW.conv10"]
+
+
+def test_the_search_keeps_rows_with_all_words(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html"))
+    browser.find_element(By.CSS_SELECTOR, "section input").send_keys("conv9 fw")
+    assert cells(browser, 0) == ["FW.conv9"]
+    assert browser.find_element(By.CSS_SELECTOR, "[role=status]").text == "1 of 3 rows"
+
+
+def test_many_rows_come_in_pages(browser: Chrome, tmp_path: Path) -> None:
+    table = Table("t", "T", (NAME, COUNT), [(f"op{i}", i) for i in range(20_000)])
+    assert open_page(browser, page(tmp_path / "a.html", tables=(table,))) == []
+    assert len(cells(browser, 0)) == 100
+    browser.find_elements(By.CSS_SELECTOR, ".tools button")[1].click()
+    assert cells(browser, 0)[0] == "op100"
+    browser.find_elements(By.CSS_SELECTOR, "th button")[1].click()
+    assert cells(browser, 1)[:2] == ["19,999", "19,998"]
+
+
+def test_every_kind_of_chart_is_drawn_without_an_error(browser: Chrome, tmp_path: Path) -> None:
+    assert open_page(browser, page(tmp_path / "a.html", BARS, LINES, GRID, TIMELINE, NETWORK)) == []
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg")) >= 3
+    heights = browser.execute_script("return Plotly.d3 ? [] : document.querySelector('.plot').data[0].y")
+    assert heights == [1.0, None]
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".board canvas")) == 2
+
+
+def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
+    table = Table(EVIL, EVIL, (Column(EVIL, EVIL), COUNT), [(EVIL, 1)], note=EVIL)
+    path = page(tmp_path / "a.html", BARS, GRID, TIMELINE, NETWORK, tables=(table,), title=EVIL)
+    assert open_page(browser, path) == []
+    assert browser.execute_script("return window.pwned") is None
+    assert browser.find_elements(By.TAG_NAME, "img") == []
+    assert cells(browser, 0) == [EVIL.replace("\u2028", "\\u2028").replace("\x1b", "\\x1b")]
+    ticks = [tick.text for tick in browser.find_elements(By.CSS_SELECTOR, ".xtick text")]
+    assert any(tick.startswith("</script>") for tick in ticks)
+
+
+def test_a_page_asks_no_network_and_offers_no_upload(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", BARS, GRID))
+    loaded = "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    assert [name for name in browser.execute_script(loaded) if not name.startswith(("data:", "blob:"))] == []
+    titles = [b.get_attribute("data-title") for b in browser.find_elements(By.CSS_SELECTOR, ".modebar-btn")]
+    assert titles
+    assert not [title for title in titles if title and ("hare" in title or "loud" in title)]
+
+
+def test_a_gap_of_a_grid_has_no_bar(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", GRID))
+    corners = browser.execute_script("return document.querySelector('.plot').data.map(mesh => mesh.x.length)")
+    assert corners == [8, 16]  # eight for each bar: one in the first group, two in the second
+
+
+def test_a_grid_can_be_seen_flat(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", GRID))
+    browser.find_element(By.XPATH, "//button[text()='Flat']").click()
+    assert browser.execute_script("return document.querySelector('.plot').data[0].type") == "heatmap"
+
+
+def test_a_span_is_found_by_its_name(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", TIMELINE))
+    browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("conv", Keys.ENTER)
+    detail = browser.find_element(By.CSS_SELECTOR, ".detail").text
+    assert detail == "FW.conv · FW · gpu · 5.00 ms, from 0.000 ms to 5.00 ms"
+
+
+def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", NETWORK))
+    browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("first", Keys.ENTER)
+    aside = browser.find_element(By.TAG_NAME, "aside")
+    facts = aside.text
+    for words in ("FW.first", "Duration\n1.50 ms", "Critical path\nyes", "Slack\n0.250 ms", "Waits for (0)"):
+        assert words in facts
+    aside.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+    assert aside.find_element(By.TAG_NAME, "h3").text.startswith("</script>")
+
+
+def test_a_click_on_the_drawing_chooses_what_is_there(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", many_nodes(1)))
+    canvas = browser.find_element(By.CSS_SELECTOR, "canvas")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", canvas)
+    until(browser, PAINTED)
+    canvas.click()  # its middle, where the only node is
+    assert browser.find_element(By.CSS_SELECTOR, "aside h3").text == "op0"
+
+
+@pytest.mark.parametrize("chart", [many_spans(20_000), many_nodes(5_000)], ids=["spans", "nodes"])
+def test_large_drawings_load_and_move(chart: Chart, browser: Chrome, tmp_path: Path) -> None:
+    assert open_page(browser, page(tmp_path / "a.html", chart)) == []
+    canvas = browser.find_element(By.CSS_SELECTOR, ".board canvas")
+    canvas.send_keys("+++", Keys.ARROW_RIGHT, "-", "0")
+    until(browser, PAINTED)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_is_never_wider_than_the_screen(width: int, browser: Chrome, tmp_path: Path) -> None:
+    metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        open_page(browser, page(tmp_path / "a.html", BARS, TIMELINE, NETWORK))
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_charts_follow_the_screen_from_light_to_dark(browser: Chrome, tmp_path: Path) -> None:
+    colour = "return document.querySelector('.plot').layout.font.color"
+    open_page(browser, page(tmp_path / "a.html", BARS))
+    assert browser.execute_script(colour) == "#1b1f24"
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    try:
+        until(browser, f"{colour} === '#e6e9ee'")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_plotly_is_in_a_page_once_and_only_if_needed(tmp_path: Path) -> None:
+    with_bars = page(tmp_path / "a.html", BARS, LINES).read_text(encoding="utf-8")
+    without = page(tmp_path / "b.html", TIMELINE, NETWORK).read_text(encoding="utf-8")
+    assert len(re.findall(r"plotly\.js v\d", with_bars)) == 1
+    assert "plotly.js v" not in without
+
+
+def test_the_data_in_a_page_are_the_rows(tmp_path: Path) -> None:
+    text = page(tmp_path / "a.html").read_text(encoding="utf-8")
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert match is not None
+    assert json.loads(match[1])["tables"][0]["rows"] == [list(row) for row in OPERATIONS.rows]
