@@ -1,0 +1,143 @@
+"""The command line: arguments, exit codes, one line for each mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import options
+from analyze import expand_paths
+from conftest import REPO, run_cli
+
+TRACE = '{"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]}'
+
+
+def test_help_lists_every_option_with_an_example() -> None:
+    code, out, _ = run_cli("--help")
+    assert code == 0
+    for name in options.MODULES:
+        assert f"--option {name}:" in out
+        assert f"analyze.py --option {name}" in out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "numpy|msgspec|networkx|scipy|plotly|matplotlib|numba|scapy|xlsxwriter"
+    script = (
+        "import sys, analyze\n"
+        "try: analyze.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        f"print(sorted(m for m in sys.modules if m in {heavy.split('|')!r}), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--option", "nonsense", "--path", "x"),
+        ("--option", "statistic"),
+        ("--path", "x"),
+        ("--option", "statistic", "--path", "x", "--head", "0"),
+        ("--option", "statistic", "--path", "x", "--head", "-3"),
+        ("--option", "statistic", "--path", "x", "--head", "many"),
+        ("--option", "statistic", "--path", "x", "--jobs", "0"),
+        ("--option", "statistic", "--path", "x", "--logging_level", "LOUD"),
+        ("--option", "statistic", "--path", "x", "--no_such_flag"),
+    ],
+)
+def test_a_wrong_command_line_exits_with_2(arguments: tuple[str, ...]) -> None:
+    code, out, err = run_cli(*arguments)
+    assert (code, out) == (2, "")
+    assert "error:" in err
+
+
+def test_type_is_the_older_name_of_option(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(TRACE)
+    assert run_cli("--type", "statistic", "--path", path)[0] == 0
+
+
+def test_paths_by_comma_by_word_and_repeated(tmp_path: Path) -> None:
+    whole = tmp_path / "a,b.json"
+    whole.touch()
+    assert expand_paths([str(whole)]) == [whole]
+    assert expand_paths(["x,y", "z"]) == [Path("x"), Path("y"), Path("z")]
+    assert expand_paths(["x,,y,"]) == [Path("x"), Path("y")]
+
+
+def only_line(err: str) -> str:
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.json", None, "missing.json: no such file or directory"),
+        ("empty.json", b"", "empty.json: the file is empty"),
+        ("text.json", b"this is not JSON", "text.json: not a trace: neither JSON nor a DASF profile"),
+        ("other.json", b'{"a": [1, 2]}', 'other.json: JSON, but no trace: there is no list "traceEvents"'),
+        ("binary.json", bytes(range(256)) * 9, "binary.json: not a trace: neither JSON nor a DASF profile"),
+        (
+            "dag.gml",
+            b"graph [ directed 1 ]",
+            "dag.gml: a DAG, not a trace; give the trace or the GPU's directory",
+        ),
+        ("none.json", b'{"traceEvents": []}', "none.json: the trace holds no operation"),
+        (
+            "cut.json.gz",
+            b"\x1f\x8b\x08\x00",
+            "cut.json.gz: the file is damaged: the gzip stream is cut short",
+        ),
+    ],
+)
+def test_an_unusable_file_is_one_line_and_exit_code_1(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    code, out, err = run_cli("--option", "statistic", "--path", path)
+    assert (code, out) == (1, "")
+    assert only_line(err).startswith(f"analyze.py: error: {tmp_path}/{message}")
+
+
+def test_directories_without_traces(tmp_path: Path) -> None:
+    code, _, err = run_cli("--option", "statistic", "--path", tmp_path)
+    assert (code, only_line(err)) == (1, f"analyze.py: error: {tmp_path}: no trace in this directory")
+    (tmp_path / "readme.txt").write_text("hello")
+    assert run_cli("--option", "statistic", "--path", tmp_path)[0] == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(TRACE)
+    path.chmod(0)
+    code, _, err = run_cli("--option", "statistic", "--path", path)
+    assert (code, only_line(err)) == (1, f"analyze.py: error: {path}: may not be read (permission denied)")
+
+
+def test_repairs_are_warnings_on_stderr_and_in_the_document(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(TRACE[:-2] + ', {"ph": "X", "na')
+    code, out, err = run_cli("--option", "statistic", "--path", path, "--format", "json")
+    assert code == 0
+    assert "cut off inside its last event" in only_line(err)
+    assert "cut off inside its last event" in out
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(TRACE)
+    command = f"{sys.executable} analyze.py --option statistic --path {path} --format json | true"
+    done = subprocess.run(["bash", "-c", command], cwd=REPO, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
