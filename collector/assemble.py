@@ -95,7 +95,6 @@ class _Gathering:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     profile: Trace | None = None
-    profile_read: bool = False
 
     def run(self, parts: Collection[PartName]) -> Collected:
         path = self.gpu.final_trace()
@@ -141,9 +140,10 @@ class _Gathering:
             if part != "step":  # only some wrappers write it, and the operators tell more
                 self._warn(path, f"missing: {_fate(part, n_old)}")
             return None
-        source = self._read_profile() if part == "operator" else self._document(path)
-        if source is None:
-            self._warn(path, _fate(part, n_old))
+        try:
+            source: Any = self._read_profile(path) if part == "operator" else read_document(path)
+        except AnalyzeError as error:
+            self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {_fate(part, n_old)}")
             return None
         new, damage = self._collected(part, source, names, inputs)
         remarks = [*damage, *new.warnings]
@@ -171,14 +171,9 @@ class _Gathering:
             return collect_comm(events, names, inputs), damage
         return (collect_loads(events) if part == "io" else collect_trainer_steps(events)), damage
 
-    def _document(self, path: Path) -> dict[str, Any] | None:
-        return self._tried(path, lambda: read_document(path))
-
-    def _read_profile(self) -> Trace | None:
-        path = self.gpu.file(SOURCES["operator"])
-        if path is not None and not self.profile_read:
-            self.profile = self._tried(path, lambda: read_trace(path))
-            self.profile_read = True
+    def _read_profile(self, path: Path) -> Trace:
+        if self.profile is None:
+            self.profile = read_trace(path)
         return self.profile
 
     def _names(self) -> GradientNames | None:
@@ -218,8 +213,9 @@ class _Gathering:
         return graph
 
     def _by_order(self, names: GradientNames | None) -> Graph | None:
-        profile = self._read_profile()
-        if profile is None:
+        try:
+            profile = self._read_profile(self.gpu.path / SOURCES["operator"])
+        except AnalyzeError:  # said where its operations are collected
             return None
         forward, backward = passes(profile)
         graph = from_order(forward, backward, names.names if names else ())

@@ -213,7 +213,7 @@ def _us(time_ns: int) -> int | float:
 
 
 def _nothing_found(profile: Trace) -> str:
-    n = len(set(profile.names))
+    n = len(np.unique(profile.name_id))
     if not n:
         return "no operator in it: no FW, BW and STEP"
     return (
