@@ -326,10 +326,10 @@ def _iteration(a: MeasuredRun, b: MeasuredRun) -> tuple[Change, tuple[int, int]]
 
 
 def _ranks(a: _Spent, b: _Spent, iteration: Change) -> list[RankChange]:
-    """Return the change of each rank that both runs have, if there are several."""
+    """Return the change of each rank, where both runs have the same several ranks."""
     of_b = {part.rank.name: part for part in b.ranks}
     both = [(part, of_b[part.rank.name]) for part in a.ranks if part.rank.name in of_b]
-    if len(both) < 2:
+    if len(both) < 2 or len(both) < max(len(a.ranks), len(b.ranks)):
         return []
     sides = ([x for x, _ in both], [y for _, y in both])
     of_kind = [[_measures(side, i) for i in range(len(both))] for side in sides]

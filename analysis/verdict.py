@@ -9,6 +9,7 @@ from analysis.significance import FEWEST_STEPS
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
+_NOTHING = 0.0005  # of the step: a change below it is none
 _MOST = 4  # categories that are named
 _BULK = 0.25  # of the change: what one operation must explain to be named
 
@@ -19,8 +20,8 @@ def verdict(comparison: Comparison) -> str:
     if iteration.ns is None:
         return _without_steps(comparison)
     head = f"iteration time {_signed(iteration.ns)}{_brackets(comparison)}"
-    if iteration.ns == 0 and not any(each.explained.ns for each in comparison.categories):
-        return "iteration time unchanged"
+    if iteration.relative is not None and abs(iteration.relative) < _NOTHING:
+        return f"iteration time unchanged ({(iteration.a_ns or 0) / 1e6:.1f} ms)"
     if iteration.p is not None and not iteration.significant:
         return f"{head}: no more than chance"
     clauses = [_categories(comparison.categories, iteration), _operations(comparison), _straggler(comparison)]
@@ -43,10 +44,8 @@ def _without_steps(comparison: Comparison) -> str:
 
 
 def _stepless(comparison: Comparison) -> str:
-    missing = [
-        run.path.name for run, n in zip((comparison.a, comparison.b), comparison.steps, strict=True) if not n
-    ]
-    return " and ".join(dict.fromkeys(missing))
+    a, b = comparison.steps
+    return "both runs" if a == b == 0 else "the new run" if a else "the base"
 
 
 def _brackets(comparison: Comparison) -> str:
@@ -127,7 +126,8 @@ def _late(comparison: Comparison) -> str:
     rank, ns = max(comparison.late_ns.items(), key=lambda item: sign * item[1])
     if sign * ns < 0.3 * abs(comparison.iteration.ns):
         return ""
-    return f"{rank} {'is' if sign > 0 else 'was'} the straggler: it became ready {_signed(ns)} later"
+    when = f"it becomes ready {abs(ns) / 1e6:.1f} ms {'later' if sign > 0 else 'earlier'}"
+    return f"{rank} {'is' if sign > 0 else 'was'} the straggler: {when}"
 
 
 def _signed(ns: float) -> str:

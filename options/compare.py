@@ -48,7 +48,7 @@ def run(args: Namespace) -> Result:
     TraceError
         A path holds no trace, or two runs have no operation in common.
     """
-    _check_paths(args.path)
+    check_paths(args.path)
     from analysis.compare import compare
     from analysis.measured import labels, load_run
 
@@ -100,9 +100,10 @@ def _percent(text: str) -> float:
     return value
 
 
-def _check_paths(paths: Sequence[Path]) -> None:
+def check_paths(paths: Sequence[Path], option: str = "compare") -> None:
+    """Refuse a single path, and files among directories."""
     if len(paths) < 2:
-        raise UsageError("compare needs two paths or more, the base first: --path BASE NEW")
+        raise UsageError(f"{option} needs two paths or more: --path BASE NEW")
     files = [path for path in paths if path.is_file()]
     folders = [path for path in paths if path.is_dir()]
     if files and folders:

@@ -1,20 +1,139 @@
-"""`--option 3dcompare`: not built yet."""
+"""`--option 3dcompare`: many runs side by side, as a picture that turns and as tables."""
 
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from errors import AnalyzeError
-from result import Result
+from errors import UsageError
+from options.compare import check_paths
+from result import Bars, Bars3D, Cell, Chart, Column, Result, Table
 
-HELP = "not built yet"
-EXAMPLE = "analyze.py --option 3dcompare --path TRACE"
+if TYPE_CHECKING:
+    from analysis.sweep import Sweep, SweepRow
+
+HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
+EXAMPLE = "analyze.py --option 3dcompare --path sweep/bs16,sweep/bs32,sweep/bs64 --output sweep.html"
+
+_SUFFIXES = (".html", ".png", ".svg", ".pdf")
+_MOST_ROWS = 120  # operations that a 3-D chart can still show
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """No flags yet."""
+    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:
-    """Say that the option is not there yet."""
-    raise AnalyzeError("--option 3dcompare is not built yet")
+    """Put the runs side by side, in the order given.
+
+    Raises
+    ------
+    UsageError
+        Fewer than two paths, a file among directories, or an output of an unknown kind.
+    TraceError
+        A path holds no trace, or no operation occurs in more than one run.
+    """
+    check_paths(args.path, "3dcompare")
+    output = args.output or Path("3dcompare.html")
+    if output.suffix.lower() not in _SUFFIXES:
+        raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
+    from analysis.measured import load_run
+    from analysis.sweep import run_labels, sweep
+
+    runs = [load_run(path, wanted=args.filter, jobs=args.jobs, progress=args.progress) for path in args.path]
+    names = run_labels(args.path)
+    found = sweep(runs)
+    rows = _chosen(found, args)
+    operations = Table(
+        "operations", "Operations", _columns(names, "operation"), [_cells(row) for row in rows]
+    )
+    by_cat = Table(
+        "categories",
+        "Categories",
+        (Column("cat", "category"), *_averages(names)),
+        [_cells(row)[1:] for row in found.categories],
+    )
+    return Result(
+        "3dcompare",
+        f"Average times of {', '.join(names)}",
+        {
+            "option": "3dcompare",
+            "runs": [str(path) for path in args.path],
+            "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in found.categories],
+            "operations": [{"name": row.name, "cat": row.cat, "avg_ms": _ms(row)} for row in rows],
+            "output": str(output),
+        },
+        tables=(operations, by_cat),
+        charts=_charts(found, rows, names),
+        figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
+        read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
+        notes=_notes(rows, output),
+        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
+        xlsx_default=output.with_name("3dcompare.xlsx"),
+        picture=output,
+    )
+
+
+def _chosen(found: Sweep, args: Namespace) -> Sequence[SweepRow]:
+    """Return the operations to show: by category, or the longest (in any run) first."""
+    rows = found.operations
+    if args.sort:
+        rows = sorted(rows, key=_longest, reverse=True)
+    return rows[: args.head]
+
+
+def _longest(row: SweepRow) -> float:
+    return max((mean for mean in row.mean_ns if mean is not None), default=0.0)
+
+
+def _charts(found: Sweep, rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
+    """Return the 3-D chart, of the longest operations where there are too many, and the categories."""
+    order = {row.cat: at for at, row in enumerate(found.categories)}
+    shown = sorted(sorted(rows, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
+    return [
+        Bars3D(
+            "Average time per operation and run",
+            "run",
+            "operation",
+            "average (ms)",
+            names,
+            [row.name for row in shown],
+            [row.cat or "(none)" for row in shown],
+            [_ms(row) for row in shown],
+        ),
+        Bars(
+            "Average time per category",
+            "run",
+            "average (ms)",
+            names,
+            {row.cat or "(none)": _ms(row) for row in found.categories},
+        ),
+    ]
+
+
+def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:
+    notes = []
+    if gaps := sum(None in row.mean_ns for row in rows):
+        notes.append(f"{gaps:,} operations are missing in some run: gaps, not zeros.")
+    if len(rows) > _MOST_ROWS:
+        notes.append(f"The chart shows the {_MOST_ROWS} longest of {len(rows):,} operations.")
+    return [*notes, f"Picture: {output}"]
+
+
+def _columns(names: Sequence[str], what: str) -> tuple[Column, ...]:
+    return (Column("name", what), Column("cat", "category"), *_averages(names))
+
+
+def _averages(names: Sequence[str]) -> list[Column]:
+    """Return a column for each run; their keys are the runs' names, which `labels` made unique."""
+    return [Column(f"avg_ms {name}", f"{name} (ms)", "float") for name in names]
+
+
+def _cells(row: SweepRow) -> tuple[Cell, ...]:
+    return (row.name, row.cat or "(none)", *_ms(row))
+
+
+def _ms(row: SweepRow) -> list[float | None]:
+    return [None if mean is None else mean / 1e6 for mean in row.mean_ns]
