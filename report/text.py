@@ -13,8 +13,9 @@ from typing import TextIO
 from report.tables import cell_texts, display_width, is_text, printable, shorten
 from result import Column, Result, Table
 
-#: A column of words is not shortened below this, other columns are left out first.
-_NARROWEST_TEXT = 16
+#: Words are not shortened below the first for the sake of a minor column, nor below the second for
+#: that of any other: the column is left out instead.
+_LEGIBLE_TEXT, _NARROWEST_TEXT = 30, 16
 _SPACE = "  "
 
 
@@ -117,9 +118,10 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     Those marked as minor go first, then from the right; the first column always stays.
     """
     left_out: list[_Part] = []
-    while len(parts) > 1 and _least(parts) > width:
-        at = max(range(1, len(parts)), key=lambda index: (parts[index].column.minor, index))
-        left_out.insert(0, parts.pop(at))
+    while (minor := _last(parts, minor=True)) and _least(parts, _LEGIBLE_TEXT) > width:
+        left_out.insert(0, parts.pop(minor))
+    while (last := _last(parts, minor=False)) and _least(parts, _NARROWEST_TEXT) > width:
+        left_out.insert(0, parts.pop(last))
     texts = [part for part in parts if is_text(part.column)]
     room = width - _total(parts) + sum(part.width for part in texts)
     cap = max(_even_share([part.width for part in texts], room), 1)
@@ -130,9 +132,15 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     return parts, left_out
 
 
-def _least(parts: Sequence[_Part]) -> int:
-    """Return the width below which these columns cannot be shrunk."""
-    shrinkable = (part.width - _NARROWEST_TEXT for part in parts if is_text(part.column))
+def _last(parts: Sequence[_Part], *, minor: bool) -> int:
+    """Return the place of the last column (the last minor one), 0 where there is none but the first."""
+    places = (place for place, part in enumerate(parts) if place and (part.column.minor or not minor))
+    return max(places, default=0)
+
+
+def _least(parts: Sequence[_Part], shortest: int) -> int:
+    """Return the width of these columns with their words cut to `shortest`."""
+    shrinkable = (part.width - shortest for part in parts if is_text(part.column))
     return _total(parts) - sum(max(amount, 0) for amount in shrinkable)
 
 
