@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from analysis.iteration import Iterations
     from collector.events import PartName
     from formats.columns import Trace
+    from options.collect_network import Shown
     from trace_utils import GpuDir, Source
 
 HELP = "the final trace and DAG of each GPU from the profilers' raw files; iteration time; network"
@@ -29,7 +30,6 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
 }
 _NETWORK = ("pcap", "server")
 _ARGS = ("input0", "input1", "batch")  # what tells the first operation of a step, and Composer's batches
-_CAPTURES = ("*.pcap", "*.pcapng", "*.pcap.gz", "*.pcapng.gz")
 
 _GPUS = (
     Column("gpu", "GPU"),
@@ -90,6 +90,8 @@ def _collect(args: Namespace) -> Result:
     from collector.job import collect_gpus
 
     gpus = _gpus(args.path)
+    if not gpus:
+        return _without_gpus(args)
     parts = _PARTS.get(args.sub_option, PARTS)
     reports = collect_gpus(gpus, parts, jobs=_jobs(args), progress=args.progress)
     repairs = Repairs([line for report in reports for line in report.warnings])
@@ -163,17 +165,22 @@ def _recorded(gpus: Sequence[GpuDir], args: Namespace, repairs: Repairs) -> list
 def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
     from trace_utils import find_gpus
 
-    found = []
     for path in paths:
         if not path.exists():
             raise TraceError(f"{path}: no such file or directory")
-        gpus = find_gpus(path)
-        if not gpus:
-            raise TraceError(
-                f"{path}: no GPU directory of BytePS (comm.json, temp.json, …) to collect; "
-                "--sub_option iter_time takes other traces too"
-            )
-        found += gpus
+    return [gpu for path in paths for gpu in find_gpus(path)]
+
+
+def _without_gpus(args: Namespace) -> Result:
+    """Return what the network's files tell where there is nothing else; mostly there is nothing at all."""
+    result = _result(args, [], Repairs(), "Collected from")
+    found = result if args.sub_option else _with_network(args, result)
+    if not found.tables:
+        why = f" ({'; '.join(found.repairs)})" if found.repairs else ""
+        raise TraceError(
+            f"{args.path[0]}: no GPU directory of BytePS (comm.json, temp.json, …) to collect{why}; "
+            "--sub_option iter_time takes other traces too"
+        )
     return found
 
 
@@ -251,8 +258,8 @@ def _result(
         "collect",
         f"{title} {', '.join(map(str, args.path))}",
         document,
-        tables=(Table("gpus", "GPUs", _GPUS, [_gpu_row(gpu) for gpu in gpus]), _step_table(args, gpus)),
-        charts=_charts(gpus),
+        tables=_tables(args, gpus) if gpus else (),
+        charts=_charts(gpus) if gpus else (),
         figures=figures,
         read=[f"{gpu.trace}: {sum(gpu.events.values()):,} events" for gpu in gpus],
         commentary=commentary,
@@ -291,7 +298,7 @@ def _gpu_row(gpu: _Gpu) -> tuple[str | int | float | None, ...]:
     )
 
 
-def _step_table(args: Namespace, gpus: Sequence[_Gpu]) -> Table:
+def _tables(args: Namespace, gpus: Sequence[_Gpu]) -> list[Table]:
     rows = [
         (gpu.name, gpu.times.number(step), _ms(fw_bw), step.dur_ns / 1e6)
         for gpu in gpus
@@ -299,7 +306,10 @@ def _step_table(args: Namespace, gpus: Sequence[_Gpu]) -> Table:
     ]
     if args.sort:
         rows.sort(key=lambda row: row[3], reverse=True)
-    return Table("steps", "Steps", _STEPS, rows[: args.head])
+    return [
+        Table("gpus", "GPUs", _GPUS, [_gpu_row(gpu) for gpu in gpus]),
+        Table("steps", "Steps", _STEPS, rows[: args.head]),
+    ]
 
 
 def _charts(gpus: Sequence[_Gpu]) -> list[Chart]:
@@ -336,8 +346,38 @@ def _beside(path: Path, name: str) -> Path:
 
 
 def _network(args: Namespace, variant: str) -> Result:
-    raise UsageError(f"--sub_option {variant}: not there yet")
+    """Return what the captures, or the logs of the servers, under one path tell."""
+    from options import collect_network
+
+    if len(args.path) > 1:
+        raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
+    if variant == "pcap":
+        shown = collect_network.pcap(args.path[0], jobs=args.jobs, progress=args.progress, output=args.output)
+    else:
+        shown = collect_network.server(args.path[0], progress=args.progress, output=args.output)
+    result = _result(args, [], Repairs(), f"Collected ({variant}) from")
+    return _joined(result, [shown], args.head)
 
 
 def _with_network(args: Namespace, result: Result) -> Result:
+    """Add what captures and server logs below the paths tell, where there are any."""
+    from options import collect_network
+
+    for path in args.path:
+        shown, failed = collect_network.all_there_is(path, jobs=args.jobs, progress=args.progress)
+        result = _joined(replace(result, repairs=[*result.repairs, *failed]), shown, args.head)
     return result
+
+
+def _joined(result: Result, shown: Sequence[Shown], head: int | None) -> Result:
+    tables = [replace(table, rows=table.rows[:head]) for part in shown for table in part.tables]
+    return replace(
+        result,
+        document={**result.document, **{part.name: part.document for part in shown}},
+        tables=[*result.tables, *tables],
+        charts=[*result.charts, *(chart for part in shown for chart in part.charts)],
+        figures=[*result.figures, *(figure for part in shown for figure in part.figures)],
+        read=[*result.read, *(line for part in shown for line in part.read)],
+        notes=[*result.notes, *(line for part in shown for line in part.notes)],
+        repairs=[*result.repairs, *(line for part in shown for line in part.repairs)],
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def profile_events(starts: Iterable[int] = (0, 100), *, form: str = "BE", pid: i
 
 def comm_events(starts: Iterable[int] = (0, 100)) -> list[Event]:
     """Return what BytePS writes of the two gradients: main tasks and one stage of one partition."""
-    events = []
+    events: list[Event] = []
     for i, key in ((0, partition_key(3, 0)), (1, partition_key(4, 1))):
         name = f"Comm.byteps.gradient_{i}"
         common = {"ph": "X", "args": {"name": name}, "pid": name, "cat": "Comm"}
@@ -92,7 +92,7 @@ def comm_events(starts: Iterable[int] = (0, 100)) -> list[Event]:
     return events
 
 
-def write(path: Path, events: list[Event]) -> Path:
+def write(path: Path, events: Sequence[Event]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
     return path
@@ -109,7 +109,7 @@ def write_gpu(path: Path) -> Path:
     return path
 
 
-def operators(events: list[Event], tmp_path: Path) -> list[Event]:
+def operators(events: Sequence[Event], tmp_path: Path) -> list[Event]:
     from trace_utils import read_trace
 
     return list(collect_operators(read_trace(write(tmp_path / "p.json", events)), NODES).events)
