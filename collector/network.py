@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ class KeyShare:
     partition: int
     server: str
     n_push: int
+    n_initial: int  # of the pushes: before the first step, to give the server the size
     n_pull: int
     push_bytes: int
     pull_bytes: int
@@ -126,9 +127,9 @@ def collect_pcap(
     OutputError
         The timeline cannot be written.
     """
-    paths = [path for path in files_below(root) if is_capture(path)] if root.is_dir() else [root]
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
+    paths = [path for path in files_below(root) if is_capture(path)] if root.is_dir() else [root]
     if not paths:
         raise TraceError(f"{root}: no packet captures (*.pcap, *.pcapng) here; record them with tcpdump")
     repairs = Repairs()
@@ -169,7 +170,10 @@ def _read_all(
         if len(paths) < 2 or sum(sizes) < _PARALLEL_FROM or jobs == 1:
             found = [_read(path, bar.update) for path in paths]
         else:
-            with ProcessPoolExecutor(min(jobs or len(paths), len(paths)), get_context("spawn")) as pool:
+            with ProcessPoolExecutor(
+                min(jobs or len(paths), len(paths)),
+                get_context("fork" if "fork" in get_all_start_methods() else None),
+            ) as pool:
                 futures: dict[Future[Traffic | str], int] = {
                     pool.submit(_read, path): size for path, size in zip(paths, sizes, strict=True)
                 }
@@ -354,6 +358,7 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -
             key & ((1 << PART_BITS) - 1),
             ", ".join(nodes[i] for i in np.unique(wire.server[rows]).tolist()),
             int(push.sum()),
+            int(wire.initial[rows].sum()),
             int((~push).sum()),
             int(wire.value_bytes[rows][push].sum()),
             int(wire.value_bytes[rows][~push].sum()),
