@@ -11,7 +11,7 @@ weight is a contradiction. (Duda et al. 1987; Haddad 1988; Jézéquel 1989; Poir
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,21 +101,21 @@ def align(hosts: Sequence[Anchors]) -> Alignment:
     if found.begin.shape[1] == 0:
         return Alignment([Clock(bound_ns=0 if i == 0 else None) for i in range(len(hosts))])
     for limit_ppm in DRIFT_LIMITS_PPM:
-        weights = _weights(found, limit_ppm)
-        tight, cycle = _shortest(weights)
+        cycle = _shortest(_weights(found, limit_ppm))[1]
         if not cycle:
             break
     slack = 0.0
-    contradicting: Sequence[int] = ()
     if cycle:
-        contradicting, limit_ppm = cycle, 0.0
-        weights = _weights(found, 0.0)
-        slack = _least_slack(weights)
-        tight, _ = _shortest(weights + slack)
-    drifts = [_drift_range(found, i, limit_ppm) for i in range(len(hosts))]
-    offsets = _choose(tight)
-    clocks = _clocks(found, tight, offsets, drifts, slack)
-    return Alignment(clocks, round(slack), contradicting)
+        limit_ppm = 0.0
+        slack = _least_slack(_weights(found, 0.0))
+    ranges = [_drift_range(found, i, limit_ppm) for i in range(len(hosts))]
+    drifts = np.array([0.0 if low <= 0.0 <= high else (low + high) / 2 for low, high in ranges])
+    left = np.array([max(r[1] - d, d - r[0]) for r, d in zip(ranges, drifts, strict=True)])
+    steady = _without_drift(found, drifts)
+    tight, _ = _shortest(_weights(steady, 2 * left.max() if drifts.any() else limit_ppm) + slack)
+    exact, impossible = _shortest(_weights(steady, 0.0) + slack)
+    offsets = _choose(tight if impossible else exact)
+    return Alignment(_clocks(found, tight, offsets, drifts, left, slack), round(slack), cycle)
 
 
 # -- which occurrences belong together ----------------------------------------------------------
@@ -257,6 +257,20 @@ def _drift_range(found: _Occurrences, host: int, limit_ppm: float) -> tuple[floa
     return _slopes(low_at[lower] / 1e9, low[lower] / 1e3, high_at[upper] / 1e9, high[upper] / 1e3, limit_ppm)
 
 
+def _drifted(found: _Occurrences, drifts: Float64) -> Int64:
+    """Return what each host's drift (ppm) adds to its begins (hosts, k)."""
+    ahead = found.begin - found.middle[:, None]
+    added: Int64 = np.rint(ahead * (drifts[:, None] / 1e6)).astype(np.int64)
+    return np.where(found.there, added, 0)
+
+
+def _without_drift(found: _Occurrences, drifts: Float64) -> _Occurrences:
+    if not drifts.any():
+        return found
+    added = _drifted(found, drifts)
+    return replace(found, begin=found.begin + added, end=found.end + added)
+
+
 def _hull(x: Int64, y: Int64, side: int) -> Int64:
     """Return which points form the upper (`side` 1) or lower (-1) convex hull (monotone chain)."""
     order = _outermost(x, side * y)
@@ -329,30 +343,23 @@ def _root(f: Callable[[float], float], inside: float, outside: float) -> float:
 
 
 def _clocks(
-    found: _Occurrences,
-    tight: Float64,
-    offsets: Float64,
-    drifts: Sequence[tuple[float, float]],
-    slack: float,
+    found: _Occurrences, tight: Float64, offsets: Float64, drifts: Float64, left: Float64, slack: float
 ) -> list[Clock]:
-    shown = [0.0 if low <= 0.0 <= high else (low + high) / 2 for low, high in drifts]
     tied = np.isfinite(tight[:, 0]) & np.isfinite(tight[0])
-    shift = np.where(tied, offsets, 0.0).astype(np.int64)[:, None] + np.rint(
-        (found.begin - found.middle[:, None]) * (np.array(shown)[:, None] / 1e6)
-    ).astype(np.int64)
+    shift = np.where(tied, offsets, 0.0).astype(np.int64)[:, None] + _drifted(found, drifts)
     before = _violations(found, np.zeros_like(shift))
     after = _violations(found, shift)
     half_ns = float(np.abs(found.tau).max())
     shared = found.there.sum(axis=1)
     clocks = []
-    for i, (low, high) in enumerate(drifts):
+    for i in range(len(offsets)):
         far = max(tight[i, 0] - offsets[i], offsets[i] + tight[0, i])
-        left = max(high - shown[i], shown[i] - low) / 1e6 * half_ns
+        bound = far + left[i] / 1e6 * half_ns + slack
         clocks.append(
             Clock(
                 offset_ns=int(offsets[i]) if tied[i] else 0,
-                drift_ppm=shown[i] if tied[i] else 0.0,
-                bound_ns=int(np.ceil(far + left + slack)) if i and tied[i] else (None if i else 0),
+                drift_ppm=float(drifts[i]) if tied[i] else 0.0,
+                bound_ns=0 if i == 0 else int(np.ceil(bound)) if tied[i] else None,
                 anchors=int(shared[i]),
                 violations_before=int(before[i]),
                 violations_after=int(after[i]),

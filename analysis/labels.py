@@ -115,9 +115,10 @@ def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None
     return track.sort_index
 
 
-def _process_order(process: Process, dialect: str) -> tuple[float, list[tuple[int, str]]]:
+def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
     natural = [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(process.text)]
-    return process.sort_index or 0, natural if dialect == "byteps" else []
+    last = process.sort_index is None
+    return last, process.sort_index or 0, natural if dialect == "byteps" else []
 
 
 def _meta(name: str, pid: int, tid: int | None, key: str, value: object) -> bytes:

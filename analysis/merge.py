@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import progress as bars
 from analysis.clock import Clock
 from analysis.labels import Labels, merged_header, metadata_events
-from analysis.placing import Member, sniff, timing
+from analysis.placing import Member, settled, sniff, timing
 from analysis.rewrite import Place, Rewritten, rewrite
 from analysis.runs import Block, merge
 from errors import AnalyzeError, OutputError, TraceError
@@ -40,10 +40,12 @@ class Combined:
     """What was written, and how each source got on the common clock.
 
     `clocks` and `ranks` are per member, in their order; `warnings` are lines about input that was
-    repaired and about clocks that could not be aligned.
+    repaired and about clocks that could not be aligned. `members` are those given, with hosts and
+    workers as their dialect has them.
     """
 
     output: Path
+    members: Sequence[Member]
     n_events: int
     dialect: str
     clocks: Sequence[Clock]
@@ -80,6 +82,7 @@ def combine(
     with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
         kinds = run(sniff, [(member.path,) for member in members])
         dialect = _one_dialect(members, kinds)
+        members = settled(members, dialect)
         places = _places(members, dialect, [kind.rank for kind in kinds], names)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
@@ -101,6 +104,7 @@ def combine(
             _write(file, head, metadata, merge(runs, bar.update))
     return Combined(
         output=output,
+        members=members,
         n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
         dialect=dialect,
         clocks=times.clocks,

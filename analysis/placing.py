@@ -98,6 +98,16 @@ def sniff(path: Path) -> Kind:
     return Kind(dialect, ranks[0] if ranks and isinstance(ranks[0], int) else None)
 
 
+def settled(members: Sequence[Member], dialect: str) -> list[Member]:
+    """Return the members once their dialect is known: only BytePS and MXNet have workers.
+
+    Of every other trace it is not known which share a host: each has a clock of its own.
+    """
+    if dialect in ("byteps", "mxnet"):
+        return list(members)
+    return [replace(member, host=i, worker=None, owner=member.path) for i, member in enumerate(members)]
+
+
 def timing(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten], *, align: bool) -> Timing:
     """Return what is added to the times of every source."""
     bases = [_base_ns(dialect, source) for source in sources]
@@ -208,11 +218,3 @@ def _by_start_time(
         if source.start_ns is None and len(members) > 1
     ]
     return [Clock() for _ in members], "none" if warnings else "start_time_since_epoch_in_micros", warnings
-
-
-def renamed(members: Sequence[Member], ranks: Sequence[int | None]) -> list[Member]:
-    """Return the members with the ranks that their contents name."""
-    return [
-        member if rank is None else replace(member, rank=rank)
-        for member, rank in zip(members, ranks, strict=True)
-    ]

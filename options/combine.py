@@ -57,7 +57,7 @@ def run(args: Namespace) -> Result:
         jobs=args.jobs,
         progress=args.progress,
     )
-    workers = _workers(members, combined)
+    workers = _workers(combined)
     table = Table(
         "workers", "Workers", _WORKERS, [[_cell(worker[c.key]) for c in _WORKERS] for worker in workers]
     )
@@ -184,10 +184,10 @@ def _check(members: Sequence[Member], output: Path) -> None:
         raise TraceError(f"{output}: cannot be written: no such directory {output.parent}")
 
 
-def _workers(members: Sequence[Member], combined: Combined) -> list[dict[str, Any]]:
+def _workers(combined: Combined) -> list[dict[str, Any]]:
     """Return one entry for each host."""
     entries: dict[int, dict[str, Any]] = {}
-    for member, clock, rank in zip(members, combined.clocks, combined.ranks, strict=True):
+    for member, clock, rank in zip(combined.members, combined.clocks, combined.ranks, strict=True):
         entry = entries.setdefault(
             member.host,
             {
