@@ -75,7 +75,7 @@ class Half:
             0 if self.next_seq is None else ((seq - self.next_seq + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
         )
         if abs(distance) > _FAR:
-            self._drain_all(segment.ts_ns)
+            self._drain_all()
             receiver.lost(None, segment.ts_ns)
             distance = 0
             self.next_seq = seq
@@ -96,11 +96,11 @@ class Half:
             return
         beyond = (ack - self.next_seq) & 0xFFFFFFFF
         if 0 < beyond < _FAR and self.offset + beyond >= self.waiting[0][0]:
-            self._give_up_hole(now_ns)
+            self._give_up_hole()
 
-    def close(self, now_ns: int) -> None:
+    def close(self) -> None:
         """Hand over what waits, with its holes, and end the stream."""
-        self._drain_all(now_ns)
+        self._drain_all()
         self.receiver.close()
 
     def _deliver(self, block: bytes, start: int, end: int, length: int, seen_ns: int, now_ns: int) -> None:
@@ -131,32 +131,35 @@ class Half:
         insort(self.waiting, (position, segment.ts_ns, data))
         self.waiting_bytes += len(data)
         while self.waiting_bytes > MAX_WAITING or len(self.waiting) > _MAX_WAITING_SEGMENTS:
-            self._give_up_hole(segment.ts_ns)
+            self._give_up_hole()
 
-    def _drain(self, now_ns: int) -> None:
-        """Hand over what waits and is now in order."""
+    def _drain(self, since_ns: int) -> None:
+        """Hand over what waits and is in order, which it is since `since_ns` at the earliest."""
         taken = 0
         for position, seen_ns, data in self.waiting:
             if position > self.offset:
                 break
             taken += 1
             self.waiting_bytes -= len(data)
+            since_ns = max(since_ns, seen_ns)
             known = self.offset - position
             if known < len(data):
-                self._deliver(data, known, len(data), len(data) - known, seen_ns, now_ns)
+                self._deliver(data, known, len(data), len(data) - known, seen_ns, since_ns)
         del self.waiting[:taken]
 
-    def _give_up_hole(self, now_ns: int) -> None:
-        n_lost = self.waiting[0][0] - self.offset
+    def _give_up_hole(self) -> None:
+        """Tell that what is missing before the first waiting bytes is lost; the peer had it all the same."""
+        position, seen_ns, _ = self.waiting[0]
+        n_lost = position - self.offset
         self.counts.lost_bytes += n_lost
-        self.offset += n_lost
+        self.offset = position
         self.next_seq = ((self.next_seq or 0) + n_lost) & 0xFFFFFFFF
-        self.receiver.lost(n_lost, now_ns)
-        self._drain(now_ns)
+        self.receiver.lost(n_lost, seen_ns)
+        self._drain(seen_ns)
 
-    def _drain_all(self, now_ns: int) -> None:
+    def _drain_all(self) -> None:
         while self.waiting and self.receiver.wanted:
-            self._give_up_hole(now_ns)
+            self._give_up_hole()
         self.waiting.clear()
         self.waiting_bytes = 0
 
@@ -176,7 +179,6 @@ class Streams:
         ] = {}  # both directions of a connection, each own half first
         self.counts = Counts()
         self.n_connections = 0
-        self._now_ns = 0
 
     def take(self, segment: Segment) -> None:
         """Add one segment of any connection."""
@@ -187,12 +189,12 @@ class Streams:
             if flow is None:
                 return
         half, back = flow
-        self._now_ns = segment.ts_ns
         if segment.ack >= 0:
             if back.syn_ns is not None and not flags & SYN:
                 _answered(half, back, segment.ts_ns)
-            if back.next_seq is None:  # joined in the middle, or the SYN was missed: here it goes on
-                back.next_seq = segment.ack
+            if back.next_seq is None:
+                if half.first_seq is not None:  # the answer to the SYN was not captured: here it begins
+                    back.next_seq = segment.ack
             elif back.waiting:
                 back.acknowledged(segment.ack, segment.ts_ns)
         if segment.length:
@@ -243,7 +245,7 @@ class Streams:
         self._flows.pop((ends[2], ends[3], ends[0], ends[1]), None)
         if flow is not None:
             for half in flow:
-                half.close(self._now_ns)
+                half.close()
 
     def _forget(self) -> None:
         """Drop the older half of the connections, first those that carried nothing of interest."""
