@@ -22,7 +22,10 @@ def collect_comm(
     names : the gradients' names; without them BytePS's own names stay
     inputs : the nodes of the DAG and what each depends on
     """
-    kept, warnings = complete(events)
+    found, warnings = complete(events)
+    kept = [event for event in found if OpName.parse(_main(event)).is_comm]
+    if len(kept) < len(found):
+        warnings.append(f"{len(found) - len(kept)} event(s) ignored that are no Comm")
     done = [_renamed(event, names, inputs) for event in kept]
     tensors = Counter(_main(event) for event in kept)
     warnings += _about_names(tensors, names)

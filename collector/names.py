@@ -26,7 +26,7 @@ class GradientNames:
     def parameter(self, tensor: str) -> str | None:
         """Return the parameter that BytePS's name `tensor` stands for; None if the list has none."""
         index = gradient_index(tensor)
-        return self.names[index] if index is not None and index < len(self.names) else None
+        return (self.names[index] or None) if index is not None and index < len(self.names) else None
 
 
 def gradient_index(tensor: str) -> int | None:

@@ -261,7 +261,7 @@ def _result(
         tables=_tables(args, gpus) if gpus else (),
         charts=_charts(gpus) if gpus else (),
         figures=figures,
-        read=[f"{gpu.trace}: {sum(gpu.events.values()):,} events" for gpu in gpus],
+        read=[f"{gpu.path}: {sum(gpu.events.values()):,} events" for gpu in gpus],
         commentary=commentary,
         notes=[*untold, *notes],
         repairs=repairs.lines,
@@ -322,7 +322,10 @@ def _charts(gpus: Sequence[_Gpu]) -> list[Chart]:
         if len(all_steps) > len(traced[name]) and min(traced[name], default=0) > 1
     }
     if more:
-        before = {f"{name}, not traced": steps for name, steps in more.items()}
+        before = {
+            f"{name}, not traced": {k: ms for k, ms in steps.items() if k not in traced[name]}
+            for name, steps in more.items()
+        }
         during = {f"{name}, traced": traced[name] for name in more}
         charts.append(_lines("From load to load of input data, from the job's first step", before | during))
     return charts
