@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 from analysis.measured import MeasuredRun, Operations, OpKey, op_keys
 from opname import OpName
 
+Float = NDArray[np.float64]
+
 #: Keys of the events' args that tell an operation's shape.
 SHAPE_ARGS = ("Input Dims", "grid", "block")
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
 _CLEARLY = 3.0  # times nearer than the next candidate
-_ALONE = 0.01  # of a step: what any two candidates are at least taken to be apart
+_TIE = 0.02  # of a step: over how much those between two known operations are spread
+_APART = 0.0005  # of a step: what two candidates must at least be apart
 
 
 def pairs(
@@ -41,7 +44,8 @@ def pairs(
         where they come in the step.
     """
     of_a, of_b = _by_signature(a, left_a, shapes_a), _by_signature(b, left_b, shapes_b)
-    place_a, place_b = _order(a), _order(b)
+    tie = _TIE if len(left_a) == len(left_b) else 0.0
+    place_a, place_b = _slots(a, left_a, tie), _slots(b, left_b, tie)
     found: list[tuple[int, int]] = []
     for signature in of_a.keys() & of_b.keys():
         rows, columns = of_a[signature], of_b[signature]
@@ -89,15 +93,22 @@ def _by_signature(
     return groups
 
 
-def _order(ops: Operations) -> NDArray[np.float64]:
-    """Return how far in the sequence of a step each operation comes, 0 to 1."""
-    order = np.empty(len(ops.keys))
-    order[np.argsort(ops.place, kind="stable")] = np.linspace(0, 1, len(ops.keys))
-    return order
+def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float:
+    """Return where each operation comes in the sequence of a step, 0 to 1, however long others take.
+
+    It is the share of the operations with a namesake that come before it. Where that says nothing, the
+    order among those without one counts a little (`tie`), if both runs have as many of them.
+    """
+    known = np.sort(np.delete(ops.place, left))
+    before = np.searchsorted(known, ops.place) / max(1, len(known))
+    among = np.zeros(len(ops.keys))
+    order = np.array(left)[np.argsort(ops.place[left], kind="stable")]
+    among[order] = np.linspace(0, 1, len(order))
+    return np.asarray(before + tie * among, np.float64)
 
 
-def _is_clear(distances: NDArray[np.float64], nearest: int) -> bool:
+def _is_clear(distances: Float, nearest: int) -> bool:
     """Whether one candidate is near, and the others are not nearly as near."""
     others = np.delete(distances, nearest)
     near = float(distances[nearest])
-    return near <= _NEAR and (not len(others) or float(others.min()) >= max(_CLEARLY * near, _ALONE / 10))
+    return near <= _NEAR and (not len(others) or float(others.min()) >= max(_CLEARLY * near, _APART))

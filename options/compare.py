@@ -350,16 +350,17 @@ def _charts(pair: _Pair) -> list[Chart]:
                 },
             )
         )
-    ops = sorted(found.operations, key=lambda op: -abs(op.average.ns or 0))[:_MOST_BARS]
-    changed = [op for op in ops if op.average.ns]
-    if changed:
+    by_step = any(op.explained.ns for op in found.operations)
+    parts = [(op.name, (op.explained if by_step else op.average).ns or 0.0) for op in found.operations]
+    largest = [part for part in sorted(parts, key=lambda part: -abs(part[1]))[:_MOST_BARS] if part[1]]
+    if largest:
         charts.append(
             Bars(
-                "Operations whose average changed most",
-                "change (ms)",
+                "Operations that explain most of the change" if by_step else "Averages that changed most",
                 "operation",
-                [op.name for op in changed],
-                {"change": [_ms(op.average.ns) for op in changed]},
+                "change of a step (ms)" if by_step else "change (ms)",
+                [name for name, _ in largest],
+                {"change": [_ms(ns) for _, ns in largest]},
                 horizontal=True,
             )
         )

@@ -18,7 +18,7 @@ HELP = "many runs side by side (a sweep): operations x runs x average time, as a
 EXAMPLE = "analyze.py --option 3dcompare --path sweep/bs16,sweep/bs32,sweep/bs64 --output sweep.html"
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
-_MOST_ROWS = 120  # operations that a 3-D chart can still show
+_MOST_ROWS = 80  # operations that a 3-D chart can still show
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
