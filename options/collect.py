@@ -5,22 +5,24 @@ from __future__ import annotations
 import tempfile
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from errors import TraceError, UsageError
-from result import Chart, Column, Lines, Repairs, Result, Table
+from result import Repairs, Result
 
 if TYPE_CHECKING:
-    from analysis.iteration import Iterations
     from collector.events import PartName
     from formats.columns import Trace
     from options.collect_network import Shown
+    from options.collect_times import Gpu
     from trace_utils import GpuDir, Source
 
-HELP = "the final trace and DAG of each GPU from the profilers' raw files; iteration time; network"
+HELP = (
+    "each GPU's final trace and DAG from the profilers' raw files, and the iteration time; "
+    "--sub_option iter_time, operator, comm, io, pcap or server"
+)
 EXAMPLE = "analyze.py --option collect --path BYTEPS_TRACE_DIR"
 
 _PARTS: Mapping[str, tuple[PartName, ...]] = {
@@ -30,36 +32,6 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
 }
 _NETWORK = ("pcap", "server")
 _ARGS = ("input0", "input1", "batch")  # what tells the first operation of a step, and Composer's batches
-
-_GPUS = (
-    Column("gpu", "GPU"),
-    Column("trace", "trace"),
-    Column("events", "events", "int"),
-    Column("steps", "steps", "int"),
-    Column("fw_bw_ms", "FW+BW (ms)", "float"),
-    Column("iteration_ms", "iteration (ms)", "float"),
-    Column("deviation_ms", "deviation (ms)", "float"),
-    Column("min_ms", "min (ms)", "float", minor=True),
-    Column("max_ms", "max (ms)", "float", minor=True),
-    Column("told_by", "steps told by"),
-)
-_STEPS = (
-    Column("gpu", "GPU"),
-    Column("step", "step", "int"),
-    Column("fw_bw_ms", "FW+BW (ms)", "float"),
-    Column("iteration_ms", "iteration (ms)", "float"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Gpu:
-    """What is shown of one GPU (or of one rank's trace)."""
-
-    name: str
-    path: Path
-    trace: Path
-    events: Mapping[str, int]
-    times: Iterations
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -88,6 +60,7 @@ def run(args: Namespace) -> Result:
 def _collect(args: Namespace) -> Result:
     from collector.events import PARTS
     from collector.job import collect_gpus
+    from options.collect_times import time_result
 
     gpus = _gpus(args.path)
     if not gpus:
@@ -106,15 +79,16 @@ def _collect(args: Namespace) -> Result:
     ]
     notes = [f"written: {path}" for _, _, path in done]
     commentary = [line for report in reports for line in report.notes]
-    result = _result(args, found, repairs, "Collected from", notes, commentary)
+    result = time_result(args, found, repairs, "Collected from", notes, commentary)
     return result if args.sub_option else _with_network(args, result)
 
 
 def _iter_time(args: Namespace) -> Result:
+    from options.collect_times import time_result
     from trace_utils import find_gpus
 
     repairs = Repairs()
-    found: list[_Gpu] = []
+    found: list[Gpu] = []
     gpus = [gpu for path in args.path for gpu in find_gpus(path)]
     others = [path for path in args.path if not find_gpus(path)]
     if others:
@@ -127,10 +101,10 @@ def _iter_time(args: Namespace) -> Result:
             f"{first}: no whole step can be told in it: no I/O, FW or Comm of two steps, no "
             "ProfilerStep#N, event/batch or round of reductions"
         )
-    return _result(args, found, repairs, "Iteration time of")
+    return time_result(args, found, repairs, "Iteration time of")
 
 
-def _ranks(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[_Gpu]:
+def _ranks(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Gpu]:
     """Return the iteration times of traces that are no GPU directories: files, ranks of other systems."""
     from trace_utils import load_paths
 
@@ -140,7 +114,7 @@ def _ranks(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[_Gp
     return [_gpu(_name(s), s.path, s.path, t, _counts(t)) for s, t in pairs]
 
 
-def _recorded(gpus: Sequence[GpuDir], args: Namespace, repairs: Repairs) -> list[_Gpu]:
+def _recorded(gpus: Sequence[GpuDir], args: Namespace, repairs: Repairs) -> list[Gpu]:
     """Return the iteration times of GPU directories, from the sources where there is no final trace yet."""
     from collector.job import collect_gpus
 
@@ -173,7 +147,9 @@ def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
 
 def _without_gpus(args: Namespace) -> Result:
     """Return what the network's files tell where there is nothing else; mostly there is nothing at all."""
-    result = _result(args, [], Repairs(), "Collected from")
+    from options.collect_times import time_result
+
+    result = time_result(args, [], Repairs(), "Collected from")
     found = result if args.sub_option else _with_network(args, result)
     if not found.tables:
         why = f" ({'; '.join(found.repairs)})" if found.repairs else ""
@@ -194,10 +170,11 @@ def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trac
     return traces
 
 
-def _gpu(name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int]) -> _Gpu:
+def _gpu(name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int]) -> Gpu:
     from analysis.iteration import iterations
+    from options.collect_times import Gpu
 
-    return _Gpu(name, path, trace_path, events, iterations(trace))
+    return Gpu(name, path, trace_path, events, iterations(trace))
 
 
 def _counts(trace: Trace) -> dict[str, int]:
@@ -235,122 +212,13 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
     return names if distinct else {gpu.path: str(gpu.path) for gpu in gpus}
 
 
-# ---- the answer
-
-
-def _result(
-    args: Namespace,
-    gpus: Sequence[_Gpu],
-    repairs: Repairs,
-    title: str,
-    notes: Sequence[str] = (),
-    commentary: Sequence[str] = (),
-) -> Result:
-    means = [gpu.times.mean_ns for gpu in gpus if gpu.times.mean_ns is not None]
-    fw_bw = [gpu.times.fw_bw_mean_ns for gpu in gpus if gpu.times.fw_bw_mean_ns is not None]
-    job = fmean(means) / 1e6 if means else None
-    document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
-    untold = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
-    figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
-    if fw_bw:
-        figures.append(("FW+BW", f"{fmean(fw_bw) / 1e6:.3f} ms"))
-    return Result(
-        "collect",
-        f"{title} {', '.join(map(str, args.path))}",
-        document,
-        tables=_tables(args, gpus) if gpus else (),
-        charts=_charts(gpus) if gpus else (),
-        figures=figures,
-        read=[f"{gpu.path}: {sum(gpu.events.values()):,} events" for gpu in gpus],
-        commentary=commentary,
-        notes=[*untold, *notes],
-        repairs=repairs.lines,
-        xlsx_default=_beside(args.path[0], "collect.xlsx"),
-    )
-
-
-def _entry(gpu: _Gpu) -> dict[str, object]:
-    return {
-        "path": str(gpu.path),
-        "trace": str(gpu.trace),
-        "events": dict(gpu.events),
-        "steps": len(gpu.times.steps),
-        "fw_bw_ms": _ms(gpu.times.fw_bw_mean_ns),
-        "iteration_ms": _ms(gpu.times.mean_ns),
-        "iteration_ms_per_step": [step.dur_ns / 1e6 for step in gpu.times.steps],
-    }
-
-
-def _gpu_row(gpu: _Gpu) -> tuple[str | int | float | None, ...]:
-    times = gpu.times
-    durations = [step.dur_ns for step in times.steps]
-    return (
-        gpu.name,
-        gpu.trace.name,
-        sum(gpu.events.values()),
-        len(durations),
-        _ms(times.fw_bw_mean_ns),
-        _ms(times.mean_ns),
-        _ms(times.std_ns),
-        _ms(min(durations, default=None)),
-        _ms(max(durations, default=None)),
-        times.how or None,
-    )
-
-
-def _tables(args: Namespace, gpus: Sequence[_Gpu]) -> list[Table]:
-    rows = [
-        (gpu.name, gpu.times.number(step), _ms(fw_bw), step.dur_ns / 1e6)
-        for gpu in gpus
-        for step, fw_bw in zip(gpu.times.steps, gpu.times.fw_bw_ns, strict=True)
-    ]
-    if args.sort:
-        rows.sort(key=lambda row: row[3], reverse=True)
-    return [
-        Table("gpus", "GPUs", _GPUS, [_gpu_row(gpu) for gpu in gpus]),
-        Table("steps", "Steps", _STEPS, rows[: args.head]),
-    ]
-
-
-def _charts(gpus: Sequence[_Gpu]) -> list[Chart]:
-    traced = {gpu.name: {gpu.times.number(s): s.dur_ns / 1e6 for s in gpu.times.steps} for gpu in gpus}
-    charts: list[Chart] = [_lines("Iteration time of the recorded steps", traced)]
-    loads = {gpu.name: {s.label: s.dur_ns / 1e6 for s in gpu.times.loads} for gpu in gpus}
-    more = {
-        name: all_steps
-        for name, all_steps in loads.items()
-        if len(all_steps) > len(traced[name]) and min(traced[name], default=0) > 1
-    }
-    if more:
-        before = {
-            f"{name}, not traced": {k: ms for k, ms in steps.items() if k not in traced[name]}
-            for name, steps in more.items()
-        }
-        during = {f"{name}, traced": traced[name] for name in more}
-        charts.append(_lines("From load to load of input data, from the job's first step", before | during))
-    return charts
-
-
-def _lines(title: str, series: Mapping[str, Mapping[int, float]]) -> Lines:
-    x = sorted({number for values in series.values() for number in values})
-    lines = {name: [values.get(number) for number in x] for name, values in series.items()}
-    return Lines(title, "step", "iteration time (ms)", [float(number) for number in x], lines)
-
-
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
-
-
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name
-
-
 # ---- the network
 
 
 def _network(args: Namespace, variant: str) -> Result:
     """Return what the captures, or the logs of the servers, under one path tell."""
     from options import collect_network
+    from options.collect_times import time_result
 
     if len(args.path) > 1:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
@@ -358,7 +226,7 @@ def _network(args: Namespace, variant: str) -> Result:
         shown = collect_network.pcap(args.path[0], jobs=args.jobs, progress=args.progress, output=args.output)
     else:
         shown = collect_network.server(args.path[0], progress=args.progress, output=args.output)
-    result = _result(args, [], Repairs(), f"Collected ({variant}) from")
+    result = time_result(args, [], Repairs(), f"Collected ({variant}) from")
     return _joined(result, [shown], args.head)
 
 

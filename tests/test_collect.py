@@ -658,3 +658,56 @@ def test_a_cut_comm_json_gives_what_is_whole(shared_data: Path, tmp_path: Path) 
     assert answer["gpus"][0]["events"] == {"Comm": text.count('"cat": "Comm"\n        }')}
     cut = [line for line in answer["repairs"] if "comm.json" in line]
     assert len(cut) == 2  # one for each worker
+
+
+# ---- captures and server logs
+
+
+def network_job(shared: Path, to: Path) -> Path:
+    path = to / "job"
+    shutil.copytree(shared / "byteps" / "fork_mlp_2w2s_pcap", path)
+    for item in [path, *path.rglob("*")]:
+        item.chmod(0o755 if item.is_dir() else 0o644)
+    return path
+
+
+def test_everything_includes_captures_and_logs(shared_data: Path, tmp_path: Path) -> None:
+    path = network_job(shared_data, tmp_path)
+    answer = collect(path)
+    assert answer["gpus"][0]["steps"] == 6
+    assert answer["network"]["output"] == str(path / "comm_timeline.json")
+    assert answer["server"]["output"] == str(path / "server_timeline.json")
+    for part in ("network", "server"):
+        assert json.loads(Path(answer[part]["output"]).read_text())["traceEvents"]
+
+
+def test_one_part_alone_leaves_the_captures(shared_data: Path, tmp_path: Path) -> None:
+    path = network_job(shared_data, tmp_path)
+    answer = collect(path, "--sub_option", "comm")
+    assert answer.keys() == {"option", "gpus", "iteration_ms", "repairs"}
+    assert not (path / "comm_timeline.json").exists()
+
+
+@pytest.mark.parametrize(("variant", "member"), [("pcap", "network"), ("server", "server")])
+def test_the_network_alone(shared_data: Path, tmp_path: Path, variant: str, member: str) -> None:
+    path = network_job(shared_data, tmp_path)
+    before = files(path)
+    answer = collect(path, "--sub_option", variant, "--output", tmp_path / "made.json")
+    assert answer["gpus"] == []
+    assert answer[member]["output"] == str(tmp_path / "made.json")
+    assert files(path) == before
+
+
+def test_captures_without_any_gpu_directory(shared_data: Path, tmp_path: Path) -> None:
+    capture = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0.pcap"
+    shutil.copyfile(capture, tmp_path / "worker_0.pcap")
+    answer = collect(tmp_path)
+    assert answer["gpus"] == []
+    assert answer["network"]["keys"]
+
+
+def test_a_job_without_captures_has_no_network(tmp_path: Path) -> None:
+    write_gpu(tmp_path / "0")
+    code, out, err = run_cli("--option", "collect", "--sub_option", "pcap", "--path", tmp_path)
+    assert (code, out) == (1, "")
+    assert "no packet captures" in err
