@@ -81,7 +81,13 @@ def is_capture(path: Path) -> bool:
 _NAME = re.compile(r"\.(pcap|pcapng|cap)[0-9]*(\.gz)?$", re.IGNORECASE)
 
 
-def read_packets(capture: Capture, on_bytes: Callable[[int], object] = lambda n: None) -> Iterator[Packet]:
+#: The fields of a `Packet`, without the cost of making one for each.
+PacketFields = tuple[int, int, bytes, int, int, int]
+
+
+def read_packets(
+    capture: Capture, on_bytes: Callable[[int], object] = lambda n: None
+) -> Iterator[PacketFields]:
     """Yield the packets of ``capture.path``; damage ends the packets and is noted in `capture`.
 
     `on_bytes` is told how many bytes of the file were read.
@@ -132,11 +138,11 @@ def read_segments(capture: Capture, on_bytes: Callable[[int], object] = lambda n
                     flags,
                     block,
                     payload,
-                    max(payload, min(wire_end, end)),
-                    max(wire_end - payload, 0),
+                    payload if wire_end <= payload else end if wire_end > end else wire_end,
+                    wire_end - payload if wire_end > payload else 0,
                 )
                 continue
-        segment = _segment(packet, capture)
+        segment = _segment(Packet(*packet), capture)
         if segment is not None:
             capture.n_tcp += 1
             yield segment
@@ -216,7 +222,7 @@ def _gunzip(raw: IO[bytes]) -> IO[bytes]:
     return stream
 
 
-def _classic(source: _Blocks, capture: Capture) -> Iterator[Packet]:
+def _classic(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
     order, ticks, record = _CLASSIC[source.peek(4)]
     if not source.have(24):
         raise TraceError(f"{capture.path}: cut off in the file header: no packets in it")
@@ -225,17 +231,29 @@ def _classic(source: _Blocks, capture: Capture) -> Iterator[Packet]:
     unpack = struct.Struct(order + "IIII").unpack_from
     scale = 10**9 // ticks
     while source.have(record):
-        seconds, fraction, size, length = unpack(source.block, source.at)
-        if size > _LARGEST_PACKET:
-            capture.damage = f"damaged at byte {source.position}: the rest was not read"
-            return
-        if not source.have(record + size):
-            break
-        start = source.at + record
-        source.at = start + size
-        yield Packet(
-            seconds * 10**9 + fraction * scale, link, source.block, start, start + size, max(size, length)
-        )
+        block, at = source.block, source.at
+        last = len(block) - record
+        while at <= last:
+            seconds, fraction, size, length = unpack(block, at)
+            start = at + record
+            if start + size > len(block):
+                break
+            at = start + size
+            yield (
+                seconds * 10**9 + fraction * scale,
+                link,
+                block,
+                start,
+                at,
+                size if size > length else length,
+            )
+        source.at = at
+        if at <= last:  # the packet goes on behind the block
+            if size > _LARGEST_PACKET:
+                capture.damage = f"damaged at byte {source.position}: the rest was not read"
+                return
+            if not source.have(record + size):
+                break
     if source.left and not capture.damage:
         capture.damage = f"cut off inside a packet at byte {source.position}"
 
@@ -247,7 +265,7 @@ class _Interface(NamedTuple):
     offset_ns: int
 
 
-def _next_generation(source: _Blocks, capture: Capture) -> Iterator[Packet]:
+def _next_generation(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
     """Yield the packets of a pcapng file (draft-ietf-opsawg-pcapng): blocks in sections."""
     order = "<"
     interfaces: list[_Interface] = []

@@ -90,10 +90,7 @@ def read_header(message: Message) -> Header | None:
 
 def identity(frame: bytes) -> int | None:
     """Return the ps-lite id in an identity frame (``ps11``)."""
-    return int(frame[2:]) if _IDENTITY.fullmatch(frame) else None
-
-
-_IDENTITY = re.compile(rb"ps[0-9]{1,9}")
+    return int(frame[2:]) if frame[:2] == b"ps" and len(frame) < 12 and frame[2:].isdigit() else None
 
 
 def read_meta(body: bytes) -> Meta | None:

@@ -156,11 +156,11 @@ def in_order(connections: Iterable[Connection]) -> list[Packet]:
     return sorted((p for c in connections for p in c.packets), key=lambda packet: packet.ts_ns)
 
 
-def shaken(packets: Sequence[Packet], seed: int, reach: int = 3) -> list[Packet]:
-    """The same packets with some repeated and some moved by up to `reach` places; times stay in order."""
+def shaken(packets: Sequence[Packet], seed: int, reach: int = 3, share: float = 0.5) -> list[Packet]:
+    """The same packets, a share of them late by up to `reach` places and a tenth of those sent again."""
     rng = random.Random(seed)
-    places = [(i + rng.uniform(0, reach), i) for i in range(len(packets))]
-    places += [(i + rng.uniform(0, reach), i) for i in range(len(packets)) if rng.random() < 0.1]
+    places = [(i + rng.uniform(0, reach) * (rng.random() < share), i) for i in range(len(packets))]
+    places += [(i + rng.uniform(1, reach), i) for i in range(len(packets)) if rng.random() < share / 10]
     times = sorted(packets[i].ts_ns for _, i in places)
     return [Packet(ns, packets[i].data) for ns, (_, i) in zip(times, sorted(places), strict=True)]
 
