@@ -144,7 +144,7 @@ def read_document(path: Path) -> dict[str, Any]:
     repaired as in `read_trace`, and the phrases are under the key "repairs".
     """
     events: list[dict[str, Any]] = []
-    reader = EventReader(path, event_type=dict)
+    reader = EventReader(path, types=(dict,))
     for piece, _ in reader:
         events.extend(piece)
     return {**reader.header, "traceEvents": events, "repairs": repairs([reader])}

@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 from analysis.clock import Alignment, Clock, align
 from analysis.rewrite import Rewritten
 from errors import TraceError
-from formats import dasf
-from formats.builder import Builder, columns
+from formats import chrome, dasf
+from formats.builder import columns
 from formats.dialects import recognise
-from formats.event import ExactEvent
-from formats.reader import EventReader
-from formats.times import InexactError
 from jobfiles import head_of
 
 Int64 = NDArray[np.int64]
@@ -80,20 +77,9 @@ def sniff(path: Path) -> Kind:
         raise TraceError(f"{path}: no such file or directory")
     if dasf.is_dasf(head_of(path)[:64]):
         raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
-    reader = EventReader(path)
-    builder = Builder()
-    exact = False
-    for i, (events, piece) in enumerate(reader):
-        try:
-            builder.add(events, exact=exact)
-        except InexactError:
-            exact = True
-            reader.use(ExactEvent)
-            builder.add(reader.decode_again(piece), exact=True)
-        if i + 1 == _SNIFFED:
-            break
-    rows = builder.rows()
-    dialect = recognise(columns(rows), reader.header, rows.metadata)
+    part = chrome.read_part(path, pieces=_SNIFFED)
+    rows = part.rows
+    dialect = recognise(columns(rows), part.header, rows.metadata)
     ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
     return Kind(dialect, ranks[0] if ranks and isinstance(ranks[0], int) else None)
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from analysis.anchors import AnchorFinder
 from analysis.runs import Run, RunWriter
 from analysis.select import CommFilter
-from formats.event import NO_ARGS, args_object
+from formats.event import NO_ARGS, NO_TIME, args_object
 from formats.reader import repairs
-from formats.times import NO_TIME, InexactError, text_to_ns, to_ns
+from formats.times import InexactError, text_to_ns, to_ns
 from formats.whole import ExactWholeEvent, OddEvent, WholeEvent, WholeReader, encode
 
 Int64 = NDArray[np.int64]

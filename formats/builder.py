@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.columns import ArgColumn, Int32, Int64, Points, Track
-from formats.event import Event, args_object
+from formats.event import FULL, LEAN, NO_TIME, Event, args_object
 from formats.pairs import pair
-from formats.times import NO_TIME, text_to_ns, to_ns
+from formats.times import times_ns
 
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
 _KEY = attrgetter("ph", "name", "cat", "pid", "tid")
@@ -75,44 +75,42 @@ class Builder:
         self._arg_fields = list(names.items())
         self._arg_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
 
-    def add(self, events: Sequence[Event], *, exact: bool = False) -> None:
-        """Append the events of one piece; `exact` where their times are text.
+    @property
+    def types(self) -> Sequence[type[Any]]:
+        """What a reader should decode events as for this builder."""
+        return FULL if self.wanted or self.with_points else LEAN
+
+    def add(self, events: Sequence[Any], event_type: type[Any], whole: Callable[[], list[Event]]) -> None:
+        """Append the events of one piece.
+
+        Parameters
+        ----------
+        event_type : what all of them were decoded as
+        whole : decodes the piece again with all members; called where `events` lack some
 
         Raises
         ------
         InexactError
             Times need to be decoded as text; nothing was appended.
         """
-        convert = text_to_ns if exact else to_ns
-        ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, len(events))
+        n = len(events)
+        ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, n)
         self._learn_roles()
         roles = self._roles[ids]
-        is_slice = roles <= _END
-        if is_slice.all():
-            chosen, chosen_ids, timed = events, ids, roles
-        else:
-            rows = np.flatnonzero(is_slice)
-            chosen = [events[i] for i in rows.tolist()]
-            chosen_ids, timed = ids[rows], roles[rows]
-        ts = convert(list(map(_TS, chosen)))
-        dur = self._durations(list(map(_DUR, chosen)), timed, convert, exact)
-        others = np.flatnonzero(roles == _OTHER).tolist() if self.with_points else []
-        other_events = [events[i] for i in others]
-        other_ts = convert(list(map(_TS, other_events)))
-        good = ts != NO_TIME
-        if not good.all():
-            self._note("events without a time ignored", int((~good).sum()))
-            chosen = [chosen[i] for i in np.flatnonzero(good).tolist()]
-            chosen_ids, ts, dur = chosen_ids[good], ts[good], dur[good]
-        first = len(self._key)
+        ts = times_ns(map(_TS, events), n, event_type)
+        dur = times_ns(map(_DUR, events), n, event_type)
         self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
-        self._key.frombytes(chosen_ids.tobytes())
-        self._ts.frombytes(ts.tobytes())
-        self._dur.frombytes(dur.tobytes())
-        self._add_points(other_events, ids[others], other_ts)
-        self._add_metadata([events[i] for i in np.flatnonzero(roles == _META).tolist()])
+        rows = self._timed_slices(roles, ts)
+        first = len(self._key)
+        self._key.frombytes(ids[rows].tobytes())
+        self._ts.frombytes(ts[rows].tobytes())
+        self._dur.frombytes(self._durations(dur[rows], roles[rows]).tobytes())
+        if (roles == _META).any():
+            self._add_metadata(events if event_type not in LEAN[:-1] else whole())
+        if self.with_points:
+            self._add_points(events, ids, ts, np.flatnonzero((roles == _OTHER) & (ts != NO_TIME)))
         if self.wanted:
-            self._add_args(chosen, first)
+            self._add_args([events[i] for i in rows.tolist()], first)
 
     def rows(self) -> Rows:
         """Return what was gathered."""
@@ -138,35 +136,38 @@ class Builder:
             new = [_ROLE.get(key[0], _OTHER) for key in list(self._ids)[known:]]
             self._roles = np.append(self._roles, np.array(new, np.int8))
 
-    def _durations(self, values: list[Any], roles: NDArray[np.int8], convert: Any, exact: bool) -> Int64:
-        if not (roles == _SLICE).all():
-            nothing = msgspec.Raw(b"0") if exact else 0
-            values = [v if r == _SLICE else nothing for v, r in zip(values, roles.tolist(), strict=True)]
-        dur: Int64 = convert(values)
-        missing = dur == NO_TIME
+    def _timed_slices(self, roles: NDArray[np.int8], ts: Int64) -> Int64:
+        """Return the rows of the X, B and E events that have a time."""
+        is_slice = roles <= _END
+        untimed = is_slice & (ts == NO_TIME)
+        if untimed.any():
+            self._note("events without a time ignored", int(untimed.sum()))
+        return np.flatnonzero(is_slice & ~untimed)
+
+    def _durations(self, dur: Int64, roles: NDArray[np.int8]) -> Int64:
+        """Return the durations of X events, 0 for B and E, and for what is no duration."""
+        is_x = roles == _SLICE
+        missing, negative = is_x & (dur == NO_TIME), is_x & (dur < 0) & (dur != NO_TIME)
         if missing.any():
             self._note("X events without a duration taken as 0 long", int(missing.sum()))
-            dur = np.where(missing, 0, dur)
-        negative = dur < 0
         if negative.any():
             self._note("negative durations taken as 0", int(negative.sum()))
-            dur = np.where(negative, 0, dur)
-        return dur
+        return np.where(is_x & (dur > 0), dur, 0)
 
     def _note(self, what: str, n: int) -> None:
         self._repairs[what] = self._repairs.get(what, 0) + n
 
-    def _add_points(self, events: list[Event], ids: Int32, ts: Int64) -> None:
-        good = ts != NO_TIME
-        self._point_key.frombytes(ids[good].tobytes())
-        self._point_ts.frombytes(ts[good].tobytes())
-        self._point_ids.extend(_id_of(event) for event, ok in zip(events, good.tolist(), strict=True) if ok)
+    def _add_points(self, events: Sequence[Event], ids: Int32, ts: Int64, rows: Int64) -> None:
+        self._point_key.frombytes(ids[rows].tobytes())
+        self._point_ts.frombytes(ts[rows].tobytes())
+        self._point_ids.extend(_id_of(events[i]) for i in rows.tolist())
 
-    def _add_metadata(self, events: list[Event]) -> None:
-        for event in events:
-            self._metadata.append(
-                {"name": event.name, "pid": event.pid, "tid": event.tid, "args": args_object(event.args)}
-            )
+    def _add_metadata(self, events: Sequence[Event]) -> None:
+        self._metadata.extend(
+            {"name": event.name, "pid": event.pid, "tid": event.tid, "args": args_object(event.args)}
+            for event in events
+            if event.ph == "M"
+        )
 
     def _add_args(self, events: Sequence[Event], first: int) -> None:
         for row, raw in enumerate(map(_ARGS, events), first):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +45,23 @@ def read_part(
     points: bool = False,
     start: int = 0,
     stop: int | None = None,
+    pieces: int | None = None,
     on_read: OnRead | None = None,
 ) -> Part:
-    """Load the events of the bytes [`start`, `stop`) of a file; see `EventReader`."""
-    reader = EventReader(path, start=start, stop=stop)
+    """Load the events of the bytes [`start`, `stop`) of a file, or of its first `pieces` only.
+
+    See `EventReader`.
+    """
     builder = Builder(args, points)
-    exact = False
+    reader = EventReader(path, types=builder.types, start=start, stop=stop)
     consumed = 0
-    for events, piece in reader:
+    for events, piece in itertools.islice(reader, pieces):
+        again = partial(reader.decode_again, piece)
         try:
-            builder.add(events, exact=exact)
+            builder.add(events, reader.uniform, again)
         except InexactError:
-            exact = True
             reader.use(ExactEvent)
-            builder.add(reader.decode_again(piece), exact=True)
+            builder.add(again(), ExactEvent, again)
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed

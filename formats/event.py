@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ import ujson
 
 Scalar = str | int | float | bool | None
 NO_ARGS = msgspec.Raw(b"")
+NO_TIME = -(1 << 63)  # marks what is no time, in microseconds and in nanoseconds
 
 
 class Event(msgspec.Struct, gc=False, omit_defaults=True):
@@ -36,7 +38,45 @@ class ExactEvent(Event, gc=False, omit_defaults=True):
     dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
 
 
-Decoder = msgspec.json.Decoder[Any]
+class IntEvent(Event, gc=False, omit_defaults=True):
+    """An event of a file whose times are all integers; a missing one is `NO_TIME`."""
+
+    ts: int = NO_TIME
+    dur: int = NO_TIME
+
+
+class FloatEvent(Event, gc=False, omit_defaults=True):
+    """An event of a file whose times are all numbers; a missing one is NaN."""
+
+    ts: float = math.nan
+    dur: float = math.nan
+
+
+class LeanIntEvent(msgspec.Struct, gc=False):
+    """An `IntEvent` without what only some analyses look at."""
+
+    ph: str | None = None
+    name: Scalar = None
+    cat: Scalar = None
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: int = NO_TIME
+    dur: int = NO_TIME
+
+
+class LeanFloatEvent(LeanIntEvent, gc=False):
+    """A `FloatEvent` without what only some analyses look at."""
+
+    ts: float = math.nan  # type: ignore[assignment]
+    dur: float = math.nan  # type: ignore[assignment]
+
+
+#: Types to try in this order on each piece of a file: the narrower, the faster to decode and convert.
+LEAN = (LeanIntEvent, LeanFloatEvent, Event)
+FULL = (IntEvent, FloatEvent, Event)
+INT_TIMES = frozenset({IntEvent, LeanIntEvent})
+FLOAT_TIMES = frozenset({FloatEvent, LeanFloatEvent})
+
 FIELDS = tuple(Event.__struct_fields__)
 _RAW = ("args", "id2")
 _BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')

@@ -41,13 +41,15 @@ class EventReader:
     Parameters
     ----------
     path : the file
-    event_type : `Event`, `ExactEvent`, or dict for whole events as objects
+    types : what to decode events as. Each piece is decoded as the first of the types that fits it;
+        the last one is general (`Event`, `ExactEvent`, or dict for whole events as objects) and is what
+        pieces that must be walked are decoded as. `uniform` is the type of the last piece
     start, stop : bytes of an uncompressed file to read; `start` must be the first byte of an event,
         and where `stop` is given the events before it must end there (else `aligned` is False)
     """
 
     def __init__(
-        self, path: Path, *, event_type: type[Any] = Event, start: int = 0, stop: int | None = None
+        self, path: Path, *, types: Sequence[type[Any]] = (Event,), start: int = 0, stop: int | None = None
     ) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
@@ -61,16 +63,19 @@ class EventReader:
         self._has_stop = stop is not None
         self._ended = False
         self._lines = False
-        self.use(event_type)
+        self.use(*types)
 
-    def use(self, event_type: type[Any]) -> None:
-        """Decode what follows as `event_type`."""
-        self._event_type = event_type
-        self._many: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
-        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(event_type)
+    def use(self, *types: type[Any]) -> None:
+        """Decode what follows as the first of `types` that fits."""
+        self._event_type = self.uniform = types[-1]
+        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._event_type)
+        self._ladder: list[tuple[type[Any], msgspec.json.Decoder[Any]]] = [
+            (event_type, msgspec.json.Decoder(list[event_type]))  # type: ignore[valid-type]
+            for event_type in types
+        ]
 
     def decode_again(self, piece: bytes) -> list[Any]:
-        """Decode a piece that was yielded before with the type now in use."""
+        """Decode a piece that was yielded before as the general type."""
         before = self.lost, self.mended, self.strays
         events, _, _ = self._walk(piece, at_end=True)
         self.lost, self.mended, self.strays = before
@@ -89,6 +94,7 @@ class EventReader:
             if self._ended:
                 break
         if not self._ended:
+            self.uniform = self._event_type
             events, used, self._ended = self._walk(carry, at_end=not self._has_stop)
             carry, piece = carry[used:], carry[:used]
             if events:
@@ -105,22 +111,40 @@ class EventReader:
     def _decode_piece(self, data: bytes) -> tuple[list[Any], int]:
         """Return the events of `data` up to a cut, and where the cut is."""
         cut = _last_line(data) if self._lines else _last_boundary(data)
-        if cut > 0:
-            try:
-                if self._lines:
-                    events = self._one.decode_lines(data[:cut])
-                else:
-                    events = self._many.decode(b"[" + data[:cut] + b"]")
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                pass
-            else:
-                if self._event_type is dict:
-                    n = len(events)
-                    events = [event for event in events if self._with_phase(event) is not None]
-                    self.strays += n - len(events)
-                return events, _BETWEEN.match(data, cut).end()  # type: ignore[union-attr]
+        events = self._decode_at_once(data[:cut]) if cut > 0 else None
+        if events is not None:
+            return events, _BETWEEN.match(data, cut).end()  # type: ignore[union-attr]
+        self.uniform = self._event_type
         events, used, self._ended = self._walk(data, at_end=False)
         return events, used
+
+    def _decode_at_once(self, piece: bytes) -> list[Any] | None:
+        """Return the events of a whole piece as the first type that fits; None if none does."""
+        if self._lines:
+            return self._decode_lines(piece)
+        text = b"[" + piece + b"]"
+        for rung, (event_type, decoder) in enumerate(self._ladder):
+            try:
+                events = decoder.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            del self._ladder[:rung]  # what did not fit once is not tried again
+            self.uniform = event_type
+            return self._events_of(events) if event_type is dict else events
+        return None
+
+    def _decode_lines(self, piece: bytes) -> list[Any] | None:
+        try:
+            self.uniform = self._event_type
+            return self._events_of(self._one.decode_lines(piece))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+    def _events_of(self, items: list[Any]) -> list[Any]:
+        """Return the objects that are events; count the others."""
+        events = [item for item in items if self._with_phase(item) is not None]
+        self.strays += len(items) - len(events)
+        return events
 
     def _walk(self, data: bytes, *, at_end: bool) -> tuple[list[Any], int, bool]:
         """Take events from `data` one by one; return (events, bytes used, whether the list ended).

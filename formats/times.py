@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -10,15 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.columns import Int64
+from formats.event import FLOAT_TIMES, INT_TIMES, NO_TIME, ExactEvent
 
 #: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
 FLOAT_LIMIT_US = float(1 << 43)
 _INT_LIMIT_US = (1 << 63) // 1000 - 1
-NO_TIME = np.iinfo(np.int64).min  # marks a value that is no time
 
 
 class InexactError(Exception):
     """A time was decoded as a float that is too large to be exact: decode its text instead."""
+
+
+def times_ns(values: Iterable[Any], n: int, event_type: type[Any]) -> Int64:
+    """Return the `n` times of events as nanoseconds; `event_type` is what they were decoded as.
+
+    Raises
+    ------
+    InexactError
+        As `to_ns`.
+    """
+    if event_type in INT_TIMES:
+        return _ints(np.fromiter(values, np.int64, n))
+    if event_type in FLOAT_TIMES:
+        us = np.fromiter(values, np.float64, n)
+        if n and np.nanmax(np.abs(us), initial=0.0) >= FLOAT_LIMIT_US:
+            raise InexactError
+        return _floats(us)
+    return text_to_ns(list(values)) if event_type is ExactEvent else to_ns(list(values))
 
 
 def to_ns(values: Sequence[Any]) -> Int64:
@@ -53,10 +71,10 @@ def exact_ns(text: str) -> int:
     try:
         ns = Decimal(text) * 1000
         if not ns.is_finite() or abs(ns) >= 1 << 63:
-            return int(NO_TIME)
+            return NO_TIME
         return int(ns.to_integral_value())
     except (InvalidOperation, ValueError):
-        return int(NO_TIME)
+        return NO_TIME
 
 
 def _ints(us: Int64) -> Int64:

@@ -63,13 +63,16 @@ class WholeReader(EventReader):
     """Reads a file as `EventReader` does, but whole events: lists of `WholeEvent` and `OddEvent`."""
 
     def __init__(self, path: Path, *, start: int = 0, stop: int | None = None) -> None:
-        super().__init__(path, event_type=WholeEvent, start=start, stop=stop)
+        super().__init__(path, types=(WholeEvent,), start=start, stop=stop)
 
-    def use(self, event_type: type[Any]) -> None:
-        """Decode what follows as `event_type`, and what has unknown members as `OddEvent`."""
-        super().use(event_type)
-        self._many = _Fallback(list[event_type], list[dict[str, msgspec.Raw]])  # type: ignore[valid-type, assignment]
-        self._one = _Fallback(event_type, dict[str, msgspec.Raw])  # type: ignore[assignment]
+    def use(self, *types: type[Any]) -> None:
+        """Decode what follows as the last of `types`, and what has unknown members as `OddEvent`."""
+        super().use(*types)
+        fast = types[-1]
+        many: Any = _Fallback(list[fast], list[dict[str, msgspec.Raw]])  # type: ignore[valid-type]
+        one: Any = _Fallback(fast, dict[str, msgspec.Raw])
+        self._ladder = [(fast, many)]
+        self._one = one
 
     def _mend(self, text: bytes) -> tuple[Any] | None:
         """Decode one event by all means; None if `text` is no whole JSON object."""

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.times import NO_TIME, InexactError, exact_ns, text_to_ns, to_ns
+from formats.event import NO_TIME
+from formats.times import InexactError, exact_ns, text_to_ns, to_ns
 
 
 def test_integers_floats_and_text() -> None:
