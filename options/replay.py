@@ -7,42 +7,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError
-from result import Chart, Column, Result, Table
+from result import Repairs, Result
 
 if TYPE_CHECKING:
-    from replay.answer import Answer, PathItem
-    from replay.load import Loaded
+    from replay.answer import Answer
+    from replay.explore import Effect
+    from replay.load import Loaded, Partitions
+    from replay.model import Model
 
-HELP = "simulate the steps: iteration time and its error, and what-if"
+HELP = "simulate the recorded steps, with their error, and what-if"
 EXAMPLE = "analyze.py --option replay --path JOB --sub_option whatif --set bandwidth=2"
 
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")
-
-_STEPS = (
-    Column("step", "step", "int"),
-    Column("measured_ms", "recorded (ms)", "float"),
-    Column("predicted_ms", "replayed (ms)", "float"),
-    Column("error", "error", "percent", 2),
-)
-_PATH = (
-    Column("owner", "rank"),
-    Column("name", "operation"),
-    Column("cat", "category"),
-    Column("dur_ms", "on the path (ms)", "float"),
-    Column("share", "share", "percent", 1),
-)
+#: How much faster `bottleneck` makes each candidate.
+_FASTER = 0.9
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare the flags of replay."""
-    group.add_argument(
-        "--step_num", metavar="N", type=_steps, help="replay N steps in sequence (default: as recorded)"
-    )
-    group.add_argument("--delay_ratio", metavar="R", type=float, default=1.1,
+    add = group.add_argument
+    add("--step_num", metavar="N", type=_steps, help="replay N steps in sequence (default: those recorded)")
+    add("--delay_ratio", metavar="R", type=float, default=1.1,
         help="factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default 1.1)")  # fmt: skip
-    group.add_argument("--set", metavar="EDIT", action="append", default=[],
-        help="an edit of --sub_option whatif (repeatable): BW=0.8, Comm.x.PUSH=2, rank1.FW=1.5, bandwidth=2, "
-        "partition_bytes=1048576, schedule=priority, drop=Comm.x, straggler=none")  # fmt: skip
+    add("--set", metavar="EDIT", action="append", default=[],
+        help="an edit for --sub_option whatif, repeatable: BW=0.8, Comm.x.PUSH=2, rank1.FW=1.5, bandwidth=2, "
+        "partition_bytes=1048576, schedule=priority|fifo, drop=Comm.x, straggler=none")  # fmt: skip
 
 
 def _steps(text: str) -> int:
@@ -54,57 +43,109 @@ def _steps(text: str) -> int:
 def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
-    from replay.answer import answer
     from replay.load import load_recording
     from replay.model import fit
 
-    loaded = load_recording(args.path, jobs=args.jobs, progress=args.progress)
+    partitions = _partitions(args) if _needs_sizes(args) else None
+    loaded = load_recording(
+        args.path, partitions=partitions, only=args.filter, jobs=args.jobs, progress=args.progress
+    )
     model = fit(loaded.recording)
-    return _replayed(args, loaded, answer(model, args.step_num))
+    if args.sub_option is None:
+        return _replayed(args, loaded, model)
+    if args.sub_option in ("map_delay", "bottleneck"):
+        return _explored(args, loaded, model)
+    return _whatif(args, loaded, model)
 
 
 def _check(args: Namespace) -> None:
     if args.sub_option not in (None, *VARIANTS):
         raise UsageError(f"--sub_option {args.sub_option}: replay has the variants {', '.join(VARIANTS)}")
-    if not args.delay_ratio > 0:
+    if not 0 < args.delay_ratio < float("inf"):
         raise UsageError(f"--delay_ratio {args.delay_ratio:g}: a ratio must be above 0 (1 changes nothing)")
     if args.set and args.sub_option != "whatif":
         raise UsageError("--set belongs to --sub_option whatif")
+    if args.sub_option == "whatif" and not args.set:
+        raise UsageError(
+            "--sub_option whatif needs at least one --set, e.g. --set BW=0.8 or --set bandwidth=2"
+        )
 
 
-def _replayed(args: Namespace, loaded: Loaded, found: Answer) -> Result:
-    from replay.answer import path_items, typical_position
-    from replay.timeline import write_synthetic
+def _needs_sizes(args: Namespace) -> bool:
+    return any(edit.startswith(("bandwidth", "partition_bytes")) for edit in args.set)
 
+
+def _partitions(args: Namespace) -> Partitions:
+    """Return what the logs in or beside the job's directories tell about its partitions."""
+    from collector.keys import read_keys
+    from replay.load import Partitions, partition_sizes
+
+    tensors: dict[int, tuple[int, int]] = {}
+    servers: dict[int, int] = {}
+    for path in args.path:
+        keys = read_keys(path, Repairs())
+        servers |= keys.servers
+        tensors |= {
+            declared: (tensor.total_bytes, tensor.n_parts)
+            for declared, tensor in keys.tensors.items()
+            if tensor.total_bytes and tensor.n_parts
+        }
+    return Partitions(partition_sizes(tensors), servers)
+
+
+# ---- the replay itself
+
+
+def _replayed(args: Namespace, loaded: Loaded, model: Model) -> Result:
+    import numpy as np
+
+    from replay.answer import answer, leave_one_out, path_items, typical_position
+    from replay.show import charts, path_table, step_table
+
+    found = answer(model, args.step_num)
     position = typical_position(found.result)
-    path = path_items(found.result, position, parts=args.del_queue)
-    notes = list(loaded.recording.notes)
-    output = _output(args)
-    if output is not None:
-        n_events = write_synthetic(found.result, output, parts=True)
-        notes.append(f"replayed timeline: {output} ({n_events:,} events)")
-    document = {**_document(args, loaded, found, path), "output": None if output is None else str(output)}
-    figures = [("replayed", f"{found.iteration_ns / 1e6:.3f} ms a step")]
+    path = path_items(found.result, parts=args.del_queue)[position]
+    output, written = _write(args, found)
+    errors = np.abs(leave_one_out(model))
+    figures = [*_figures(found)]
+    if len(errors):
+        figures.append(("error with the gaps of the other steps", f"{np.median(errors):.2%} median, "
+                        f"{np.percentile(errors, 90):.2%} 90th percentile"))  # fmt: skip
     return Result(
         option="replay",
-        title="Replay",
-        document=document,
-        tables=[_step_table(found), _path_table(found, position, path)],
-        charts=_charts(found, position),
+        title=f"Replay of {args.path[0]}",
+        document=_document(args, loaded, found, output),
+        tables=[step_table(found), path_table(position + 1, path)],
+        charts=charts(found, position) if args.html else (),
         figures=figures,
-        notes=notes,
+        notes=[*loaded.recording.notes, *written],
         repairs=loaded.job.repairs,
+        html_default=_beside(args, "replay.html"),
     )
 
 
-def _document(args: Namespace, loaded: Loaded, found: Answer, path: list[PathItem]) -> dict[str, Any]:
-    owners = loaded.recording.owners
+def _figures(found: Answer) -> list[tuple[str, str]]:
+    figures = [("iteration time, replayed", f"{found.iteration_ns / 1e6:.3f} ms")]
+    if found.recorded_ns is not None and found.error is not None:
+        figures.append(("iteration time, recorded", f"{found.recorded_ns / 1e6:.3f} ms"))
+        figures.append(("error", f"{found.error:+.2%}"))
+    if found.interval_ns is not None:
+        low, high = found.interval_ns
+        figures.append(("mean of as many further steps (95 %)", f"{low / 1e6:.3f} to {high / 1e6:.3f} ms"))
+    return figures
+
+
+def _document(args: Namespace, loaded: Loaded, found: Answer, output: Path | None) -> dict[str, Any]:
+    from replay.answer import path_items, typical_position
+
+    owners = found.result.model.recording.owners
     several = len(owners) > 1
     recorded = found.recorded_ns
+    path = path_items(found.result, parts=args.del_queue)[typical_position(found.result)]
     return {
         "option": "replay",
         "steps": len(found.result.rows),
-        "operations": _n_operations(loaded, args.del_queue),
+        "operations": _n_operations(found.result.model, args.del_queue),
         "predicted_ms": {
             owner: ns / 1e6 for owner, ns in zip(owners, found.predicted_ns.tolist(), strict=True)
         },
@@ -120,41 +161,133 @@ def _document(args: Namespace, loaded: Loaded, found: Answer, path: list[PathIte
             for item in path
         ],
         "interval_ms": None if found.interval_ns is None else [ns / 1e6 for ns in found.interval_ns],
+        "output": None if output is None else str(output),
     }
 
 
-def _n_operations(loaded: Loaded, parts: bool) -> int:
-    return sum(op.is_traced and (parts or not op.whole) for op in loaded.recording.operations)
+def _n_operations(model: Model, parts: bool) -> int:
+    return sum(one.is_traced and (parts or not one.whole) for one in model.recording.operations)
 
 
-def _output(args: Namespace) -> Path | None:
-    if args.output is None:
-        path: Path = args.path[0]
-        return (path if path.is_dir() else path.parent) / "synthetic.json"
-    return None if str(args.output) == "-" else args.output
+def _write(args: Namespace, found: Answer) -> tuple[Path | None, list[str]]:
+    """Write the replayed timeline unless ``--output -``; return where, and the line that says so."""
+    from replay.timeline import write_synthetic
+
+    if str(args.output) == "-":
+        return None, []
+    output: Path = args.output or _beside(args, "synthetic.json")
+    n_events = write_synthetic(found.result, output)
+    return output, [f"replayed timeline: {output} ({n_events:,} events)"]
 
 
-def _step_table(found: Answer) -> Table:
-    from replay.answer import measured_ns
-
-    recorded = measured_ns(found.result.model)
-    rows = []
-    for position, row in enumerate(found.result.rows):
-        replayed = found.result.iteration_ns[position]
-        known = recorded[row] == recorded[row]
-        measured = float(recorded[row][known].mean()) if known.any() else None
-        error = None if measured is None else (float(replayed[known].mean()) - measured) / measured
-        rows.append(
-            (position + 1, None if measured is None else measured / 1e6, float(replayed.mean()) / 1e6, error)
-        )
-    return Table("steps", "Iteration time, step by step", _STEPS, rows)
+def _beside(args: Namespace, name: str) -> Path:
+    path: Path = args.path[0]
+    return (path if path.is_dir() else path.parent) / name
 
 
-def _path_table(found: Answer, position: int, path: list[PathItem]) -> Table:
-    total = sum(item.dur_ns for item in path) or 1
-    rows = [(item.owner, item.name, item.cat, item.dur_ns / 1e6, item.dur_ns / total) for item in path]
-    return Table("critical_path", f"Critical path of step {position + 1}", _PATH, rows)
+# ---- what if
 
 
-def _charts(found: Answer, position: int) -> list[Chart]:
-    return []
+def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
+    from replay.answer import answer, path_shares
+    from replay.show import moved_table, whatif_table
+
+    edits = _edits(args)
+    before = answer(model, args.step_num)
+    changed = [(name, answer(edit(model), args.step_num)) for name, edit in edits]
+    rows = [_change(name, before, after) for name, after in changed]
+    after = changed[-1][1]
+    output, written = _write(args, after)
+    document = {
+        **_document(args, loaded, after, output),
+        "before_ms": before.iteration_ns / 1e6,
+        "after_ms": after.iteration_ns / 1e6,
+        "change": rows[-1]["change"],
+        "change_interval": [rows[-1]["change_low"], rows[-1]["change_high"]],
+        "whatif": rows,
+        "path_before_ms": {cat: ns / 1e6 for cat, ns in path_shares(before.result).items()},
+        "path_after_ms": {cat: ns / 1e6 for cat, ns in path_shares(after.result).items()},
+    }
+    moved = moved_table(path_shares(before.result), path_shares(after.result))
+    return Result(
+        option="replay",
+        title=f"What if, {args.path[0]}",
+        document=document,
+        tables=[whatif_table(rows), moved],
+        notes=[*loaded.recording.notes, *written],
+        repairs=loaded.job.repairs,
+        html_default=_beside(args, "replay.html"),
+    )
+
+
+def _edits(args: Namespace) -> list[tuple[str, Any]]:
+    """Return each edit by its name, and after several, all of them together."""
+    from replay.edits import apply, communication, computation, scaled
+
+    if args.sub_option != "whatif":
+        ratio = args.delay_ratio
+        chosen = computation if args.sub_option == "smlt_delay_cmp" else communication
+        what = "computation" if args.sub_option == "smlt_delay_cmp" else "communication"
+        return [(f"{what} x {ratio:g}", lambda model: scaled(model, chosen(model), ratio))]
+    edits: list[tuple[str, Any]] = [
+        (text, lambda model, text=text: apply(model, [text])) for text in args.set
+    ]
+    if len(args.set) > 1:
+        edits.append((" ".join(args.set), lambda model: apply(model, args.set)))
+    return edits
+
+
+def _change(name: str, before: Answer, after: Answer) -> dict[str, Any]:
+    from replay.answer import change_interval
+
+    then, now = (one.result.iteration_ns.mean(axis=1) for one in (before, after))
+    interval = change_interval(then, now)
+    return {
+        "set": name,
+        "before_ms": before.iteration_ns / 1e6,
+        "after_ms": after.iteration_ns / 1e6,
+        "change": (after.iteration_ns - before.iteration_ns) / before.iteration_ns,
+        "change_low": None if interval is None else interval[0],
+        "change_high": None if interval is None else interval[1],
+    }
+
+
+# ---- each in turn
+
+
+def _explored(args: Namespace, loaded: Loaded, model: Model) -> Result:
+    from replay.answer import answer
+    from replay.explore import delay_each, speed_up_each
+    from replay.show import effect_table
+
+    found = answer(model)
+    is_delay = args.sub_option == "map_delay"
+    ratio = args.delay_ratio if is_delay else _FASTER
+    search = delay_each if is_delay else speed_up_each
+    effects = search(model, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
+    key = "delays" if is_delay else "bottlenecks"
+    title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
+    return Result(
+        option="replay",
+        title=f"{title}, {args.path[0]}",
+        document={
+            **_document(args, loaded, found, None),
+            key: [_record(one, found) for one in effects[: args.head]],
+        },
+        tables=[effect_table(key, title, effects[: args.head], found.iteration_ns)],
+        figures=_figures(found),
+        notes=loaded.recording.notes,
+        repairs=loaded.job.repairs,
+        html_default=_beside(args, "replay.html"),
+    )
+
+
+def _record(one: Effect, found: Answer) -> dict[str, Any]:
+    return {
+        "kind": one.group.kind,
+        "name": one.group.name,
+        "cat": one.group.cat,
+        "added_ms": one.added_ns / 1e6,
+        "effect_ms": one.effect_ns / 1e6,
+        "effect": one.effect_ns / found.iteration_ns,
+    }

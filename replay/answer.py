@@ -91,8 +91,7 @@ def measured_ns(model: Model) -> Float:
 def _known_mean(times: Float) -> Float:
     known = ~np.isnan(times)
     total = np.where(known, times, 0.0).sum(axis=0)
-    mean: Float = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
-    return mean
+    return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
 def mean_interval(times: Sequence[float] | Float, more: int | None = None) -> tuple[float, float] | None:
@@ -150,8 +149,9 @@ def leave_one_out(model: Model) -> Float:
         steps[row] = _with_gaps(model, row, _nanmedian(table[others]))
         times = run_steps(replace(model, steps=steps), [row]).iteration_ns[0]
         errors.append((times - recorded[row]) / recorded[row])
-    flat = np.concatenate(errors)
-    return flat[~np.isnan(flat)]
+    flat: Float = np.concatenate(errors)
+    known: Float = flat[~np.isnan(flat)]
+    return known
 
 
 def _gap_table(model: Model) -> Float:
@@ -164,9 +164,9 @@ def _gap_table(model: Model) -> Float:
 
 def _nanmedian(table: Float) -> Float:
     occurs = ~np.isnan(table).all(axis=0)
-    median = np.full(table.shape[1], np.nan)
+    median: Float = np.full(table.shape[1], np.nan)
     median[occurs] = np.nanmedian(table[:, occurs], axis=0)
-    return np.asarray(median, np.float64)
+    return median
 
 
 def _with_gaps(model: Model, row: int, gaps: Float) -> StepModel:
@@ -184,36 +184,43 @@ def typical_position(result: Replay) -> int:
     return int(np.argmin(np.abs(per_step - per_step.mean())))
 
 
-def path_items(result: Replay, position: int, *, parts: bool) -> list[PathItem]:
-    """Return the stretches of the critical path that lie in the step at `position`, in time order.
+def path_items(result: Replay, *, parts: bool) -> list[list[PathItem]]:
+    """Return the stretches of the critical path in the step at each position, in time order.
 
-    Their durations add up to the step's. Without `parts`, the stages of a communication that follow
-    each other on the path are one stretch.
+    Without `parts`, the stages of a communication that follow each other on the path are one stretch.
     """
-    items: list[PathItem] = []
+    items: list[list[PathItem]] = [[] for _ in result.rows]
     path = path_of(result)
-    at = np.searchsorted(result.begin_op[:, 0], path, side="right") - 1
-    for op in np.array(path)[at == position].tolist():
-        for item in _stretches(result, position, op, parts):
-            if items and items[-1][:3] == item[:3]:
-                item = item._replace(dur_ns=items.pop().dur_ns + item.dur_ns)
-            if item.dur_ns > 0:
-                items.append(item)
+    positions = np.searchsorted(result.begin_op[:, 0], path, side="right") - 1
+    for op, position in zip(path, positions.tolist(), strict=True):
+        item = _stretch(result, position, op, parts)
+        step = items[position]
+        if step and step[-1][:3] == item[:3]:
+            step[-1] = item._replace(dur_ns=step[-1].dur_ns + item.dur_ns)
+        elif item.dur_ns > 0:
+            step.append(item)
     return items
 
 
-def _stretches(result: Replay, position: int, op: int, parts: bool) -> list[PathItem]:
+def path_shares(result: Replay) -> dict[str, float]:
+    """Return how much of a step's critical path each category has, nanoseconds per step; largest first."""
+    total: dict[str, float] = {}
+    for step in path_items(result, parts=True):
+        for item in step:
+            total[item.cat] = total.get(item.cat, 0.0) + item.dur_ns / len(result.rows)
+    return dict(sorted(total.items(), key=lambda share: -share[1]))
+
+
+def _stretch(result: Replay, position: int, op: int, parts: bool) -> PathItem:
     recording = result.model.recording
     owners = len(recording.owners)
     gap, dur = int(result.plan.gap_ns[op]), int(result.plan.dur_ns[op])
     local = op - int(result.begin_op[position, 0])
     if local < 2 * owners:
-        owner = recording.owners[local % owners]
-        return [PathItem(owner, "before the next step", GAP, gap + dur)]
-    event = (local - 2 * owners) // 2
+        return PathItem(recording.owners[local % owners], "before the next step", GAP, gap + dur)
+    event, is_body = divmod(local - 2 * owners, 2)
     operation = recording.operations[int(recording.steps[result.rows[position]].operation[event])]
-    owner = recording.owners[operation.owner]
-    name = operation.label if parts else operation.main
-    if (local - 2 * owners) % 2 == 0:
-        return [PathItem(owner, f"before {name}" if parts else f"before {operation.main}", GAP, gap)]
-    return [PathItem(owner, name, operation.cat, dur)]
+    owner, name = recording.owners[operation.owner], operation.label if parts else operation.main
+    if not is_body:
+        return PathItem(owner, f"before {name}", GAP, gap)
+    return PathItem(owner, name, operation.phase or operation.cat, dur)

@@ -11,7 +11,7 @@ for all of them, and what it pulls they copy.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,6 +43,7 @@ class GpuTrace:
     parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
+    only: Collection[str] = ()  # the only communications to keep; () keeps all
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class _Names:
                     track=event.track,
                     owner=owner,
                     trace_cat=event.cat,
+                    phase=(event.name.cat or "") if event.is_traced else "BW",
                     whole="" if event.key is None else str(event.name.main),
                     stage=event.name.queue or "",
                     key=event.key,
@@ -182,7 +184,7 @@ def _events(gpu: GpuTrace) -> Iterator[_Event]:
         key = int(str(track.tid)) if name.is_comm and str(track.tid).isdecimal() else None
         if name.is_comm and key is None and name.queue is not None:  # a tensor called like a stage
             name = OpName("Comm", f"{name.label}.{name.queue}")
-        if name.cat is not None:
+        if name.cat is not None and not (gpu.only and name.is_comm and str(name.main) not in gpu.only):
             yield _Event(name, key, track, start, start + dur, trace.cats[cat_id])
 
 
@@ -253,7 +255,7 @@ def _with_untraced(step: Sequence[_Event]) -> list[_Event]:
                 found.append(_Event(name, None, track, since, event.start_ns, UNTRACED, is_traced=False))
             since = max(since or 0, event.start_ns)
         found.append(event)
-    return sorted(found, key=lambda event: (event.start_ns, event.end_ns))
+    return sorted(found, key=lambda event: (event.start_ns, not event.is_traced, event.end_ns))
 
 
 def _dag_edges(gpu: GpuTrace, steps: Sequence[Sequence[_Event]]) -> list[tuple[OpName, OpName]]:

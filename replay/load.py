@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dag_utils import read_gml
 from errors import TraceError
 from formats.columns import Trace
-from replay import byteps
+from replay import byteps, kineto
 from replay.recording import Recording
 from trace_utils import LoadedJob, Source, load_paths
 
-#: Keys of the events' args that name what an operation waits for.
-_INPUTS = ("input*", "arg*")
+#: Keys of the events' args that name what an operation waits for, or which call launched it.
+_INPUTS = ("input*", "arg*", "correlation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,17 @@ def load_recording(
     paths: Sequence[Path],
     *,
     partitions: Partitions | None = None,
+    only: Collection[str] = (),
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> Loaded:
     """Load the job at `paths` and return its recorded steps.
+
+    Parameters
+    ----------
+    partitions : what is known of BytePS's partitions beside the traces
+    only : names of the only communications to keep; () keeps all
+    jobs, progress : as for `trace_utils.read_traces`
 
     Raises
     ------
@@ -62,7 +69,8 @@ def load_recording(
     if dialect not in _RECORDERS:
         known = ", ".join(_RECORDERS)
         raise TraceError(f"{paths[0]}: a trace of dialect {dialect} cannot be replayed; those of {known} can")
-    return Loaded(_RECORDERS[dialect](job, partitions or Partitions()), job)
+    recording = _RECORDERS[dialect](job, partitions or Partitions(), frozenset(only))
+    return Loaded(recording, job)
 
 
 def owner_name(source: Source) -> str:
@@ -70,7 +78,21 @@ def owner_name(source: Source) -> str:
     return source.prefix.rstrip(".") if source.rank is not None else f"{source.prefix}rank0"
 
 
-def _byteps(job: LoadedJob, partitions: Partitions) -> Recording:
+def partition_sizes(tensors: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Return the bytes of each partition, by its key, from (bytes, partitions) by declared key.
+
+    All partitions but a tensor's last have the size of the job's bound; the tensor that fills its
+    partitions best tells it.
+    """
+    bound = max((-(-total // n) for total, n in tensors.values() if n > 1), default=0)
+    return {
+        declared << 16 | part: total if n == 1 else min(bound, total - part * bound)
+        for declared, (total, n) in tensors.items()
+        for part in range(n)
+    }
+
+
+def _byteps(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
     gpus = [
         byteps.GpuTrace(
             prefix=owner_name(source),
@@ -80,6 +102,7 @@ def _byteps(job: LoadedJob, partitions: Partitions) -> Recording:
             parameters=_parameters(source.path.parent),
             bytes_of=partitions.bytes_of,
             server_of=partitions.server_of,
+            only=only,
         )
         for source, trace in zip(job.job.sources, job.traces, strict=True)
     ]
@@ -95,7 +118,7 @@ def _dependencies(directory: Path, trace: Trace) -> list[tuple[str, str]]:
         return [(str(gml.labels[a]), str(gml.labels[b])) for a, b in pairs]
     found = {
         (str(value), trace.names[trace.name_id[row]])
-        for column in trace.args.values()
+        for column in (trace.args[key] for key in trace.args if key != "correlation")
         for row, value in zip(column.rows.tolist(), column.values, strict=True)
     }
     return sorted(found)
@@ -110,4 +133,16 @@ def _parameters(directory: Path) -> dict[str, str]:
     return {f"byteps.gradient_{i}": line.strip() for i, line in enumerate(lines)}
 
 
-_RECORDERS: Mapping[str, Callable[[LoadedJob, Partitions], Recording]] = {"byteps": _byteps}
+def _kineto(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
+    return kineto.record(
+        [
+            kineto.RankTrace(f"rank{i if source.rank is None else source.rank}", trace)
+            for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True))
+        ]
+    )
+
+
+_RECORDERS: Mapping[str, Callable[[LoadedJob, Partitions, frozenset[str]], Recording]] = {
+    "byteps": _byteps,
+    "kineto": _kineto,
+}

@@ -29,6 +29,7 @@ class Operation:
     track: Track
     owner: int  # index into `Recording.owners`
     trace_cat: str = ""  # as in the trace
+    phase: str = ""  # what it is for, whatever the system: FW BW Comm I/O STEP
     whole: str = ""  # the operation that it is a part of: Comm.x for Comm.x.PUSH; "" for none
     stage: str = ""  # BytePS's queue stage
     key: int | None = None  # BytePS's partition key
@@ -36,7 +37,6 @@ class Operation:
     n_bytes: int = 0  # what a transfer carries; 0 means unknown
     is_traced: bool = True  # False: work that is only seen as the time before the next event
     is_collective: bool = False  # ranks do it together
-    is_host: bool = False  # runs on a thread of the host
 
     @property
     def label(self) -> str:
@@ -52,6 +52,11 @@ class Operation:
     def is_communication(self) -> bool:
         """Whether it moves data between ranks."""
         return self.cat == "Comm" or self.is_collective
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether it is work of a rank: neither communication nor the loading of input."""
+        return not self.is_communication and "I/O" not in (self.cat, self.phase)
 
 
 @dataclass(frozen=True, slots=True)

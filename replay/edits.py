@@ -1,0 +1,202 @@
+"""What-if: edits of a model, as a user writes them (``BW=0.8``, ``rank1.FW=1.5``, ``bandwidth=2``, …)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from errors import UsageError
+from replay.links import at_bandwidth
+from replay.model import Model
+from replay.partition import at_partition_bytes
+from replay.plan import UNLIMITED, Int64
+from replay.recording import Bool, Operation
+from replay.straggler import without_stragglers
+
+Edit = Callable[[Model], Model]
+
+_OWNER = re.compile(r"(?:wk(?P<worker>\d+)\.?)?(?:rank(?P<rank>\d+)\.?)?(?P<target>.*)", re.DOTALL)
+_PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
+
+
+def apply(model: Model, edits: Iterable[str]) -> Model:
+    """Return `model` with all `edits` made, in their order.
+
+    Raises
+    ------
+    UsageError
+        An edit that is none, a value out of range, or a name that no operation has.
+    """
+    for text in edits:
+        model = parse(text, model)(model)
+    return model
+
+
+def parse(text: str, model: Model) -> Edit:
+    """Return the edit that `text` (``name=value``) describes."""
+    name, equals, value = text.rpartition("=")
+    if not equals or not name or not value:
+        raise UsageError(f"--set {text}: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority")
+    if name == "bandwidth":
+        factor = _ratio(text, value)
+        return lambda model: at_bandwidth(model, factor)
+    if name == "partition_bytes":
+        n_bytes = _whole(text, value)
+        return lambda model: at_partition_bytes(model, n_bytes)
+    if name == "schedule":
+        return _schedule(text, value)
+    if name == "straggler":
+        if value != "none":
+            raise UsageError(f"--set {text}: straggler knows only the value none")
+        return without_stragglers
+    if name == "drop":
+        chosen = select(model, value, text)
+        return lambda model: scaled(model, chosen, 0.0, gaps=True)
+    factor = _ratio(text, value)
+    chosen = select(model, name, text)
+    return lambda model: scaled(model, chosen, factor)
+
+
+def _ratio(text: str, value: str) -> float:
+    try:
+        ratio = float(value)
+    except ValueError:
+        raise UsageError(f"--set {text}: {value} is not a number") from None
+    if not 0 < ratio < float("inf"):
+        raise UsageError(f"--set {text}: a ratio must be above 0 (1 changes nothing)")
+    return ratio
+
+
+def _whole(text: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(f"--set {text}: {value} is not a number of bytes above 0")
+    return int(value)
+
+
+def _schedule(text: str, value: str) -> Edit:
+    if value not in ("priority", "fifo"):
+        raise UsageError(f"--set {text}: a schedule is priority or fifo")
+    return lambda model: rescheduled(model, by_priority=value == "priority")
+
+
+# ---- which operations
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What an edit changes: operations (n,), and owners (m,) of whom it changes the time between steps.
+
+    Where a rank's computation was not traced, its forward pass is a part of that time.
+    """
+
+    operations: Bool
+    tails: Bool
+
+
+def select(model: Model, name: str, text: str) -> Selection:
+    """Return what `name` means: an operation, a part of one, a category, a stage, a link, a rank.
+
+    ``rank<r>.`` and ``wk<i>.`` before it mean those of that local rank (else the r-th rank) or worker.
+
+    Raises
+    ------
+    UsageError
+        Nothing; the message names the nearest ones.
+    """
+    everyone = np.ones(len(model.recording.owners), np.bool_)
+    found = _matching(model, name, everyone)
+    if not found.operations.any() and not found.tails.any():
+        match = _OWNER.fullmatch(name)
+        assert match is not None  # every part is optional
+        owners = _owners(model, match["worker"], match["rank"])
+        found = _matching(model, match["target"], owners)
+        if not (found.operations.any() or found.tails.any()) or (owners.all() and not match["target"]):
+            raise UsageError(
+                f"--set {text}: no operation is called {name}{_nearest(model, match['target'] or name)}"
+            )
+    return found
+
+
+def computation(model: Model) -> Selection:
+    """Select all work of the ranks."""
+    return _matching(model, "", np.ones(len(model.recording.owners), np.bool_))
+
+
+def communication(model: Model) -> Selection:
+    """Select all that moves data between ranks."""
+    chosen = [operation.is_communication for operation in model.recording.operations]
+    return Selection(np.array(chosen, np.bool_), np.zeros(len(model.recording.owners), np.bool_))
+
+
+def _matching(model: Model, target: str, owners: Bool) -> Selection:
+    """Select the operations of `owners` with a name `target`; their computation where it is empty."""
+    operations = model.recording.operations
+    chosen = [
+        bool(owners[one.owner]) and (target in _names(model, one) if target else one.is_compute)
+        for one in operations
+    ]
+    untraced = np.zeros(len(owners), np.bool_)
+    if target in ("", "FW"):
+        untraced[[one.owner for one in operations if not one.is_traced]] = True
+    return Selection(np.array(chosen, np.bool_), untraced & owners)
+
+
+def _names(model: Model, operation: Operation) -> tuple[str, ...]:
+    link = "" if operation.device == UNLIMITED else model.recording.devices[operation.device]
+    parts = (operation.name, operation.label, operation.main)
+    return (*parts, operation.cat, operation.phase, operation.stage, link)
+
+
+def _owners(model: Model, worker: str | None, rank: str | None) -> Bool:
+    parsed = [_PARSED_OWNER.fullmatch(owner) for owner in model.recording.owners]
+    of_worker = np.array([worker is None or (p is not None and p[1] == worker) for p in parsed], np.bool_)
+    if rank is None:
+        return of_worker
+    local = of_worker & np.array([p is not None and p[2] == rank for p in parsed], np.bool_)
+    is_nth = np.arange(len(parsed)) == int(rank)
+    return local if local.any() or worker is not None else is_nth
+
+
+def _nearest(model: Model, name: str) -> str:
+    known = {word for operation in model.recording.operations for word in _names(model, operation) if word}
+    by_lower = {word.lower(): word for word in sorted(known)}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.4)
+    return f"; the nearest are {', '.join(by_lower[word] for word in found)}" if found else ""
+
+
+# ---- edits of the times
+
+
+def scaled(model: Model, chosen: Selection, factor: float, *, gaps: bool = False) -> Model:
+    """Return `model` with the work of what is `chosen` times `factor`, and with `gaps` the gaps before it."""
+    steps = []
+    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+        mine = chosen.operations[recorded.operation]
+        steps.append(
+            replace(
+                step,
+                service_ns=_times(step.service_ns, mine, factor),
+                gap_ns=_times(step.gap_ns, mine, factor) if gaps else step.gap_ns,
+                tail_ns=_times(step.tail_ns, chosen.tails, factor),
+            )
+        )
+    return replace(model, steps=steps)
+
+
+def _times(time_ns: Int64, chosen: Bool, factor: float) -> Int64:
+    return np.where(chosen, np.rint(time_ns * factor), time_ns).astype(np.int64)
+
+
+def rescheduled(model: Model, *, by_priority: bool) -> Model:
+    """Return `model` with links that serve by tensor index, or who is ready first, not as recorded."""
+    priority = np.array([(operation.key or 0) >> 16 for operation in model.recording.operations], np.int64)
+    none = np.empty((0, 2), np.int64)
+    steps = [
+        replace(step, turn=priority[recorded.operation] * by_priority, overtaken=none)
+        for step, recorded in zip(model.steps, model.recording.steps, strict=True)
+    ]
+    return replace(model, steps=steps)

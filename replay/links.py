@@ -1,0 +1,111 @@
+"""What a link is made of: bytes that take their time, and all else that a transfer costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from errors import TraceError
+from replay.model import Model, StepModel
+from replay.plan import UNLIMITED, Int64
+
+#: A burst of transfers has no longer pause than this, and at least so many transfers.
+_PAUSE_NS = 50_000
+_BURST = 8
+
+Float = NDArray[np.float64]
+
+
+def link_rate(model: Model) -> float | None:
+    """Return what a link of the job carries, bytes per nanosecond; None where sizes are not known.
+
+    While transfers follow each other on a link without a pause, the bytes since the first began cannot
+    come faster than the link is; every stall only makes them late. So the fastest begin of any such
+    burst, of any link (they are taken to be of one kind), is the nearest to it.
+    """
+    device, n_bytes = _columns(model)
+    fastest = 0.0
+    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+        where, size = device[recorded.operation], n_bytes[recorded.operation]
+        for link in range(len(model.recording.devices)):
+            mine = np.flatnonzero(where == link)
+            mine = mine[np.argsort(recorded.end_ns[mine], kind="stable")]
+            fastest = max(fastest, _fastest(size[mine], recorded.end_ns[mine], step.service_ns[mine]))
+    return fastest or None
+
+
+def _fastest(size: Int64, end_ns: Int64, service_ns: Int64) -> float:
+    """Return the highest rate of the begin of a burst; transfers (n,) are in the order of their ends."""
+    if not size.any():
+        return 0.0
+    begin_ns = end_ns - service_ns
+    starts = np.flatnonzero(np.concatenate([[True], begin_ns[1:] > end_ns[:-1] + _PAUSE_NS]))
+    found = 0.0
+    for first, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(size)], strict=True):
+        carried = np.cumsum(size[first:stop]) / np.maximum(end_ns[first:stop] - begin_ns[first], 1)
+        found = max(found, float(carried[_BURST - 1 :].max(initial=0.0)))
+    return found
+
+
+def at_bandwidth(model: Model, factor: float) -> Model:
+    """Return `model` with links that carry `factor` times as many bytes in the same time.
+
+    Only the time of the bytes changes; latency and the computation of a transfer stay. Where the sizes
+    of partitions are not known, the whole service changes.
+    """
+    device, n_bytes = _columns(model)
+    if not (device != UNLIMITED).any():
+        return _collectives_at(model, factor)
+    rate = link_rate(model)
+    steps = [
+        _step_at(step, device[recorded.operation], n_bytes[recorded.operation], rate, factor)
+        for step, recorded in zip(model.steps, model.recording.steps, strict=True)
+    ]
+    return replace(model, steps=steps)
+
+
+def _step_at(step: StepModel, device: Int64, n_bytes: Int64, rate: float | None, factor: float) -> StepModel:
+    service = step.service_ns.astype(np.float64)
+    for link in np.unique(device[device != UNLIMITED]).tolist():
+        mine = np.flatnonzero(device == link)
+        mine = mine[np.argsort(step.turn[mine], kind="stable")]
+        if rate is None:
+            service[mine] /= factor
+        else:
+            extra = n_bytes[mine] / rate * (1 / factor - 1)
+            service[mine] = _carried(service[mine] + extra)
+    return replace(step, service_ns=np.rint(service).astype(np.int64))
+
+
+def _carried(service: Float) -> Float:
+    """Return `service` without negative values, the rest taken from those that follow.
+
+    Acknowledgements of several transfers are often read together; then one seems to have taken all the
+    time and the others none.
+    """
+    owed = 0.0
+    for i, time in enumerate(service.tolist()):
+        service[i] = max(time - owed, 0.0)
+        owed = max(owed - time, 0.0)
+    return service
+
+
+def _columns(model: Model) -> tuple[Int64, Int64]:
+    operations = model.recording.operations
+    device = np.array([operation.device for operation in operations], np.int64)
+    return device, np.array([operation.n_bytes for operation in operations], np.int64)
+
+
+def _collectives_at(model: Model, factor: float) -> Model:
+    """Return `model` with collectives whose transfer takes ``1 / factor`` of its time."""
+    collective = np.array([operation.is_communication for operation in model.recording.operations], np.bool_)
+    if not collective.any():
+        raise TraceError("bandwidth: no transfer between ranks is recorded")
+    steps = []
+    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+        mine = collective[recorded.operation]
+        service = np.where(mine, np.rint(step.service_ns / factor), step.service_ns)
+        steps.append(replace(step, service_ns=service.astype(np.int64)))
+    return replace(model, steps=steps)
