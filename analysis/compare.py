@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from analysis.measured import (
     OpKey,
     Rank,
     category,
+    filtered,
     iteration_ns,
     load_run,
     op_keys,
@@ -127,13 +128,23 @@ class Comparison:
         return _straggler(self.ranks, self.iteration)
 
 
-def compare(a: MeasuredRun, b: MeasuredRun, *, jobs: int | None = None) -> Comparison:
+def compare(
+    a: MeasuredRun, b: MeasuredRun, *, wanted: Collection[str] = (), jobs: int | None = None
+) -> Comparison:
     """Compare two runs, the first being the base.
+
+    Parameters
+    ----------
+    wanted : communication operations to list, beside all that is no communication; () lists all.
+        Categories, ranks and steps are those of everything in either case.
+    jobs : processes that read a trace again where the shapes of operations are needed
 
     Raises
     ------
     TraceError
         They have no operation in common.
+    AnalyzeError
+        A name in `wanted` is no communication operation of either.
     """
     tell_workers = len(a.workers) > 1 and a.workers == b.workers
     ops_a, ops_b = (operations(run, tell_workers=tell_workers) for run in (a, b))
@@ -148,11 +159,17 @@ def compare(a: MeasuredRun, b: MeasuredRun, *, jobs: int | None = None) -> Compa
     if a.dialects != b.dialects:
         notes.append(f"different kinds of traces: {', '.join(a.dialects)} against {', '.join(b.dialects)}")
     iteration, steps = _iteration(a, b)
+    found = _op_changes(ops_a, ops_b, rows, spent_a, spent_b, a.dialects[0])
+    alone = [[ops.keys[i] for i in left] for ops, left in zip((ops_a, ops_b), only, strict=True)]
+    if wanted:
+        of_a, of_b = (_keys(run, tell_workers) for run in filtered((a, b), wanted))
+        found = [op for op in found if OpKey(op.name, op.cat) in of_a]
+        alone = [[key for key in keys if key in of] for keys, of in zip(alone, (of_a, of_b), strict=True)]
     return Comparison(
         a,
         b,
-        _op_changes(ops_a, ops_b, rows, spent_a, spent_b, a.dialects[0]),
-        ([ops_a.keys[i] for i in only[0]], [ops_b.keys[i] for i in only[1]]),
+        found,
+        (alone[0], alone[1]),
         _categories(a, b, ops_a, ops_b, spent_a, spent_b),
         _ranks(spent_a, spent_b, iteration),
         iteration,
@@ -190,6 +207,10 @@ def _with_shapes(run: MeasuredRun, jobs: int | None) -> MeasuredRun:
     if "kineto" not in run.dialects:
         return run
     return load_run(run.path, args=renamed.SHAPE_ARGS, jobs=jobs, progress=False)
+
+
+def _keys(run: MeasuredRun, tell_workers: bool) -> set[OpKey]:
+    return {key for rank in run.ranks for key in op_keys(rank, tell_workers=tell_workers)[0]}
 
 
 def _nothing_common(a: MeasuredRun, b: MeasuredRun) -> str:

@@ -20,7 +20,7 @@ from errors import TraceError, UsageError
 from formats.columns import Trace
 from formats.dasf import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
 from result import Cell, Column, Kind, Repairs, Table
-from trace_utils import find_job, read_traces
+from trace_utils import load_job
 
 SUB_OPTIONS = ("function_bottleneck", "task_bottleneck", "task_balance")
 
@@ -101,19 +101,15 @@ def load(
     repairs: Repairs | None = None,
 ) -> list[Trace]:
     """Load the DASF databases at `paths` with all that the analyses need; see `tables`."""
-    notes = Repairs() if repairs is None else repairs
-    sources: list[Path] = []
+    traces: list[Trace] = []
     for path in paths:
-        job = find_job(path)
-        sources.extend(source.path for source in job.sources)
-        for note in job.notes:
-            notes.add(path, note)
-    traces = read_traces(sources, args=ARGS, points=True, jobs=jobs, progress=progress)
+        loaded = load_job(path, args=ARGS, points=True, jobs=jobs, progress=progress)
+        traces.extend(loaded.traces)
+        if repairs is not None:
+            repairs.lines.extend(line for line in loaded.repairs if line not in repairs.lines)
     for trace in traces:
         if trace.dialect != "dasf":
             raise TraceError(f"{trace.path}: not a DASF profile but a {trace.dialect} trace")
-        for what in trace.repairs:
-            notes.add(trace.path, what)
     return traces
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,24 +100,16 @@ class Operations:
 def load_run(
     path: Path,
     *,
-    wanted: Collection[str] = (),
     args: Sequence[str] = (),
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> MeasuredRun:
-    """Load what `path` holds as one run.
-
-    Parameters
-    ----------
-    wanted : communication operations to keep, with all that is no communication; () keeps all
-    args : further keys of the events' args to keep
+    """Load what `path` holds as one run; `args` are further keys of the events' args to keep.
 
     Raises
     ------
     TraceError
         There is no such path, nothing under it is a trace, or the traces hold no operation.
-    AnalyzeError
-        A name in `wanted` is no communication operation of the run.
     """
     loaded = load_job(path, args=(*_STEP_ARGS, *args), jobs=jobs, progress=progress)
     ranks: list[Rank] = []
@@ -125,12 +117,22 @@ def load_run(
         ranks.extend(_ranks_of(source.worker, source.rank, trace))
     if not any(len(rank.trace) for rank in ranks):
         raise TraceError(f"{path}: the trace holds no operation")
-    if wanted:
-        kept = select_communication([rank.trace for rank in ranks], wanted)
-        ranks = [
-            Rank(rank.worker, rank.rank, trace, rank.steps) for rank, trace in zip(ranks, kept, strict=True)
-        ]
     return MeasuredRun(path, ranks, loaded.repairs)
+
+
+def filtered(runs: Sequence[MeasuredRun], wanted: Collection[str]) -> list[MeasuredRun]:
+    """Return the runs without the communication operations that are not in `wanted`; () keeps all.
+
+    Raises
+    ------
+    AnalyzeError
+        A name in `wanted` is no communication operation of any of the runs.
+    """
+    kept = iter(select_communication([rank.trace for run in runs for rank in run.ranks], wanted))
+    return [
+        replace(run, ranks=[replace(rank, trace=trace) for rank, trace in zip(run.ranks, kept, strict=False)])
+        for run in runs
+    ]
 
 
 def labels(paths: Sequence[Path]) -> list[str]:

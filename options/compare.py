@@ -52,10 +52,10 @@ def run(args: Namespace) -> Result:
     from analysis.compare import compare
     from analysis.measured import labels, load_run
 
-    runs = [load_run(path, wanted=args.filter, jobs=args.jobs, progress=args.progress) for path in args.path]
+    runs = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
     names = labels(args.path)
     pairs = [
-        _Pair(compare(runs[0], other, jobs=args.jobs), names[0], name)
+        _Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
     regressed = [pair for pair in pairs if _regressed(pair.found, args.fail_above)]

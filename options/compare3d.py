@@ -39,10 +39,12 @@ def run(args: Namespace) -> Result:
     output = args.output or Path("3dcompare.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from analysis.measured import load_run
+    from analysis.measured import filtered, load_run
     from analysis.sweep import run_labels, sweep
 
-    runs = [load_run(path, wanted=args.filter, jobs=args.jobs, progress=args.progress) for path in args.path]
+    runs = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
+    if args.filter:
+        runs = filtered(runs, args.filter)
     names = run_labels(args.path)
     found = sweep(runs)
     rows = _chosen(found, args)

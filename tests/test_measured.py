@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analysis.measured import OpKey, category, iteration_ns, labels, load_run, operations
+from analysis.measured import OpKey, category, filtered, iteration_ns, labels, load_run, operations
 from errors import AnalyzeError, TraceError
 
 
@@ -89,10 +89,11 @@ def test_a_combined_file_is_the_job_that_it_was_combined_from(tmp_path: Path) ->
 def test_the_filter_keeps_the_named_communication_and_all_else(tmp_path: Path) -> None:
     events = [comm("v", "PUSH", 1, 0, 5), comm("w", "PUSH", 2, 0, 5), x("FW.a", 0, 5, "operator")]
     path = write(tmp_path / "t.json", events)
-    kept = operations(load_run(path, wanted=["Comm.w"]), tell_workers=False).keys
+    run = load_run(path)
+    kept = operations(filtered([run], ["Comm.w"])[0], tell_workers=False).keys
     assert {key.name for key in kept} == {"Comm.w.PUSH.2", "FW.a"}
     with pytest.raises(AnalyzeError, match=r"Comm\.nothing"):
-        load_run(path, wanted=["Comm.nothing"])
+        filtered([run], ["Comm.nothing"])
 
 
 def test_iteration_times_are_averages_over_the_ranks(tmp_path: Path) -> None:
