@@ -177,8 +177,7 @@ def _with_key(name: str, tid: object) -> str:
 
 def _derived_cat(name: str) -> str:
     """Return the category that an event without one has by its name."""
-    cat = OpName.parse(name).cat
-    return "operator" if cat in ("FW", "BW", "STEP", "OUTPUT", "UPDATE") else cat or ""
+    return OpName.parse(name).cat or ""
 
 
 def _sorted_by_op(op: Int64, dur: Int64, n_ops: int) -> tuple[Int64, Int64]:
@@ -208,7 +207,7 @@ def _category_totals(trace: Trace) -> dict[str, int]:
     if len(trace) == 0:
         return totals
     group = trace.track_id.astype(np.int64) * len(trace.cats) + trace.cat_id
-    order = np.lexsort((trace.ts_ns, group))
+    order = _time_order(group, trace.ts_ns)
     group, start = group[order], trace.ts_ns[order]
     end = start + trace.dur_ns[order]
     bounds = np.flatnonzero(np.diff(group, prepend=-1))
@@ -222,6 +221,15 @@ def _category_totals(trace: Trace) -> dict[str, int]:
         ns = union_length(start[begin:stop], end[begin:stop]) if has_nests[i] else int(sums[i])
         totals[cat] = totals.get(cat, 0) + ns
     return totals
+
+
+def _time_order(group: Int64, ts_ns: Int64) -> NDArray[np.int64]:
+    """Return the rows by group, then time: by one key where both fit into 63 bits, which is faster."""
+    since = ts_ns - ts_ns.min()
+    bits = int(since.max()).bit_length()
+    if bits + int(group.max()).bit_length() < 63:
+        return np.argsort((group << bits) | since)
+    return np.lexsort((ts_ns, group))
 
 
 def _category(trace: Trace, row: int) -> str:

@@ -1,0 +1,114 @@
+"""Traces of any size that look like what BytePS and PyTorch's profiler write; the same for the same seed."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+STAGES = ("REDUCE", "COPYD2H", "PUSH", "PULL", "COPYH2D", "BROADCAST")
+
+
+def byteps_events(seed: int = 0) -> Iterator[str]:
+    """Yield `comm.json`-like events, pretty-printed as BytePS prints them, without end."""
+    rng = random.Random(seed)
+    ts = 1_795_219_501_232_034
+    while True:
+        for tensor in range(160):
+            name = f"Comm.byteps.gradient_{tensor}"
+            begin, ts = ts, ts + rng.randrange(50, 400)
+            for part in range(1 + tensor % 4):
+                at = begin
+                for stage in STAGES:
+                    dur = rng.randrange(1, 30_000)
+                    yield _byteps_event(name, f"{name}.{stage}", at, dur, str((tensor << 16) + part))
+                    at += dur
+            yield _byteps_event(name, name, begin, 90_000, "total")
+
+
+def _byteps_event(pid: str, name: str, ts: int, dur: int, tid: str) -> str:
+    event = {
+        "ph": "X",
+        "args": {"name": pid},
+        "pid": pid,
+        "name": name,
+        "ts": ts,
+        "dur": dur,
+        "tid": tid,
+        "cat": "Comm",
+    }
+    return json.dumps(event, indent=4)
+
+
+def kineto_events(seed: int = 0) -> Iterator[str]:
+    """Yield events like those of a GPU training's profile, laid out as Kineto lays them out, without end."""
+    rng = random.Random(seed)
+    names = [f"aten::op_{i}" for i in range(120)]
+    kernels = [
+        f"void at::native::vectorized_elementwise_kernel<{i}, Functor<float>>(int, float*)" for i in range(90)
+    ]
+    ts, correlation = 4_362_813_353_724.537, 0
+    while True:
+        correlation += 1
+        op, kernel = rng.choice(names), rng.choice(kernels)
+        ts += rng.random() * 40
+        yield _kineto_event("cpu_op", op, 26297, 26297, ts, rng.random() * 30,
+            f'"External id": {correlation},"Sequence number": {correlation % 997}, "Fwd thread id": 0, "Record function id": 0, "Concrete Inputs": ["", "", "[]"], "Input type": ["float", "float", "ScalarList"], "Input Dims": [[64, 3, 224, 224], [64, 3, 7, 7], []]')  # fmt: skip  # noqa: E501
+        yield _kineto_event("cuda_runtime", "cudaLaunchKernel", 26297, 26297, ts + 4, rng.random() * 5,
+            f'"External id": {correlation}, "cbid": 211, "correlation": {correlation}')  # fmt: skip
+        yield _kineto_event("kernel", kernel, 0, 7, ts + 20, rng.random() * 50,
+            f'"External id": {correlation}, "queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": {correlation}, "registers per thread": 32, "shared memory": 0, "blocks per SM": 12.5, "warps per SM": 50, "grid": [1350, 1, 1], "block": [128, 1, 1], "est. achieved occupancy %": 75')  # fmt: skip  # noqa: E501
+        flow = f'"cat": "ac2g", "name": "ac2g", "ts": {ts + 4:.3f}, "id": {correlation}'
+        yield f'  {{\n    "ph": "s", "pid": 26297, "tid": 26297, {flow}\n  }}'
+        yield f'  {{\n    "ph": "f", "pid": 0, "tid": 7, {flow}, "bp": "e"\n  }}'
+
+
+def _kineto_event(cat: str, name: str, pid: int, tid: int, ts: float, dur: float, args: str) -> str:
+    return (
+        f'  {{\n    "ph": "X", "cat": "{cat}", "name": "{name}", "pid": {pid}, "tid": {tid},\n'
+        f'    "ts": {ts:.3f}, "dur": {dur:.3f},\n    "args": {{\n      {args}\n    }}\n  }}'
+    )
+
+
+HEADS = {
+    "byteps": '{"traceEvents": [\n',
+    "kineto": '{\n  "schemaVersion": 1,\n  "baseTimeNanoseconds": 1790857026000000000,\n'
+    '  "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},\n  "traceEvents": [\n',
+}
+TAILS = {
+    "byteps": '\n], "displayTimeUnit": "ms"}\n',
+    "kineto": '\n  ],\n  "traceName": "generated.json"\n}\n',
+}
+EVENTS = {"byteps": byteps_events, "kineto": kineto_events}
+
+
+def write(path: Path, dialect: str, n_bytes: int, seed: int = 0) -> Path:
+    """Write a trace of about `n_bytes` (unpacked) to `path` unless it is there; packed if it ends in .gz."""
+    if path.exists():
+        return path
+    packed = path.suffix == ".gz"
+    with gzip.open(path, "wt", compresslevel=4) if packed else path.open("w", encoding="utf-8") as file:
+        size = file.write(HEADS[dialect])
+        for i, event in enumerate(EVENTS[dialect](seed)):
+            size += file.write((",\n" if i else "") + event)
+            if size >= n_bytes:
+                break
+        file.write(TAILS[dialect])
+    return path
+
+
+def main() -> None:
+    """Write one trace."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--dialect", choices=EVENTS, default="byteps")
+    parser.add_argument("--mb", type=float, default=10)
+    args = parser.parse_args()
+    write(args.path, args.dialect, int(args.mb * 1e6))
+
+
+if __name__ == "__main__":
+    main()
