@@ -46,7 +46,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars per category of `x`, one colour per series; stacked or side by side. None is a gap."""
+    """Bars per category of `x`, one colour per series; stacked or side by side. None is a gap.
+
+    `x_label` is written along the bottom and `y_label` up the side, also where the bars are
+    horizontal (there the values run along the bottom and the categories up the side).
+    """
 
     title: str
     x_label: str

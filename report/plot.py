@@ -108,8 +108,7 @@ def _bars(chart: Bars, figure: Figure) -> None:
     _name_places(axes.yaxis if chart.horizontal else axes.xaxis, chart.x, slanted=not chart.horizontal)
     if chart.horizontal:
         axes.invert_yaxis()
-    x_label, y_label = (chart.y_label, chart.x_label) if chart.horizontal else (chart.x_label, chart.y_label)
-    _finish(figure, axes, chart.title, x_label, y_label, n_series=len(chart.series))
+    _finish(figure, axes, chart.title, chart.x_label, chart.y_label, n_series=len(chart.series))
 
 
 @_draw.register(Lines)

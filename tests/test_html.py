@@ -183,6 +183,13 @@ def test_a_page_asks_no_network_and_offers_no_upload(browser: Chrome, tmp_path: 
     assert not [title for title in titles if title and ("hare" in title or "loud" in title)]
 
 
+def test_values_run_along_the_bottom_of_horizontal_bars(browser: Chrome, tmp_path: Path) -> None:
+    bars = Bars("Longest", "average (ms)", "operation", ["a"], {"average": [2.0]}, horizontal=True)
+    open_page(browser, page(tmp_path / "a.html", bars))
+    assert browser.find_element(By.CSS_SELECTOR, ".xtitle").text == "average (ms)"
+    assert browser.execute_script("return document.querySelector('.plot').data[0].x") == [2.0]
+
+
 def test_a_gap_of_a_grid_has_no_bar(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", GRID))
     corners = browser.execute_script("return document.querySelector('.plot').data.map(mesh => mesh.x.length)")

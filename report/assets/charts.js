@@ -75,8 +75,8 @@ drawers.bars = (chart, place) => {
     const width = place.clientWidth;
     const room = chart.horizontal ? chart.x.length : width / 26;
     const longest = chart.horizontal && width < NARROW ? 16 : LONGEST_LABEL;
-    const named = { ...axisStyle(), ...namedTicks(chart.x, room, longest), title: { text: escaped(chart.x_label), standoff: 14 } };
-    const valued = { ...axisStyle(), title: { text: escaped(chart.y_label) }, rangemode: "tozero" };
+    const named = { ...axisStyle(), ...namedTicks(chart.x, room, longest), title: { text: escaped(chart.horizontal ? chart.y_label : chart.x_label), standoff: 14 } };
+    const valued = { ...axisStyle(), title: { text: escaped(chart.horizontal ? chart.x_label : chart.y_label) }, rangemode: "tozero" };
     const axes = chart.horizontal
       ? { xaxis: valued, yaxis: { ...named, autorange: "reversed" } }
       : { xaxis: named, yaxis: valued };

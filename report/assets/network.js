@@ -26,7 +26,7 @@ drawers.network = (chart, place) => {
 
   const board = makeBoard(`${chart.title}: graph`, height, {
     limits: (state) => ({ min: Math.min(fitScale(graph.box, state) / 2, 0.5), max: 4 }),
-    fit: (state) => fitted(graph, state),
+    fit: (state) => viewOf(graph, state),
     hover: (x, y) => { const node = nodes[nodeAt(x, y)]; return node ? described(node) : ""; },
     click: (x, y) => choose(nodeAt(x, y)),
     draw,
@@ -148,7 +148,7 @@ drawers.network = (chart, place) => {
       }
       if (legible) {
         context.fillStyle = inkOn(colourOf(node.cat));
-        context.fillText(shortened(node.label, 23), x + 6, y + BOX_Y / 2 + 0.5);
+        context.fillText(fitted(context, node.label, BOX_X - 12), x + 6, y + BOX_Y / 2 + 0.5);
       }
     });
     context.globalAlpha = 1;
@@ -207,7 +207,7 @@ function fitScale(box, state) {
 }
 
 /** All of the graph; of one too long for that, its beginning at a size that can be seen. */
-function fitted({ box }, state) {
+function viewOf({ box }, state) {
   const whole = fitScale(box, state);
   const tall = state.height / ((box.bottom - box.top + 1.6) * UNIT_Y);
   const scale = Math.min(LARGEST, whole >= 0.06 ? whole : Math.min(0.5, Math.max(whole, tall)));

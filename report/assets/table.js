@@ -15,6 +15,13 @@ function cellText(column, value) {
   return String(value);
 }
 
+/** A long name with places where a line may break: after a point, a slash, an underscore or a colon. */
+function breakable(text) {
+  if (text.length < 24) return [text];
+  const parts = text.split(/(?<=[._/:])/);
+  return parts.flatMap((part, index) => (index ? [element("wbr"), part] : [part]));
+}
+
 /** Orders two cells; gaps come last whichever the direction. */
 function compareCells(left, right, direction) {
   if (left === null || right === null) return (left === null) - (right === null);
@@ -68,7 +75,7 @@ function tableSection(table) {
   function tableRow(row) {
     return element("tr", {}, ...row.map((value, index) => {
       const column = table.columns[index];
-      const cell = element("td", { className: isNumber(column) ? "number" : "text" }, cellText(column, value));
+      const cell = element("td", { className: isNumber(column) ? "number" : "text" }, ...breakable(cellText(column, value)));
       if (longest[index]) cell.style.setProperty("--chars", longest[index]);
       if (full[index] && value) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;

@@ -112,7 +112,7 @@ drawers.timeline = (chart, place) => {
     const room = Math.min(x + width, state.width) - from - 8;
     if (room < 26) return;
     context.fillStyle = inkOn(colourOf(groups[span.group]));
-    context.fillText(shortened(names[span.name], Math.floor(room / 6.8)), from + 4, top + (LANE_ROW - 3) / 2 + 0.5);
+    context.fillText(fitted(context, names[span.name], room), from + 4, top + (LANE_ROW - 3) / 2 + 0.5);
   }
 
   function drawAxis(context, view, state, left, ink) {
@@ -142,7 +142,7 @@ drawers.timeline = (chart, place) => {
       context.fillStyle = ink.paper;
       context.fillRect(0, lane.top - LANE_GAP / 2, left - 2, bottom - lane.top + LANE_GAP);
       context.fillStyle = ink.text;
-      context.fillText(shortened(laneNames[lane.id], Math.floor((left - 14) / 6.6)), 8, (lane.top + bottom - 3) / 2);
+      context.fillText(fitted(context, laneNames[lane.id], left - 14), 8, (lane.top + bottom - 3) / 2);
       context.fillStyle = ink.line;
       if (index) context.fillRect(0, lane.top - LANE_GAP / 2, state.width, 1);
     }

@@ -145,6 +145,15 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   }
 }
 
+/** Shortens a text until a canvas draws it in `room` pixels; "" where not even its ends fit. */
+function fitted(context, text, room) {
+  const width = context.measureText(text).width;
+  if (width <= room) return text;
+  let length = Math.floor((Array.from(text).length * room) / width);
+  while (length > 2 && context.measureText(shortened(text, length)).width > room) length -= 1;
+  return length > 2 ? shortened(text, length) : "";
+}
+
 /** A row of buttons, one per category (name -> count); `pressed` is the set of those picked out. */
 function makeLegend(names, colourOf, pressed, changed) {
   const legend = element("div", { className: "legend", role: "group", "aria-label": "Legend" });
