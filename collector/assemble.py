@@ -14,7 +14,7 @@ import msgspec
 from collector.comm import collect_comm
 from collector.events import PARTS, Event, Part, PartName, part_of
 from collector.io import collect_loads, collect_trainer_steps
-from collector.mxnet import collect_operators, passes
+from collector.mxnet import collect_operators, node_of, passes
 from collector.names import GradientNames, read_names
 from collector.symbol import Graph, from_gml, from_order, from_symbols
 from dag.gml import read_gml, write_gml
@@ -176,6 +176,13 @@ class _Gathering:
             self.profile = read_trace(path)
         return self.profile
 
+    def _profile_if_usable(self) -> Trace | None:
+        """Return the profile; None, without a word, where it is not: that is said of its operations."""
+        try:
+            return self._read_profile(self.gpu.path / SOURCES["operator"])
+        except AnalyzeError:
+            return None
+
     def _names(self) -> GradientNames | None:
         return self._tried(self.gpu.path, lambda: read_names(self.gpu.path))
 
@@ -186,19 +193,30 @@ class _Gathering:
         path = self.gpu.file(_DAG)
         recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
         described = self._described()
-        if recorded is not None:
+        if recorded is not None and self._fits(recorded):
             # the dump numbers the inputs of an operation as the profiler did, the file's edges do not
             same = described is not None and described.edges.keys() == recorded.edges.keys()
             return (described if same else recorded), False
         graph = described or self._by_order(names)
         how = f"from {_SYMBOLS}" if described else "from the names and order of the operations"
-        if path is not None:
+        if path is None:
+            built = f"built {how}" if graph else "nothing to build it from: events without inputs"
+            self._warn(self.gpu.path / _DAG, f"missing: {built}")
+        elif recorded is None:
             self._warn(path, "left as it is" + (f"; inputs {how}" if graph else ""))
-        elif graph is not None:
-            self._warn(self.gpu.path / _DAG, f"missing: built {how}")
+        elif graph is not None and self._fits(graph):
+            self._warn(path, f"has no operation of the profile (another model's?): inputs {how}")
         else:
-            self._warn(self.gpu.path / _DAG, "missing, and nothing to build it from: events without inputs")
+            return recorded, False
         return graph, path is None and graph is not None
+
+    def _fits(self, graph: Graph) -> bool:
+        """Whether operations of the profile are in the DAG; so too where there is no profile to ask."""
+        profile = self._profile_if_usable()
+        if profile is None or not len(profile):
+            return True
+        inputs = graph.inputs()
+        return any(node_of(name, inputs) for name in profile.names)
 
     def _described(self) -> Graph | None:
         """Return the DAG that the symbol dumps describe; None without a model's dump."""
@@ -213,9 +231,8 @@ class _Gathering:
         return graph
 
     def _by_order(self, names: GradientNames | None) -> Graph | None:
-        try:
-            profile = self._read_profile(self.gpu.path / SOURCES["operator"])
-        except AnalyzeError:  # said where its operations are collected
+        profile = self._profile_if_usable()
+        if profile is None:
             return None
         forward, backward = passes(profile)
         graph = from_order(forward, backward, names.names if names else ())

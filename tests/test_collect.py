@@ -398,6 +398,18 @@ def test_a_dag_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     assert any("left as it is; inputs from symbol_debug_str.txt" in line for line in repairs)
 
 
+def test_a_dag_of_another_model_gives_way_to_the_symbols(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    other = nx.DiGraph([("I/O", "FW.embedding"), ("FW.embedding", "OUTPUT0"), ("OUTPUT0", "BW.embedding")])
+    nx.write_gml(other, gpu / "dag.gml")
+    before = (gpu / "dag.gml").read_bytes()
+    answer = collect(gpu)
+    assert answer["gpus"][0]["events"] == {"I/O": 3, "FW": 4, "BW": 4, "Comm": 8, "STEP": 2}
+    assert len(answer["repairs"]) == 1
+    assert "has no operation of the profile (another model's?)" in answer["repairs"][0]
+    assert (gpu / "dag.gml").read_bytes() == before
+
+
 def test_without_symbols_the_dag_comes_from_names_and_order(tmp_path: Path) -> None:
     gpu = write_gpu(tmp_path / "0")
     (gpu / "symbol_debug_str.txt").unlink()
