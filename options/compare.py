@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from analysis.measured import MeasuredRun
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
-EXAMPLE = "analyze.py --option compare --path runs/base,runs/new --sort --head 20"
+EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
 
 _REGRESSED = 3  # exit code of --fail_above
 _MOST_BARS = 20

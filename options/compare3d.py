@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from analysis.sweep import Sweep, SweepRow
 
 HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
-EXAMPLE = "analyze.py --option 3dcompare --path sweep/bs16,sweep/bs32,sweep/bs64 --output sweep.html"
+EXAMPLE = "analyze.py --option 3dcompare --path examples/lenet examples/lenet-100mbit --output sweep.html"
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
 _MOST_ROWS = 80  # operations that a 3-D chart can still show
