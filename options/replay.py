@@ -222,13 +222,13 @@ def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
 
 def _edits(args: Namespace) -> list[tuple[str, Any]]:
     """Return each edit by its name, and after several, all of them together."""
-    from replay.edits import apply, communication, computation, scaled
+    from replay.edits import Change, apply, changed, communication, computation
 
     if args.sub_option != "whatif":
         ratio = args.delay_ratio
         chosen = computation if args.sub_option == "smlt_delay_cmp" else communication
         what = "computation" if args.sub_option == "smlt_delay_cmp" else "communication"
-        return [(f"{what} x {ratio:g}", lambda model: scaled(model, chosen(model), ratio))]
+        return [(f"{what} x {ratio:g}", lambda model: changed(model, chosen(model), Change(ratio)))]
     edits: list[tuple[str, Any]] = [
         (text, lambda model, text=text: apply(model, [text])) for text in args.set
     ]

@@ -20,6 +20,8 @@ from replay.straggler import without_stragglers
 Edit = Callable[[Model], Model]
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d+)\.?)?(?:rank(?P<rank>\d+)\.?)?(?P<target>.*)", re.DOTALL)
+_ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
+_UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
 _PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
 
 
@@ -55,10 +57,18 @@ def parse(text: str, model: Model) -> Edit:
         return without_stragglers
     if name == "drop":
         chosen = select(model, value, text)
-        return lambda model: scaled(model, chosen, 0.0, gaps=True)
-    factor = _ratio(text, value)
+        return lambda model: changed(model, chosen, Change(0.0), gaps=True)
+    change = _change(text, value)
     chosen = select(model, name, text)
-    return lambda model: scaled(model, chosen, factor)
+    return lambda model: changed(model, chosen, change)
+
+
+def _change(text: str, value: str) -> Change:
+    """Return the change of a duration that `value` means: ``1.5`` (times), ``+400ms``, ``+20us``, ``+1s``."""
+    added = _ADDED.fullmatch(value)
+    if added is None:
+        return Change(factor=_ratio(text, value))
+    return Change(added_ns=round(float(added[1]) * _UNITS_NS[added[2]]))
 
 
 def _ratio(text: str, value: str) -> float:
@@ -171,24 +181,33 @@ def _nearest(model: Model, name: str) -> str:
 # ---- edits of the times
 
 
-def scaled(model: Model, chosen: Selection, factor: float, *, gaps: bool = False) -> Model:
-    """Return `model` with the work of what is `chosen` times `factor`, and with `gaps` the gaps before it."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of durations: times `factor`, and `added_ns` more."""
+
+    factor: float = 1.0
+    added_ns: int = 0
+
+    def of(self, time_ns: Int64, chosen: Bool) -> Int64:
+        """Return `time_ns` (n,) with the `chosen` changed."""
+        new = np.rint(time_ns * self.factor) + self.added_ns
+        return np.where(chosen, new, time_ns).astype(np.int64)
+
+
+def changed(model: Model, chosen: Selection, change: Change, *, gaps: bool = False) -> Model:
+    """Return `model` with the work of what is `chosen` changed, and with `gaps` the gaps before it."""
     steps = []
     for step, recorded in zip(model.steps, model.recording.steps, strict=True):
         mine = chosen.operations[recorded.operation]
         steps.append(
             replace(
                 step,
-                service_ns=_times(step.service_ns, mine, factor),
-                gap_ns=_times(step.gap_ns, mine, factor) if gaps else step.gap_ns,
-                tail_ns=_times(step.tail_ns, chosen.tails, factor),
+                service_ns=change.of(step.service_ns, mine),
+                gap_ns=change.of(step.gap_ns, mine) if gaps else step.gap_ns,
+                tail_ns=change.of(step.tail_ns, chosen.tails),
             )
         )
     return replace(model, steps=steps)
-
-
-def _times(time_ns: Int64, chosen: Bool, factor: float) -> Int64:
-    return np.where(chosen, np.rint(time_ns * factor), time_ns).astype(np.int64)
 
 
 def rescheduled(model: Model, *, by_priority: bool) -> Model:

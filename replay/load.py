@@ -9,7 +9,7 @@ from pathlib import Path
 from dag_utils import read_gml
 from errors import TraceError
 from formats.columns import Trace
-from replay import byteps, kineto
+from replay import byteps, horovod, kineto
 from replay.recording import Recording
 from trace_utils import LoadedJob, Source, load_paths
 
@@ -142,7 +142,16 @@ def _kineto(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Rec
     )
 
 
+def _horovod(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
+    if len(job.traces) > 1:
+        raise TraceError(
+            f"{job.job.root}: {len(job.traces)} timelines; Horovod writes one a job: give that one"
+        )
+    return horovod.record(job.traces[0])
+
+
 _RECORDERS: Mapping[str, Callable[[LoadedJob, Partitions, frozenset[str]], Recording]] = {
     "byteps": _byteps,
     "kineto": _kineto,
+    "horovod": _horovod,
 }

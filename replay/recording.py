@@ -40,7 +40,9 @@ class Operation:
 
     @property
     def label(self) -> str:
-        """The name, with the partition where it is one."""
+        """The name, with the partition where it is one, and with the whole where the name does not say it."""
+        if self.whole and not self.name.startswith(self.whole):
+            return f"{self.whole}.{self.name}"
         return self.name if self.key is None else f"{self.name}.{self.key}"
 
     @property

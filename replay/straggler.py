@@ -12,28 +12,29 @@ from replay.recording import Operation
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
+NEARLY_ALL = 0.8
 
 Float = NDArray[np.float64]
 
 
 def work_ns(model: Model) -> Float:
-    """Return each owner's own work per step (owners,): computation, input and what lies between steps."""
-    total = np.zeros(len(model.recording.owners))
+    """Return each owner's own work in each step (steps, owners): computation, input, and between steps."""
     mine = np.array([not operation.is_communication for operation in model.recording.operations], np.bool_)
     owner = np.array([operation.owner for operation in model.recording.operations], np.int64)
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+    total = np.array([step.tail_ns for step in model.steps], np.float64)
+    for row, (step, recorded) in enumerate(zip(model.steps, model.recording.steps, strict=True)):
         counts = mine[recorded.operation]
-        np.add.at(total, owner[recorded.operation][counts], (step.service_ns + step.gap_ns)[counts])
-        total += step.tail_ns
-    return total / max(len(model.steps), 1)
+        np.add.at(total[row], owner[recorded.operation][counts], (step.service_ns + step.gap_ns)[counts])
+    return total
 
 
 def stragglers(model: Model) -> list[int]:
-    """Return the owners whose work exceeds the median of their peers' by more than `THRESHOLD` allows."""
+    """Return the owners that work longer than their peers' median by `THRESHOLD`, in nearly all steps."""
     work = work_ns(model)
-    return [
-        i for i in range(len(work)) if len(work) > 1 and work[i] > THRESHOLD * np.median(np.delete(work, i))
-    ]
+    if work.shape[1] < 2:
+        return []
+    ratio = [work[:, i] / np.median(np.delete(work, i, axis=1), axis=1) for i in range(work.shape[1])]
+    return [i for i, steps in enumerate(ratio) if np.quantile(steps, 1 - NEARLY_ALL) > THRESHOLD]
 
 
 def without_stragglers(model: Model) -> Model:
