@@ -15,6 +15,7 @@ from collector.zmtp import Message
 
 RAW_META, RAW_NODE = 112, 552  # bytes of the structs
 MORE_SHORT = 1  # flags of a short frame that is not the last of its message
+LENGTHS_FRAME = 6  # bytes of the frame behind the values of one key
 ADD_NODE = 2  # the control command that tells every node who the others are
 ROLES = ("server", "worker", "scheduler")  # by number, in both generations
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collector.pcap import Capture, Ends, read_segments
-from collector.pslite import Header, Node, identity, locate, read_header
+from collector.pslite import LENGTHS_FRAME, Header, Node, identity, locate, read_header
 from collector.tcp import Counts, Receiver, Streams
 from collector.zmtp import Message, Reader
 from formats.columns import Int32, Int64
@@ -158,7 +158,7 @@ class _Matcher:
         def on_identity(name: bytes) -> None:
             link.identities[direction] = identity(name)
 
-        return Reader(on_message, on_identity, locate, from_start=begun)
+        return Reader(on_message, on_identity, locate, from_start=begun, trailer=LENGTHS_FRAME)
 
     def _data(self, link: _Link, direction: int, header: Header, message: Message) -> None:
         meta = header.meta

@@ -50,6 +50,7 @@ class Reader:
     on_identity : told of the Identity that the peer states in its READY command
     locate : recognises a message in a stream whose framing is not known
     from_start : the first byte fed is the first of the connection
+    trailer : bytes of the frame that follows a large body; where just these are lost, framing is not
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Reader:
         locate: Locate,
         *,
         from_start: bool,
+        trailer: int = 0,
     ) -> None:
         self.skip = 0
         self.wanted = True
@@ -69,6 +71,7 @@ class Reader:
         self._on_identity = on_identity
         self._locate = locate
         self._from_start = from_start
+        self._trailer = trailer
         self._state = _State.GREETING
         self._held = bytearray()  # what is not decoded yet
         self._needed = 0  # bytes that `_held` must have before it is worth looking again
@@ -111,19 +114,26 @@ class Reader:
                 self._run(held, 0, len(held), seen_ns, now_ns)
 
     def lost(self, n_bytes: int | None, now_ns: int) -> None:
-        """Step over missing bytes inside a large body; anything else loses the framing."""
+        """Step over missing bytes inside a large body; anything more loses the framing.
+
+        A message whose large body ends within what is missing is told all the same: all that is worth
+        knowing of it came before.
+        """
         if not self.wanted:
             return
-        if n_bytes is not None and 0 < n_bytes <= self.skip:
-            self.skip -= n_bytes
-            self._missing += n_bytes
-            if self.skip == 0 and not self._body_done(b"", now_ns):
-                self._begin_search()
-        elif self._state is not _State.SEARCH or n_bytes is None:
+        if n_bytes is None or not self.skip > 0 or n_bytes <= 0:
             self._begin_search()
-        else:
-            self._held.clear()
-            self._marks.clear()
+            return
+        stepped = min(n_bytes, self.skip)
+        self.skip -= stepped
+        self._missing += stepped
+        if self.skip:
+            return
+        beyond = n_bytes - stepped
+        if beyond:
+            self._more = False
+        if not self._body_done(b"", now_ns) or beyond not in (0, self._trailer):
+            self._begin_search()
 
     def round_trip(self, ns: int) -> None:
         """Note how long the network takes to the sender and back."""
