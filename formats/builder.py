@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from formats.columns import ArgColumn, Int32, Int64, Points, Track
 from formats.event import FULL, LEAN, NO_TIME, Event, args_object
-from formats.pairs import pair
+from formats.pairs import pair, pair_neighbours
 from formats.times import times_ns
 
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
@@ -252,8 +252,11 @@ class Columns:
     repairs: list[str]
 
 
-def columns(rows: Rows, *, ends_by_name: bool = False) -> Columns:
-    """Split the interned keys into tables and pair B with E (`ends_by_name`: see `pairs.pair`)."""
+def columns(rows: Rows, *, ends_by_name: bool = False, ends_behind: bool = False) -> Columns:
+    """Split the interned keys into tables and pair B with E.
+
+    `ends_by_name`: see `pairs.pair`; `ends_behind`: see `pairs.pair_neighbours`.
+    """
     tables = _Tables(rows.keys)
     role = np.array([_ROLE.get(key[0], _OTHER) for key in rows.keys], np.int8)[rows.key]
     repairs = [f"{n:,} {what}" for what, n in rows.repairs.items()]
@@ -263,8 +266,11 @@ def columns(rows: Rows, *, ends_by_name: bool = False) -> Columns:
     if (role != _SLICE).any():
         bounds = np.flatnonzero(role != _SLICE)
         key = rows.key[bounds]
-        names = tables.name_or_none[key] if ends_by_name else None
-        found = pair(role[bounds] == _BEGIN, tables.track[key], rows.ts_ns[bounds], names)
+        is_begin, track, names = role[bounds] == _BEGIN, tables.track[key], tables.name_or_none[key]
+        if ends_behind:
+            found = pair_neighbours(is_begin, track, rows.ts_ns[bounds], names)
+        else:
+            found = pair(is_begin, track, rows.ts_ns[bounds], names if ends_by_name else None)
         begin, end = bounds[found.begin], bounds[found.end]
         dur = dur.copy()
         dur[begin] = rows.ts_ns[end] - rows.ts_ns[begin]

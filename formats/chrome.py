@@ -11,7 +11,7 @@ from typing import Any
 
 from formats.builder import Builder, Rows, columns, join
 from formats.columns import Trace
-from formats.dialects import finish, is_composer
+from formats.dialects import finish, is_composer, is_mxnet
 from formats.event import ExactEvent
 from formats.reader import EventReader, repairs
 from formats.times import InexactError
@@ -80,5 +80,5 @@ def assemble(path: Path, parts: Sequence[Part]) -> Trace:
     """Return the trace that consecutive parts of a file make together."""
     header = {key: value for part in parts for key, value in part.header.items()}
     rows = join([part.rows for part in parts])
-    table = columns(rows, ends_by_name=is_composer(rows.metadata))
+    table = columns(rows, ends_by_name=is_composer(rows.metadata), ends_behind=is_mxnet(rows.metadata))
     return finish(str(path), table, header, rows.metadata, repairs(parts))

@@ -62,7 +62,7 @@ def recognise(table: Columns, header: Mapping[str, Any], metadata: Metadata) -> 
         return "horovod"
     if any(_HOROVOD_PHASE.fullmatch(name) for name in table.names):
         return "horovod"
-    if any(_MXNET_PROCESS.fullmatch(str(args.get("name"))) for args in processes):
+    if is_mxnet(metadata):
         return "mxnet"
     if _KINETO_HEADER & header.keys() or _KINETO_CATS & set(table.cats):
         return "kineto"
@@ -72,6 +72,12 @@ def recognise(table: Columns, header: Mapping[str, Any], metadata: Metadata) -> 
 def is_composer(metadata: Metadata) -> bool:
     """Whether Composer's profiler, or its merger, wrote the file."""
     return any(event["name"] == "clock_sync_timestamp_us" for event in metadata)
+
+
+def is_mxnet(metadata: Metadata) -> bool:
+    """Whether MXNet's profiler wrote the file: its processes are called after devices."""
+    processes = [event["args"] for event in metadata if event["name"] == "process_name"]
+    return any(_MXNET_PROCESS.fullmatch(str(args.get("name"))) for args in processes)
 
 
 def _is_byteps(table: Columns) -> bool:

@@ -48,6 +48,25 @@ def pair(is_begin: NDArray[np.bool_], track: Int32, ts_ns: Int64, name: Int32 | 
     return Pairing(begin[by_begin], end[by_begin], n_begins - len(begin), n - n_begins - len(end))
 
 
+def pair_neighbours(is_begin: NDArray[np.bool_], track: Int32, ts_ns: Int64, name: Int32) -> Pairing:
+    """Match each begin with the end right behind it in the file, on its track and of its name.
+
+    So MXNet's profiler writes an operation, and operations of one thread may overlap: an asynchronous
+    one ends long after the next has begun, which no nesting can tell. What has no such neighbour is
+    matched by nesting. Parameters as of `pair`.
+    """
+    same = (track[:-1] == track[1:]) & ((name[1:] < 0) | (name[:-1] == name[1:]))
+    begin = np.flatnonzero(is_begin[:-1] & ~is_begin[1:] & same)
+    alone = np.ones(len(track), np.bool_)
+    alone[begin] = alone[begin + 1] = False
+    rest = np.flatnonzero(alone)
+    others = pair(is_begin[rest], track[rest], ts_ns[rest])
+    begins = np.concatenate([begin, rest[others.begin]])
+    ends = np.concatenate([begin + 1, rest[others.end]])
+    by_begin = np.argsort(begins, kind="stable")
+    return Pairing(begins[by_begin], ends[by_begin], others.unclosed, others.unopened)
+
+
 def _misnamed(begin: Int64, end: Int64, name: Int32 | None) -> NDArray[np.bool_]:
     if name is None:
         return np.zeros(len(begin), np.bool_)
