@@ -81,12 +81,11 @@ class AnchorFinder:
             (begin if role % 4 == _PUSH else end).append(time)
 
     def _add_collectives(self, events: Sequence[WholeEvent], ts: Int64, dur: Int64) -> None:
-        for i, event in enumerate(events):
-            name = event.name
-            if not isinstance(name, str) or name[:4] not in ("gloo", "nccl") or dur[i] < 0:
-                continue
-            key = _collective(event, name)
-            if key is not None:
+        rows = [i for i, event in enumerate(events) if str(event.name)[:4] in ("gloo", "nccl")]
+        for i in rows:
+            event = events[i]
+            key = _collective(event, str(event.name))
+            if key is not None and dur[i] >= 0:
                 begin, end = self._spans.setdefault(key, (array("q"), array("q")))
                 begin.append(int(ts[i]))
                 end.append(int(ts[i] + dur[i]))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.clock import Alignment, Clock, align
+from analysis.drift import Steps, steps
 from analysis.rewrite import Rewritten
 from errors import TraceError
 from formats import chrome, dasf
@@ -99,17 +100,32 @@ def timing(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]
     bases = [_base_ns(dialect, source) for source in sources]
     base_ns = bases[0] if dialect == "kineto" and all(bases) else 0
     clocks, by, warnings = _clocks(members, dialect, sources, bases) if align else _none(members)
+    by_host = {}
+    for host, clock in {m.host: c for m, c in zip(members, clocks, strict=True) if c.drift_ppm}.items():
+        own = [(s, b) for m, s, b in zip(members, sources, bases, strict=True) if m.host == host]
+        by_host[host] = steps(clock, [(run, base) for source, base in own for run in source.runs])
+    clocks = [
+        _widened(clock, by_host.get(member.host)) for member, clock in zip(members, clocks, strict=True)
+    ]
     shifts = [
-        _shift(clock, base - base_ns, base) for clock, base in zip(clocks, bases, strict=True)
-    ]  # fmt: skip
+        _shift(by_host.get(member.host, clock), base - base_ns, base)
+        for member, clock, base in zip(members, clocks, bases, strict=True)
+    ]
     return Timing(shifts, base_ns, clocks, by, warnings)
 
 
-def _shift(clock: Clock, constant: int, base: int) -> Callable[[Int64], Int64]:
+def _shift(clock: Clock | Steps, constant: int, base: int) -> Callable[[Int64], Int64]:
     def shift(ts: Int64) -> Int64:
         return constant + clock.shift(ts + base)
 
     return shift
+
+
+def _widened(clock: Clock, taken: Steps | None) -> Clock:
+    """Add to the bound what a correction in steps leaves of the drift."""
+    if taken is None or clock.bound_ns is None:
+        return clock
+    return replace(clock, bound_ns=clock.bound_ns + taken.error_ns)
 
 
 def _none(members: Sequence[Member]) -> tuple[list[Clock], str, list[str]]:

@@ -35,6 +35,8 @@ _TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table s
 _FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
 _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 _ID_BITS = 40  # ids below 2^40 of the first 8,192 sources stay exact in JavaScript's numbers
+_ID_LIMIT = 1 << _ID_BITS
+_EXACT_SOURCES = 1 << (53 - _ID_BITS)
 _OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
 _Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
 #: Metadata that is gathered, and written anew at the head of the combined file.
@@ -199,16 +201,16 @@ class _Rewriter:
 
     def _sift(self, events: list[WholeEvent], phases: Sequence[str | None]) -> list[int]:
         """Gather the metadata; return which events go on."""
-        keep = []
-        is_composer = self._place.only_pid is not None
-        for i, (event, phase) in enumerate(zip(events, phases, strict=True)):
-            if phase == "M" and self._gather(event):
-                continue
-            if is_composer and not self._is_composers(event):
-                continue
-            if phase is not None and (not self._filter or self._filter.keeps(event)):
-                keep.append(i)
-        return keep
+        gone = {i for i, phase in enumerate(phases) if phase is None}
+        if "M" in phases:
+            rows = [i for i, phase in enumerate(phases) if phase == "M"]
+            gone.update(i for i in rows if self._gather(events[i]))
+        if self._place.only_pid is not None:
+            rest = [i for i in range(len(events)) if i not in gone]
+            gone.update(i for i in rest if not self._is_composers(events[i]))
+        if self._filter:
+            gone.update(i for i, event in enumerate(events) if not self._filter.keeps(event))
+        return [i for i in range(len(events)) if i not in gone] if gone else list(range(len(events)))
 
     def _gather(self, event: WholeEvent) -> bool:
         """Take note of a metadata event; True if it is to be written anew at the end."""
@@ -278,9 +280,16 @@ class _Rewriter:
 
     def _make_unique(self, events: Sequence[WholeEvent], kinds: Set[type]) -> None:
         """Change the ids of flows and asynchronous events so that no other source has them."""
+        add = self._place.number << _ID_BITS
+        small = self._place.number < _EXACT_SOURCES
         for event in [event for event in events if event.id is not None]:
-            if event.ph not in _OWN_SCOPE:
-                event.id = unique_id(event.id, self._place.number)
+            value = event.id
+            if event.ph in _OWN_SCOPE:
+                continue
+            if small and type(value) is int and 0 <= value < _ID_LIMIT:
+                event.id = value + add
+            else:
+                event.id = unique_id(value, self._place.number)
         if OddEvent in kinds:
             for event in events:
                 if isinstance(event, OddEvent):
@@ -367,12 +376,12 @@ def unique_id(value: Any, source: int) -> int | str:
 
     Small numbers stay exact in viewers (below 2^53); other texts are replaced by a 64-bit digest.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << _ID_BITS:
-        if source < 1 << 13:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _ID_LIMIT:
+        if source < _EXACT_SOURCES:
             return value + (source << _ID_BITS)
     elif isinstance(value, str):
         number = _hexadecimal(value)
-        if number is not None and number < 1 << _ID_BITS and source < 1 << 23:
+        if number is not None and number < _ID_LIMIT and source < 1 << 23:
             return hex(number + (source << _ID_BITS))
     digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
     return "0x" + digest.hexdigest()

@@ -91,6 +91,13 @@ class RunWriter:
         self._texts, self._ts, self._dur, self._size = [], [], [], 0
 
 
+def spans(run: Run) -> tuple[Int64, Int64]:
+    """Return the times and durations (n,) of a run; -1 where there is no duration."""
+    with open(run.path, "rb") as file:
+        arrays = np.fromfile(file, np.int64, 2 * run.n, offset=run.start + run.size)
+    return arrays[: run.n], arrays[run.n :]
+
+
 def merge(
     runs: Sequence[tuple[Run, Callable[[Int64], Int64]]], on_read: Callable[[int], object] | None = None
 ) -> Iterator[Block]:

@@ -282,9 +282,9 @@ def test_flows_of_two_ranks_stay_apart(tmp_path: Path) -> None:
         by_pid[event["pid"]].append(event.get("id", event.get("bind_id", event.get("id2"))))
     first, second = by_pid.values()
     assert first[0] == first[1] != second[0] == second[1]
-    assert int(first[2], 16) != int(second[2], 16)  # hexadecimal text, as Perfetto reads it
+    assert int(str(first[2]), 16) != int(str(second[2]), 16)  # hexadecimal text, as Perfetto reads it
     assert first[3] == second[3] == {"local": "0x1"}  # belongs to its process already
-    assert int(first[4], 16) != int(second[4], 16)
+    assert int(str(first[4]), 16) != int(str(second[4]), 16)
 
 
 def test_times_of_different_bases_meet_exactly(tmp_path: Path) -> None:
@@ -389,6 +389,24 @@ def test_headers_that_differ_are_kept_for_each_rank(tmp_path: Path) -> None:
         ("rank 0", 0),
         ("rank 1", 1),
     ]
+
+
+def test_a_drifting_clock_is_corrected_without_changing_a_duration(tmp_path: Path) -> None:
+    # one operation of 100 us a second for 400 s; worker 1's clock gains 50 us a second: 20 ms in all
+    true = range(1_000_000, 401_000_000, 1_000_000)
+    late = [round(t * (1 + 50e-6)) for t in true]
+    inner = {"ph": "X", "cat": "operator", "name": "FW.a", "pid": 0, "tid": 7, "dur": 30}
+    for worker, starts in enumerate((true, late)):
+        events = [event for t in starts for event in (*_push("x", 65536, t, t + 100), {**inner, "ts": t + 5})]
+        _write(tmp_path / f"w{worker}" / "0" / "comm.json", events)
+    answer = _combine(tmp_path / "out.json", tmp_path / "w0", tmp_path / "w1")
+    worker = answer["workers"][1]
+    assert worker["drift_ppm"] == pytest.approx(-50, abs=1)
+    moved = [e for e in _timed(_read(tmp_path / "out.json")) if e["name"] == "wk1.rank0.Comm.x"]
+    errors = [abs(float(e["ts"]) - t) for e, t in zip(moved, true, strict=True)]
+    assert max(errors) <= worker["bound_us"] <= 300
+    assert {e["dur"] for e in moved} == {100}
+    assert _overlaps(_timed(_read(tmp_path / "out.json"))) == 0
 
 
 # -- what the user can do wrong -----------------------------------------------------------------
