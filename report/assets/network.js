@@ -165,6 +165,7 @@ drawers.network = (chart, place) => {
     `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}${kinds.length ? ` (${kinds.join(", ")})` : ""}. ` +
     "Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.");
   place.append(element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...board.buttons)), legend, frame, hint);
+  board.resize();
 
   function pathButton() {
     const swatch = element("i");

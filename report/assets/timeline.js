@@ -39,7 +39,7 @@ drawers.timeline = (chart, place) => {
   function visit(span) {
     const { state } = board;
     const room = state.width - margin(state);
-    const widest = room * 0.4;
+    const widest = Math.max(room * 0.4, 20);
     if (span.duration * state.view.scale < 30) state.view.scale = Math.min(60 / Math.max(span.duration, 1e-9), scaleToFit(state) * 1e6);
     state.view.scale = Math.min(state.view.scale, widest / Math.max(span.duration, 1e-9));
     state.view.x = margin(state) + room / 2 - (span.start + span.duration / 2) * state.view.scale;
@@ -121,9 +121,9 @@ drawers.timeline = (chart, place) => {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     context.textAlign = "left";
-    for (let tick = Math.ceil((left - view.x) / view.scale / step); ; tick += 1) {
+    const [from, to] = [left, state.width].map((x) => (x - view.x) / view.scale / step);
+    for (let tick = Math.ceil(from); tick <= to; tick += 1) {
       const x = tick * step * view.scale + view.x;
-      if (x > state.width) break;
       context.fillStyle = ink.line;
       context.fillRect(x, AXIS - 6, 1, state.height);
       context.fillStyle = ink.soft;
@@ -158,6 +158,7 @@ drawers.timeline = (chart, place) => {
   const legend = makeLegend(counted(chart.spans.map((span) => groups[span[4]])), colourOf, pressed, board.redraw);
   place.append(element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...board.buttons)),
     legend, board.board, detail);
+  board.resize();
 };
 
 /** Places the spans: lanes in order, each with as many rows as overlap needs. */

@@ -3,7 +3,8 @@
 /**
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
- * and `flat` for a drawing that zooms only sideways.
+ * and `flat` for a drawing that zooms only sideways. Call `resize` once the board is in the page: until
+ * then it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
@@ -71,7 +72,7 @@ function makeBoard(label, height, hooks) {
     button("−", "Zoom out", () => zoom(1 / 1.6)),
     button("Fit", "Show all", fit),
   ];
-  return { board, canvas, buttons, redraw, fit, state };
+  return { board, canvas, buttons, redraw, fit, resize, state };
 }
 
 function listenToKeys(canvas, { zoom, move, fit }) {
