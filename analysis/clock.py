@@ -233,6 +233,15 @@ def _choose(tight: Float64) -> Float64:
     offsets = np.zeros(len(tight))
     offsets[tied] = (fixed[tied, 0] - fixed[0, tied]) / 2
     offsets[zero] = 0.0
+    return _whole(offsets, tight, tied)
+
+
+def _whole(offsets: Float64, tight: Float64, tied: NDArray[np.bool_]) -> Float64:
+    """Round to whole microseconds, as most traces have them, where the windows leave room; else to ns."""
+    rounded = np.rint(offsets / 1000) * 1000
+    room = (tight[tied, 0] + tight[0, tied])[offsets[tied] != 0]
+    if np.all(room >= 2000) and np.all(rounded[:, None] - rounded[None, :] <= tight):
+        return rounded
     return np.rint(offsets)
 
 
