@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.compare import NOTHING, CategoryChange, Change, Comparison, OpChange
+from analysis.change import Change
+from analysis.compare import CategoryChange, Comparison, OpChange
 from analysis.significance import FEWEST_STEPS
+from analysis.spent import NOTHING
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compare import CategoryChange, Change, Comparison, RankChange
+from analysis.change import Change
+from analysis.compare import CategoryChange, Comparison
 from analysis.measured import MeasuredRun
+from analysis.stragglers import RankChange
 from analysis.verdict import interval, verdict
 
 MS = 1_000_000
