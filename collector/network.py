@@ -46,6 +46,8 @@ class CaptureRead:
 class KeyShare:
     """The transfers of one partition; times are totals over all but the initial pushes.
 
+    Where waiting is known of some pulls only (a capture begins later than another), over those.
+
     Wire, server and waiting time make up the times of the transfers: wire from the first to the last byte
     of each message and the round trip of the network between them; waiting until the last worker has
     pushed; server the rest.
@@ -346,6 +348,8 @@ def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -
         if key == UNKNOWN:
             continue
         push, steady = wire.push[rows], rows[~wire.initial[rows]]
+        if (wire.waiting_ns[steady[~wire.push[steady]]] != UNKNOWN).any():
+            steady = steady[wire.waiting_ns[steady] != UNKNOWN]
         gap_ns, span = wire.gap_ns[steady], wire.span_ns[steady]
         waits = wire.waiting_ns[steady]
         known = not (waits == UNKNOWN).any()
