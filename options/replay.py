@@ -214,10 +214,19 @@ def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
         title=f"What if, {args.path[0]}",
         document=document,
         tables=[whatif_table(rows), moved],
-        notes=[*loaded.recording.notes, *written],
+        notes=[*loaded.recording.notes, *_cautions(args, model), *written],
         repairs=loaded.job.repairs,
         html_default=_beside(args, "replay.html"),
     )
+
+
+def _cautions(args: Namespace, model: Model) -> list[str]:
+    """Return what an edit takes for granted because the recording does not tell."""
+    if not any(edit.startswith("bandwidth") for edit in args.set):
+        return []
+    if any(one.n_bytes for one in model.recording.operations):
+        return []
+    return ["bandwidth: the sizes of transfers are not known; all of their time is taken to be their bytes'"]
 
 
 def _edits(args: Namespace) -> list[tuple[str, Any]]:

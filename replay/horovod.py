@@ -124,6 +124,8 @@ def _rounds(trace: Trace) -> list[list[_Event]]:
             kind = _kind(trace.names[trace.name_id[row]], reductions)
             side: Literal["left", "right"] = "left" if kind == "negotiate" else "right"
             number = int(np.searchsorted(starts, trace.ts_ns[row], side=side)) - (kind != "negotiate")
+            if kind == "part" and number >= 0 and trace.ts_ns[row] > trace.end_ns[reduced[number]]:
+                continue  # of a reduction that was cut off
             if kind and 0 <= number < min(n_rounds, len(reduced)):
                 rounds[number].append(_event(trace, row, tensors.get(pid, str(pid)), kind))
     return [sorted(events, key=lambda event: (event.start_ns, -event.end_ns)) for events in rounds if events]

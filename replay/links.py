@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from errors import TraceError
 from replay.model import Model, StepModel
 from replay.plan import UNLIMITED, Int64
+from replay.recording import RecordedStep
 
 #: A burst of transfers has no longer pause than this, and at least so many transfers.
 _PAUSE_NS = 50_000
@@ -59,24 +60,71 @@ def at_bandwidth(model: Model, factor: float) -> Model:
     if not (device != UNLIMITED).any():
         return _collectives_at(model, factor)
     rate = link_rate(model)
-    steps = [
-        _step_at(step, device[recorded.operation], n_bytes[recorded.operation], rate, factor)
-        for step, recorded in zip(model.steps, model.recording.steps, strict=True)
-    ]
+    steps = []
+    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+        where = device[recorded.operation]
+        if rate is None:
+            service = np.where(where == UNLIMITED, step.service_ns, step.service_ns / factor)
+        else:
+            on_wire = n_bytes[recorded.operation] / rate
+            if factor > 1:
+                on_wire += _behind_answers(model, step, recorded, where, on_wire)
+            service = _with_wire(step, where, on_wire * (1 / factor - 1))
+        steps.append(replace(step, service_ns=np.rint(service).astype(np.int64)))
     return replace(model, steps=steps)
 
 
-def _step_at(step: StepModel, device: Int64, n_bytes: Int64, rate: float | None, factor: float) -> StepModel:
+def _with_wire(step: StepModel, device: Int64, extra_ns: Float) -> Float:
+    """Return the service of each event, on a link with `extra_ns` (n,) more."""
     service = step.service_ns.astype(np.float64)
     for link in np.unique(device[device != UNLIMITED]).tolist():
         mine = np.flatnonzero(device == link)
         mine = mine[np.argsort(step.turn[mine], kind="stable")]
-        if rate is None:
-            service[mine] /= factor
-        else:
-            extra = n_bytes[mine] / rate * (1 / factor - 1)
-            service[mine] = _carried(service[mine] + extra)
-    return replace(step, service_ns=np.rint(service).astype(np.int64))
+        service[mine] = _carried(service[mine] + extra_ns[mine])
+    return service
+
+
+def _behind_answers(
+    model: Model, step: StepModel, recorded: RecordedStep, device: Int64, wire_ns: Float
+) -> Float:
+    """Return how long the acknowledgement of each PUSH may have waited behind answers to PULLs (n,).
+
+    Acknowledgements come back over the link that carries the answers. What a PUSH took beyond its own
+    bytes while that link was busy is the time of other bytes: on a faster link it shrinks with theirs.
+    (A slower link makes them wait longer, but that does not keep the worker's own link busy.)
+    """
+    waited = np.zeros(len(recorded))
+    begin = recorded.end_ns - step.service_ns
+    answers = np.flatnonzero(_stages(model, recorded, "PULL"))
+    answers = answers[np.argsort(recorded.end_ns[answers], kind="stable")]
+    pushes = np.flatnonzero(_stages(model, recorded, "PUSH") & (device != UNLIMITED))
+    if len(answers) and len(pushes):
+        busy = _Busy(begin[answers], recorded.end_ns[answers])
+        during = busy.until(recorded.end_ns[pushes]) - busy.until(begin[pushes])
+        waited[pushes] = np.clip(step.service_ns[pushes] - wire_ns[pushes], 0, during)
+    return waited
+
+
+def _stages(model: Model, recorded: RecordedStep, stage: str) -> NDArray[np.bool_]:
+    is_stage = np.array([operation.stage == stage for operation in model.recording.operations], np.bool_)
+    return is_stage[recorded.operation]
+
+
+class _Busy:
+    """When a link was busy: intervals (k,) one after the other."""
+
+    def __init__(self, begin_ns: Int64, end_ns: Int64) -> None:
+        self.begin_ns = begin_ns
+        self.end_ns = end_ns
+        self.before_ns = np.concatenate([[0], np.cumsum(end_ns - begin_ns)])
+
+    def until(self, at_ns: Int64) -> Int64:
+        """Return for how long it had been busy at each moment."""
+        i = np.searchsorted(self.begin_ns, at_ns, side="right")
+        last = np.maximum(i - 1, 0)
+        within = np.minimum(at_ns, self.end_ns[last]) - self.begin_ns[last]
+        busy: Int64 = np.where(i > 0, self.before_ns[last] + within, 0)
+        return busy
 
 
 def _carried(service: Float) -> Float:
