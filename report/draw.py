@@ -25,7 +25,7 @@ _MARGIN = 0.3  # inches
 _HEAD = 0.75  # inches for title and legend
 _MOST_INCHES = 90  # of either side, and
 _MOST_SQUARE_INCHES = 2600  # of both: what a bitmap of 150 dots an inch can hold; beyond, everything shrinks
-_LABEL = 27  # characters that fit a box
+_LABEL = 25  # characters that fit a box
 _CRITICAL = "#c8102e"
 _EDGE = "#8a94a3"
 _LONG = 1.5  # layers or bands: longer edges are drawn faintly
@@ -147,13 +147,16 @@ def _draw_edges(axes: Axes, chart: Network) -> None:
 
 def _look(start: tuple[float, float], end: tuple[float, float]) -> str:
     gap = end[0] - start[0]
-    return "short" if -0.2 < gap < _LONG and abs(end[1] - start[1]) < 12 else "long"
+    return "short" if -0.2 < gap < _LONG and abs(end[1] - start[1]) < 8 else "long"
 
 
 def _curve(start: tuple[float, float], end: tuple[float, float]) -> Any:
     from matplotlib.path import Path as Curve
 
     (x0, y0), (x1, y1) = start, end
+    if x1 - x0 > 1 and y1 == y0:  # past the boxes between them
+        points = [(x0, y0), (x0 + 0.2, y0 + 0.65), (x1 - 0.2, y0 + 0.65), (x1, y1)]
+        return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
     if x1 > x0:
         bend = max(0.06, min(0.5, (x1 - x0) / 2))
         points = [(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)]

@@ -15,6 +15,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 from conftest import open_page
 from report import html
+from report.tables import cell_texts
 from result import Bars, Bars3D, Chart, Column, Lines, Network, Result, Span, Table, Timeline
 
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u2028\"'&lt;\x1b[31m"
@@ -121,6 +122,16 @@ def test_numbers_look_as_in_the_terminal(browser: Chrome, tmp_path: Path) -> Non
     assert cells(browser, 1) == ["20", "3", "12,345"]
     assert cells(browser, 2) == ["1,234.568", "–", "0.250"]
     assert cells(browser, 3) == ["9.8 %", "-50.0 %", "–"]
+
+
+def test_the_page_rounds_as_the_terminal_does(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html"))
+    values = [0.0625, 0.1875, 126.9635, -0.0004, 1234567.0005, 2.5, 1e22, 1e-9, -1234.5, 0.5, 999999.9996]
+    for digits in (0, 1, 3):
+        shown = browser.execute_script(
+            "return arguments[0].map(value => formatted(value, arguments[1]))", values, digits
+        )
+        assert shown == cell_texts(Column("x", "X", "float", digits=digits), values)
 
 
 def test_a_click_sorts_largest_first_and_gaps_last(browser: Chrome, tmp_path: Path) -> None:

@@ -15,16 +15,21 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-const formatters = new Map();
-
-/** Returns a number with `digits` decimals and thousands separators, as the terminal shows it. */
+/** Returns a number with `digits` decimals and thousands separators, exactly as the terminal shows it. */
 function formatted(value, digits) {
-  if (!formatters.has(digits)) {
-    const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-    formatters.set(digits, new Intl.NumberFormat("en-US", options));
-  }
-  const text = formatters.get(digits).format(value);
-  return /[1-9]/.test(text) ? text : text.replace("-", "");
+  const [whole, decimals] = rounded(Math.abs(value), digits).split(".");
+  const text = whole.replace(/\B(?=(\d{3})+$)/g, ",") + (decimals ? `.${decimals}` : "");
+  return value < 0 && /[1-9]/.test(text) ? `-${text}` : text;
+}
+
+/** Rounds half to even: toFixed goes by the number's exact value, but rounds its ties up. */
+function rounded(value, digits) {
+  if (value >= 1e21) return BigInt(value).toString() + (digits ? `.${"0".repeat(digits)}` : "");
+  const exact = value.toFixed(digits + 30);
+  const cut = exact.length - 30;
+  if (!/^50*$/.test(exact.slice(cut))) return value.toFixed(digits);
+  const below = exact.slice(0, cut).replace(/\.$/, "");
+  return "02468".includes(below.at(-1)) ? below : value.toFixed(digits);
 }
 
 /** "1 row", "2,000 rows". */
