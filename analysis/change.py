@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from analysis.significance import LEVEL, Samples, corrected, welch
 
@@ -43,10 +44,15 @@ class Change:
         return self.p is not None and self.p <= LEVEL
 
 
-def changes(a: Samples, b: Samples) -> list[Change]:
-    """Return the changes of m quantities, p-values corrected for their number."""
+def changes(a: Samples, b: Samples, *, tested: NDArray[np.bool_] | None = None) -> list[Change]:
+    """Return the changes of m quantities, p-values corrected for their number.
+
+    `tested` (m,) leaves quantities out of the tests that are too small to matter, judged by both runs
+    together: so the others need not be corrected for them (Bourgon, Gentleman, Huber, PNAS 2010).
+    """
     found = welch(a, b)
-    columns = (a.mean, b.mean, found.low, found.high, corrected(found.p))
+    p = found.p if tested is None else np.where(tested, found.p, np.nan)
+    columns = (a.mean, b.mean, found.low, found.high, corrected(p))
     return [Change(*map(_known, row)) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

@@ -25,6 +25,8 @@ from analysis.spent import NOTHING, Spent, time_spent
 from analysis.stragglers import RankChange, later_ns, rank_changes, straggler
 from errors import TraceError
 
+_NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
+
 
 @dataclass(frozen=True, slots=True)
 class OpChange:
@@ -212,6 +214,7 @@ def _categories(
         count, total = fold @ ops.count, fold @ ops.total_ns
         sides.append((count, sample(total, count), sample(fold_spent @ spent.job.T)))
     (count_a, average_a, part_a), (count_b, average_b, part_b) = sides
+    either = np.nan_to_num(part_a.mean) + np.nan_to_num(part_b.mean)
     found = [
         CategoryChange(name, (int(n_a), int(n_b)), average, part)
         for name, n_a, n_b, average, part in zip(
@@ -219,7 +222,7 @@ def _categories(
             count_a.sum(1),
             count_b.sum(1),
             changes(average_a, average_b),
-            changes(part_a, part_b),
+            changes(part_a, part_b, tested=either >= _NEGLIGIBLE * either.sum()),
             strict=True,
         )
         if n_a or n_b or (part.a_ns or 0) > 0 or (part.b_ns or 0) > 0

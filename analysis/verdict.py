@@ -23,7 +23,7 @@ def verdict(comparison: Comparison) -> str:
         return _without_steps(comparison)
     head = f"iteration time {_signed(iteration.ns)}{_brackets(comparison)}"
     if iteration.relative is not None and abs(iteration.relative) < _NOTHING:
-        return f"iteration time unchanged ({(iteration.a_ns or 0) / 1e6:.1f} ms)"
+        return f"iteration time unchanged ({(iteration.a_ns or 0) / 1e6:.{_digits(iteration.a_ns or 0)}f} ms)"
     if iteration.p is not None and not iteration.significant:
         return f"{head}: no more than chance"
     clauses = [_categories(comparison.categories, iteration), _operations(comparison), _straggler(comparison)]
@@ -63,7 +63,8 @@ def interval(change: Change) -> str:
     """Return the confidence interval in milliseconds, ``9.1–15.6``; ``−3.0 to 1.2`` below zero."""
     if change.low_ns is None or change.high_ns is None:
         return ""
-    low, high = (f"{value / 1e6:.1f}".replace("-", "−") for value in (change.low_ns, change.high_ns))
+    digits = _digits(max(abs(change.low_ns), abs(change.high_ns)))
+    low, high = (f"{value / 1e6:.{digits}f}".replace("-", "−") for value in (change.low_ns, change.high_ns))
     return f"{low}–{high}" if change.low_ns >= 0 else f"{low} to {high}"
 
 
@@ -128,13 +129,18 @@ def _late(comparison: Comparison) -> str:
     rank, ns = max(comparison.late_ns.items(), key=lambda item: sign * item[1])
     if sign * ns < 0.3 * abs(comparison.iteration.ns):
         return ""
-    when = f"it becomes ready {abs(ns) / 1e6:.1f} ms {'later' if sign > 0 else 'earlier'}"
+    when = f"it becomes ready {abs(ns) / 1e6:.{_digits(ns)}f} ms {'later' if sign > 0 else 'earlier'}"
     return f"{rank} {'is' if sign > 0 else 'was'} the straggler: {when}"
 
 
 def _signed(ns: float) -> str:
-    text = f"{ns / 1e6:+.1f} ms"
+    text = f"{ns / 1e6:+.{_digits(ns)}f} ms"
     return text.replace("-", "−")
+
+
+def _digits(ns: float) -> int:
+    """Return how many decimals of a millisecond say something."""
+    return 1 if abs(ns) >= 1e6 or ns == 0 else 3
 
 
 def _percent(change: Change) -> str:

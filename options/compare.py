@@ -73,7 +73,7 @@ def run(args: Namespace) -> Result:
         read=[_read_line(each) for each in runs],
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
-            *(f"{pair.b}: slower than --fail_above {args.fail_above:g} allows" for pair in regressed),
+            *_limit(pairs, regressed, args.fail_above),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         xlsx_default=_beside(args.path[0], "compare.xlsx"),
@@ -108,6 +108,17 @@ def check_paths(paths: Sequence[Path], option: str = "compare") -> None:
 def _regressed(found: Comparison, percent: float | None) -> bool:
     grown = found.iteration.relative
     return percent is not None and grown is not None and found.iteration.significant and grown > percent / 100
+
+
+def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | None) -> list[str]:
+    """Say which runs are over the limit of `--fail_above`, and for which it cannot be told."""
+    if percent is None:
+        return []
+    return [f"{pair.b}: slower than --fail_above {percent:g} allows" for pair in regressed] + [
+        f"{pair.b}: too few steps to tell whether it is slower than --fail_above {percent:g} allows"
+        for pair in pairs
+        if pair.found.iteration.p is None
+    ]
 
 
 # ---- the document

@@ -271,3 +271,41 @@ def test_all_sequences_of_inputs_are_accepted(tmp_path: Path) -> None:
     paths: Sequence[Path] = [job(tmp_path / f"{n}.json", n) for n in (1, 2)]
     comma = compared(",".join(map(str, paths)))
     assert comma["operations"] == compared(*paths)["operations"]
+
+
+def gpu_job(folder: Path, seed: int, *, slow_rank: int | None) -> Path:
+    """Two ranks: kernels of 50 µs (100 on the slow rank), then a collective until both are through."""
+    rng = np.random.default_rng(seed)
+    work = 50 + rng.uniform(-2, 2, (6, 2))
+    if slow_rank is not None:
+        work[:, slow_rank] += 50
+    for rank in (0, 1):
+        events = []
+        for number in range(6):
+            start, end = 1000.0 * number, float(work[number].max()) + 10
+            mine = float(work[number, rank])
+            reduce = x("ncclDevKernel_AllReduce", start + mine, end - mine, "kernel", pid=7, tid=8)
+            events += [
+                step(number, start, end + 5),
+                x("mm_kernel", start, mine, "kernel", pid=7, tid=7),
+                reduce,
+            ]
+        info = {"rank": rank, "world_size": 2}
+        write(folder / f"rank{rank}.json", events, schemaVersion=1, distributedInfo=info)
+    return folder
+
+
+def test_a_slow_gpu_is_found_though_the_other_spends_the_time_in_the_collective(tmp_path: Path) -> None:
+    base, slow = gpu_job(tmp_path / "a", 1, slow_rank=None), gpu_job(tmp_path / "b", 2, slow_rank=1)
+    found = compared(base, slow)
+    assert found["straggler"] == "rank1"
+    assert "rank1 is the straggler: mm_kernel +0.0" in found["verdict"]
+    assert "the others wait (rank0: ncclDevKernel_AllReduce +0.0" in found["verdict"]
+    assert compared(slow, base)["straggler"] == "rank1"
+    assert compared(base, gpu_job(tmp_path / "c", 3, slow_rank=None))["straggler"] is None
+
+
+def test_a_limit_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
+    paths = [job(tmp_path / f"{n}.json", n, steps=2) for n in (1, 2)]
+    code, out, _ = run_cli("--option", "compare", "--path", *paths, "--fail_above", 5)
+    assert (code, "too few steps to tell" in out) == (0, True)
