@@ -5,6 +5,8 @@ The type is `Dag` (``dag/model.py``: its docstring says what each array means). 
 - `read_dag`: from a GML file, without durations (or with those the file carries)
 - `load_gpus` and `merge`: a BytePS job's GPU directories; one `Dag` for a GPU, a worker or the job
 - `gpu_of_trace`: one BytePS trace whose events carry their inputs
+- `kineto_dag`: a step of one or more ranks of PyTorch
+- `dasf_dag`: the tasks of a DASF pipeline
 - `new_dag`: from plain lists
 
 and from one: `critical_path` (longest chain, slack), `Dag.at_step` (one recorded step instead of the
@@ -16,8 +18,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from dag.byteps import Gpu, merge
+from dag.dasf import TASK_ARGS, dasf_dag
 from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
+from dag.kineto import COMMUNICATION, GAP, kineto_dag
+from dag.kineto_rank import LINK_ARGS
 from dag.load import INPUT_ARGS, LoadedGpus, gpu_of_trace, load_gpus
 from dag.longest import CriticalPath, critical_path
 from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag, subgraph, without_others
@@ -25,10 +30,11 @@ from dag.order import components, depths
 from dag.recording import Recording, record
 
 __all__ = [
-    "COUPLING", "INPUT_ARGS", "MEETING", "MISSING", "CriticalPath", "Dag", "Gml", "Gpu", "Kind",
-    "LoadedGpus", "Recording", "components", "critical_path", "dag_from_gml", "dag_from_inputs",
-    "dag_to_gml", "depths", "format_gml", "gpu_of_trace", "load_gpus", "merge", "new_dag", "parse_gml",
-    "read_dag", "read_gml", "record", "subgraph", "without_others", "write_dag", "write_gml",
+    "COMMUNICATION", "COUPLING", "GAP", "INPUT_ARGS", "LINK_ARGS", "MEETING", "MISSING", "TASK_ARGS",
+    "CriticalPath", "Dag", "Gml", "Gpu", "Kind", "LoadedGpus", "Recording", "components", "critical_path",
+    "dag_from_gml", "dag_from_inputs", "dag_to_gml", "dasf_dag", "depths", "format_gml", "gpu_of_trace",
+    "kineto_dag", "load_gpus", "merge", "new_dag", "parse_gml", "read_dag", "read_gml", "record",
+    "subgraph", "without_others", "write_dag", "write_gml",
 ]  # fmt: skip
 
 

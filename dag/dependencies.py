@@ -87,7 +87,9 @@ def with_edges(dag: Dag, src: Int32, dst: Int32, kinds: Sequence[int]) -> Dag:
 def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
     value = attrs.get("avg", 0)
     try:
-        return round(float(value) * 1e6)
+        if (ms := float(value)) < 0:
+            raise ValueError
+        return round(ms * 1e6)
     except (TypeError, ValueError, OverflowError) as error:
         raise DagError(f"{path}: avg {value!r} is no duration in milliseconds") from error
 

@@ -73,6 +73,8 @@ class _Threads:
     thread_of: dict[int, int] = field(default_factory=dict)  # row -> thread
     idle: set[int] = field(default_factory=set)  # nodes without work of their own
     sync: dict[int, int] = field(default_factory=dict)  # node -> row of the blocking call
+    first: dict[int, int] = field(default_factory=dict)  # row -> the node of its first segment
+    last: dict[int, int] = field(default_factory=dict)  # row -> the node of its last segment
 
     def at(self, thread: int, moment: int) -> int | None:
         """Return the last node of `thread` that had ended at `moment`."""
@@ -116,6 +118,10 @@ def _add_rank(
     gloo = _add_gloo(builder, number, rank, threads)
     _wait_for_device(builder, rank, threads, device)
     _hand_over(builder, threads, list(gloo.values()))
+    for forward, backward in rank.backward:
+        source, target = threads.last.get(forward), threads.first.get(backward)
+        if source is not None and target is not None and builder.end[source] <= builder.start[target]:
+            builder.link(source, target, Kind.DATA)
     occurrence: dict[tuple[object, ...], int] = defaultdict(int)
     names = {**{row: device[row] for row in sorted(device, key=rank.start_ns.__getitem__)}, **gloo}
     args = {key: column.as_dict() for key, column in rank.trace.args.items()}
@@ -178,6 +184,8 @@ def _add_chain(
         else:
             node = builder.node(rank.prefix + rank.name(row), rank.cat(row), device, start, end)
             builder.rows[node] = (number, row)
+            threads.first.setdefault(row, node)
+            threads.last[row] = node
             if row in rank.syncs:
                 threads.sync[node] = row
         if chain:

@@ -41,6 +41,8 @@ class Rank:
     syncs : host rows that block until device work is done -> the streams they wait for (() = all)
     stream_waits : (source row, target row) of device work that waits for an event of another stream
     gloo : rows of communications that run beside the threads
+    before : first device row of a stream -> name of the work before it, which is not in the window
+    backward : (forward operation, its backward operation) of the ``fwdbwd`` flows
     frames : rows that only enclose others (annotations, Python functions)
     """
 
@@ -57,9 +59,8 @@ class Rank:
     stream_waits: list[tuple[int, int]] = field(default_factory=list)
     gloo: list[int] = field(default_factory=list)
     frames: set[int] = field(default_factory=set)
-    before: dict[int, str] = field(
-        default_factory=dict
-    )  # device row -> name of the row before, not in window
+    before: dict[int, str] = field(default_factory=dict)
+    backward: list[tuple[int, int]] = field(default_factory=list)
 
     def name(self, row: int) -> str:
         """Return the event's name."""
@@ -89,7 +90,36 @@ def read_rank(trace: Trace, prefix: str, window: tuple[int, int] | None) -> Rank
     call_of = _calls(rank, np.flatnonzero(kinds == _HOST_KIND), correlation)
     _add_device(rank, np.flatnonzero(kinds == _DEVICE_KIND), correlation, call_of, first, last)
     _add_syncs(rank, host.tolist(), np.flatnonzero(kinds == _SYNC_KIND).tolist(), correlation, call_of)
+    _add_backward(rank, host)
     return rank
+
+
+def _add_backward(rank: Rank, host: Int64) -> None:
+    """Link each forward operation to its backward one, by the flows of category ``fwdbwd``."""
+    trace, points = rank.trace, rank.trace.points
+    row_at = {
+        (track, at): row
+        for row, track, at in zip(
+            host.tolist(), trace.track_id[host].tolist(), trace.ts_ns[host].tolist(), strict=True
+        )
+    }
+    forward: dict[object, int] = {}
+    backward: list[tuple[object, int]] = []
+    columns = (
+        points.phase,
+        points.cat_id.tolist(),
+        points.track_id.tolist(),
+        points.ts_ns.tolist(),
+        points.ids,
+    )
+    for phase, cat, track, at, flow in zip(*columns, strict=True):
+        if trace.cats[cat] != "fwdbwd" or (track, at) not in row_at:
+            continue
+        if phase == "s":
+            forward[flow] = row_at[track, at]
+        elif phase == "f":
+            backward.append((flow, row_at[track, at]))
+    rank.backward = [(forward[flow], row) for flow, row in backward if flow in forward]
 
 
 def _extent(trace: Trace, rows: NDArray[np.bool_]) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from errors import DagError, TraceError, UsageError
 
 if TYPE_CHECKING:
     from dag_utils import Dag, Gpu
+    from formats.columns import Trace
+    from trace_utils import LoadedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,24 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Dags:
-    """What the paths describe: one graph, or the GPUs of a job that are merged on demand."""
+    """The graphs of a command line's paths.
 
-    scopes: Sequence[Scope]  # smallest first; the last covers everything
-    repairs: list[str] = field(default_factory=list)
+    Attributes
+    ----------
+    scopes : smallest first; the last covers everything
+    step : the recorded step that the durations are of, as the trace calls it; "" for averages
+    traces : the traces whose rows ``attrs["row"]`` of the last graph gives (Kineto), else none
+    """
 
+    scopes: Sequence[Scope]
+    repairs: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    step: str = ""
+    traces: Sequence[Trace] = field(default_factory=list)
+
+    @property
     def whole(self) -> Dag:
-        """Return the graph of everything."""
+        """The graph of everything."""
         return self.scopes[-1].dag
 
 
@@ -41,7 +54,7 @@ def load_dags(args: Namespace, *, every_scope: bool = False) -> Dags:
     Raises
     ------
     DagError, TraceError
-        Nothing there says what waits for what, or a file is broken.
+        Nothing there says what waits for what, a file is broken, or `args.step` was not recorded.
     UsageError
         Paths of different kinds.
     """
@@ -49,15 +62,18 @@ def load_dags(args: Namespace, *, every_scope: bool = False) -> Dags:
     for path in paths:
         if not path.exists():
             raise TraceError(f"{path}: no such file or directory")
-    if len(paths) == 1 and paths[0].name.lower().endswith((".gml", ".gml.gz")):
-        return _from_gml(paths[0])
-    if any(path.name.endswith(".gml") for path in paths):
+    gmls = [path for path in paths if path.name.lower().endswith((".gml", ".gml.gz"))]
+    if gmls and len(paths) > 1:
         raise UsageError("--path: one GML file at a time, or the directories of the GPUs")
     from trace_utils import find_gpus
 
-    if all(path.is_dir() and find_gpus(path) for path in paths):
-        return _from_gpus(args, every_scope)
-    return _from_traces(args)
+    if gmls:
+        dags = _from_gml(gmls[0])
+    elif all(path.is_dir() and find_gpus(path) for path in paths):
+        dags = _from_gpus(args, every_scope)
+    else:
+        return _from_traces(args, every_scope)
+    return dags if args.step is None else _at_step(dags, args.step)
 
 
 def _from_gml(path: Path) -> Dags:
@@ -73,17 +89,17 @@ def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
     loaded = load_gpus(args.path, jobs=args.jobs, progress=args.progress)
     gpus = loaded.gpus
     if not any(len(gpu.dag) for gpu in gpus):
-        raise DagError(f"{args.path[0]}: neither a dag.gml nor a trace with dependencies")
-    scopes = []
+        raise DagError(f"{args.path[0]}: neither a dag.gml nor a trace with operations")
     alone = len(args.path) == 1 and find_gpus(args.path[0])[0].path == args.path[0]
+    scopes = []
     for name, worker, members in _scopes(gpus, every_scope, alone):
         dag = merge(members, del_queue=args.del_queue, lenders=gpus)
         scopes.append(Scope(name, worker, _filtered(dag, args)))
-    return Dags(scopes, list(loaded.repairs))
+    return Dags(scopes, loaded.repairs)
 
 
 def _scopes(gpus: Sequence[Gpu], every: bool, alone: bool) -> list[tuple[str, int, Sequence[Gpu]]]:
-    """Return (name, worker, members) of the scopes: each GPU, each worker, the job; a GPU `alone` is all."""
+    """Return (name, worker, members): each GPU, each worker, the job; a GPU `alone` is all there is."""
     workers = sorted({gpu.worker for gpu in gpus})
     scopes: list[tuple[str, int, Sequence[Gpu]]] = [(f"GPU-{gpu.rank}", gpu.worker, [gpu]) for gpu in gpus]
     for worker in workers:
@@ -95,13 +111,96 @@ def _scopes(gpus: Sequence[Gpu], every: bool, alone: bool) -> list[tuple[str, in
     return scopes if every else scopes[-1:]
 
 
-def _from_traces(args: Namespace) -> Dags:
-    from dag_utils import INPUT_ARGS, gpu_of_trace, merge
+def _at_step(dags: Dags, step: str) -> Dags:
+    """Return the graphs with the durations of one recorded step, the first of which is 1."""
+    steps = dags.whole.n_steps
+    if not step.isdecimal() or not 1 <= int(step) <= steps:
+        have = f"steps 1 to {steps}" if steps else "no steps"
+        raise DagError(f"--step {step}: not recorded, the trace holds {have}")
+    scopes = []
+    for scope in dags.scopes:
+        if scope.dag.n_steps < int(step):
+            continue  # a rank that recorded fewer steps than others
+        scopes.append(replace(scope, dag=scope.dag.at_step(int(step) - 1)))
+    return replace(dags, scopes=scopes, step=step)
+
+
+def _from_traces(args: Namespace, every_scope: bool) -> Dags:
+    """Return the graphs that traces carry themselves: Kineto's, DASF's, or BytePS's with inputs."""
+    from dag_utils import INPUT_ARGS, LINK_ARGS, TASK_ARGS, dasf_dag, gpu_of_trace, merge
     from trace_utils import load_paths
 
-    job = load_paths(args.path, args=INPUT_ARGS, jobs=args.jobs, progress=args.progress)
-    gpu = gpu_of_trace(job.traces[0])
-    return Dags([Scope("GPU-0", 0, _filtered(merge([gpu], del_queue=args.del_queue), args))], job.repairs)
+    wanted = (*INPUT_ARGS, *LINK_ARGS, *TASK_ARGS)
+    job = load_paths(args.path, args=wanted, points=True, jobs=args.jobs, progress=args.progress)
+    dialects = {trace.dialect for trace in job.traces if len(trace)}
+    if dialects == {"kineto"}:
+        return _from_kineto(args, job, every_scope)
+    if dialects == {"dasf"}:
+        dag = dasf_dag(job.traces)
+        if dag is None:
+            raise DagError(f"{args.path[0]}: no record of a task (Compute) with its key")
+        dags = Dags([Scope("job", 0, dag)], job.repairs)
+    elif len(job.traces) == 1:
+        gpu = gpu_of_trace(job.traces[0])
+        dags = Dags([Scope("GPU-0", 0, _filtered(merge([gpu], del_queue=args.del_queue), args))], job.repairs)
+    else:
+        raise DagError(
+            f"{args.path[0]}: {', '.join(sorted(dialects)) or 'empty'} traces do not say what waits for what"
+        )
+    return dags if args.step is None else _at_step(dags, args.step)
+
+
+def _from_kineto(args: Namespace, job: LoadedJob, every_scope: bool) -> Dags:
+    from dag_utils import kineto_dag
+
+    step, windows, note = _windows(job.traces, args.step)
+    sources = job.job.sources
+    several = len(sources) > 1
+    ranks = [source.rank if source.rank is not None else i for i, source in enumerate(sources)]
+    prefixes = [f"rank{rank}." if several else "" for rank in ranks]
+    scopes = []
+    if every_scope or not several:
+        for rank, trace, window, prefix in zip(ranks, job.traces, windows, prefixes, strict=True):
+            scopes.append(Scope(f"GPU-{rank}", 0, kineto_dag([trace], [window], [prefix])))
+    if several:
+        scopes.append(Scope("job", 0, kineto_dag(job.traces, windows, prefixes)))
+    notes = [note] if note else []
+    if job.job.kind == "ranks" and several:
+        notes.append("ranks of one host are taken to share a clock; see combine for others")
+    return Dags(scopes, job.repairs, notes, step, job.traces)
+
+
+def _windows(traces: Sequence[Trace], step: str | None) -> tuple[str, list[tuple[int, int] | None], str]:
+    """Return the step's name, per rank its first and last nanosecond, and what is to be said about it.
+
+    `step` is the number of a ``ProfilerStep#``, or the name of an annotation (its last occurrence); None
+    takes the step of median length that all ranks have, or the whole trace if there are no steps.
+    """
+    from analysis.steps import find_steps
+
+    steps = [{s.label: (s.start_ns, s.end_ns) for s in find_steps(trace).whole} for trace in traces]
+    common = [label for label in steps[0] if all(label in of_rank for of_rank in steps)]
+    if step is not None and not step.isdecimal():
+        spans = [_annotation(trace, step) for trace in traces]
+        return step, list(spans), ""
+    if step is not None and int(step) in common:
+        return step, [of_rank[int(step)] for of_rank in steps], ""
+    if step is not None:
+        have = ", ".join(map(str, common)) or "none"
+        raise DagError(f"--step {step}: no such step on every rank; there are: {have}")
+    if not common:
+        return "", [None] * len(traces), "the trace marks no steps: the path is that of the whole recording"
+    longest = sorted(common, key=lambda label: (steps[0][label][1] - steps[0][label][0], label))
+    label = longest[(len(longest) - 1) // 2]
+    note = f"step {label}, the one of median length of {len(common)} (operations differ from step to step)"
+    return str(label), [of_rank[label] for of_rank in steps], note if len(common) > 1 else ""
+
+
+def _annotation(trace: Trace, name: str) -> tuple[int, int]:
+    if name not in trace.names:
+        raise DagError(f"--step {name}: {trace.path} has no event of that name")
+    row = max((trace.name_id == trace.names.index(name)).nonzero()[0].tolist(), key=trace.ts_ns.__getitem__)
+    return int(trace.ts_ns[row]), int(trace.end_ns[row])
 
 
 def _filtered(dag: Dag, args: Namespace) -> Dag:

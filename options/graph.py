@@ -12,7 +12,8 @@ from result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
     from analysis.layout import Drawn
-    from dag_utils import CriticalPath, Dag
+    from dag_utils import CriticalPath
+    from options.dags import Dags
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py --option graph --path traces/0/dag.gml --output dag.html"
@@ -32,9 +33,9 @@ def run(args: Namespace) -> Result:
 
     output = _output(args)
     loaded = load_dags(args)
-    dag = loaded.whole()
+    dag = loaded.whole
     path = critical_path(dag)
-    return _result(args, dag, path, draw(dag, path), output, loaded.repairs)
+    return _result(args, loaded, path, draw(dag, path), output)
 
 
 def _output(args: Namespace) -> Path:
@@ -53,10 +54,10 @@ def _default(path: Path) -> Path:
     return path.with_name(name).with_suffix(".svg")
 
 
-def _result(
-    args: Namespace, dag: Dag, path: CriticalPath, drawn: Drawn, output: Path, repairs: list[str]
-) -> Result:
+def _result(args: Namespace, loaded: Dags, path: CriticalPath, drawn: Drawn, output: Path) -> Result:
     from dag_utils import MEETING, components, depths
+
+    dag = loaded.whole
 
     real = [cat != MEETING for cat in dag.cats]
     by_cat = Counter(cat or "other" for cat, is_real in zip(dag.cats, real, strict=True) if is_real)
@@ -83,8 +84,8 @@ def _result(
         tables=(table,),
         charts=(network(drawn, title, timed=bool(dag.dur_ns.any())),),
         figures=figures,
-        notes=[*dag.notes, *([drawn.note] if drawn.note else []), f"drawn in {output}"],
-        repairs=repairs,
+        notes=[*loaded.notes, *dag.notes, *([drawn.note] if drawn.note else []), f"drawn in {output}"],
+        repairs=loaded.repairs,
         picture=output,
     )
 
