@@ -118,10 +118,27 @@ def _replayed(args: Namespace, loaded: Loaded, model: Model) -> Result:
         tables=[step_table(found), path_table(position + 1, path)],
         charts=charts(found, position) if args.html else (),
         figures=figures,
+        commentary=_commentary(found),
         notes=[*loaded.recording.notes, *written],
         repairs=loaded.job.repairs,
         html_default=_beside(args, "replay.html"),
     )
+
+
+def _commentary(found: Answer) -> list[str]:
+    """Return a line a step: how long it took, and in what the critical path lay."""
+    from replay.answer import path_items
+
+    lines = []
+    for i, items in enumerate(path_items(found.result, parts=True), 1):
+        total: dict[str, float] = {}
+        for item in items:
+            total[item.cat] = total.get(item.cat, 0.0) + item.dur_ns / 1e6
+        parts = ", ".join(f"{cat} {ms:.3f}" for cat, ms in sorted(total.items(), key=lambda part: -part[1]))
+        lines.append(
+            f"step {i}: {found.result.iteration_ns[i - 1].mean() / 1e6:.3f} ms; critical path (ms): {parts}"
+        )
+    return lines
 
 
 def _figures(found: Answer) -> list[tuple[str, str]]:

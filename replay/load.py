@@ -6,9 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dag_utils import read_gml
+import numpy as np
+
+from dag_utils import read_dag
 from errors import TraceError
 from formats.columns import Trace
+from opname import OpName
 from replay import byteps, horovod, kineto
 from replay.recording import Recording
 from trace_utils import LoadedJob, Source, load_paths
@@ -68,6 +71,8 @@ def load_recording(
     dialect = next(iter(dialects))
     if dialect not in _RECORDERS:
         known = ", ".join(_RECORDERS)
+        if not any(len(trace) for trace in job.traces):
+            raise TraceError(f"{paths[0]}: the trace holds no operation with a duration: nothing to replay")
         raise TraceError(f"{paths[0]}: a trace of dialect {dialect} cannot be replayed; those of {known} can")
     recording = _RECORDERS[dialect](job, partitions or Partitions(), frozenset(only))
     return Loaded(recording, job)
@@ -95,27 +100,43 @@ def partition_sizes(tensors: Mapping[int, tuple[int, int]]) -> dict[int, int]:
 def _byteps(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
     gpus = [
         byteps.GpuTrace(
-            prefix=owner_name(source),
-            worker=source.worker,
-            trace=trace,
-            dag_edges=_dependencies(source.path.parent, trace),
+            prefix=owner_name(owner),
+            worker=owner.worker,
+            trace=part,
+            dag_edges=_dependencies(source.path.parent, part),
             parameters=_parameters(source.path.parent),
             bytes_of=partitions.bytes_of,
             server_of=partitions.server_of,
             only=only,
         )
         for source, trace in zip(job.job.sources, job.traces, strict=True)
+        for owner, part in _by_owner(source, trace)
     ]
     return byteps.record(gpus)
+
+
+def _by_owner(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
+    """Return the trace of each GPU in a trace; those of a combined one are told by their names' prefixes."""
+    names = [OpName.parse(name) for name in trace.names]
+    owners = sorted({(name.worker, name.rank) for name in names if name.rank is not None}, key=str)
+    if len(owners) < 2:
+        return [(source, trace)]
+    of_name = {
+        owner: [i for i, name in enumerate(names) if (name.worker, name.rank) == owner] for owner in owners
+    }
+    return [
+        (Source(source.path, worker, rank), trace.select(np.isin(trace.name_id, of_name[worker, rank])))
+        for worker, rank in owners
+    ]
 
 
 def _dependencies(directory: Path, trace: Trace) -> list[tuple[str, str]]:
     """Return who comes before whom: from ``dag.gml`` beside the trace, else from the events' inputs."""
     path = directory / "dag.gml"
     if path.is_file():
-        gml = read_gml(path)
-        pairs = zip(gml.source.tolist(), gml.target.tolist(), strict=True)
-        return [(str(gml.labels[a]), str(gml.labels[b])) for a, b in pairs]
+        dag = read_dag(path)
+        pairs = zip(dag.src.tolist(), dag.dst.tolist(), strict=True)
+        return [(dag.names[a], dag.names[b]) for a, b in pairs]
     found = {
         (str(value), trace.names[trace.name_id[row]])
         for column in (trace.args[key] for key in trace.args if key != "correlation")
