@@ -24,6 +24,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 _DPI = 150
 _MOST_LABELS_3D = 16
 _LABEL = 36  # characters of a name on an axis
+_LABEL_3D = 22
 _MOST_LABELS = 60  # on one axis; beyond, every n-th is written
 _EDGED_SPANS = 2000  # from here on, edges would hide the spans
 _NAMED_SPAN = 0.04  # of a timeline's width: spans from here on carry their name
@@ -155,10 +156,12 @@ def _bars_3d(chart: Bars3D, figure: Figure) -> None:
             shade = colour[chart.group[row]]
             axes.bar3d(left, row - 0.4, 0, 0.6, 0.8, heights, color=shade, zorder=10 + len(chart.z) - row)
     _name_places(axes.xaxis, chart.x)
-    _name_places(axes.yaxis, chart.y, most=_MOST_LABELS_3D)
+    _name_places(axes.yaxis, chart.y, most=_MOST_LABELS_3D, longest=_LABEL_3D)
     axes.tick_params(axis="both", labelsize=7)
+    for label in axes.get_yticklabels():
+        label.set_horizontalalignment("left")
     axes.set_xlabel(printable(chart.x_label), labelpad=8)
-    axes.set_ylabel(printable(chart.y_label), labelpad=22)
+    axes.set_ylabel(printable(chart.y_label), labelpad=3 * min(_LABEL_3D, max(map(len, chart.y), default=0)))
     axes.set_zlabel(printable(chart.z_label))
     axes.set_title(_title(chart.title), fontweight="bold")
     axes.view_init(elev=28, azim=-50)
@@ -182,11 +185,18 @@ def _legend(figure: Figure, colour: dict[str, str]) -> None:
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
 
 
-def _name_places(axis: Any, names: Sequence[str], *, slanted: bool = False, most: int = _MOST_LABELS) -> None:
+def _name_places(
+    axis: Any,
+    names: Sequence[str],
+    *,
+    slanted: bool = False,
+    most: int = _MOST_LABELS,
+    longest: int = _LABEL,
+) -> None:
     """Write the names at 0, 1, 2, … on an axis; every n-th where there are too many."""
     step = max(1, math.ceil(len(names) / most))
     places = list(range(0, len(names), step))
-    labels = [_label(names[place]) for place in places]
+    labels = [_label(names[place], longest) for place in places]
     axis.set_ticks(places, labels)
     if slanted and sum(map(len, labels)) > 60:
         for label in axis.get_ticklabels():
@@ -212,8 +222,8 @@ def _floats(values: Sequence[float | None]) -> list[float]:
     return [math.nan if value is None else float(value) for value in values]
 
 
-def _label(name: str) -> str:
-    text = shorten(printable(name), _LABEL)
+def _label(name: str, longest: int = _LABEL) -> str:
+    text = shorten(printable(name), longest)
     return f" {text}" if text.startswith("_") else text  # matplotlib hides labels that begin with _
 
 

@@ -153,7 +153,7 @@ function grid3d(chart, place, colourOf) {
   const axis = { ...axisStyle(), showbackground: false, showspikes: false, tickfont: { size: narrow ? 8 : 10 } };
   const scene = {
     xaxis: { ...axis, ...namedTicks(chart.x, 12, 18), title: { text: escaped(chart.x_label) } },
-    yaxis: { ...axis, ...namedTicks(chart.y, narrow ? 8 : 18, narrow ? 14 : 26), title: { text: escaped(chart.y_label) } },
+    yaxis: { ...axis, ...namedTicks(chart.y, narrow ? 8 : 14, narrow ? 14 : 20), title: { text: escaped(chart.y_label) } },
     zaxis: { ...axis, title: { text: escaped(chart.z_label) }, rangemode: "tozero" },
     aspectmode: "manual",
     aspectratio: { x: 1, y: 1.6, z: 0.8 },

@@ -1,13 +1,16 @@
 // Spans on lanes, to scale: spans of a lane that overlap get rows of their own below each other.
 
-const LANE_ROW = 20;
+const [LOWEST_ROW, HIGHEST_ROW] = [9, 20]; // CSS pixels; lower where there are many
+const WANTED_HEIGHT = 640;
+const NAMED_ROW = 12; // a row from here on has room for names
 const LANE_GAP = 8;
 const AXIS = 26;
 const MOST_ROWS = 12; // of one lane; further overlapping spans share the last
 
 drawers.timeline = (chart, place) => {
-  const { lanes, height, first, last } = laidOut(chart);
+  const { lanes, height, rowHeight, first, last } = laidOut(chart);
   const { names, groups, lane_names: laneNames } = chart;
+  const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   const colourOf = coloursFor(groups);
   const pressed = new Set();
   let found = null;
@@ -53,7 +56,7 @@ drawers.timeline = (chart, place) => {
     const time = (x - view.x) / view.scale;
     const slack = 2 / view.scale; // a span narrower than a pixel can be hit too
     for (const lane of lanes) {
-      const row = lane.rows[Math.floor((y - lane.top) / LANE_ROW)];
+      const row = lane.rows[Math.floor((y - lane.top) / rowHeight)];
       if (y < lane.top || !row) continue;
       let best = null;
       for (let at = firstEndingAfter(row, time - slack); at < row.spans.length && row.spans[at].start <= time + slack; at += 1) {
@@ -80,10 +83,10 @@ drawers.timeline = (chart, place) => {
   function drawRow(context, view, state, lane, row, ink) {
     const from = -view.x / view.scale;
     const to = (state.width - view.x) / view.scale;
-    const top = lane.top + row.index * LANE_ROW;
+    const top = lane.top + row.index * rowHeight;
     let drawnTo = -1;
     let drawnGroup = -1;
-    context.font = "11px system-ui, sans-serif";
+    context.font = `${Math.min(11, rowHeight - 2)}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     for (let at = firstEndingAfter(row, from); at < row.spans.length && row.spans[at].start <= to; at += 1) {
       const span = row.spans[at];
@@ -96,13 +99,13 @@ drawers.timeline = (chart, place) => {
       const faded = (found && !found.has(span.index)) || (pressed.size && !pressed.has(groups[span.group]));
       context.globalAlpha = faded ? 0.15 : 1;
       context.fillStyle = colourOf(groups[span.group]);
-      context.fillRect(x, top, width > 3 ? width - 0.6 : width, LANE_ROW - 3);
+      context.fillRect(x, top, width > 3 ? width - 0.6 : width, rowHeight - gap);
       if (span === chosen) {
         context.strokeStyle = ink.text;
         context.lineWidth = 2;
-        context.strokeRect(x, top, width, LANE_ROW - 3);
+        context.strokeRect(x, top, width, rowHeight - gap);
       }
-      if (width > 34) drawName(context, span, x, top, width, state);
+      if (width > 34 && rowHeight >= NAMED_ROW) drawName(context, span, x, top, width, state);
     }
     context.globalAlpha = 1;
   }
@@ -112,7 +115,7 @@ drawers.timeline = (chart, place) => {
     const room = Math.min(x + width, state.width) - from - 8;
     if (room < 26) return;
     context.fillStyle = inkOn(colourOf(groups[span.group]));
-    context.fillText(fitted(context, names[span.name], room), from + 4, top + (LANE_ROW - 3) / 2 + 0.5);
+    context.fillText(fitted(context, names[span.name], room), from + 4, top + (rowHeight - gap) / 2 + 0.5);
   }
 
   function drawAxis(context, view, state, left, ink) {
@@ -138,7 +141,7 @@ drawers.timeline = (chart, place) => {
   function drawLaneNames(context, state, left, ink) {
     context.font = "12px system-ui, sans-serif";
     for (const [index, lane] of lanes.entries()) {
-      const bottom = lane.top + lane.rows.length * LANE_ROW;
+      const bottom = lane.top + Math.max(lane.rows.length * rowHeight, NAMED_ROW);
       context.fillStyle = ink.paper;
       context.fillRect(0, lane.top - LANE_GAP / 2, left - 2, bottom - lane.top + LANE_GAP);
       context.fillStyle = ink.text;
@@ -170,15 +173,19 @@ function laidOut(chart) {
     first = Math.min(first, start);
     last = Math.max(last, start + duration);
   });
-  let top = AXIS + LANE_GAP;
   for (const lane of lanes) {
     lane.spans.sort((a, b) => a.start - b.start || b.duration - a.duration);
     for (const span of lane.spans) rowFor(lane, span).spans.push(span);
     for (const row of lane.rows) row.ends = runningEnds(row.spans);
-    lane.top = top;
-    top += lane.rows.length * LANE_ROW + LANE_GAP;
   }
-  return { lanes, height: Math.max(top, 80), first: Number.isFinite(first) ? first : 0, last: Number.isFinite(last) ? last : 1 };
+  const rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
+  const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor(WANTED_HEIGHT / Math.max(rows, 1))));
+  let top = AXIS + LANE_GAP;
+  for (const lane of lanes) {
+    lane.top = top;
+    top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
+  }
+  return { lanes, rowHeight, height: Math.max(top, 80), first: Number.isFinite(first) ? first : 0, last: Number.isFinite(last) ? last : 1 };
 }
 
 function rowFor(lane, span) {
