@@ -103,6 +103,10 @@ def load(
     """Load the DASF databases at `paths` with all that the analyses need; see `tables`."""
     traces: list[Trace] = []
     for path in paths:
+        if path.is_file() and path.stat().st_size == 0 and len(paths) > 1:  # a monitor that never ran
+            if repairs is not None:
+                repairs.add(path, "empty, no records")
+            continue
         loaded = load_job(path, args=ARGS, points=True, jobs=jobs, progress=progress)
         traces.extend(loaded.traces)
         if repairs is not None:
@@ -110,6 +114,8 @@ def load(
     for trace in traces:
         if trace.dialect != "dasf":
             raise TraceError(f"{trace.path}: not a DASF profile but a {trace.dialect} trace")
+    if not traces:
+        raise TraceError(f"{paths[0]}: no records, nor in the other databases")
     return traces
 
 

@@ -13,7 +13,7 @@ from analysis import dasf as analysis
 from errors import TraceError, UsageError
 from formats import dasf
 from formats.columns import Trace
-from result import Cell, Table
+from result import Cell, Repairs, Table
 
 ORACLES = [
     ("one-host-2workers", "*TracePlugin*", "trace_only", analysis.SUB_OPTIONS),
@@ -131,3 +131,27 @@ def test_a_profile_without_tasks_is_refused_with_the_reason(tmp_path: Path) -> N
 def test_an_unknown_analysis_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="task_balance"):
         analysis.table("bottleneck", traces_of(tmp_path, compute(1.0, 0.5)))
+
+
+def test_an_empty_database_among_others_is_left_out_and_said(tmp_path: Path) -> None:
+    empty, full = tmp_path / "demo-ResourceMonitor-vm.msgpack", tmp_path / "demo-TracePlugin-vm.msgpack"
+    empty.write_bytes(b"")
+    full.write_bytes(packed(compute(2.0, 1.0)))
+    repairs = Repairs()
+    (table,) = analysis.tables("task_bottleneck", [empty, full], repairs=repairs)
+    assert (len(table.rows), repairs.lines) == (1, [f"{empty}: empty, no records"])
+
+
+def test_nothing_but_empty_databases_is_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.msgpack", tmp_path / "b.msgpack"]
+    for path in paths:
+        path.write_bytes(b"")
+    with pytest.raises(TraceError, match="no records"):
+        analysis.tables("task_balance", paths)
+
+
+def test_a_trace_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('[{"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 0, "tid": 0}]')
+    with pytest.raises(TraceError, match="not a DASF profile but a chrome trace"):
+        analysis.tables("task_balance", [path])
