@@ -98,14 +98,15 @@ def kineto_dag(
     -------
     Dag
         Names are those of the events and may repeat (a call in two pieces, the same kernel again);
-        `step_start_ns` and `step_dur_ns` (1, n) are the recorded intervals, `dur_ns` what counts of them.
-        ``attrs["row"]`` gives the trace's number and the row of each node that is an event, and
-        ``attrs["waits_for"]`` names what a gap waits for.
+        `step_start_ns` and `step_dur_ns` (1, n) are the part of the recorded interval that counts.
+        ``attrs["row"]`` gives the trace's number and the row of each node that is an event.
     """
     builder = _Builder()
     collectives: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for number, (trace, window, prefix) in enumerate(zip(traces, windows, prefixes, strict=True)):
-        rank = read_rank(trace, prefix, window)
+    ranks = list(map(read_rank, traces, prefixes, windows))
+    begin = min((rank.first_ns for rank in ranks), default=0)
+    for number, rank in enumerate(ranks):
+        rank.first_ns = begin  # a rank that came later is still in the step before
         _add_rank(builder, number, rank, collectives)
     return _finish(builder, _join_ranks(builder, collectives, len(traces)))
 
@@ -362,12 +363,12 @@ def _join_ranks(
 def _finish(builder: _Builder, apart: Sequence[str]) -> Dag:
     edges = [(a, b, kind) for (a, b), kind in builder.edges.items()]
     dag = new_dag(builder.names, builder.cats, builder.work, edges, device=builder.devices)
-    start, end = np.array([builder.start], np.int64), np.array([builder.end], np.int64)
+    work, end = np.array([builder.work], np.int64), np.array([builder.end], np.int64)
     meeting = np.array([cat == MEETING for cat in builder.cats], np.bool_)
     return replace(
         dag,
-        step_start_ns=np.where(meeting, MISSING, start),
-        step_dur_ns=np.where(meeting, MISSING, end - start),
+        step_start_ns=np.where(meeting, MISSING, end - work),
+        step_dur_ns=np.where(meeting, MISSING, work),
         attrs={"row": dict(builder.rows)},
         notes=[_apart_note(apart)] if apart else [],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _OPERATIONS = (
     Column("slack_ms", "Slack (ms)", "float"),
 )  # fmt: skip
 _SHOWN = 20  # operations in a terminal without --head
+_STOPS = 60  # operations of paths in a terminal; shorter ones between them are summed
 _NAMED = 3  # missing operations that a note names
 
 
@@ -69,7 +71,9 @@ def run(args: Namespace) -> Result:
         paths.sort(key=lambda row: float(row[3] or 0), reverse=True)
         operations.sort(key=lambda row: (float(row[3] or 0), -float(row[2] or 0)))
     operations = operations[: args.head]
-    full = args.head is not None or args.xlsx or args.html
+    full = args.head is not None or args.xlsx or args.html or args.format != "table"
+    if not full:
+        paths = paths[:_STOPS] if args.sort else _summed(paths, len(found))
     shown = operations if full else operations[:_SHOWN]
     rest = f"{len(operations):,} operations; all with --format json, --head, --xlsx or --html"
     document = {
@@ -143,6 +147,25 @@ def _path_rows(found: _Found) -> list[list[Cell]]:
         because = "" if kind < 0 else Kind(kind).label
         rows.append([found.scope.name, dag.names[node], dag.cats[node], part / 1e6, share, because])
     return rows
+
+
+def _summed(rows: list[list[Cell]], n_scopes: int) -> list[list[Cell]]:
+    """Return the rows of paths with runs of short operations as one row each, so that they fit a screen."""
+    kept: list[list[Cell]] = []
+    most = max(_STOPS // n_scopes, 8)
+    for _, group in itertools.groupby(rows, key=lambda row: row[0]):
+        of_scope = list(group)
+        longest = sorted((float(row[3] or 0) for row in of_scope), reverse=True)
+        least = longest[most - 1] if len(longest) > most else -1.0
+        for short, run in itertools.groupby(of_scope, key=lambda row: float(row[3] or 0) < least):
+            members = list(run)
+            kept += [_sum_row(members)] if short and len(members) > 1 else members
+    return kept
+
+
+def _sum_row(rows: Sequence[list[Cell]]) -> list[Cell]:
+    time, share = (sum(float(row[i] or 0) for row in rows) for i in (3, 4))
+    return [rows[0][0], f"… {len(rows):,} shorter operations", "", time, share, ""]
 
 
 def _share_rows(found: _Found) -> list[list[Cell]]:
