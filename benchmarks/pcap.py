@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests"))  # where the maker of captures lies
 
 SESSION_MB = 24
 SCAPY_MB = 24
@@ -34,7 +35,7 @@ print(len(traffic.transfers), spent, peak)
 
 def write_capture(path: Path, n_bytes: int, value_bytes: int, mss: int) -> int:
     """Write about `n_bytes` of traffic; return how many transfers it has whole, at least."""
-    from tests.traffic import NEW, Connection, in_order, pcap, shaken, train
+    from traffic import NEW, Connection, in_order, pcap, shaken, train
 
     written = made = 0
     start_ns = 1_795_000_000 * 10**9
@@ -114,13 +115,11 @@ def main() -> None:
             transfers, seconds, peak = measure(path)
             peer = measure_scapy(path, SCAPY_MB * 1_000_000)
             print(
-                f"{what}: {size:.0f} MB, {transfers:,} transfers (at least {made:,} were made), {size / seconds:.0f} MB/s, "
+                f"{what}: {size:.0f} MB, {transfers:,} transfers (at least {made:,} were made), "
+                f"{size / seconds:.0f} MB/s, "
                 f"{size / seconds / peer:.0f} x scapy ({peer:.1f} MB/s), peak {peak / 1024:.0f} MiB",
                 flush=True,
             )
-    print(
-        f"(making the captures took up to {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB)"
-    )
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ class Link:
     server: str
     connection: Connection
     capture: Path
+    sure: bool  # a file's name tells which worker it is
 
 
 def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> list[list[Link]]:
@@ -38,13 +39,16 @@ def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> lis
     nodes = frozenset(node for traffic in traffics for node in traffic.nodes)
     ends = [[_end_keys(connection, nodes) for connection in traffic.connections] for traffic in traffics]
     names: dict[NodeKey, str] = {}
+    sure: set[NodeKey] = set()
     for role, side in (("worker", 0), ("server", 1)):
         of_role = [{pair[side] for pair in pairs} for pairs in ends]
-        paths = [traffic.capture.path for traffic in traffics]
-        names.update(_names(role, of_role, paths, known))
+        by_file = _names_by_file(role, of_role, [traffic.capture.path for traffic in traffics], known)
+        sure |= by_file.keys()
+        others = sorted(set().union(*of_role) - by_file.keys(), key=str)
+        names |= by_file | {node: _own_name(node, bool(by_file)) for node in others}
     return [
         [
-            Link(names[worker], names[server], connection, traffic.capture.path)
+            Link(names[worker], names[server], connection, traffic.capture.path, worker in sure)
             for (worker, server), connection in zip(pairs, traffic.connections, strict=True)
         ]
         for pairs, traffic in zip(ends, traffics, strict=True)
@@ -100,7 +104,7 @@ def _announced(nodes: Collection[Node], role: str, host: str, port: int | None) 
     return found.pop() if len(found) == 1 else None
 
 
-def _names(
+def _names_by_file(
     role: str, of_role: Sequence[set[NodeKey]], paths: Sequence[Path], known: Mapping[NodeKey, str]
 ) -> dict[NodeKey, str]:
     names = {node: known[node] for nodes in of_role for node in nodes if node in known}
@@ -108,9 +112,6 @@ def _names(
         index = index_in_path(path, role)
         if index is not None and len(nodes) == 1:
             names.setdefault(next(iter(nodes)), f"{role}_{index}")
-    some_named = bool(names)
-    for node in sorted(set().union(*of_role) - names.keys(), key=str):
-        names[node] = _own_name(node, some_named)
     return names
 
 

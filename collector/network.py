@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any
@@ -140,19 +140,21 @@ def collect_pcap(
         raise TraceError(_nothing(root, repairs))
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
-    links = name_links(traffics, match_servers(traffics, served_keys(home)))
-    wire, nodes = _merge(traffics, links, repairs)
-    n_workers = _n_workers(traffics, wire, repairs)
+    groups = name_links(traffics, match_servers(traffics, served_keys(home)))
+    wire, nodes = _merge(traffics, groups, repairs)
+    n_workers = _n_workers(traffics, wire)
     wire = _with_waiting(wire, n_workers)
-    checks, event_ns = _check(keys, wire, nodes, repairs)
+    links = [link for group in groups for link in group]
+    sure = {link.worker for link in links if link.sure}
+    checks, event_ns, renamed = _check(keys, wire, nodes, sure, repairs)
+    nodes, links = _with_names(nodes, links, renamed)
     target = output or home / TIMELINE
-    flat_links = [link for group in links for link in group]
-    n_events = write_timeline(target, _processes(wire, nodes, flat_links, keys), "Comm")
+    n_events = write_timeline(target, _processes(wire, nodes, links, keys), "Comm")
     return NetworkResult(
         target,
         n_events,
         [_capture_read(traffic) for traffic in traffics],
-        flat_links,
+        links,
         nodes,
         wire,
         list(_key_shares(wire, nodes, keys, event_ns)),
@@ -202,7 +204,8 @@ def _lines(traffic: Traffic) -> Iterator[str]:
     if not len(traffic.transfers):
         said.append(
             f"no PUSH or PULL of ps-lite in {capture.n_packets:,} packets "
-            f"({traffic.n_connections:,} TCP connections)"
+            f"({traffic.n_connections:,} TCP connections); transfers over RDMA or shared memory cannot be "
+            "seen in a capture"
         )
     if capture.n_cut:
         said.append(f"{capture.n_cut:,} packets are cut short; capture with a snapshot length of 0")
@@ -226,12 +229,9 @@ def _lines(traffic: Traffic) -> Iterator[str]:
 
 
 def _nothing(root: Path, repairs: Repairs) -> str:
-    hint = "transfers over RDMA or shared memory cannot be seen in a capture"
-    return (
-        f"{repairs.lines[0]}; {hint}"
-        if len(repairs.lines) == 1
-        else (f"{root}: no capture holds a PUSH or PULL ({'; '.join(repairs.lines)}); {hint}")
-    )
+    if len(repairs.lines) == 1:
+        return repairs.lines[0]
+    return f"{root}: no capture holds a PUSH or PULL ({'; '.join(repairs.lines)})"
 
 
 def _merge(
@@ -296,7 +296,7 @@ def _doubles(traffics: Sequence[Traffic], links: Sequence[Sequence[Link]]) -> li
     return dropped
 
 
-def _n_workers(traffics: Sequence[Traffic], wire: Wire, repairs: Repairs) -> int | None:
+def _n_workers(traffics: Sequence[Traffic], wire: Wire) -> int | None:
     """Return the number of workers of the job, or None where only one is to be seen."""
     announced = {node.id for traffic in traffics for node in traffic.nodes if node.role == "worker"}
     seen = len(np.unique(wire.worker))
@@ -320,25 +320,62 @@ def _with_waiting(wire: Wire, n_workers: int | None) -> Wire:
     return Wire(**{f.name: getattr(wire, f.name) for f in fields(Wire)} | {"waiting_ns": waits})
 
 
-def _check(keys: Keys, wire: Wire, nodes: Sequence[str], repairs: Repairs) -> tuple[list[TraceCheck], Int64]:
-    """Compare every `comm.json` with the captures; see `check_trace`."""
+def _check(
+    keys: Keys, wire: Wire, nodes: Sequence[str], sure: set[str], repairs: Repairs
+) -> tuple[list[TraceCheck], Int64, dict[str, str]]:
+    """Compare every `comm.json` with the captures; see `check_trace`.
+
+    A trace goes with the worker after which its directory is called, where captures are called after
+    workers too; otherwise with the worker whose transfers fit, whose right name this tells: the third
+    value.
+    """
     checks = []
     event_ns = np.full(len(wire), UNKNOWN, np.int64)
-    captured = {nodes[i] for i in np.unique(wire.worker).tolist()}
+    renamed: dict[str, str] = {}
+    workers = np.unique(wire.worker).tolist()
     for gpu, trace in keys.comm:
         index = index_in_path(gpu.path, "worker")
         expected = None if index is None else f"worker_{index}"
-        check, contained_ns = check_trace(gpu.path / "comm.json", trace, wire, nodes, expected)
+        known = expected in sure
+        may_be = [w for w in workers if (nodes[w] == expected if known else nodes[w] not in sure)]
+        check, contained_ns = check_trace(gpu.path / "comm.json", trace, wire, nodes, may_be, known)
         event_ns = np.maximum(event_ns, contained_ns)
-        if check is not None:
-            checks.append(check)
-            if check.n_none and check.worker in captured:
-                repairs.add(
-                    check.path,
-                    f"{check.n_none} of {check.n_events} PUSH and PULL events are in no capture; what went "
-                    "over RDMA or shared memory cannot be seen in one",
-                )
-    return checks, event_ns
+        if check is None:
+            continue
+        if expected is not None and not known:
+            renamed[check.worker] = expected
+            check = replace(check, worker=expected)
+        checks.append(check)
+        if said := _unseen(check):
+            repairs.add(check.path, said)
+    return checks, event_ns, renamed
+
+
+def _unseen(check: TraceCheck) -> str:
+    """Say which events of a trace are not in the captures."""
+    said = []
+    if check.n_outside:
+        said.append(
+            f"{check.n_outside} of {check.n_events} PUSH and PULL events lie outside the captured time"
+        )
+    if n := check.n_none - check.n_outside:
+        said.append(
+            f"{n} of {check.n_events} PUSH and PULL events are in no capture; what went over RDMA or "
+            "shared memory cannot be seen in one"
+        )
+    return "; ".join(said)
+
+
+def _with_names(
+    nodes: Sequence[str], links: Sequence[Link], renamed: Mapping[str, str]
+) -> tuple[list[str], list[Link]]:
+    """Give workers the names that their traces told; who had such a name before is called by its id."""
+    taken = set(renamed.values()) - renamed.keys()
+    ids = {link.worker: link.connection.worker_id for link in links}
+    names = {
+        name: renamed.get(name, f"worker_ps{ids.get(name)}" if name in taken else name) for name in nodes
+    }
+    return [names[name] for name in nodes], [replace(link, worker=names[link.worker]) for link in links]
 
 
 def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[KeyShare]:

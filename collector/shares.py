@@ -79,6 +79,7 @@ class TraceCheck:
     n_exact: int  # events that contain exactly one transfer
     n_none: int
     n_several: int
+    n_outside: int  # of those that contain none: before or after all that was captured of the worker
     before_ns: int
     after_ns: int
 
@@ -133,14 +134,15 @@ def _runs(values: NDArray[Any], rows: Int64) -> list[Int64]:
 
 
 def check_trace(
-    path: Path, trace: Trace, wire: Wire, names: Sequence[str], expected: str | None
+    path: Path, trace: Trace, wire: Wire, names: Sequence[str], candidates: Sequence[int], sure: bool
 ) -> tuple[TraceCheck | None, Int64]:
     """Compare the PUSH and PULL events of a `comm.json` with the transfers of its worker.
 
     Parameters
     ----------
     names : of the nodes
-    expected : the worker's name; None, or one that is not in the captures: the worker whose transfers fit
+    candidates : nodes that may be the worker; the one whose transfers fit best is taken
+    sure : the worker is the candidate even if little fits; otherwise half of the events must
 
     Returns
     -------
@@ -149,21 +151,19 @@ def check_trace(
     """
     events = _events(trace)
     event_ns = np.full(len(wire), UNKNOWN, np.int64)
-    if not len(events[0]):
-        return None, event_ns
-    present = [int(w) for w in np.unique(wire.worker)]
-    candidates = [w for w in present if names[w] == expected] or present
-    fits = [(w, *_contained(events, wire, w)) for w in candidates]
-    if not fits:
+    fits = [(worker, *_contained(events, wire, worker)) for worker in candidates]
+    if not len(events[0]) or not fits:
         return None, event_ns
     worker, count, row = max(fits, key=lambda fit: int((fit[1] == 1).sum()))
     exact = count == 1
-    if not exact.any() and names[worker] != expected:
+    if not sure and exact.sum() * 2 <= len(exact):
         return None, event_ns
     rows, starts, durations = row[exact], events[2][exact], events[3][exact]
     event_ns[rows] = durations
-    before = wire.request_start_ns[rows] - starts
-    after = starts + durations - wire.response_end_ns[rows]
+    mine = wire.worker == worker
+    outside = (events[2] + events[3] < wire.request_start_ns[mine].min()) | (
+        events[2] > wire.response_end_ns[mine].max()
+    )
     check = TraceCheck(
         path,
         names[worker],
@@ -171,10 +171,15 @@ def check_trace(
         int(exact.sum()),
         int((count == 0).sum()),
         int((count > 1).sum()),
-        int(np.median(before)) if len(rows) else 0,
-        int(np.median(after)) if len(rows) else 0,
+        int((outside & (count == 0)).sum()),
+        _median(wire.request_start_ns[rows] - starts),
+        _median(starts + durations - wire.response_end_ns[rows]),
     )
     return check, event_ns
+
+
+def _median(values: Int64) -> int:
+    return int(np.median(values)) if len(values) else 0
 
 
 _Events = tuple[Int64, NDArray[np.bool_], Int64, Int64]  # key, is a PUSH, start, duration

@@ -28,6 +28,9 @@ class Receiver(Protocol):
     skip: int  # this many bytes more need not be shown
     wanted: bool  # False: this is no traffic of interest, nothing more needs to be shown
 
+    def begin(self) -> None:
+        """Expect the first byte of the connection next."""
+
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         """Take ``block[start:end]``, captured at `seen_ns` and in order since `now_ns`."""
 
@@ -89,6 +92,12 @@ class Half:
             self._take_rest(segment, -distance)
         else:
             self._hold(segment, self.offset + distance)
+
+    def begins_with(self, seq: int) -> bool:
+        """Whether a SYN of this sequence number belongs here: repeated, late, or the first packet of all."""
+        if self.first_seq is not None:
+            return self.first_seq == seq
+        return not self.offset or (seq + 1 + self.offset) & 0xFFFFFFFF == self.next_seq
 
     def acknowledged(self, ack: int, now_ns: int) -> None:
         """Note that the peer has everything before `ack`: a hole before it will not be filled."""
@@ -164,9 +173,9 @@ class Half:
         self.waiting_bytes = 0
 
 
-#: Makes the receivers of a new connection: `ends` of the side that sent the first packet, whether its
-#: beginning was captured; returns the receivers for that direction and for the answer.
-MakeReceivers = Callable[[Ends, bool], tuple[Receiver, Receiver]]
+#: Makes the receivers of a new connection, given the ends of the first packet that was captured: one for
+#: that direction, one for the other.
+MakeReceivers = Callable[[Ends], tuple[Receiver, Receiver]]
 
 
 class Streams:
@@ -214,28 +223,30 @@ class Streams:
         opens = bool(segment.flags & SYN)
         if flow is not None:
             half = flow[0]
-            if half.first_seq == segment.seq or (half.first_seq is None and not half.offset):
+            if half.begins_with(segment.seq):
                 return self._begin(flow, segment)  # a repeated SYN, or the answer to one
             self._close(segment.ends)  # the ports are used again
         elif not opens and not segment.length:
             return None
-        flow = self._add(segment.ends, opens)
+        flow = self._add(segment.ends)
         return self._begin(flow, segment) if opens else flow
 
     def _begin(self, flow: tuple[Half, Half], segment: Segment) -> tuple[Half, Half]:
         half, back = flow
         if half.first_seq is None:
             half.first_seq = segment.seq
-            half.next_seq = (segment.seq + 1) & 0xFFFFFFFF
+            if not half.offset:
+                half.next_seq = (segment.seq + 1) & 0xFFFFFFFF
+                half.receiver.begin()
             _answered(half, back, segment.ts_ns)
         half.syn_ns = segment.ts_ns
         return flow
 
-    def _add(self, ends: Ends, opens: bool) -> tuple[Half, Half]:
+    def _add(self, ends: Ends) -> tuple[Half, Half]:
         if len(self._flows) >= _MAX_FLOWS:
             self._forget()
         self.n_connections += 1
-        forth, back = (Half(receiver, self.counts) for receiver in self._make(ends, opens))
+        forth, back = (Half(receiver, self.counts) for receiver in self._make(ends))
         self._flows[ends] = forth, back
         self._flows[ends[2], ends[3], ends[0], ends[1]] = back, forth
         return forth, back

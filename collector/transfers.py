@@ -137,14 +137,14 @@ class _Matcher:
         self._nodes: set[Node] = set()
         self._columns = {name: array("Q" if name == "wire_key" else "q") for name in Transfers.__slots__}
 
-    def receivers(self, ends: Ends, begun: bool) -> tuple[Receiver, Receiver]:
+    def receivers(self, ends: Ends) -> tuple[Receiver, Receiver]:
         """Make the readers of a new connection; see `tcp.MakeReceivers`."""
         link = _Link(ends)
-        forth, back = self._reader(link, 0, begun), self._reader(link, 1, begun)
+        forth, back = self._reader(link, 0), self._reader(link, 1)
         link.readers = forth, back
         return forth, back
 
-    def _reader(self, link: _Link, direction: int, begun: bool) -> Reader:
+    def _reader(self, link: _Link, direction: int) -> Reader:
         def on_message(message: Message) -> bool:
             header = read_header(message)
             if header is None:
@@ -158,7 +158,7 @@ class _Matcher:
         def on_identity(name: bytes) -> None:
             link.identities[direction] = identity(name)
 
-        return Reader(on_message, on_identity, locate, from_start=begun, trailer=LENGTHS_FRAME)
+        return Reader(on_message, on_identity, locate, trailer=LENGTHS_FRAME)
 
     def _data(self, link: _Link, direction: int, header: Header, message: Message) -> None:
         meta = header.meta

@@ -49,7 +49,6 @@ class Reader:
     on_message : told of each message; False says that it makes no sense, so the framing is lost
     on_identity : told of the Identity that the peer states in its READY command
     locate : recognises a message in a stream whose framing is not known
-    from_start : the first byte fed is the first of the connection
     trailer : bytes of the frame that follows a large body; where just these are lost, framing is not
     """
 
@@ -59,7 +58,6 @@ class Reader:
         on_identity: Callable[[bytes], object],
         locate: Locate,
         *,
-        from_start: bool,
         trailer: int = 0,
     ) -> None:
         self.skip = 0
@@ -70,7 +68,7 @@ class Reader:
         self._on_message = on_message
         self._on_identity = on_identity
         self._locate = locate
-        self._from_start = from_start
+        self._from_start = False
         self._trailer = trailer
         self._state = _State.GREETING
         self._held = bytearray()  # what is not decoded yet
@@ -87,6 +85,10 @@ class Reader:
         self._missing = 0
         self._more = False
         self._start_ns = -1
+
+    def begin(self) -> None:
+        """Expect the greeting: what begins otherwise is another protocol."""
+        self._from_start = True
 
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         """Take the next bytes in order; see `tcp.Receiver`."""

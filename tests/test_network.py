@@ -206,6 +206,71 @@ def test_the_worker_in_a_path(name: str, index: int | None) -> None:
     assert index_in_path(Path(name), "worker") == index
 
 
+def make_comm(root: Path, index: int, late_ns: int) -> None:
+    """Write the `comm.json` of a worker of the made job: an event around each of its six pushes."""
+    connection = Connection(("10.0.0.1", 1), ("10.0.0.9", 2))
+    keys = [(1 << 16, 4096), (1 << 16 | 1, 1000)]
+    made = train(connection, NEW, server=8, worker=9, keys=keys, steps=3, start_ns=START_NS + late_ns)
+    name = "Comm.byteps.gradient_0"
+    trace = [
+        {
+            "ph": "X",
+            "name": f"{name}.PUSH",
+            "pid": name,
+            "tid": str(e.key),
+            "ts": e.request_start_ns // 1000 - 1,
+            "dur": (e.response_end_ns - e.request_start_ns) // 1000 + 2,
+        }
+        for e in made
+        if e.push
+    ]
+    directory = root / f"worker_{index}" / "0"
+    directory.mkdir(parents=True)
+    (directory / "comm.json").write_text(json.dumps({"traceEvents": trace}))
+
+
+def test_traces_tell_the_workers_of_a_capture_that_is_not_called_after_one(tmp_path: Path) -> None:
+    """The first worker has rank 0 and the second rank 1; the job counts the other way round."""
+    make_job(tmp_path)
+    make_comm(tmp_path, 1, 0)
+    make_comm(tmp_path, 0, 7 * MS)
+    (tmp_path / "worker_0.pcap").rename(tmp_path / "a.pcap")
+    (tmp_path / "worker_1.pcap").rename(tmp_path / "b.pcap")
+    found = collect_pcap(tmp_path)
+    assert {link.worker: link.connection.worker_host for link in found.links} == {
+        "worker_1": "10.0.0.1",
+        "worker_0": "10.0.0.2",
+    }
+    assert [(c.worker, c.n_events, c.n_exact) for c in found.checks] == [
+        ("worker_0", 6, 6),
+        ("worker_1", 6, 6),
+    ]
+
+
+def test_events_outside_the_capture_are_told_apart(tmp_path: Path) -> None:
+    make_job(tmp_path)
+    make_comm(tmp_path, 0, 0)
+    data = (tmp_path / "worker_0.pcap").read_bytes()
+    (tmp_path / "worker_0.pcap").write_bytes(data[: len(data) // 2])
+    found = collect_pcap(tmp_path)
+    check = found.checks[0]
+    assert check.n_none == check.n_outside > 0
+    assert check.n_exact + check.n_none == 6
+    assert "outside the captured time" in found.repairs[-1]
+
+
+def test_events_whose_transfers_went_another_way(tmp_path: Path) -> None:
+    make_job(tmp_path)
+    make_comm(tmp_path, 0, 0)
+    path = tmp_path / "worker_0" / "0" / "comm.json"
+    path.write_text(path.read_text().replace('"65537"', '"131072"'))
+    found = collect_pcap(tmp_path)
+    assert found.repairs == [
+        f"{path}: 3 of 6 PUSH and PULL events are in no capture; what went over RDMA or shared memory cannot "
+        "be seen in one"
+    ]
+
+
 # ---- bad input: a line a file, the rest is collected
 
 

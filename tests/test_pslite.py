@@ -213,6 +213,14 @@ def test_retransmissions_and_disorder_change_nothing(tmp_path: Path, dialect: Di
     assert traffic.counts.lost_bytes == 0
 
 
+@pytest.mark.parametrize("seed", range(15))
+def test_single_packets_far_out_of_order_change_nothing(tmp_path: Path, seed: int) -> None:
+    """Handshakes too: a SYN may be captured after the data."""
+    connections, made = job(NEW)
+    traffic = read(tmp_path, shaken(in_order(connections), seed, reach=40, share=0.03))
+    assert what(rows(traffic)) == what(Counter(made))
+
+
 @DIALECTS
 @pytest.mark.parametrize("start", [1, 3, 7, 20, 50, 100, 180])
 def test_a_capture_begun_in_the_middle(tmp_path: Path, dialect: Dialect, start: int) -> None:

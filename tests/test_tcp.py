@@ -29,6 +29,10 @@ class Recorder:
         self.times: list[tuple[int, int]] = []
         self.closed = False
         self.trip_ns: int | None = None
+        self.begun = False
+
+    def begin(self) -> None:
+        self.begun = True
 
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         self.data += block[start:end]
@@ -47,7 +51,7 @@ class Recorder:
 def streams() -> tuple[Streams, list[tuple[Recorder, Recorder]]]:
     made: list[tuple[Recorder, Recorder]] = []
 
-    def make(ends: object, begun: bool) -> tuple[Recorder, Recorder]:
+    def make(ends: object) -> tuple[Recorder, Recorder]:
         made.append((Recorder(), Recorder()))
         return made[-1]
 
@@ -147,6 +151,16 @@ def test_ports_used_again_make_a_new_connection() -> None:
 def test_a_repeated_syn_is_no_new_connection() -> None:
     made = feed(segment(5, flags=SYN, ack=-1), segment(5, flags=SYN, ack=-1), segment(6, b"x"))
     assert [bytes(pair[0].data) for pair in made] == [b"x"]
+
+
+def test_a_syn_captured_after_the_data_is_no_new_connection() -> None:
+    made = feed(segment(6, b"xyz"), segment(5, flags=SYN, ack=-1), segment(9, b"!"))
+    assert [bytes(pair[0].data) for pair in made] == [b"xyz!"]
+
+
+def test_only_a_direction_whose_syn_was_captured_begins() -> None:
+    made = feed(segment(5, flags=SYN, ack=-1), segment(6, b"x", ack=900), segment(900, b"y", ends=BACK))
+    assert [half.begun for half in made[0]] == [True, False]
 
 
 def test_a_reset_ends_the_connection() -> None:

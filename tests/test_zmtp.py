@@ -31,7 +31,10 @@ class Sink:
         return False
 
     def reader(self, from_start: bool = True) -> Reader:
-        return Reader(self.take, self.identities.append, locate, from_start=from_start)
+        reader = Reader(self.take, self.identities.append, locate)
+        if from_start:
+            reader.begin()
+        return reader
 
 
 def feed(reader: Reader, data: bytes, at_ns: int = 0) -> None:
