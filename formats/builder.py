@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -14,15 +15,20 @@ from numpy.typing import NDArray
 
 from formats.columns import ArgColumn, Int32, Int64, Points, Track
 from formats.event import FULL, LEAN, NO_TIME, Event, args_object
+from formats.learned import LearnedType, learn
 from formats.pairs import pair, pair_neighbours
 from formats.times import times_ns
 
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
 _KEY = attrgetter("ph", "name", "cat", "pid", "tid")
+_SLICE_KEY = attrgetter("name", "cat", "pid", "tid")
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
 _ARGS = attrgetter("args")
 _SLICE, _BEGIN, _END, _META, _OTHER = range(5)
+#: After how many pieces of the general types a type is learned, again each time it did not fit; from the
+#: last but one on with names left free.
+_LESSONS = (2, 3, 4, 6, 10, 18, 34, 66)
 _ROLE = {"X": _SLICE, "B": _BEGIN, "E": _END, "M": _META}
 
 
@@ -31,6 +37,18 @@ class _Interner(dict[Key, int]):
 
     def __missing__(self, key: Key) -> int:
         number = self[key] = len(self)
+        return number
+
+
+class _SliceInterner(dict[tuple[Any, Any, Any, Any], int]):
+    """Numbers X events by (name, category, pid, tid), as `_Interner` does."""
+
+    def __init__(self, ids: _Interner) -> None:
+        self._ids = ids
+
+    def __missing__(self, key: tuple[Any, Any, Any, Any]) -> int:
+        full: Key = ("X", *key)
+        number = self[key] = self._ids[full]
         return number
 
 
@@ -61,6 +79,10 @@ class Builder:
         self.with_points = points
         self._prefixes = tuple(key[:-1] for key in wanted if key.endswith("*"))
         self._ids = _Interner()
+        self._slice_ids = _SliceInterner(self._ids)
+        self._learned: LearnedType | None = None
+        self._times: type[Any] = Event
+        self._pieces = 0  # decoded as a general lean type so far
         self._roles = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
@@ -77,8 +99,20 @@ class Builder:
 
     @property
     def types(self) -> Sequence[type[Any]]:
-        """What a reader should decode events as for this builder."""
+        """What a reader should decode events as for this builder, to begin with."""
         return FULL if self.wanted or self.with_points else LEAN
+
+    def better_types(self, event_type: Any) -> Sequence[Any] | None:
+        """Return what to decode events as from now on, if `event_type` served and a better one is known."""
+        if event_type not in LEAN[:-1]:
+            return None
+        self._pieces += 1
+        if self._pieces not in _LESSONS:
+            return None
+        with_names = self._pieces < _LESSONS[-2]
+        self._learned = learn(self._ids, event_type, with_names=with_names)
+        self._times = event_type
+        return None if self._learned is None else (self._learned.union, event_type, Event)
 
     def add(self, events: Sequence[Any], event_type: type[Any], whole: Callable[[], list[Event]]) -> None:
         """Append the events of one piece.
@@ -93,24 +127,53 @@ class Builder:
         InexactError
             Times need to be decoded as text; nothing was appended.
         """
+        if self._learned is not None and event_type is self._learned.union:
+            self._add_learned(events, self._learned, whole)
+            return
         n = len(events)
         ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, n)
         self._learn_roles()
         roles = self._roles[ids]
         ts = times_ns(map(_TS, events), n, event_type)
         dur = times_ns(map(_DUR, events), n, event_type)
-        self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
-        rows = self._timed_slices(roles, ts)
         first = len(self._key)
-        self._key.frombytes(ids[rows].tobytes())
-        self._ts.frombytes(ts[rows].tobytes())
-        self._dur.frombytes(self._durations(dur[rows], roles[rows]).tobytes())
+        rows = self._add_slices(ids, roles, ts, dur)
         if (roles == _META).any():
             self._add_metadata(events if event_type not in LEAN[:-1] else whole())
         if self.with_points:
             self._add_points(events, ids, ts, np.flatnonzero((roles == _OTHER) & (ts != NO_TIME)))
         if self.wanted:
             self._add_args([events[i] for i in rows.tolist()], first)
+
+    def _add_learned(
+        self, events: Sequence[Any], learned: LearnedType, whole: Callable[[], list[Event]]
+    ) -> None:
+        """Append a piece whose events were decoded as the learned types."""
+        slices = events
+        kinds = Counter(map(type, events))
+        if len(kinds) > 1 or learned.slice not in kinds:
+            slices = [event for event in events if type(event) is learned.slice]
+        n = len(slices)
+        ids = np.fromiter(map(self._slice_ids.__getitem__, map(_SLICE_KEY, slices)), np.int32, n)
+        ts = times_ns(map(_TS, slices), n, self._times)
+        dur = times_ns(map(_DUR, slices), n, self._times)
+        others = {learned.phase_of[kind]: n for kind, n in kinds.items() if kind is not learned.slice}
+        other_ids = {self._ids[phase, None, None, None, None]: n for phase, n in others.items()}
+        self._learn_roles()
+        self._add_slices(ids, self._roles[ids], ts, dur)
+        for i, count in other_ids.items():
+            self._counts[i] += count
+        if "M" in others:
+            self._add_metadata(whole())
+
+    def _add_slices(self, ids: Int32, roles: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
+        """Count events by key and append the X, B and E ones; return their rows in the piece."""
+        self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
+        rows = self._timed_slices(roles, ts)
+        self._key.frombytes(ids[rows].tobytes())
+        self._ts.frombytes(ts[rows].tobytes())
+        self._dur.frombytes(self._durations(dur[rows], roles[rows]).tobytes())
+        return rows
 
     def rows(self) -> Rows:
         """Return what was gathered."""

@@ -62,6 +62,8 @@ def read_part(
         except InexactError:
             reader.use(ExactEvent)
             builder.add(again(), ExactEvent, again)
+        if (better := builder.better_types(reader.uniform)) is not None:
+            reader.use(*better)
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed

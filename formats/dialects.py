@@ -117,7 +117,8 @@ def _int(value: Any) -> int | None:
 
 def _without_frame(trace: Trace) -> Trace:
     """Leave out the spans that stand for the recording itself, such as ``PyTorch Profiler (0)``."""
-    frames = [i for i, track in enumerate(trace.tracks) if _is_frame(track)]
+    named = {(e["pid"], e["tid"]) for e in trace.metadata if e["args"].get("name") == "PyTorch Profiler"}
+    frames = [i for i, track in enumerate(trace.tracks) if _is_frame(track) or track in named]
     inside = ~np.isin(trace.track_id, frames)
     return trace if inside.all() else trace.select(inside)
 

@@ -8,6 +8,7 @@ cut rightly, because its brackets balance from a known beginning; so no event is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -65,40 +66,42 @@ class EventReader:
         self._lines = False
         self.use(*types)
 
-    def use(self, *types: type[Any]) -> None:
+    def use(self, *types: Any) -> None:
         """Decode what follows as the first of `types` that fits."""
-        self._event_type = self.uniform = types[-1]
+        self._event_type: type[Any] = types[-1]
+        self.uniform: Any = types[-1]
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._event_type)
-        self._ladder: list[tuple[type[Any], msgspec.json.Decoder[Any]]] = [
-            (event_type, msgspec.json.Decoder(list[event_type]))  # type: ignore[valid-type]
-            for event_type in types
+        self._ladder: list[tuple[Any, msgspec.json.Decoder[Any]]] = [
+            (event_type, msgspec.json.Decoder(list[event_type])) for event_type in types
         ]
 
-    def decode_again(self, piece: bytes) -> list[Any]:
-        """Decode a piece that was yielded before as the general type."""
+    def decode_again(self, piece: memoryview) -> list[Any]:
+        """Decode the piece that was yielded last as the general type."""
+        text = bytes(piece)
         before = self.lost, self.mended, self.strays
-        events, _, _ = self._walk(piece, at_end=True)
+        events, _, _ = self._walk(text, at_end=True)
         self.lost, self.mended, self.strays = before
         return events
 
-    def __iter__(self) -> Iterator[tuple[list[Any], bytes]]:
+    def __iter__(self) -> Iterator[tuple[list[Any], memoryview]]:
         """Yield (events, their bytes). The bytes are the list's items with the commas between them."""
         chunks = iter(self.stream)
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in chunks:
-            data = carry + chunk if carry else chunk
-            events, used = self._decode_piece(data)
-            carry = data[used:]
+            data = bytearray(b"[" + carry)
+            data += chunk
+            events, end = self._decode_piece(data)
+            carry = bytes(memoryview(data)[end:])
             if events:
-                yield events, data[:used]
+                yield events, memoryview(data)[1:end]
             if self._ended:
                 break
         if not self._ended:
             self.uniform = self._event_type
-            events, used, self._ended = self._walk(carry, at_end=not self._has_stop)
-            carry, piece = carry[used:], carry[:used]
+            events, end, self._ended = self._walk(carry, at_end=not self._has_stop)
             if events:
-                yield events, piece
+                yield events, memoryview(carry)[:end]
+            carry = carry[end:]
         if self._ended:
             self._read_tail(carry, chunks)
         else:
@@ -108,32 +111,34 @@ class EventReader:
 
     # -- the list of events ------------------------------------------------------------------
 
-    def _decode_piece(self, data: bytes) -> tuple[list[Any], int]:
-        """Return the events of `data` up to a cut, and where the cut is."""
+    def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
+        """Return the events of `data` (after its first byte, a bracket) up to a cut, and where the cut is."""
         cut = _last_line(data) if self._lines else _last_boundary(data)
-        events = self._decode_at_once(data[:cut]) if cut > 0 else None
+        events = self._decode_at_once(data, cut) if cut > 1 else None
         if events is not None:
             return events, _BETWEEN.match(data, cut).end()  # type: ignore[union-attr]
         self.uniform = self._event_type
-        events, used, self._ended = self._walk(data, at_end=False)
-        return events, used
+        events, used, self._ended = self._walk(bytes(memoryview(data)[1:]), at_end=False)
+        return events, 1 + used
 
-    def _decode_at_once(self, piece: bytes) -> list[Any] | None:
-        """Return the events of a whole piece as the first type that fits; None if none does."""
+    def _decode_at_once(self, data: bytearray, cut: int) -> list[Any] | None:
+        """Return the events before `cut` as the first type that fits; None if none does."""
         if self._lines:
-            return self._decode_lines(piece)
-        text = b"[" + piece + b"]"
-        for rung, (event_type, decoder) in enumerate(self._ladder):
-            try:
-                events = decoder.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                continue
-            del self._ladder[:rung]  # what did not fit once is not tried again
-            self.uniform = event_type
-            return self._events_of(events) if event_type is dict else events
+            return self._decode_lines(memoryview(data)[1:cut])
+        after, data[cut] = data[cut], 0x5D  # the list ends here for a moment: cheaper than a copy
+        try:
+            text = memoryview(data)[: cut + 1]
+            for rung, (event_type, decoder) in enumerate(self._ladder):
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    events = decoder.decode(text)
+                    del self._ladder[:rung]  # what did not fit once is not tried again
+                    self.uniform = event_type
+                    return self._events_of(events) if event_type is dict else events
+        finally:
+            data[cut] = after
         return None
 
-    def _decode_lines(self, piece: bytes) -> list[Any] | None:
+    def _decode_lines(self, piece: memoryview) -> list[Any] | None:
         try:
             self.uniform = self._event_type
             return self._events_of(self._one.decode_lines(piece))
@@ -338,7 +343,7 @@ def find_boundary(path: Path, near: int) -> int | None:
     return None if match is None else near + match.end() - 1
 
 
-def _last_boundary(data: bytes) -> int:
+def _last_boundary(data: bytearray) -> int:
     """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
     window = 4096
     while True:
@@ -353,7 +358,7 @@ def _last_boundary(data: bytes) -> int:
         window *= 8
 
 
-def _last_line(data: bytes) -> int:
+def _last_line(data: bytearray) -> int:
     return data.rfind(b"\n") + 1
 
 

@@ -65,7 +65,7 @@ class WholeReader(EventReader):
     def __init__(self, path: Path, *, start: int = 0, stop: int | None = None) -> None:
         super().__init__(path, types=(WholeEvent,), start=start, stop=stop)
 
-    def use(self, *types: type[Any]) -> None:
+    def use(self, *types: Any) -> None:
         """Decode what follows as the last of `types`, and what has unknown members as `OddEvent`."""
         super().use(*types)
         fast = types[-1]

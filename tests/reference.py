@@ -9,6 +9,7 @@ import statistics
 from collections import defaultdict
 from decimal import Decimal
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,15 @@ def load_events(path: Path) -> list[Event]:
 
 
 def slices(events: list[Event]) -> list[Slice]:
-    """X events and B/E pairs, by a stack for each (pid, tid) over the events in time order."""
+    """X events and B/E pairs, by a stack for each (pid, tid) over the events in time order.
+
+    MXNet's profiler writes each E right behind its B, whatever overlaps.
+    """
     by_name = any(event["name"] == "clock_sync_timestamp_us" for event in events if event["ph"] == "M")
     found: list[tuple[int, Slice]] = []
+    if is_mxnet(events):
+        pairs = [(b, e) for b, e in pairwise(events) if b["ph"] == "B" and e["ph"] == "E"]
+        return [_slice(b, Fraction(b["ts"]), Fraction(e["ts"] - b["ts"])) for b, e in pairs]
     stacks: dict[tuple[str, str], list[tuple[int, Event]]] = defaultdict(list)
     timed = [(Fraction(e["ts"]), i, e) for i, e in enumerate(events) if e["ph"] in "XBE"]
     for ts, i, event in sorted(timed, key=lambda item: item[:2]):
@@ -49,6 +56,11 @@ def slices(events: list[Event]) -> list[Slice]:
                     found.append((j, _slice(begin, start, ts - start)))
                     break
     return [item for _, item in sorted(found, key=lambda item: item[0])]
+
+
+def is_mxnet(events: list[Event]) -> bool:
+    """Whether the processes are named as MXNet's profiler names them."""
+    return any(e["ph"] == "M" and e["args"].get("name") == "cpu pinned/" for e in events)
 
 
 def figures(durations: list[Fraction]) -> dict[str, float]:

@@ -283,3 +283,34 @@ def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> 
     reader = EventReader(written(tmp_path, '{"x": tru, "traceEvents": [' + json.dumps(EVENT) + "]}"))
     assert sum(len(events) for events, _ in reader) == 1
     assert repairs([reader]) == ["the members before the events are unreadable"]
+
+
+def test_a_large_file_is_read_as_a_small_one(tmp_path: Path) -> None:
+    """Types are learned after some pieces; new names, phases, odd values and metadata keep coming."""
+    rng = random.Random(3)
+    events: list[dict[str, Any]] = []
+    for i in range(60_000):
+        event = EVENT | {
+            "name": f"op{rng.randrange(50 + i // 20)}",
+            "ts": i,
+            "dur": rng.randrange(9),
+            "tid": i % 3,
+        }
+        if i > 20_000 and i % 7 == 0:
+            event["cat"] = f"late{i // 10_000}"
+        if i % 9_999 == 5:
+            event["pid"] = "text"
+        events.append(event)
+        if i % 3 == 0:
+            events.append({"ph": "s", "id": i, "name": "flow", "pid": 1, "tid": 2, "ts": i})
+        if i % 10_000 == 7:
+            events.append({"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"p{i}"}})
+    trace = read(written(tmp_path, text(*events)))
+    slices = [event for event in events if event["ph"] == "X"]
+    assert [trace.names[i] for i in trace.name_id.tolist()] == [event["name"] for event in slices]
+    assert [trace.cats[i] for i in trace.cat_id.tolist()] == [event.get("cat", "") for event in slices]
+    assert [trace.tracks[i] for i in trace.track_id.tolist()] == [(e["pid"], e["tid"]) for e in slices]
+    assert trace.ts_ns.tolist() == [event["ts"] * 1000 for event in slices]
+    assert trace.dur_ns.tolist() == [event["dur"] * 1000 for event in slices]
+    assert dict(trace.phases) == {"X": 60_000, "s": 20_000, "M": 6}
+    assert [event["args"]["name"] for event in trace.metadata] == [f"p{i}" for i in range(7, 60_000, 10_000)]
