@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -212,7 +214,13 @@ class _pool:  # noqa: N801  (used as a function)
     def __init__(self, jobs: int, members: Sequence[Member]) -> None:
         self._pool = None
         if jobs > 1 and sum(map(_size, members)) > _FORK_WORTH:
-            self._pool = ProcessPoolExecutor(jobs, mp_context=_context())
+            # an interrupt ends the processes at once, without a word
+            self._pool = ProcessPoolExecutor(
+                jobs,
+                mp_context=_context(),
+                initializer=signal.signal,
+                initargs=(signal.SIGINT, signal.SIG_DFL),
+            )
 
     def __enter__(self) -> _Run:
         return self._run
@@ -227,7 +235,12 @@ class _pool:  # noqa: N801  (used as a function)
         results = []
         futures = [] if self._pool is None else [self._pool.submit(work, *task) for task in tasks]
         for i, task in enumerate(tasks):
-            results.append(futures[i].result() if futures else work(*task))
+            try:
+                results.append(futures[i].result() if futures else work(*task))
+            except BrokenProcessPool as error:
+                raise AnalyzeError(
+                    "a process that read the traces was killed (memory?); try --jobs 1"
+                ) from error
             done(i)
         return results
 

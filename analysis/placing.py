@@ -180,10 +180,12 @@ def _warnings(found: Alignment, owners: Sequence[Path]) -> list[str]:
         if not clock.is_tied
     ]
     if found.contradicting:
+        moved = any(clock.offset_ns for clock in found.clocks)
         names = ", ".join(str(owners[i]) for i in found.contradicting)
         warnings.append(
             f"{names}: no offsets of these clocks make every operation possible, by "
-            f"{found.contradiction_ns / 1e3:,.1f} us; the offsets are the best compromise"
+            f"{found.contradiction_ns / 1e3:,.1f} us; "
+            + ("the offsets are the best compromise" if moved else "combined unaligned")
         )
     return warnings
 
