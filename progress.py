@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
+from types import TracebackType
+from typing import Protocol
 
 #: Totals from here on are shown with SI prefixes (1.20G/3.40G), smaller ones as they are (3/8).
 _SCALED_FROM = 10_000
 
 
-def bar(
-    total: float | None = None, unit: str = "it", *, what: str = "", enabled: bool | None = None
-) -> tqdm[NoReturn]:
+class Bar(Protocol):
+    """What long work tells its progress to."""
+
+    def update(self, n: float | None = 1) -> object:
+        """Count `n` more units as done."""
+
+    def __enter__(self) -> Bar: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class _Silent:
+    """A bar that nobody sees."""
+
+    def update(self, n: float | None = 1) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Do nothing."""
+
+
+def bar(total: float | None = None, unit: str = "it", *, what: str = "", enabled: bool | None = None) -> Bar:
     """Return a bar to be used as ``with bar(...) as progress: progress.update(n)``.
 
     It shows the rate and the time that remains, and vanishes when the work is done.
@@ -26,14 +50,15 @@ def bar(
     what : the words before the bar
     enabled : None means only where standard error is a terminal
     """
-    from tqdm import tqdm
+    if not (sys.stderr.isatty() if enabled is None else enabled):
+        return _Silent()
+    from tqdm import tqdm  # only here: nobody who sees no bar waits for it
 
     return tqdm(
         total=total,
         unit=unit if unit == "B" else f" {unit}",
         unit_scale=unit == "B" or (total is not None and total >= _SCALED_FROM),
         desc=what or None,
-        disable=not (sys.stderr.isatty() if enabled is None else enabled),
         file=sys.stderr,
         leave=False,
         dynamic_ncols=True,

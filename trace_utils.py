@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import progress as bars
 from errors import TraceError
@@ -15,6 +14,9 @@ from formats import chrome, dasf
 from formats.columns import Trace
 from formats.reader import EventReader, find_boundary, repairs
 from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, numbers
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 __all__ = [
     "GpuDir",
@@ -187,6 +189,8 @@ def _read_all(
     with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
         if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
             return [_caught(path, args, points, bar.update) for path in paths]
+        from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
+
         with ProcessPoolExecutor(min(jobs, len(ranges)), mp_context=_context()) as pool:
             return _gather(paths, sizes, ranges, pool, args, points, bar.update)
 

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import GenericAlias
 from typing import Any, Protocol
 
 import msgspec
@@ -72,7 +73,7 @@ class EventReader:
         self.uniform: Any = types[-1]
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(self._event_type)
         self._ladder: list[tuple[Any, msgspec.json.Decoder[Any]]] = [
-            (event_type, msgspec.json.Decoder(list[event_type])) for event_type in types
+            (event_type, msgspec.json.Decoder(GenericAlias(list, (event_type,)))) for event_type in types
         ]
 
     def decode_again(self, piece: memoryview) -> list[Any]:
