@@ -181,7 +181,7 @@ def _events(gpu: GpuTrace) -> Iterator[_Event]:
     columns = (trace.name_id, trace.cat_id, trace.track_id, trace.ts_ns, trace.dur_ns)
     for name_id, cat_id, track_id, start, dur in zip(*(column.tolist() for column in columns), strict=True):
         name, track = names[name_id], trace.tracks[track_id]
-        key = int(str(track.tid)) if name.is_comm and str(track.tid).isdecimal() else None
+        key = int(str(track.tid)) if name.queue is not None and str(track.tid).isdecimal() else None
         if name.is_comm and key is None and name.queue is not None:  # a tensor called like a stage
             name = OpName("Comm", f"{name.label}.{name.queue}")
         if name.cat is not None and not (gpu.only and name.is_comm and str(name.main) not in gpu.only):

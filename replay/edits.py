@@ -124,7 +124,7 @@ def select(model: Model, name: str, text: str) -> Selection:
         assert match is not None  # every part is optional
         owners = _owners(model, match["worker"], match["rank"])
         found = _matching(model, match["target"], owners)
-        if not (found.operations.any() or found.tails.any()) or (owners.all() and not match["target"]):
+        if not (found.operations.any() or found.tails.any()):
             raise UsageError(
                 f"--set {text}: no operation is called {name}{_nearest(model, match['target'] or name)}"
             )

@@ -33,7 +33,8 @@ def stragglers(model: Model) -> list[int]:
     work = work_ns(model)
     if work.shape[1] < 2:
         return []
-    ratio = [work[:, i] / np.median(np.delete(work, i, axis=1), axis=1) for i in range(work.shape[1])]
+    peers = [np.median(np.delete(work, i, axis=1), axis=1) for i in range(work.shape[1])]
+    ratio = [work[:, i] / np.maximum(median, 1) for i, median in enumerate(peers)]
     return [i for i, steps in enumerate(ratio) if np.quantile(steps, 1 - NEARLY_ALL) > THRESHOLD]
 
 

@@ -1,0 +1,254 @@
+"""Edits of a model: what they change, and what they leave."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_replay import KEY, MS, one_gpu, trace, two_workers
+
+from conftest import run_cli
+from errors import UsageError
+from replay.answer import answer
+from replay.byteps import GpuTrace, record
+from replay.edits import apply, communication, computation
+from replay.explore import delay_each, speed_up_each
+from replay.links import link_rate
+from replay.model import Model, fit
+from replay.straggler import stragglers
+
+
+def iteration_ms(model: Model, *edits: str) -> float:
+    return answer(apply(model, edits)).iteration_ns / MS
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        # FW 4, BW 10, PUSH 3, PULL 5, then 1 to the next step
+        ("BW=0.8", 21),
+        ("BW=1", 23),
+        ("FW=2", 27),
+        ("FW.a=2", 27),
+        ("rank0.FW=2", 27),
+        ("rank0=2", 37),
+        ("PUSH=2", 26),
+        ("Comm.a.PULL=2", 28),
+        ("Comm.a.PULL.65536=2", 28),
+        ("Comm=2", 31),
+        ("BW=+2.5ms", 25.5),
+        ("bandwidth=2", 19),
+        ("bandwidth=1", 23),
+        ("drop=Comm.a", 15),
+        ("schedule=fifo", 23),
+        ("schedule=priority", 23),
+        ("straggler=none", 23),
+    ],
+)
+def test_an_edit_changes_the_step_by_what_it_says(edit, expected):
+    assert iteration_ms(one_gpu(), edit) == expected
+
+
+def test_edits_add_up():
+    assert iteration_ms(one_gpu(), "BW=0.5", "FW=2") == 22
+
+
+def test_computation_and_communication_are_all_there_is():
+    model = one_gpu()
+    both = computation(model).operations | communication(model).operations
+    assert both.all()
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("BW=0", "above 0"),
+        ("BW=-1", "above 0"),
+        ("BW=nan", "above 0"),
+        ("BW=fast", "not a number"),
+        ("BW", "name=value"),
+        ("=2", "name=value"),
+        ("=", "name=value"),
+        ("bandwidth=0", "above 0"),
+        ("partition_bytes=0", "bytes above 0"),
+        ("partition_bytes=1.5", "bytes above 0"),
+        ("schedule=random", "priority or fifo"),
+        ("straggler=some", "none"),
+        ("rank5.FW=2", "no operation"),
+    ],
+)
+def test_a_wrong_edit_is_said(edit, words):
+    with pytest.raises(UsageError, match=words):
+        apply(one_gpu(), [edit])
+
+
+def test_an_unknown_operation_suggests_the_nearest():
+    with pytest.raises(
+        UsageError, match=r"no operation is called Comm\.b\.PUSH; the nearest are Comm\.a\.PUSH"
+    ):
+        apply(one_gpu(), ["Comm.b.PUSH=2"])
+
+
+def test_what_is_not_critical_costs_nothing():
+    # two tensors; b is enqueued first and done long before a
+    rows = []
+    for at in (0.0, 40.0):
+        rows += [
+            ("BW.b", 0, 7, at, at + 5),
+            ("Comm.b", "Comm.b", "total", at + 5, at + 7),
+            ("BW.a", 0, 7, at + 5, at + 20),
+            ("Comm.a", "Comm.a", "total", at + 20, at + 30),
+        ]
+    rows.append(("BW.b", 0, 7, 80, 85))
+    edges = [("BW.b", "BW.a"), ("BW.b", "Comm.b"), ("BW.a", "Comm.a")]
+    model = fit(record([GpuTrace("rank0", None, trace(rows), edges)]))
+    effects = {one.group.name: one for one in delay_each(model, 2, parts=False, jobs=1)}
+    assert effects["Comm.b"].added_ns == 2 * MS and effects["Comm.b"].effect_ns == 0
+    assert effects["Comm.a"].added_ns == 10 * MS and effects["Comm.a"].effect_ns == 10 * MS
+    assert effects["BW.b"].effect_ns == 5 * MS
+
+
+def test_the_dearest_comes_first():
+    effects = [one.effect_ns for one in delay_each(one_gpu(), 1.5, parts=True, jobs=1)]
+    assert effects == sorted(effects, reverse=True)
+
+
+def test_processes_find_the_same(monkeypatch):
+    model = one_gpu()
+    alone = delay_each(model, 1.5, parts=True, jobs=1)
+    monkeypatch.setattr("replay.explore._FORK_FROM", 0)
+    together = delay_each(model, 1.5, parts=True, jobs=2)
+    assert [(a.group.name, a.effect_ns) for a in alone] == [(b.group.name, b.effect_ns) for b in together]
+
+
+def test_a_bottleneck_can_be_a_category_a_link_or_an_operation():
+    found = {
+        (one.group.kind, one.group.name): one.effect_ns / MS
+        for one in speed_up_each(one_gpu(), 0.9, parts=False)
+    }
+    assert found["category", "BW"] == -1
+    assert found["link", "PULL"] == -0.5
+    assert found["operation", "BW.a"] == -1
+    assert found["category", "Comm"] == pytest.approx(-0.8)
+
+
+def partitions(sizes: list[int], ms_each: list[float]) -> Model:
+    """One tensor of several partitions, pushed one after the other on one link."""
+    rows, at = [], 20.0
+    rows.append(("BW.a", 0, 7, 0, 20))
+    for part, ms in enumerate(ms_each):
+        rows.append(("Comm.a.PUSH", "Comm.a", str(KEY + part), 20, at + ms))
+        at += ms
+    rows.append(("Comm.a", "Comm.a", "total", 20, at))
+    rows.append(("BW.a", 0, 7, at + 1, at + 21))
+    known = {KEY + part: size for part, size in enumerate(sizes)}
+    return fit(record([GpuTrace("rank0", None, trace(rows), [("BW.a", "Comm.a")], bytes_of=known)]))
+
+
+def test_the_rate_of_a_link_is_that_of_its_fastest_burst():
+    # ten partitions of 1,000,000 bytes in 2 ms each: 0.5 bytes a nanosecond
+    assert link_rate(partitions([1_000_000] * 10, [2.0] * 10)) == pytest.approx(0.5)
+
+
+def test_only_the_time_of_the_bytes_follows_the_bandwidth():
+    # the last partition took 3 ms longer than its bytes do; at half the rate every one takes 2 ms more
+    model = partitions([1_000_000] * 10, [2.0] * 9 + [5.0])
+    assert iteration_ms(model, "bandwidth=0.5") == pytest.approx(20 + 9 * 4 + 7 + 1)
+
+
+def test_without_sizes_the_whole_transfer_follows_the_bandwidth():
+    assert link_rate(partitions([0] * 10, [2.0] * 10)) is None
+    assert iteration_ms(partitions([0] * 10, [2.0] * 10), "bandwidth=0.5") == 20 + 40 + 1
+
+
+def test_the_same_partition_size_changes_nothing():
+    model = partitions([1_000_000] * 10, [2.0] * 10)
+    assert iteration_ms(model, "partition_bytes=1000000") == pytest.approx(41)
+
+
+def test_larger_partitions_carry_the_same_bytes():
+    model = partitions([1_000_000] * 10, [2.0] * 10)
+    bigger = apply(model, ["partition_bytes=5000000"])
+    keys = [
+        one.key
+        for i, one in enumerate(bigger.recording.operations)
+        if i in bigger.recording.steps[0].operation
+    ]
+    assert [key for key in keys if key is not None] == [KEY, KEY + 1]
+    assert answer(bigger).iteration_ns / MS == pytest.approx(41)
+
+
+def test_a_straggler_is_brought_to_the_median_of_its_peers():
+    gpus = []
+    for rank, compute in enumerate((10, 10, 30)):
+        rows = []
+        for at in (0.0, 50.0, 100.0):
+            rows += [("BW.a", 0, 7, at, at + compute), ("Comm.a", "Comm.a", "total", at + compute, at + 40)]
+        gpus.append(GpuTrace(f"rank{rank}", None, trace([*rows, ("BW.a", 0, 7, 150, 160)])))
+    model = fit(record(gpus))
+    assert stragglers(model) == [2]
+    after = apply(model, ["straggler=none"])
+    slow = [i for i, one in enumerate(model.recording.operations) if one.owner == 2 and one.name == "BW.a"]
+    at = np.flatnonzero(np.isin(after.recording.steps[0].operation, slow))
+    assert after.steps[0].service_ns[at].tolist() == [10 * MS]
+
+
+def test_without_a_straggler_nothing_changes():
+    model = two_workers(late=0)
+    assert apply(model, ["straggler=none"]) is model
+
+
+def test_priority_lets_the_lower_tensor_go_first():
+    # key 2 << 16 was ready first by a hair and went first; by priority 1 << 16 waits no longer
+    rows = [("BW.a", 0, 7, 0, 10)]
+    spans = {KEY * 3: (10, 12), KEY * 2: (10, 15), KEY: (10, 19)}
+    for key, (start, end) in spans.items():
+        rows.append((f"Comm.t{key}.PUSH", f"Comm.t{key}", str(key), start, end))
+    rows.append(("BW.a", 0, 7, 21, 31))
+    model = apply(fit(record([GpuTrace("rank0", None, trace(rows))])), ["schedule=priority"])
+    _, end = answer(model).result.interval(0)
+    keys = [model.recording.operations[i].key for i in model.recording.steps[0].operation]
+    ends = {key: int(at) // MS for key, at in zip(keys, end, strict=True) if key}
+    assert ends == {KEY: 14, KEY * 2: 17, KEY * 3: 19}
+
+
+def test_models_are_not_changed_by_edits():
+    model = one_gpu()
+    before = [step.service_ns.copy() for step in model.steps]
+    apply(model, ["BW=3", "bandwidth=0.1", "drop=Comm.a"])
+    assert all((a == b.service_ns).all() for a, b in zip(before, model.steps, strict=True))
+    assert replace(model) == model
+
+
+# ---- recorded pairs
+
+
+def predicted(path, *edits: str) -> dict:
+    sets = [word for edit in edits for word in ("--set", edit)]
+    code, out, err = run_cli("--option", "replay", "--path", path, "--sub_option", "whatif", *sets,
+                             "--output", "-", "--format", "json")  # fmt: skip
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_a_slower_network_is_foreseen(shared_data):
+    found = predicted(shared_data / "byteps/fork_lenet_base", "bandwidth=0.1")
+    # mean of the traced steps of the same job at a tenth of the bandwidth, by its own log
+    recorded = np.mean([352, 430, 406, 382, 394, 385, 484, 463, 355, 504, 453])
+    assert found["after_ms"] == pytest.approx(recorded, rel=0.05)
+    assert found["interval_ms"][0] <= recorded <= found["interval_ms"][1]
+
+
+def test_a_rank_without_its_delay_is_foreseen(shared_data):
+    found = predicted(shared_data / "kineto/ddp2-gloo-slow-rank1/trace", "straggler=none")
+    recorded = np.mean([589.6, 547.6, 829.4, 586.6, 618.4, 611.6, 632.1, 652.4, 742.5, 552.1, 667.7, 597.0])
+    assert found["after_ms"] == pytest.approx(recorded, rel=0.05)
+    assert found["path_before_ms"]["I/O"] > 300 > 10 > found["path_after_ms"]["I/O"]
+
+
+def test_each_edit_and_all_together_are_told(shared_data):
+    found = predicted(shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0", "BW=2", "FW=2")
+    assert [row["set"] for row in found["whatif"]] == ["BW=2", "FW=2", "BW=2 FW=2"]
+    assert found["after_ms"] == found["whatif"][-1]["after_ms"] > found["before_ms"]
