@@ -85,17 +85,14 @@ drawers.timeline = (chart, place) => {
     const to = (state.width - view.x) / view.scale;
     const top = lane.top + row.index * rowHeight;
     let drawnTo = -1;
-    let drawnGroup = -1;
     context.font = `${Math.min(11, rowHeight - 2)}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     for (let at = firstEndingAfter(row, from); at < row.spans.length && row.spans[at].start <= to; at += 1) {
       const span = row.spans[at];
       const x = span.start * view.scale + view.x;
       const width = Math.max(span.duration * view.scale, 1);
-      const pixel = Math.floor(x + width);
-      if (pixel === drawnTo && span.group === drawnGroup && span !== chosen && !found) continue; // nothing new to see
-      drawnTo = pixel;
-      drawnGroup = span.group;
+      if (x + width < drawnTo + 1 && span !== chosen && !found?.has(span.index)) continue; // its pixel is taken
+      drawnTo = Math.floor(x + width);
       const faded = (found && !found.has(span.index)) || (pressed.size && !pressed.has(groups[span.group]));
       context.globalAlpha = faded ? 0.15 : 1;
       context.fillStyle = colourOf(groups[span.group]);
