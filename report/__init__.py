@@ -43,7 +43,12 @@ def show(result: Result, args: Namespace) -> None:
     for line in result.repairs:
         logging.warning("%s", _one_line(line))
     failed = _write_files(result, args)
-    _print(result, args)
+    try:
+        _print(result, args)
+    except BrokenPipeError:  # whoever read our output has enough: only that is no failure
+        if failed is None:
+            raise
+        _abandon(sys.stdout)
     if failed is not None:
         raise failed
 
@@ -56,7 +61,7 @@ def _write_files(result: Result, args: Namespace) -> AnalyzeError | None:
 
 def _write_file(result: Result, args: Namespace, flag: str, path: Path, module: str) -> AnalyzeError | None:
     try:
-        _refuse_inputs(path, args, flag)
+        _check_target(path, args, flag)
         _load(module).write(result, path)
     except AnalyzeError as error:
         return error
@@ -68,7 +73,7 @@ def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[str, Path, 
     """Yield (flag, path, module that writes it) for each file that was asked for."""
     for face, module in FILES.items():
         wanted = getattr(args, face, None)
-        if wanted:
+        if wanted is not None:
             default: Path = getattr(result, f"{face}_default") or Path(f"{result.option}.{face}")
             yield f"--{face}", default if wanted is True else Path(wanted), module
     if result.picture is not None:
@@ -96,7 +101,10 @@ def _abandon(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _refuse_inputs(path: Path, args: Namespace, flag: str) -> None:
+def _check_target(path: Path, args: Namespace, flag: str) -> None:
+    """Refuse what a file must not replace: a directory, or one of the inputs."""
+    if path.is_dir():
+        raise OutputError(f"{flag} {path}: is a directory")
     if path.exists() and any(given.is_file() and path.samefile(given) for given in args.path):
         raise UsageError(f"{flag} {path}: is one of the inputs")
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import REPO
 from hypothesis import given
 from hypothesis import strategies as st
 
 import report
 import report.csv
 import report.json
+from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
 from result import Bars, Column, Result, Table
 
@@ -142,6 +142,11 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is one of the inputs"):
         report.show(Result("o", "T", {}, (TABLE,)), arguments(html=str(trace), path=[trace]))
     assert trace.read_text() == "[]"
+
+
+def test_a_directory_is_no_file_to_write(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="--html .*: is a directory"):
+        report.show(Result("o", "T", {}, (TABLE,)), arguments(html=str(tmp_path)))
 
 
 @pytest.mark.parametrize(("suffix", "starts"), [(".png", b"\x89PNG"), (".html", b"<!doctype html>")])
