@@ -34,9 +34,10 @@ def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> lis
     """Return the links of each capture.
 
     A node is called after the file or directory of the capture in which it is the only one of its role
-    (``worker_0.pcap``), or as `known` says; the others by ps-lite's rank, or by id where files name some.
+    (``worker_0.pcap``), or as `known` says; the others by ps-lite's rank, or where files name some by the
+    number that is left, or by id.
     """
-    nodes = frozenset(node for traffic in traffics for node in traffic.nodes)
+    nodes = _known_nodes(traffics)
     ends = [[_end_keys(connection, nodes) for connection in traffic.connections] for traffic in traffics]
     names: dict[NodeKey, str] = {}
     sure: set[NodeKey] = set()
@@ -45,7 +46,7 @@ def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> lis
         by_file = _names_by_file(role, of_role, [traffic.capture.path for traffic in traffics], known)
         sure |= by_file.keys()
         others = sorted(set().union(*of_role) - by_file.keys(), key=str)
-        names |= by_file | {node: _own_name(node, bool(by_file)) for node in others}
+        names |= by_file | _other_names(role, by_file, others)
     return [
         [
             Link(names[worker], names[server], connection, traffic.capture.path, worker in sure)
@@ -61,8 +62,8 @@ def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[i
     `served` : partition keys by name. A log and a server belong together where each is the other's best
     and they share more than half of the keys they have together.
     """
-    nodes = frozenset(node for traffic in traffics for node in traffic.nodes)
-    n_servers = len({node.id for node in nodes if node.role == "server"})
+    nodes = _known_nodes(traffics)
+    n_servers = n_announced(traffics, "server")
     keys: dict[NodeKey, set[int]] = {}
     for traffic in traffics:
         transfers = traffic.transfers
@@ -82,6 +83,22 @@ def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[i
         for node, name in best.items()
         if shared[node, name] > 0.5 and node == max(keys, key=lambda n: shared[n, name])
     }
+
+
+def n_announced(traffics: Sequence[Traffic], role: str) -> int:
+    """Return how many nodes of a role the scheduler announced; 0 where that was not captured."""
+    return len({node.id for traffic in traffics for node in traffic.nodes if node.role == role})
+
+
+def _known_nodes(traffics: Sequence[Traffic]) -> set[Node]:
+    """Return the nodes that were announced, and those whose connections tell their ids."""
+    nodes = {node for traffic in traffics for node in traffic.nodes}
+    for c in (connection for traffic in traffics for connection in traffic.connections):
+        if c.worker_id is not None:
+            nodes.add(Node("worker", c.worker_id, c.worker_host, c.worker_port))
+        if c.server_id is not None:
+            nodes.add(Node("server", c.server_id, c.server_host, c.server_port))
+    return nodes
 
 
 def _end_keys(connection: Connection, nodes: Collection[Node]) -> tuple[NodeKey, NodeKey]:
@@ -113,6 +130,14 @@ def _names_by_file(
         if index is not None and len(nodes) == 1:
             names.setdefault(next(iter(nodes)), f"{role}_{index}")
     return names
+
+
+def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[NodeKey]) -> dict[NodeKey, str]:
+    """Name the nodes that no file names; a single one gets the only number that is left."""
+    left = {f"{role}_{i}" for i in range(len(by_file) + 1)} - set(by_file.values())
+    if by_file and len(others) == len(left) == 1:
+        return {others[0]: left.pop()}
+    return {node: _own_name(node, bool(by_file)) for node in others}
 
 
 def _own_name(node: NodeKey, some_named: bool) -> str:

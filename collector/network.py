@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import progress as bars
-from collector.ends import Link, index_in_path, match_servers, name_links, partition_keys
+from collector.ends import Link, index_in_path, match_servers, n_announced, name_links, partition_keys
 from collector.keys import PART_BITS, Keys, files_below, read_keys
 from collector.pcap import is_capture
 from collector.server import served_keys
@@ -240,7 +240,7 @@ def _merge(
     """Put the transfers of all captures together; a connection in two captures counts once."""
     nodes = sorted({name for group in links for link in group for name in (link.worker, link.server)})
     number = {name: i for i, name in enumerate(nodes)}
-    n_servers = len({node.id for traffic in traffics for node in traffic.nodes if node.role == "server"})
+    n_servers = n_announced(traffics, "server")
     pieces: list[dict[str, Any]] = []
     first_link = 0
     for traffic, group, dropped in zip(traffics, links, _doubles(traffics, links), strict=True):
@@ -298,10 +298,9 @@ def _doubles(traffics: Sequence[Traffic], links: Sequence[Sequence[Link]]) -> li
 
 def _n_workers(traffics: Sequence[Traffic], wire: Wire) -> int | None:
     """Return the number of workers of the job, or None where only one is to be seen."""
-    announced = {node.id for traffic in traffics for node in traffic.nodes if node.role == "worker"}
-    seen = len(np.unique(wire.worker))
+    announced, seen = n_announced(traffics, "worker"), len(np.unique(wire.worker))
     if announced:
-        return max(len(announced), seen)
+        return max(announced, seen)
     if any(index_in_path(traffic.capture.path, "server") is not None for traffic in traffics):
         return seen
     return seen if seen > 1 else None

@@ -419,3 +419,24 @@ def test_captures_of_the_second_server_alone(tmp_path: Path) -> None:
     (tmp_path / "x.pcap").write_bytes(b"".join(pcap(in_order([connection]))))
     found = collect_pcap(tmp_path)
     assert (found.nodes, [k.key for k in found.keys]) == (["server_1", "worker_0"], [65537])
+
+
+def test_a_worker_with_an_older_connection_is_one_node(tmp_path: Path) -> None:
+    """The connection to the first server was open before the capture began and tells no worker."""
+    first = Connection(("10.0.0.1", 40_000), ("10.0.0.7", 9000))
+    second = Connection(("10.0.0.1", 40_001), ("10.0.0.8", 9000))
+    for connection, server, base in ((first, 8, 0), (second, 10, SERVER_BASE)):
+        keys = [(base + 65536, 99)]
+        train(connection, NEW, server=server, worker=9, keys=keys, steps=2, start_ns=START_NS)
+    packets = in_order([second]) + [p for p in first.packets if p.ts_ns > START_NS + MS]
+    (tmp_path / "worker_4.pcap").write_bytes(b"".join(pcap(packets)))
+    assert collect_pcap(tmp_path).nodes == ["server_0", "server_1", "worker_4"]
+
+
+def test_servers_are_called_after_their_key_logs(recorded: dict[str, NetworkResult]) -> None:
+    """In both jobs server 0 has ps-lite's id 10 and rank 1, as the data's description says."""
+    for found in recorded.values():
+        assert {(link.server, link.connection.server_id) for link in found.links} == {
+            ("server_0", 10),
+            ("server_1", 8),
+        }
