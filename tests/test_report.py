@@ -145,7 +145,7 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_no_file_to_write(tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="--html .*: is a directory"):
+    with pytest.raises(OutputError, match=r"--html .*: is a directory"):
         report.show(Result("o", "T", {}, (TABLE,)), arguments(html=str(tmp_path)))
 
 

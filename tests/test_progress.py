@@ -1,0 +1,52 @@
+"""Progress bars: seen on a terminal, silent elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+import pytest
+
+import progress
+
+
+class Terminal(io.StringIO):
+    """A standard error that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(
+    monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO, enabled: bool | None, unit: str = "files"
+) -> str:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with progress.bar(4, unit, what="reading", enabled=enabled) as bar:
+        time.sleep(0.15)  # a bar is drawn at most ten times a second
+        bar.update(1)
+    return stderr.getvalue()
+
+
+def test_a_bar_shows_the_share_the_rate_and_the_time_that_remains(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = drawn(monkeypatch, Terminal(), None)
+    assert "reading:  25%" in text
+    assert "| 1/4 [" in text
+    assert "<" in text  # elapsed<remaining
+    assert "files/s" in text
+
+
+def test_bytes_are_shown_with_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "| 1.00/4.00 [" in drawn(monkeypatch, Terminal(), True, "B")
+
+
+def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn(monkeypatch, io.StringIO(), None) == ""
+
+
+def test_no_progress_is_silent_on_a_terminal_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert drawn(monkeypatch, Terminal(), False) == ""
+
+
+def test_progress_can_be_forced_into_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "reading" in drawn(monkeypatch, io.StringIO(), True)
