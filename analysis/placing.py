@@ -20,6 +20,7 @@ from formats.dialects import recognise
 from jobfiles import head_of
 
 Int64 = NDArray[np.int64]
+_FARTHEST_NS = 25 * 10**17  # the year 2049
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 
@@ -136,8 +137,10 @@ def _base_ns(dialect: str, source: Rewritten) -> int:
     """Return what makes the times of a source nanoseconds since the epoch."""
     if dialect == "kineto":
         base = source.header.get("baseTimeNanoseconds")
-        return int(base) if isinstance(base, (int, str)) and str(base).lstrip("-").isdigit() else 0
-    return source.start_ns or 0
+        base_ns = int(base) if isinstance(base, (int, str)) and str(base).lstrip("-").isdecimal() else 0
+    else:
+        base_ns = source.start_ns or 0
+    return base_ns if abs(base_ns) < _FARTHEST_NS else 0
 
 
 def _clocks(
@@ -158,6 +161,8 @@ def _clocks(
     if dialect == "kineto":
         anchors = _same_counts(anchors)
     found = align(anchors)
+    if any(abs(clock.offset_ns) >= _FARTHEST_NS for clock in found.clocks):
+        found = align([{} for _ in hosts])
     owners = [next(m.owner for m in members if m.host == host) for host in hosts]
     clocks = [found.clocks[hosts.index(member.host)] for member in members]
     tied = any(clock.is_tied for clock in found.clocks[1:])

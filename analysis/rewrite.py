@@ -35,6 +35,8 @@ _TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table s
 _FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
 _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 _ID_BITS = 40  # ids below 2^40 of the first 8,192 sources stay exact in JavaScript's numbers
+_FARTHEST_NS = 4 * 10**18  # the year 2096; beyond it sums of times would not fit into 64 bits
+_LONGEST_NS = 10**18
 _ID_LIMIT = 1 << _ID_BITS
 _EXACT_SOURCES = 1 << (53 - _ID_BITS)
 _OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
@@ -116,6 +118,10 @@ def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None =
         exact = False
         consumed = 0
         for events, piece in reader:
+            if not _is_text(piece):
+                work.n_mistaken += 1
+                piece = memoryview(str(piece, "utf-8", "replace").encode())
+                events = reader.decode_again(piece)
             try:
                 work.add(events, exact=exact)
             except InexactError:
@@ -142,6 +148,7 @@ class _Rewriter:
         self._untimed: list[bytes] = []
         self._n_events = 0
         self._dropped = 0
+        self.n_mistaken = 0  # pieces with bytes that are no UTF-8
         self._sync: dict[str, int] = {}
         self._start_ns: int | None = None
         self._front_tid: int | None = None
@@ -179,6 +186,8 @@ class _Rewriter:
 
     def finish(self, runs: RunWriter, reader: WholeReader) -> Rewritten:
         phrases = repairs([reader])
+        if self.n_mistaken:
+            phrases.append("characters that are no UTF-8 replaced")
         if self._dropped:
             phrases.append(f"{self._dropped:,} event(s) without a pid or tid left out")
         return Rewritten(
@@ -431,7 +440,17 @@ def _times(
         starts = to_ns(ts)
         durations = to_ns(dur if plain else [d if isinstance(d, (int, float)) else -1 for d in dur])
     is_slice = True if phases is None else np.array([phase == "X" for phase in phases], np.bool_)
-    return starts, np.where(is_slice & (durations != NO_TIME), durations, -1)
+    starts = np.where(np.abs(starts) < _FARTHEST_NS, starts, NO_TIME)
+    return starts, np.where(is_slice & (durations >= 0), np.minimum(durations, _LONGEST_NS), -1)
+
+
+def _is_text(piece: memoryview) -> bool:
+    """Whether `piece` is UTF-8 throughout: what is copied without a look may be anything."""
+    try:
+        str(piece, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _text(value: Any) -> Any:

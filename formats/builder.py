@@ -245,7 +245,7 @@ class Builder:
                 continue
             try:
                 decoded = self._arg_decoder.decode(text)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, UnicodeDecodeError):
                 for key, value in args_object(raw).items():
                     if key in self.wanted:
                         self._add_arg(key, row, value)

@@ -153,6 +153,6 @@ def args_object(raw: msgspec.Raw) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         value = tolerant(text)
     return value if isinstance(value, dict) else {}
