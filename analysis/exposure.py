@@ -29,6 +29,7 @@ Float = NDArray[np.float64]
 #: The layers, in the order in which they claim an instant. `IGNORED` spans claim nothing.
 COMPUTE, COMMUNICATION, HOST, FRAME, IGNORED = range(5)
 
+_FOREVER = (1 << 63) - 1
 _STEP_MARK = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
 _HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
 _IGNORED_CATS = frozenset({"gpu_user_annotation", "Trace"})
@@ -111,14 +112,14 @@ def _innermost(trace: Trace, rows: Int64) -> tuple[Int64, Int64, Int64]:
 
     for start, end, here, which in zip(starts, ends, tracks, slices, strict=True):
         if here != track:
-            close(1 << 62)
+            close(_FOREVER)
             track = here
         close(start)
         if open_ and start > cursor:
             pieces.append((open_[-1][1], cursor, start))
         cursor = start
         open_.append((end, which))
-    close(1 << 62)
+    close(_FOREVER)
     owner, left, right = np.array(pieces, np.int64).reshape(-1, 3).T
     return owner, left, right
 

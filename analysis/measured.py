@@ -281,11 +281,8 @@ def _places(rank: Rank) -> Float:
     trace, bounds = rank.trace, rank.bounds
     if not len(trace):
         return np.empty(0)
-    if bounds:
-        starts = np.array([step.start_ns for step in bounds], np.int64)
-        lengths = np.array([max(1, step.dur_ns) for step in bounds], np.int64)
-    else:
-        starts = np.array([trace.ts_ns.min()], np.int64)
-        lengths = np.array([max(1, int(trace.end_ns.max() - starts[0]))], np.int64)
+    spans = [(step.start_ns, step.end_ns) for step in bounds]
+    starts, ends = np.array(spans or [(trace.ts_ns.min(), trace.end_ns.max())], np.float64).T
     step = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
-    return np.clip((trace.ts_ns - starts[step]) / lengths[step], 0.0, 1.0)
+    share = (trace.ts_ns - starts[step]) / np.maximum(1.0, ends - starts)[step]
+    return np.asarray(np.clip(share, 0.0, 1.0), np.float64)

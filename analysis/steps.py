@@ -277,7 +277,7 @@ def _horovod(trace: Trace) -> Steps:
     kinds -= {kind for kind in kinds if "BROADCAST" in kind}
     begins = trace.ts_ns[_named(trace, {f"NEGOTIATE_{kind}" for kind in kinds})]
     tensors = _rounds(trace, kinds)
-    if not tensors:
+    if not tensors or not len(begins):
         return NO_STEPS
     complete = min(map(len, tensors))
     ends = np.array([max(int(tensor[i]) for tensor in tensors) for i in range(complete)], np.int64)
