@@ -1,0 +1,29 @@
+# `make check` is what CI runs; `make check PYTHON=python3.13` on another interpreter.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+.PHONY: check test lint types golden clean
+
+check: test lint types  ## all of it
+
+$(BIN)/pytest: requirements.txt requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -r requirements-dev.txt
+	touch $@
+
+test: $(BIN)/pytest  ## the test suite
+	$(BIN)/python -m pytest -q -n auto
+
+lint: $(BIN)/pytest  ## format and style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(BIN)/pytest  ## static types
+	$(BIN)/mypy
+
+golden: $(BIN)/pytest  ## rewrite the golden files; review the difference
+	$(BIN)/python -m pytest -q -n auto --update-golden
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
