@@ -241,9 +241,12 @@ def _cautions(args: Namespace, model: Model) -> list[str]:
     """Return what an edit takes for granted because the recording does not tell."""
     if not any(edit.startswith("bandwidth") for edit in args.set):
         return []
-    if any(one.n_bytes for one in model.recording.operations):
+    links = [one for one in model.recording.operations if one.device >= 0]
+    if not links or any(one.n_bytes for one in links):
         return []
-    return ["bandwidth: the sizes of transfers are not known; all of their time is taken to be their bytes'"]
+    return [
+        "bandwidth: no log tells the sizes of the transfers; they are taken from the copies to host memory"
+    ]
 
 
 def _edits(args: Namespace) -> list[tuple[str, Any]]:

@@ -96,11 +96,10 @@ def _grouped(model: Model, kind: str, name_of: Callable[[Operation], str]) -> li
         if name:
             first.setdefault(name, operation)
     table = np.array(names)
-    return [Group(kind, name, _cat(operation), table == name) for name, operation in first.items()]
-
-
-def _cat(operation: Operation) -> str:
-    return operation.phase or operation.cat
+    return [
+        Group(kind, name, "" if kind == "rank" else operation.phase or operation.cat, table == name)
+        for name, operation in first.items()
+    ]
 
 
 # ---- the simulations

@@ -16,6 +16,9 @@ from replay.recording import RecordedStep
 _PAUSE_NS = 50_000
 _BURST = 8
 
+#: Bytes that stand for a full partition where its size is not known.
+_UNIT = 1_000_000
+
 Float = NDArray[np.float64]
 
 
@@ -53,12 +56,13 @@ def _fastest(size: Int64, end_ns: Int64, service_ns: Int64) -> float:
 def at_bandwidth(model: Model, factor: float) -> Model:
     """Return `model` with links that carry `factor` times as many bytes in the same time.
 
-    Only the time of the bytes changes; latency and the computation of a transfer stay. Where the sizes
-    of partitions are not known, the whole service changes.
+    Only the time of the bytes changes; latency and the computation of a transfer stay. Where not even
+    relative sizes are known, the whole service changes.
     """
-    device, n_bytes = _columns(model)
-    if not (device != UNLIMITED).any():
+    if not any(operation.device != UNLIMITED for operation in model.recording.operations):
         return _collectives_at(model, factor)
+    model = with_sizes(model)
+    device, n_bytes = _columns(model)
     rate = link_rate(model)
     steps = []
     for step, recorded in zip(model.steps, model.recording.steps, strict=True):
@@ -72,6 +76,52 @@ def at_bandwidth(model: Model, factor: float) -> Model:
             service = _with_wire(step, where, on_wire * (1 / factor - 1))
         steps.append(replace(step, service_ns=np.rint(service).astype(np.int64)))
     return replace(model, steps=steps)
+
+
+def with_sizes(model: Model) -> Model:
+    """Return `model` with the sizes of partitions, relative ones where no log told them.
+
+    The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
+    copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
+    """
+    operations = model.recording.operations
+    if any(operation.n_bytes for operation in operations):
+        return model
+    copies = _copy_ns(model)
+    full = [copies[owner, key] for owner, key in _inner_partitions(model) if (owner, key) in copies]
+    if not copies:
+        return model
+    none, one = min(copies.values()), float(np.median(full)) if full else max(copies.values())
+    if one <= none:
+        return model
+    sized = [
+        replace(
+            operation,
+            n_bytes=round(_UNIT * min((copies[operation.owner, operation.key] - none) / (one - none), 1.0)),
+        )
+        if operation.key is not None and (operation.owner, operation.key) in copies
+        else operation
+        for operation in operations
+    ]
+    return replace(model, recording=replace(model.recording, operations=sized))
+
+
+def _copy_ns(model: Model) -> dict[tuple[int, int], float]:
+    """Return the shortest copy to host memory of each partition, by (owner, key)."""
+    found: dict[tuple[int, int], float] = {}
+    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+        for number, service in zip(recorded.operation.tolist(), step.service_ns.tolist(), strict=True):
+            one = model.recording.operations[number]
+            if one.key is not None and one.stage == "COPYD2H":
+                known = found.get((one.owner, one.key), service)
+                found[one.owner, one.key] = min(known, service)
+    return found
+
+
+def _inner_partitions(model: Model) -> set[tuple[int, int]]:
+    """Return (owner, key) of the partitions that are not the last of their tensor: those are all full."""
+    pushed = {(one.owner, one.key) for one in model.recording.operations if one.key is not None}
+    return {(owner, key) for owner, key in pushed if (owner, key + 1) in pushed}
 
 
 def _with_wire(step: StepModel, device: Int64, extra_ns: Float) -> Float:
