@@ -101,7 +101,7 @@ def text_files(root: Path) -> Iterator[Path]:
 def natural(path: Path) -> list[tuple[int, int | str]]:
     """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
     parts = re.split(r"(\d+)", str(path))
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in parts if part]
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
 
 
 def _files(directory: Path, depth: int) -> Iterator[Path]:
@@ -156,7 +156,7 @@ def _read_key_dict(lines: Iterable[str], keys: Keys) -> None:
     """Read dPRO's ``name: key [key…]``; parts of a tensor may have lines of their own (``name~PARTi``)."""
     for line in lines:
         name, colon, numbers = line.rpartition(":")
-        values = [int(number) for number in numbers.split() if number.isdigit()]
+        values = [int(number) for number in numbers.split() if number.isdecimal()]
         if colon and values:
             tensor = keys.declare(values[0] >> PART_BITS, name.strip().partition("~PART")[0])
             if tensor.n_parts is None and len(values) > 1:
@@ -175,7 +175,7 @@ def _add_comm(trace: Trace, keys: Keys) -> None:
 def partition_key(tid: Id) -> int | None:
     """Return the partition key that the `tid` of a BytePS event is; None for ``total``."""
     text = str(tid)
-    return int(text) & 0xFFFFFFFF if text.removeprefix("-").isdigit() else None  # 32 bits, signed
+    return int(text) & 0xFFFFFFFF if text.removeprefix("-").isdecimal() else None  # 32 bits, signed
 
 
 def _text(raw: bytes) -> str:

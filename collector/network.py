@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields, replace
@@ -188,6 +189,11 @@ def _read_all(
         for line in [item] if isinstance(item, str) else _lines(item):
             repairs.lines.append(line)
     return [item for item in found if not isinstance(item, str)]
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic | str:

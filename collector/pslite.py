@@ -131,7 +131,7 @@ def _protobuf_meta(body: bytes) -> Meta | None:
     if fields is None or not fields.keys() & {3, 8}:
         return None
     control = fields.get(3)
-    numbers = {number: value for number, value in fields.items() if isinstance(value, int)}
+    numbers = {number: value & 0xFFFFFFFF for number, value in fields.items() if isinstance(value, int)}
     if control is None and not {4, 5, 8} <= numbers.keys():
         return None
     command, nodes = _control(control) if isinstance(control, bytes) else (None, ())

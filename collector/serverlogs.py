@@ -15,18 +15,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 _KEY_LOG = re.compile(
-    rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: (push|pull) key=(\d+)\s+sender=(\d+)(?:\s+size=(\d+))?"
+    rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: "
+    rb"(push|pull) key=(\d{1,18})\s+sender=(\d{1,9})(?:\s+size=(\d{1,15}))?"
 )
 _VERBOSE = re.compile(
-    rb"\[(\d\d):(\d\d):(\d\d)\] \S*van\.cc:\d+: \w+ (\d+)\s+(sent|received): (\?|\d+) => (\d+)\. "
+    rb"\[(\d\d):(\d\d):(\d\d)\] \S*van\.cc:\d+: \w+ (\d{1,9})\s+(sent|received): (\?|\d{1,9}) => (\d{1,9})\. "
     rb"Meta: request=([01]), timestamp=(\d+), (?!control).*?push=([01])"
 )
-_SIZES = re.compile(rb"data_size=\[\d+,(\d+)")
-_PROFILE = re.compile(rb"\s*(-?\d+)\s+((?:worker|server)_(?:van|kvapp|send|process)\w*)\s+(\d+)\s*")
-_SERVER = re.compile(rb"\s*(\d+)\s*:\s*(start|stop)\s*,\s*(\d+)\s*,\s*(\w+)\s*(?:,\s*(-?\d+)\s*)?")
+_SIZES = re.compile(rb"data_size=\[\d+,(\d{1,15})")
+_PROFILE = re.compile(rb"\s*(-?\d{1,18})\s+((?:worker|server)_(?:van|kvapp|send|process)\w*)\s+(\d{1,16})\s*")
+_SERVER = re.compile(
+    rb"\s*(\d{1,16})\s*:\s*(start|stop)\s*,\s*(\d{1,18})\s*,\s*(\w+)\s*(?:,\s*(-?\d{1,9})\s*)?"
+)
 _BOOL = rb"([Tt]rue|[Ff]alse|[01])"
-_VAN = re.compile(rb"\s*(\d+)\s+" + rb"\s+".join([_BOOL] * 3) + rb"\s+(\d+)\s+(\d+)\s+(\d+)\s*")
-_HEADER = re.compile(rb"\s*role\s*=\s*(\w+)\s*,.*?\bid\s*=\s*(\d+)")
+_VAN = re.compile(
+    rb"\s*(\d{1,16})\s+" + rb"\s+".join([_BOOL] * 3) + rb"\s+(\d{1,18})" + rb"\s+(\d{1,9})" * 2 + rb"\s*"
+)
+_HEADER = re.compile(rb"\s*role\s*=\s*(\w+)\s*,.*?\bid\s*=\s*(\d{1,9})")
+
+_LATEST_US = 1 << 52  # a later time is no time
 
 KINDS = ("key log", "van verbose log", "ps-lite profile", "server log", "van log")
 
@@ -162,7 +169,7 @@ class _Reader:
 
     def _profile(self, line: bytes) -> bool:
         match = _PROFILE.fullmatch(line)
-        if match is None:
+        if match is None or int(match[3]) > _LATEST_US:
             return False
         key, event, at_ns = int(match[1]), match[2].decode(), int(match[3]) * 1000
         if event == "server_process_pull":
@@ -178,7 +185,7 @@ class _Reader:
 
     def _server(self, line: bytes) -> bool:
         match = _SERVER.fullmatch(line)
-        if match is None:
+        if match is None or int(match[1]) > _LATEST_US:
             return False
         at_ns, key, operation = int(match[1]) * 1000, int(match[3]), match[4].decode().upper()
         if operation == "INIT":
@@ -197,7 +204,7 @@ class _Reader:
             self._log.ids[int(header[2])] = header[1].decode()
             return True
         match = _VAN.fullmatch(line)
-        if match is None:
+        if match is None or int(match[1]) > _LATEST_US:
             return False
         start, push, request = (value in (b"1", b"true", b"True") for value in match.group(2, 3, 4))
         at_ns, key, ends = int(match[1]) * 1000, int(match[5]), (int(match[6]), int(match[7]))

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
 
+from collector import network
 from collector.ends import index_in_path
 from collector.network import NetworkResult, collect_pcap
 from collector.shares import UNKNOWN, initial_pushes, waiting
@@ -269,6 +270,15 @@ def test_events_whose_transfers_went_another_way(tmp_path: Path) -> None:
         f"{path}: 3 of 6 PUSH and PULL events are in no capture; what went over RDMA or shared memory cannot "
         "be seen in one"
     ]
+
+
+def test_captures_read_in_processes_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job(tmp_path)
+    (tmp_path / "text.pcap").write_bytes(b"no capture")
+    one = collect_pcap(tmp_path, jobs=1)
+    monkeypatch.setattr(network, "_PARALLEL_FROM", 0)
+    several = collect_pcap(tmp_path, jobs=2)
+    assert (several.keys, several.captures, several.repairs) == (one.keys, one.captures, one.repairs)
 
 
 # ---- bad input: a line a file, the rest is collected

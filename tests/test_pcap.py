@@ -212,3 +212,38 @@ def test_a_recorded_capture_as_scapy_reads_it(shared_data: Path) -> None:
             size = p[IP].len - 4 * p[IP].ihl - 4 * t.dataofs
             raw = bytes(t.payload)[:size]
             assert mine == (int(p.time * 1_000_000), t.sport, t.dport, t.seq, int(t.flags), raw, size)
+
+
+@pytest.mark.parametrize("form", ["pcapng", "gz", "nanoseconds", "cooked"])
+def test_a_recorded_capture_as_scapy_writes_it(shared_data: Path, tmp_path: Path, form: str) -> None:
+    from scapy.layers.l2 import CookedLinux, Ether
+    from scapy.utils import PcapNgWriter, PcapReader, PcapWriter
+
+    path = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0.pcap"
+    with PcapReader(str(path)) as packets:
+        some = packets.read_all(200)
+    target = tmp_path / "again.pcap"
+    writers = {
+        "pcapng": lambda: PcapNgWriter(str(target)),
+        "gz": lambda: PcapWriter(str(target), gz=True, linktype=1),
+        "nanoseconds": lambda: PcapWriter(str(target), nano=True, linktype=1),
+        "cooked": lambda: PcapWriter(str(target), linktype=113),
+    }
+    with writers[form]() as out:
+        for p in some:
+            written = CookedLinux(proto=0x0800) / p[Ether].payload if form == "cooked" else p
+            written.time = p.time
+            out.write(written)  # type: ignore[no-untyped-call]
+    before = [(s.ts_ns, s.ends, s.seq, payload(s)) for s in read_segments(Capture(path))][:200]
+    after = [(s.ts_ns, s.ends, s.seq, payload(s)) for s in read_segments(Capture(target))]
+    assert after == before
+
+
+def test_a_time_beyond_all_measure_is_damage(tmp_path: Path) -> None:
+    section, interface, record = pcapng([packet()])
+    coarse = interface.replace(
+        struct.pack("<HH", 9, 1) + b"\x09", struct.pack("<HH", 9, 1) + b"\x00"
+    )  # seconds
+    segments, capture = read(tmp_path, [section, coarse, record])
+    assert segments == []
+    assert "damaged" in capture.damage

@@ -143,6 +143,21 @@ def test_other_lines_are_counted() -> None:
     assert (dict(log.kinds), log.n_other) == ({}, 2)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{'9' * 30}: start, 1, SUM",
+        f"5: start, {'9' * 30}, SUM",
+        f"1\tserver_process_push\t{'9' * 16}",
+        f"{'9' * 30}\tserver_process_push\t5",
+        f"{'9' * 16} 1 1 1 5 9 8",
+        f"[00:00:00] server.cc:1: push key={'9' * 30}\t sender=9",
+    ],
+)
+def test_numbers_beyond_all_measure_are_other_lines(line: str) -> None:
+    assert dict(read_log([line.encode()]).kinds) == {}
+
+
 @given(st.lists(st.binary(max_size=120), max_size=20))
 @settings(max_examples=100)
 def test_any_lines_do_no_harm(data: list[bytes]) -> None:
