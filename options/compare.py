@@ -49,7 +49,7 @@ def run(args: Namespace) -> Result:
     TraceError
         A path holds no trace, or two runs have no operation in common.
     """
-    check_paths(args.path)
+    check_words(args)
     from analysis.compare import compare
     from analysis.measured import labels, load_run
 
@@ -92,10 +92,13 @@ def _percent(text: str) -> float:
     return value
 
 
-def check_paths(paths: Sequence[Path], option: str = "compare") -> None:
-    """Refuse a single path, and files among directories."""
+def check_words(args: Namespace) -> None:
+    """Refuse a single path, files among directories, and a variant; for every option that compares."""
+    paths: list[Path] = args.path
+    if args.sub_option is not None:
+        raise UsageError(f"--sub_option {args.sub_option}: {args.option} has no variants")
     if len(paths) < 2:
-        raise UsageError(f"{option} needs two paths or more: --path BASE NEW")
+        raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
     files = [path for path in paths if path.is_file()]
     folders = [path for path in paths if path.is_dir()]
     if files and folders:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options.compare import check_paths
+from options.compare import check_words
 from result import Bars, Bars3D, Cell, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(args: Namespace) -> Result:
     TraceError
         A path holds no trace, or no operation occurs in more than one run.
     """
-    check_paths(args.path, "3dcompare")
+    check_words(args)
     output = args.output or Path("3dcompare.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
@@ -62,7 +62,8 @@ def run(args: Namespace) -> Result:
         f"Average times of {', '.join(names)}",
         {
             "option": "3dcompare",
-            "runs": [str(path) for path in args.path],
+            "runs": names,
+            "paths": [str(path) for path in args.path],
             "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in found.categories],
             "operations": [{"name": row.name, "cat": row.cat, "avg_ms": _ms(row)} for row in rows],
             "output": str(output),

@@ -80,6 +80,13 @@ def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
     assert (found["only_in"], found["verdict"][:24]) == ([[], []], "iteration time unchanged")
 
 
+def test_runs_of_one_setup_are_not_called_different(tmp_path: Path) -> None:
+    runs = [job(tmp_path / f"{seed}.json", seed) for seed in range(12)]
+    found = [compared(a, b) for a, b in zip(runs[::2], runs[1::2], strict=True)]
+    calls = [op["significant"] for document in found for op in document["operations"]]
+    assert sum(calls) <= 0.05 * len(calls)
+
+
 def test_swapping_the_runs_changes_the_signs(tmp_path: Path) -> None:
     a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
     there, back = compared(a, b), compared(b, a)
@@ -203,6 +210,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert (code, "nowhere.json" in err) == (1, True)
 
 
+def test_there_are_no_variants(tmp_path: Path) -> None:
+    path = job(tmp_path / "a.json", 1)
+    code, err = refused(path, path, "--sub_option", "breakdown")
+    assert (code, "no variants" in err) == (2, True)
+
+
 def test_fail_above_takes_a_percentage(tmp_path: Path) -> None:
     path = job(tmp_path / "a.json", 1)
     for wrong in ("much", "-1", "nan"):
@@ -233,6 +246,13 @@ def test_the_rank_that_sleeps_is_the_straggler_not_the_one_that_waits(
 def test_a_late_rank_is_told_by_horovods_ticks(shared_data: Path) -> None:
     paths = (shared_data / f"horovod/2ranks-{each}/trace" for each in ("base", "slow-rank1"))
     assert "rank1 is the straggler" in compared(*paths)["verdict"]
+
+
+def test_a_slow_loader_shows_where_composer_waits_for_it(shared_data: Path) -> None:
+    found = compared(*(shared_data / f"composer/{each}/trace" for each in ("ws2", "ws2-slow-rank1")))
+    parts = {part["cat"] for part in found["categories"] if part["explains"]}
+    assert parts == {"event/forward", "event/backward"}
+    assert found["iteration"]["significant"]
 
 
 def test_more_loading_processes_make_loading_shorter(shared_data: Path) -> None:

@@ -44,10 +44,9 @@ def test_what_a_run_lacks_is_a_gap(tmp_path: Path) -> None:
 
 def test_runs_come_as_given_and_are_labelled_by_their_directories(tmp_path: Path) -> None:
     paths = [run(tmp_path / name, 20) for name in ("bs64", "bs16")]
-    assert document(tmp_path, *paths)["runs"] == [str(path) for path in paths]
     files = [path / "bps_trace_final.json" for path in paths]
-    _, out, _ = run_cli("--option", "3dcompare", "--output", tmp_path / "s.svg", "--path", *files)
-    assert "Average times of bs64, bs16" in out
+    for given in (paths, files):
+        assert document(tmp_path, *given)["runs"] == ["bs64", "bs16"]
 
 
 def test_operations_are_grouped_by_category(tmp_path: Path) -> None:
