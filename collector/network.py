@@ -176,7 +176,7 @@ def _read_all(
             found = [_read(path, bar.update) for path in paths]
         else:
             with ProcessPoolExecutor(
-                min(jobs or len(paths), len(paths)),
+                min(jobs or _cores(), len(paths)),
                 get_context("fork" if "fork" in get_all_start_methods() else None),
             ) as pool:
                 futures: dict[Future[Traffic | str], int] = {

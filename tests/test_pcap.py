@@ -229,11 +229,11 @@ def test_a_recorded_capture_as_scapy_writes_it(shared_data: Path, tmp_path: Path
         "nanoseconds": lambda: PcapWriter(str(target), nano=True, linktype=1),
         "cooked": lambda: PcapWriter(str(target), linktype=113),
     }
-    with writers[form]() as out:
+    with writers[form]() as out:  # type: ignore[no-untyped-call]
         for p in some:
             written = CookedLinux(proto=0x0800) / p[Ether].payload if form == "cooked" else p
             written.time = p.time
-            out.write(written)  # type: ignore[no-untyped-call]
+            out.write(written)
     before = [(s.ts_ns, s.ends, s.seq, payload(s)) for s in read_segments(Capture(path))][:200]
     after = [(s.ts_ns, s.ends, s.seq, payload(s)) for s in read_segments(Capture(target))]
     assert after == before
