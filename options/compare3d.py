@@ -20,6 +20,8 @@ EXAMPLE = "analyze.py --option 3dcompare --path examples/lenet examples/lenet-10
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
 _MOST_ROWS = 80  # operations that a 3-D chart can still show
 
+_WHOLE_STEPS = ("ProfilerStep*", "event/batch")  # would dwarf what they are made of
+
 
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare nothing: all flags of this option are shared with others."""
@@ -94,7 +96,8 @@ def _longest(row: SweepRow) -> float:
 def _charts(found: Sweep, rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
     """Return the 3-D chart, of the longest operations where there are too many, and the categories."""
     order = {row.cat: at for at, row in enumerate(found.categories)}
-    shown = sorted(sorted(rows, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
+    parts = [row for row in rows if row.name not in _WHOLE_STEPS] or rows
+    shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
     return [
         Bars3D(
             "Average time per operation and run",
