@@ -16,6 +16,7 @@ _KEPT = 1 << 10  # bytes of a frame body that are kept whatever the frame
 _KEPT_FIRST = 1 << 20  # bytes that are kept of the first two frames
 _LARGEST_FRAME = 1 << 31
 _MOST_FRAMES = 16
+_MOST_UNKNOWN = 64  # messages of a connection that make no sense before it counts as another protocol
 _TAIL = 1 << 10  # bytes a search looks back over the end of what came before
 
 
@@ -69,6 +70,7 @@ class Reader:
         self._on_identity = on_identity
         self._locate = locate
         self._from_start = False
+        self._n_unknown = 0
         self._trailer = trailer
         self._state = _State.GREETING
         self._held = bytearray()  # what is not decoded yet
@@ -211,10 +213,12 @@ class Reader:
             return True
         message = Message(self._frames, self._sizes, self._start_ns, now_ns, self._wire, self._missing)
         self._reset()
-        if not self._on_message(message):
-            return False
-        self.n_messages += 1
-        return True
+        if self._on_message(message):
+            self.n_messages += 1
+            return True
+        self._n_unknown += 1
+        certain = self._from_start and not self.n_searches  # the framing was never lost
+        return certain and (self.n_messages > 0 or self._n_unknown < _MOST_UNKNOWN)
 
     def _command(self, body: bytes) -> None:
         """Read the Identity out of READY: properties of (name length, name, 4-byte length, value)."""

@@ -113,8 +113,14 @@ def test_a_foreign_protocol_is_left_alone() -> None:
 def test_zmtp_that_is_not_ps_lite_is_left_alone() -> None:
     sink = Sink(lambda m: False)
     reader = sink.reader()
-    feed(reader, HELLO + message(b"hello"))
+    feed(reader, HELLO + message(b"hello") * 100)
     assert not reader.wanted
+
+
+def test_an_unknown_message_between_known_ones_costs_only_itself() -> None:
+    sink = Sink(lambda m: m.frames != [b"?"])
+    feed(sink.reader(), HELLO + message(b"?") + message(b"a") + message(b"?") + message(b"b"))
+    assert [m.frames for m in sink.messages] == [[b"a"], [b"b"]]
 
 
 def test_a_frame_of_impossible_length_loses_the_framing() -> None:
