@@ -57,7 +57,7 @@ class Drawn:
 
 def draw(dag: Dag, path: CriticalPath, *, most: int = MOST_NODES) -> Drawn:
     """Return where everything goes; a graph of more than `most` nodes is condensed by its names."""
-    group = np.arange(len(dag)) if len(dag) <= most else _groups(dag)
+    group = np.arange(len(dag)) if len(dag) <= most else _groups(dag, min(_CONDENSED, most // 10))
     labels = list(dag.names) if len(dag) <= most else _group_labels(dag, group)
     n = len(labels)
     note = "" if n == len(dag) else (
@@ -168,12 +168,21 @@ def _band_width(heights: Sequence[int]) -> int:
     """Return how many layers a band holds so that the page comes nearest to the wanted aspect."""
     n = len(heights)
     best, best_off = max(n, 1), math.inf
-    for width in range(min(n, 4), n + 1):
+    for width in _widths(n):
         total = sum(max(heights[i : i + width]) + 1 for i in range(0, n, width))
         off = abs(math.log(width * _PLACE[0] / (total * _PLACE[1]) / _ASPECT))
         if off < best_off:
             best, best_off = width, off
     return best
+
+
+def _widths(n: int) -> list[int]:
+    """Return widths to try, from 4 layers (or fewer) to all, each a twentieth more than the last."""
+    widths, width = [], min(n, 4)
+    while 0 < width < n:
+        widths.append(width)
+        width += max(1, width // 20)
+    return [*widths, n] if n else []
 
 
 def _band_tops(heights: Sequence[int], width: int) -> list[int]:
@@ -184,7 +193,7 @@ def _band_tops(heights: Sequence[int], width: int) -> list[int]:
     return tops
 
 
-def _groups(dag: Dag) -> Int64:
+def _groups(dag: Dag, limit: int) -> Int64:
     """Return the group (0, 1, …) of each node: as many parts of the name as keep the groups few."""
     parts = [[part for part in _PART.split(name) if part] for name in dag.names]
     most = max(map(len, parts), default=1)
@@ -193,7 +202,7 @@ def _groups(dag: Dag) -> Int64:
         index: dict[tuple[str, ...], int] = {}
         keys = [(cat, *words[:length]) for cat, words in zip(dag.cats, parts, strict=True)]
         ids = [index.setdefault(key, len(index)) for key in keys]
-        if len(index) > _CONDENSED and length > 1:
+        if len(index) > limit and length > 1:
             break
         group = np.array(ids, np.int64)
     return group

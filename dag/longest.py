@@ -64,7 +64,7 @@ def critical_path(dag: Dag) -> CriticalPath:
                 latest[node] = limit
     finish_ns = np.array(finish, np.int64)
     slack_ns = np.array(latest, np.int64) - finish_ns
-    nodes, kinds = _walk_back(dag, order, finish, best)
+    nodes, kinds = _walk_back(dag, finish, best)
     parts = [finish[b] - finish[a] for a, b in itertools.pairwise(nodes)]
     parts = ([finish[nodes[0]]] if nodes else []) + parts
     return CriticalPath(nodes, parts, kinds, length, finish_ns, slack_ns)
@@ -83,11 +83,14 @@ def _edge_lists(
     return into, out
 
 
-def _walk_back(dag: Dag, order: list[int], finish: list[int], best: list[int]) -> tuple[list[int], list[int]]:
-    """Return the path and the kinds of its edges; of several ends, the last in topological order."""
-    if not order:
+def _walk_back(dag: Dag, finish: list[int], best: list[int]) -> tuple[list[int], list[int]]:
+    """Return the path and the kinds of its edges; of several ends, that with the smallest number."""
+    length = max(finish, default=0)
+    ends = {node for node, end in enumerate(finish) if end == length}
+    followed = {a for a, b in zip(dag.src.tolist(), dag.dst.tolist(), strict=True) if a in ends and b in ends}
+    if not ends:
         return [], []
-    node = max(reversed(order), key=finish.__getitem__)
+    node = min(ends - followed)
     nodes, kinds = [node], []
     while (edge := best[node]) >= 0:
         node = int(dag.src[edge])

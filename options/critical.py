@@ -105,13 +105,12 @@ def run(args: Namespace) -> Result:
 def _check(args: Namespace, dags: Dags) -> None:
     """Refuse a graph of which no duration is known: its longest chain says nothing."""
     dag = dags.whole
-    if len(dag) and not dag.dur_ns.any():
-        if not dag.step_dur_ns.size:
-            raise DagError(
-                f"{args.path[0]}: a graph without durations; give the GPU's directory with its trace"
-            )
-        if len(dag.unrecorded) == sum(cat != "meeting" for cat in dag.cats):
-            raise DagError(f"{args.path[0]}: the graph and its trace have no operation in common")
+    if not len(dag) or dag.dur_ns.any():
+        return
+    if dag.ungraphed:
+        raise DagError(f"{args.path[0]}: the graph and its trace have no operation in common")
+    if not dag.step_dur_ns.size:
+        raise DagError(f"{args.path[0]}: a graph without durations; give the GPU's directory with its trace")
 
 
 def _beside(path: Path, name: str) -> Path:

@@ -1,0 +1,230 @@
+"""GML: our reader and writer against networkx, which defines the dialect."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dag import gml as gml_module
+from dag_utils import (
+    Gml,
+    dag_from_gml,
+    dag_to_gml,
+    format_gml,
+    new_dag,
+    parse_gml,
+    read_dag,
+    read_gml,
+    write_dag,
+)
+from errors import DagError
+
+TINY = (
+    'graph [\n  directed 1\n  node [\n    id 0\n    label "a"\n  ]\n  node [\n    id 1\n    label "b"\n  ]\n'
+)
+EDGE = "  edge [\n    source 0\n    target 1\n  ]\n]\n"
+
+
+def _content(graph: nx.Graph[Any]) -> tuple[Any, ...]:
+    return (
+        graph.is_directed(),
+        dict(graph.graph),
+        list(graph.nodes(data=True)),
+        sorted(((a, b, attrs) for a, b, attrs in graph.edges(data=True)), key=lambda edge: str(edge[:2])),
+    )
+
+
+def _networkx_text(graph: nx.Graph[Any]) -> str:
+    return "".join(line + "\n" for line in nx.generate_gml(graph))
+
+
+labels = st.text(st.characters(codec="utf-8"), max_size=8)
+# a line break or a quote at the edge of a value is where networkx's own reader differs from its writer
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+scalars = st.one_of(
+    texts, st.integers(-(2**40), 2**40), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)
+)
+keys = st.from_regex(r"[A-Za-z][0-9A-Za-z_]{0,5}", fullmatch=True).filter(
+    lambda key: (
+        key not in {"id", "label", "source", "target", "node", "edge", "directed", "multigraph", "key"}
+    )
+)
+values = st.dictionaries(keys, st.one_of(scalars, st.lists(scalars, max_size=3)), max_size=3)
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> nx.DiGraph[str]:
+    names = draw(st.lists(labels, unique=True, max_size=6))
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.graph.update(draw(values))
+    for name in names:
+        graph.add_node(name, **draw(values))
+    if names:
+        for a, b in draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(names)), max_size=8)):
+            graph.add_edge(a, b, **draw(values))
+    return graph
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs())
+def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
+    text = _networkx_text(graph)
+    assert _content(parse_gml(text).to_networkx()) == _content(nx.parse_gml(text.split("\n")))
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs())
+def test_we_write_what_networkx_writes(graph: nx.DiGraph[str]) -> None:
+    assert format_gml(gml_module.from_networkx(graph)) == _networkx_text(graph)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text('graph[]node edge id label source target "a& 0123.-+#\n', max_size=80))
+def test_any_text_is_read_as_networkx_reads_it_or_refused(text: str) -> None:
+    try:
+        expected = _content(nx.parse_gml(text.split("\n")))
+    except Exception:  # networkx lets several kinds through
+        with pytest.raises(DagError):
+            parse_gml(text)
+    else:
+        assert _content(parse_gml(text).to_networkx()) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'graph [ directed 1 node [ id 0 label "a" ] node [ id 1 label "b" ] edge [ source 1 target 0 ] ]',
+        "# a comment\n" + TINY + EDGE,
+        'Creator "x"\nVersion 1\n' + TINY + EDGE,
+        TINY.replace('"a"', '"&lt;&#955;&#x3bb;&nosuch;&"') + EDGE,
+        TINY.replace("id 0\n", "id 0\n graphics [ x 1.5 y -2 ]\n") + EDGE,
+        TINY.replace("id 1", "id 7") + EDGE.replace("target 1", "target 7"),
+        TINY.replace('label "a"', 'label "a" avg NAN') + EDGE,
+        TINY.replace('label "a"', 'label "a" avg +INF low -INF') + EDGE,
+        TINY.replace('label "a"', 'label "a" l 1 l 2 m "_networkx_list_start" m 3 n "[]" o "()"') + EDGE,
+        TINY.replace("directed 1", "directed 0") + EDGE,
+        TINY.replace("directed 1", "directed 1 multigraph 1") + EDGE[:-2] + EDGE,
+        TINY.replace('label "a"', "label 5") + EDGE,
+        TINY.replace("id 0\n    label", 'label "z" old').replace('old "a"', "id 0") + EDGE,
+        "graph [\r\n directed 1\r\n node [ id 0 label \"a\" ]\r\n]\r\n",
+        "graph [ directed 1 ]",
+        TINY.replace("  directed 1", '  directed 1\n  name "x"') + EDGE,
+    ],
+)  # fmt: skip
+def test_layouts_that_other_programs_write(text: str) -> None:
+    ours, theirs = parse_gml(text).to_networkx(), nx.parse_gml(text.split("\n"))
+    assert repr(_content(ours)) == repr(_content(theirs))  # by repr: NaN is no NaN's equal
+    assert type(ours) is type(theirs)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "input contains no graph"),
+        (TINY, "expected"),  # not closed
+        (TINY + EDGE.replace("target 1", "target 9"), "undefined target 9"),
+        (TINY.replace("id 1", "id 0") + EDGE, "node id 0 is duplicated"),
+        (TINY.replace('"b"', '"a"') + EDGE, "node label 'a' is duplicated"),
+        (TINY + EDGE[:-2] + EDGE, "is duplicated"),
+        ("graph [ node [ id 0 ] ]", "has no 'label'"),
+        ("graph " + "[ a " * 5000, "nested too deeply"),
+        ('{"traceEvents": []}', "cannot tokenize"),
+    ],
+)
+def test_broken_gml_is_one_line(text: str, what: str) -> None:
+    with pytest.raises(DagError, match=what) as caught:
+        parse_gml(text, "dag.gml")
+    assert str(caught.value).startswith("dag.gml: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_usual_layout_is_read_by_the_fast_reader() -> None:
+    assert gml_module._parse_blocks(TINY + EDGE) is not None
+
+
+def test_bytes_that_are_not_ascii_are_refused_with_their_line(tmp_path: Path) -> None:
+    path = tmp_path / "dag.gml"
+    path.write_bytes((TINY.replace('"b"', '"é"') + EDGE).encode())
+    with pytest.raises(DagError, match=r"dag.gml: line 9: not ASCII"):
+        read_gml(path)
+
+
+def test_a_gzipped_file_is_read(tmp_path: Path) -> None:
+    import gzip
+
+    path = tmp_path / "dag.gml.gz"
+    path.write_bytes(gzip.compress((TINY + EDGE).encode()))
+    assert list(read_gml(path).labels) == ["a", "b"]
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DagError, match=r"dag.gml: cannot be read: no such file"):
+        read_gml(tmp_path / "dag.gml")
+
+
+@pytest.mark.parametrize("value", [None, object(), {"no key!": 1}])
+def test_a_value_that_gml_cannot_hold_is_refused(value: object) -> None:
+    gml = parse_gml(TINY + EDGE)
+    with pytest.raises(DagError, match="cannot be written as GML"):
+        format_gml(Gml(gml.labels, gml.source, gml.target, [{"x": value}, {}], gml.edge_attrs))
+
+
+def test_an_undirected_graph_says_nothing_about_who_waits() -> None:
+    with pytest.raises(DagError, match=r"dag\.gml: the graph is undirected"):
+        dag_from_gml(parse_gml(TINY.replace("  directed 1\n", "") + EDGE), "dag.gml")
+
+
+def test_avg_is_the_duration_in_milliseconds() -> None:
+    dag = dag_from_gml(parse_gml(TINY.replace('label "a"', 'label "a"\n    avg 1.5') + EDGE))
+    assert dag.dur_ns.tolist() == [1_500_000, 0]
+
+
+@pytest.mark.parametrize("avg", ['"x"', "-1", "NAN", "+INF"])
+def test_an_avg_that_is_no_duration_is_refused(avg: str) -> None:
+    with pytest.raises(DagError, match="no duration"):
+        dag_from_gml(parse_gml(TINY.replace('label "a"', f'label "a"\n    avg {avg}') + EDGE))
+
+
+def test_the_step_boundary_is_cut_and_written_again(tmp_path: Path) -> None:
+    text = TINY.replace('"a"', '"FW.x"').replace('"b"', '"STEP"') + EDGE[:-2] + (
+        "  edge [\n    source 1\n    target 0\n  ]\n]\n")  # fmt: skip
+    (tmp_path / "dag.gml").write_text(text)
+    dag = read_dag(tmp_path / "dag.gml")
+    assert (dag.src.tolist(), dag.dst.tolist()) == ([0], [1])
+    assert (dag.next_src.tolist(), dag.next_dst.tolist()) == ([1], [0])
+    write_dag(dag, tmp_path / "copy.gml")
+    assert (tmp_path / "copy.gml").read_text() == text
+
+
+def test_a_cycle_within_the_step_is_printed() -> None:
+    text = TINY + EDGE[:-2] + "  edge [\n    source 1\n    target 0\n  ]\n]\n"
+    with pytest.raises(DagError, match=r"dag.gml: the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
+        dag_from_gml(parse_gml(text), "dag.gml")
+
+
+def test_durations_and_kinds_survive_gml() -> None:
+    dag = new_dag(["x", "FW.y"], ["kernel", "FW"], [1_234_567, 0], [(0, 1, 2)])
+    again = dag_from_gml(dag_to_gml(dag))
+    assert (again.names, again.cats, again.kind.tolist()) == (dag.names, dag.cats, [2])
+    assert again.dur_ns.tolist() == [1_234_567, 0]
+
+
+def test_recorded_graphs_are_read_as_networkx_reads_them(shared_data: Path) -> None:
+    paths = sorted(shared_data.rglob("dag.gml"))
+    assert paths
+    for path in paths:
+        text = path.read_text()
+        fast = gml_module._parse_blocks(text)
+        assert fast is not None
+        assert _content(fast.to_networkx()) == _content(nx.read_gml(path))
+        assert format_gml(fast) == _networkx_text(nx.read_gml(path))
+
+
+def test_nan_is_nan() -> None:
+    assert math.isnan(parse_gml(TINY.replace('label "a"', 'label "a" avg NAN') + EDGE).node_attrs[0]["avg"])
