@@ -42,7 +42,8 @@ class AnchorFinder:
     def __init__(self, dialect: str) -> None:
         self._dialect = dialect
         self._keys: dict[Hashable, int] = {}
-        self._begin: list[tuple[array[int], array[int]]] = []
+        self._roles: list[Int64] = []
+        self._times: list[Int64] = []
         self._spans: dict[Hashable, tuple[array[int], array[int]]] = {}
 
     def role(self, name: Any, tid: Any) -> int:
@@ -53,32 +54,44 @@ class AnchorFinder:
         if stage not in ("PUSH", "PULL"):
             return 0
         key = self._keys.setdefault(str(tid), len(self._keys))
-        if key == len(self._begin):
-            self._begin.append((array("q"), array("q")))
         return 4 * key + (_PUSH if stage == "PUSH" else _PULL)
 
-    def add(self, events: Sequence[WholeEvent], roles: Sequence[int], ts: Int64, dur: Int64) -> None:
+    def add(self, events: Sequence[WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
         """Look through the events of one piece; `ts` and `dur` (n,) in nanoseconds, dur -1 if none."""
         if self._dialect == "byteps":
-            self._add_stages(np.array(roles, np.int64), ts, dur)
+            self._add_stages(roles, ts, dur)
         elif self._dialect == "kineto":
             self._add_collectives(events, ts, dur)
 
     def found(self) -> dict[Hashable, tuple[Int64, Int64]]:
         """Return operation -> (begins, ends) in nanoseconds on the source's own clock, by time."""
-        stages = {key: self._begin[i] for key, i in self._keys.items()}
+        found: dict[Hashable, tuple[Any, Any]] = {**self._stages(), **self._spans}
         return {
-            key: (np.sort(np.array(begin, np.int64)), np.sort(np.array(end, np.int64)))
-            for key, (begin, end) in {**stages, **self._spans}.items()
+            key: (np.sort(np.asarray(begin, np.int64)), np.sort(np.asarray(end, np.int64)))
+            for key, (begin, end) in found.items()
             if len(begin) and len(end)
         }
 
     def _add_stages(self, roles: Int64, ts: Int64, dur: Int64) -> None:
         rows = np.flatnonzero((roles != 0) & (dur >= 0))
-        times = np.where(roles[rows] % 4 == _PUSH, ts[rows], ts[rows] + dur[rows])
-        for role, time in zip(roles[rows].tolist(), times.tolist(), strict=True):
-            begin, end = self._begin[role // 4]
-            (begin if role % 4 == _PUSH else end).append(time)
+        self._roles.append(roles[rows])
+        self._times.append(np.where(roles[rows] % 4 == _PUSH, ts[rows], ts[rows] + dur[rows]))
+
+    def _stages(self) -> dict[Hashable, tuple[Int64, Int64]]:
+        """Return partition key -> (starts of PUSH, ends of PULL)."""
+        if not self._roles:
+            return {}
+        roles, times = np.concatenate(self._roles), np.concatenate(self._times)
+        order = np.argsort(roles, kind="stable")
+        roles, times = roles[order], times[order]
+        groups = [
+            [
+                times[slice(*np.searchsorted(roles, [role, role + 1]))]
+                for role in (4 * i + _PUSH, 4 * i + _PULL)
+            ]
+            for i in range(len(self._keys))
+        ]
+        return {key: (push, pull) for key, (push, pull) in zip(self._keys, groups, strict=True)}
 
     def _add_collectives(self, events: Sequence[WholeEvent], ts: Int64, dur: Int64) -> None:
         rows = [i for i, event in enumerate(events) if str(event.name)[:4] in ("gloo", "nccl")]

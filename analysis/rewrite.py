@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import dataclass, field
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ Int64 = NDArray[np.int64]
 
 _TRACK = attrgetter("pid", "tid")
 _ARGS = attrgetter("args")
+_ROLE = itemgetter(3)
 _NAMED_TRACK = attrgetter("name", "pid", "tid")
 _ENCODE = msgspec.json.Encoder().encode
 _TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table starts anew
@@ -143,7 +144,7 @@ class _Rewriter:
         self._filter = CommFilter(place.dialect, place.names)
         self._by_name = bool(place.prefix)
         self._entries = _Entries(self._entry)
-        self._roles: Sequence[int] = ()
+        self._roles = np.empty(0, np.int64)
         self._args = _Packed()
         self._untimed: list[bytes] = []
         self._n_events = 0
@@ -278,7 +279,7 @@ class _Rewriter:
             event.pid = pid
             event.tid = tid
             event.args = args
-        self._roles = [entry[3] for entry in entries]
+        self._roles = np.fromiter(map(_ROLE, entries), np.int64, len(entries))
 
     def _entry(self, key: tuple[Any, ...]) -> _Entry:
         name, pid, tid = key if self._by_name else (None, *key)

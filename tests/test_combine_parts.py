@@ -1,0 +1,195 @@
+"""The parts of combine: whole events, sorted runs, ids, steps of a drifting clock, anchors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis import runs
+from analysis.anchors import AnchorFinder
+from analysis.clock import Clock
+from analysis.drift import steps
+from analysis.merge import _microseconds
+from analysis.rewrite import unique_id
+from analysis.runs import RunWriter, merge
+from conftest import run_cli
+from formats.whole import WholeEvent, WholeReader, encode
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def _unmoved(ts: Ints) -> Ints:
+    return np.zeros(len(ts), np.int64)
+
+
+def _spill(path: Path, events: list[tuple[bytes, int, int]], piece: int = 7) -> list[runs.Run]:
+    with RunWriter(path) as writer:
+        for i in range(0, len(events), piece):
+            texts, ts, dur = zip(*events[i : i + piece], strict=True)
+            writer.add(list(texts), np.array(ts, np.int64), np.array(dur, np.int64))
+    return writer.runs
+
+
+# -- whole events ---------------------------------------------------------------------------------
+
+
+def test_unknown_members_survive_as_they_were_written(tmp_path: Path) -> None:
+    text = '[{"ph":"X","ts":1,"dur":2.50,"name":"a","zz":{"b": [1e3, "}],["]},"args":{"x":1e400}}]'
+    (tmp_path / "a.json").write_text(text)
+    event = next(iter(WholeReader(tmp_path / "a.json")))[0][0]
+    event.ts = None
+    out = encode(event).decode()
+    assert '"zz":{"b": [1e3, "}],["]}' in out
+    assert '"args":{"x":1e400}' in out
+    assert json.loads(out)["dur"] == 2.5
+
+
+def test_an_event_that_the_strict_decoder_refuses_keeps_its_members(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"ph":"X","ts":1,"dur":2,"name":"a","zz":NaN,"pid":3}]')
+    event = next(iter(WholeReader(tmp_path / "a.json")))[0][0]
+    assert isinstance(event, WholeEvent)
+    assert event.pid == 3
+    assert "zz" in json.loads(encode(event))
+
+
+# -- sorting --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(0, 40), max_size=60), min_size=1, max_size=4), st.integers(1, 400))
+def test_a_merge_is_a_stable_sort(
+    tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], run_bytes: int
+) -> None:
+    directory = tmp_path_factory.mktemp("runs")
+    parts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "RUN_BYTES", run_bytes)
+        patch.setattr(runs, "_FEWEST", 3)
+        patch.setattr(runs, "_MERGE_BYTES", 1)
+        for number, times in enumerate(sources):
+            events = [(b"{%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
+            parts += [(run, _unmoved) for run in _spill(directory / f"{number}", events)]
+        merged = [text for block in merge(parts) for text in block.texts]
+    order = sorted((t, number, i) for number, times in enumerate(sources) for i, t in enumerate(times))
+    assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
+
+
+def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
+    shifts: list[Callable[[Ints], Ints]] = [_unmoved, lambda ts: np.full(len(ts), -15, np.int64)]
+    parts = []
+    for number, shift in enumerate(shifts):
+        events = [(b"{%d" % number, t, 1) for t in (10, 20)]
+        parts += [(run, shift) for run in _spill(tmp_path / f"{number}", events)]
+    blocks = list(merge(parts))
+    assert np.concatenate([block.ts for block in blocks]).tolist() == [-5, 5, 10, 20]
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0"), (1500, "1.500"), (-1, "-0.001"), (-1_500_000, "-1500"), (10**18 + 1, "1000000000000000.001")],
+)
+def test_nanoseconds_become_exact_microseconds(ns: int, text: str) -> None:
+    assert _microseconds(ns).decode() == text
+
+
+# -- ids ------------------------------------------------------------------------------------------
+
+_IDS = st.one_of(
+    st.integers(-(2**70), 2**70), st.text(max_size=12), st.integers(0, 2**64).map(hex), st.floats()
+)
+
+
+@given(_IDS, st.integers(0, 5000))
+def test_an_id_is_a_number_or_hexadecimal(value: Any, source: int) -> None:
+    found = unique_id(value, source)
+    assert 0 <= (found if isinstance(found, int) else int(found, 16)) < 1 << 64
+    assert not isinstance(found, int) or found < 1 << 53
+
+
+@given(_IDS, st.integers(0, 5000), st.integers(0, 5000))
+def test_ids_of_two_sources_differ(value: Any, one: int, other: int) -> None:
+    assert (unique_id(value, one) == unique_id(value, other)) == (one == other)
+
+
+# -- drift ----------------------------------------------------------------------------------------
+
+
+def test_steps_follow_the_drift_and_move_nothing_past_another(tmp_path: Path) -> None:
+    # slices of 10 ms every 100 ms for 100 s, a clock that gains 100 us/s: 10 ms in all
+    events = [(b"{", t, 10_000_000) for t in range(0, 100_000_000_000, 100_000_000)]
+    clock = Clock(offset_ns=5_000, drift_ppm=-100.0, bound_ns=0, middle_ns=50_000_000_000)
+    taken = steps(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    ts = np.array([t for _, t, _ in events], np.int64)
+    moved = ts + taken.shift(ts)
+    assert (np.diff(moved) >= 10_000_000).all()
+    assert np.abs(taken.shift(ts) - clock.shift(ts)).max() <= taken.error_ns <= 20_000
+    assert (taken.shift(ts) == taken.shift(ts + 10_000_000)).all()  # a slice's end goes with its begin
+
+
+def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
+    events = [(b"{", 0, 1_000_000_000), (b"{", 500_000_000, 1)]
+    clock = Clock(drift_ppm=100.0, bound_ns=0, middle_ns=0)
+    taken = steps(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    assert len(set(taken.shift(np.array([0, 500_000_000], np.int64)).tolist())) == 1
+    assert taken.error_ns == 50_000  # 100 ppm of half a second
+
+
+# -- anchors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "is_anchor"),
+    [
+        ("gloo:all_reduce", "user_annotation", True),
+        ("gloo:broadcast", "user_annotation", False),  # its root need not wait
+        ("gloo:send", "user_annotation", False),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "kernel", True),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*)", "kernel", False),
+        ("nccl:all_reduce", "user_annotation", False),  # only the launch
+        ("aten::add", "cpu_op", False),
+    ],
+)
+def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bool) -> None:
+    finder = AnchorFinder("kineto")
+    event = WholeEvent(ph="X", name=name, cat=cat)
+    finder.add([event], np.array([0]), np.array([5], np.int64), np.array([7], np.int64))
+    assert [(b.tolist(), e.tolist()) for b, e in finder.found().values()] == [([5], [12])] * is_anchor
+
+
+# -- anything at all ------------------------------------------------------------------------------
+
+_SCALARS = st.sampled_from(
+    [0, 1, -5, 1.5, 1e300, 2**70, -(2**63), "x", "12", "0x1f", "", None, True, {"a": [{"}]": 1}]}]
+)
+_EVENTS = st.dictionaries(
+    st.sampled_from(
+        ["name", "pid", "tid", "ts", "dur", "cat", "id", "id2", "bind_id", "sf", "args", "s", "q"]
+    ),
+    st.one_of(_SCALARS, st.sampled_from(["process_name", "thread_name", "Comm.a.PUSH", "kernel"])),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(_EVENTS, st.sampled_from("XBEMisfbeCN")), min_size=1, max_size=12), st.floats(0, 1))
+def test_whatever_the_events_hold_the_result_is_whole(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[dict[str, Any], str]], cut: float
+) -> None:
+    directory = tmp_path_factory.mktemp("any")
+    text = json.dumps([{**members, "ph": phase} for members, phase in events])
+    (directory / "rank0.json").write_text(text)
+    (directory / "rank1.json").write_text(text[: int(len(text) * cut)])
+    for paths in (["rank0.json"], ["rank0.json", "rank1.json"]):
+        files = [directory / path for path in paths]
+        code, _, err = run_cli("--option", "combine", "--path", *files, "--output", directory / "out.json")
+        assert code in (0, 1), err
+    combined = json.loads((directory / "out.json").read_text())["traceEvents"]
+    times = [event["ts"] for event in combined if "ts" in event]
+    assert times == sorted(times)
+    assert all(type(event["pid"]) is type(event["tid"]) is int for event in combined)
