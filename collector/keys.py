@@ -28,6 +28,8 @@ _PARTITIONED = re.compile(
 )
 _ASSIGNED = re.compile(rb"key (\d+) assigned to server (\d+)")
 _TEXT = {".txt", ".log", ".out", ".err", ""}
+_SNIFF = 4096  # bytes in which a binary file shows itself
+_LONGEST_LINE = 1 << 16
 _MOST_DEPTH = 4  # directories below the job root in which logs and captures are looked for
 
 
@@ -98,6 +100,15 @@ def text_files(root: Path) -> Iterator[Path]:
     return (path for path in files_below(root) if path.suffix.lower() in _TEXT)
 
 
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a log in bounded memory; a file that is no text has none."""
+    with open(path, "rb") as file:
+        if b"\0" in file.read(_SNIFF):
+            return
+        file.seek(0)
+        yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
+
+
 def natural(path: Path) -> list[tuple[int, int | str]]:
     """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
     parts = re.split(r"(\d+)", str(path))
@@ -134,8 +145,7 @@ def _read_text(path: Path, keys: Keys) -> None:
     if path.name == "key_dict.txt":
         _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
         return
-    with open(path, "rb") as lines:
-        _read_debug_log(lines, keys)
+    _read_debug_log(lines_of(path), keys)
 
 
 def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:

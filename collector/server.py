@@ -10,7 +10,7 @@ from pathlib import Path
 
 import progress as bars
 from collector.ends import index_in_path
-from collector.keys import PART_BITS, Keys, attempt, partition_key, read_keys, text_files
+from collector.keys import PART_BITS, Keys, attempt, lines_of, partition_key, read_keys, text_files
 from collector.pslite import key_base, role_of
 from collector.serverlogs import Log, Second, Spans, read_log, rows
 from collector.timeline import Process, Slice, write_timeline
@@ -140,8 +140,8 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[_Nod
     paths = [path for path in text_files(root) if path.is_file()]
     with bars.bar(sum(path.stat().st_size for path in paths), "B", what="logs", enabled=progress) as bar:
         for path in paths:
-            with attempt(path, repairs), open(path, "rb") as lines:
-                log = read_log(lines)
+            with attempt(path, repairs):
+                log = read_log(lines_of(path))
                 if log.kinds:
                     found.append(_NodeLog(path, _node(path, log), log))
                     if log.n_unpaired:

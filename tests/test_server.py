@@ -236,6 +236,14 @@ def test_each_bad_log_is_one_line(tmp_path: Path) -> None:
     ]
 
 
+def test_binary_files_are_no_logs(tmp_path: Path) -> None:
+    (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: pull key=1\t sender=9\n")
+    (tmp_path / "weights").write_bytes(bytes(100_000))
+    found = collect_server(tmp_path)
+    assert [log.path.name for log in found.logs] == ["server_0.key_log.txt"]
+    assert found.repairs == []
+
+
 # ---- the recorded jobs
 
 
