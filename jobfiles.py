@@ -91,6 +91,8 @@ def find_job(path: Path) -> Job:
         if path.suffix == ".gml":
             raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
         return Job(path, "file", [Source(path)])
+    if not path.is_dir():
+        raise TraceError(f"{path}: neither a file nor a directory")
     if gpus := find_gpus(path):
         return _gpu_job(path, gpus)
     return _rank_job(path)
