@@ -2,16 +2,30 @@
 
 const LONGEST_LABEL = 34;
 const NARROW = 640; // CSS pixels: a phone
+const LIGHT = { ambient: 0.62, diffuse: 0.7, specular: 0.05, roughness: 0.9, fresnel: 0 };
+// Two triangles for each side and the top of a box, whose corners are numbered round the floor, then the top.
+const BOX_FACES = [
+  [0, 1, 5], [0, 5, 4], [1, 2, 6], [1, 6, 5], [2, 3, 7], [2, 7, 6], [3, 0, 4], [3, 4, 7], [4, 5, 6], [4, 6, 7],
+];
 
 function escaped(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+function valueText(value) {
+  return value === null ? GAP : formatted(value, 3);
+}
+
+function titled(text, standoff = 6) {
+  return { title: { text: escaped(text), standoff } };
 }
 
 /** Places 0, 1, 2, … on an axis with names, as many as there is room for. */
 function namedTicks(names, room, longest = LONGEST_LABEL) {
   const step = Math.max(1, Math.ceil(names.length / Math.max(1, room)));
   const values = names.map((_, index) => index).filter((index) => index % step === 0);
-  return { tickmode: "array", tickvals: values, ticktext: values.map((index) => escaped(shortened(names[index], longest))) };
+  const texts = values.map((index) => escaped(shortened(names[index], longest)));
+  return { tickmode: "array", tickvals: values, ticktext: texts };
 }
 
 function axisStyle() {
@@ -21,14 +35,14 @@ function axisStyle() {
 
 function layoutFor(place, more) {
   const narrow = place.clientWidth < NARROW;
-  const legend = narrow ? { orientation: "h", y: -0.2, yanchor: "top", x: 0 } : { orientation: "v", x: 1.01, y: 1 };
+  const below = { orientation: "h", y: -0.2, yanchor: "top", x: 0 };
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: themed("ink"), size: narrow ? 11 : 12, family: "system-ui, sans-serif" },
     margin: { l: narrow ? 44 : 60, r: narrow ? 8 : 24, t: 34, b: 48 },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: themed("soft"), activecolor: themed("accent") },
-    legend,
+    legend: narrow ? below : { orientation: "v", x: 1.01, y: 1 },
     hoverlabel: { font: { size: 12 }, namelength: -1, align: "left" },
     ...more,
   };
@@ -51,7 +65,8 @@ function plotted(place, height, made) {
 
 /** Only these buttons: plotly's own choice includes one that would send the data to a server. */
 function optionsFor(layout) {
-  const ways = layout.scene ? ["orbitRotation", "pan3d", "resetCameraDefault3d"] : ["zoom2d", "pan2d", "resetScale2d"];
+  const turning = ["orbitRotation", "pan3d", "resetCameraDefault3d"];
+  const ways = layout.scene ? turning : ["zoom2d", "pan2d", "resetScale2d"];
   return { responsive: true, displaylogo: false, modeBarButtons: [["toImage"], ways] };
 }
 
@@ -66,8 +81,8 @@ drawers.bars = (chart, place) => {
     const places = chart.x.map((_, index) => index);
     const traces = names.map((name) => {
       const values = chart.series[name];
-      const hover = values.map((value, index) =>
-        `${escaped(chart.x[index])}<br>${single ? "" : `${escaped(name)}: `}${value === null ? GAP : formatted(value, 3)}`);
+      const series = single ? "" : `${escaped(name)}: `;
+      const hover = values.map((value, index) => `${escaped(chart.x[index])}<br>${series}${valueText(value)}`);
       const ends = chart.horizontal ? { x: values, y: places, orientation: "h" } : { x: places, y: values };
       return { type: "bar", name: escaped(name), hovertext: hover, hoverinfo: "text", textposition: "none",
         marker: { color: colourOf(name) }, ...ends };
@@ -75,8 +90,9 @@ drawers.bars = (chart, place) => {
     const width = place.clientWidth;
     const room = chart.horizontal ? chart.x.length : width / 26;
     const longest = chart.horizontal && width < NARROW ? 16 : LONGEST_LABEL;
-    const named = { ...axisStyle(), ...namedTicks(chart.x, room, longest), title: { text: escaped(chart.horizontal ? chart.y_label : chart.x_label), standoff: 14 } };
-    const valued = { ...axisStyle(), title: { text: escaped(chart.horizontal ? chart.x_label : chart.y_label) }, rangemode: "tozero" };
+    const [nameTitle, valueTitle] = chart.horizontal ? [chart.y_label, chart.x_label] : [chart.x_label, chart.y_label];
+    const named = { ...axisStyle(), ...namedTicks(chart.x, room, longest), ...titled(nameTitle, 14) };
+    const valued = { ...axisStyle(), ...titled(valueTitle), rangemode: "tozero" };
     const axes = chart.horizontal
       ? { xaxis: valued, yaxis: { ...named, autorange: "reversed" } }
       : { xaxis: named, yaxis: valued };
@@ -94,12 +110,14 @@ drawers.lines = (chart, place) => {
       x: chart.x, y: chart.series[name], line: { color: colourOf(name), width: 1.8 }, marker: { size: 5 },
       hovertext: chart.series[name].map((value, index) =>
         `${escaped(chart.x_label)} ${formatted(chart.x[index], Number.isInteger(chart.x[index]) ? 0 : 3)}<br>` +
-        `${escaped(name)}: ${value === null ? GAP : formatted(value, 3)}`),
+        `${escaped(name)}: ${valueText(value)}`),
       hoverinfo: "text",
     }));
-    const xaxis = { ...axisStyle(), title: { text: escaped(chart.x_label) } };
-    const yaxis = { ...axisStyle(), title: { text: escaped(chart.y_label) } };
-    return { traces, layout: layoutFor(place, { xaxis, yaxis, showlegend: names.length > 1, hovermode: "closest" }) };
+    const axes = {
+      xaxis: { ...axisStyle(), ...titled(chart.x_label) },
+      yaxis: { ...axisStyle(), ...titled(chart.y_label) },
+    };
+    return { traces, layout: layoutFor(place, { ...axes, showlegend: names.length > 1, hovermode: "closest" }) };
   });
 };
 
@@ -110,7 +128,8 @@ drawers.bars3d = (chart, place) => {
   const toggle = element("button", { type: "button", "aria-pressed": String(flat), disabled: flat }, "Flat");
   const hint = element("span", { className: "soft" });
   place.append(element("div", { className: "tools" }, toggle, hint));
-  const { plot, draw } = plotted(place, height, () => (flat ? flatMap(chart, place) : grid3d(chart, place, colourOf)));
+  const made = () => (flat ? flatMap(chart, place) : grid3d(chart, place, colourOf));
+  const { plot, draw } = plotted(place, height, made);
   const say = () => { hint.textContent = flat ? "Colour is height; blank: no such operation in that run."
     : "Drag to turn, wheel to zoom; no bar: no such operation in that run."; };
   say();
@@ -131,7 +150,7 @@ function hasWebGL() {
 function hoverOf(chart, row, column) {
   const value = chart.z[row][column];
   return `${escaped(chart.y[row])}<br>${escaped(chart.group[row])}, ${escaped(chart.x[column])}<br>` +
-    `${escaped(chart.z_label)}: ${value === null ? GAP : formatted(value, 3)}`;
+    `${escaped(chart.z_label)}: ${valueText(value)}`;
 }
 
 /** One mesh per group, a box per bar; where there is no value there is no box. */
@@ -145,21 +164,21 @@ function grid3d(chart, place, colourOf) {
     });
   });
   const traces = [...meshes].map(([group, mesh]) => ({
-    type: "mesh3d", name: escaped(group), showlegend: true, color: colourOf(group), flatshading: true, hoverinfo: "text",
-    lighting: { ambient: 0.62, diffuse: 0.7, specular: 0.05, roughness: 0.9, fresnel: 0 }, lightposition: { x: 2000, y: -4000, z: 6000 },
-    ...mesh,
+    type: "mesh3d", name: escaped(group), showlegend: true, color: colourOf(group), hoverinfo: "text",
+    flatshading: true, lighting: LIGHT, lightposition: { x: 2000, y: -4000, z: 6000 }, ...mesh,
   }));
   const narrow = place.clientWidth < NARROW;
   const axis = { ...axisStyle(), showbackground: false, showspikes: false, tickfont: { size: narrow ? 8 : 10 } };
   const scene = {
-    xaxis: { ...axis, ...namedTicks(chart.x, 12, 18), title: { text: escaped(chart.x_label) } },
-    yaxis: { ...axis, ...namedTicks(chart.y, narrow ? 8 : 14, narrow ? 14 : 20), title: { text: escaped(chart.y_label) } },
-    zaxis: { ...axis, title: { text: escaped(chart.z_label) }, rangemode: "tozero" },
+    xaxis: { ...axis, ...namedTicks(chart.x, 12, 18), ...titled(chart.x_label) },
+    yaxis: { ...axis, ...namedTicks(chart.y, narrow ? 8 : 14, narrow ? 14 : 20), ...titled(chart.y_label) },
+    zaxis: { ...axis, ...titled(chart.z_label), rangemode: "tozero" },
     aspectmode: "manual",
     aspectratio: { x: 1, y: 1.6, z: 0.8 },
-    camera: { eye: narrow ? { x: 2.3, y: -2.3, z: 1.5 } : { x: 1.6, y: -1.6, z: 0.95 }, center: { x: 0, y: 0, z: -0.12 } },
+    camera: { eye: narrow ? { x: 2.3, y: -2.3, z: 1.5 } : { x: 1.6, y: -1.6, z: 0.95 }, center: { z: -0.12 } },
   };
-  return { traces, layout: layoutFor(place, { scene, margin: { l: 0, r: 0, t: 30, b: 0 }, legend: { x: 0, y: 1, bgcolor: "rgba(0,0,0,0)" } }) };
+  const margin = { l: 0, r: 0, t: 30, b: 0 };
+  return { traces, layout: layoutFor(place, { scene, margin, legend: { x: 0, y: 1, bgcolor: "rgba(0,0,0,0)" } }) };
 }
 
 function addBox(mesh, column, row, height, hover) {
@@ -172,8 +191,7 @@ function addBox(mesh, column, row, height, hover) {
       mesh.hovertext.push(hover);
     }
   }
-  const faces = [[0, 1, 5], [0, 5, 4], [1, 2, 6], [1, 6, 5], [2, 3, 7], [2, 7, 6], [3, 0, 4], [3, 4, 7], [4, 5, 6], [4, 6, 7]];
-  for (const [i, j, k] of faces) {
+  for (const [i, j, k] of BOX_FACES) {
     mesh.i.push(base + i);
     mesh.j.push(base + j);
     mesh.k.push(base + k);
@@ -189,7 +207,8 @@ function flatMap(chart, place) {
     colorbar: { title: { text: escaped(chart.z_label), side: "right" }, thickness: 12 },
   };
   const narrow = place.clientWidth < NARROW;
-  const xaxis = { ...axisStyle(), ...namedTicks(chart.x, 20, 16), title: { text: escaped(chart.x_label) } };
-  const yaxis = { ...axisStyle(), ...namedTicks(chart.y, 40, narrow ? 16 : LONGEST_LABEL), autorange: "reversed" };
+  const names = namedTicks(chart.y, 40, narrow ? 16 : LONGEST_LABEL);
+  const xaxis = { ...axisStyle(), ...namedTicks(chart.x, 20, 16), ...titled(chart.x_label) };
+  const yaxis = { ...axisStyle(), ...names, autorange: "reversed" };
   return { traces: [trace], layout: layoutFor(place, { xaxis, yaxis }) };
 }

@@ -18,6 +18,7 @@ drawers.network = (chart, place) => {
   const pressed = new Set();
   let found = null;
   let chosen = -1;
+  let beside = new Set(); // the chosen node and its neighbours
   let pathOnly = false;
   const aside = element("aside", { hidden: true, "aria-label": "Chosen node" });
   const frame = element("div", { className: "graph" });
@@ -33,7 +34,8 @@ drawers.network = (chart, place) => {
   });
 
   function described(node) {
-    return `${node.label}\n${node.cat} · ${milliseconds(node.dur_ms)}${node.critical ? " · on the critical path" : ""}`;
+    const path = node.critical ? " · on the critical path" : "";
+    return `${node.label}\n${node.cat} · ${milliseconds(node.dur_ms)}${path}`;
   }
 
   function nodeAt(x, y) {
@@ -43,8 +45,8 @@ drawers.network = (chart, place) => {
     let best = -1;
     for (const index of cells.near(gx, gy)) {
       const node = nodes[index];
-      const inside = Math.abs(node.x - gx) * UNIT_X <= BOX_X / 2 + reach && Math.abs(node.y - gy) * UNIT_Y <= BOX_Y / 2 + reach;
-      if (inside) best = index;
+      const [dx, dy] = [Math.abs(node.x - gx) * UNIT_X, Math.abs(node.y - gy) * UNIT_Y];
+      if (dx <= BOX_X / 2 + reach && dy <= BOX_Y / 2 + reach) best = index;
     }
     return best;
   }
@@ -61,6 +63,8 @@ drawers.network = (chart, place) => {
   function choose(index) {
     chosen = index;
     const node = nodes[index];
+    const touching = node ? [...graph.before[index], ...graph.after[index]] : [];
+    beside = new Set(touching.flatMap((edge) => edges[edge].slice(0, 2)).concat(node ? [index] : []));
     aside.hidden = !node;
     frame.classList.toggle("open", Boolean(node));
     aside.replaceChildren(...(node ? nodeFacts(node, index) : []));
@@ -68,13 +72,14 @@ drawers.network = (chart, place) => {
   }
 
   function nodeFacts(node, index) {
-    const rows = [["Category", node.cat], ["Duration", milliseconds(node.dur_ms)], ["Critical path", node.critical ? "yes" : "no"]];
+    const path = node.critical ? "yes" : "no";
+    const rows = [["Category", node.cat], ["Duration", milliseconds(node.dur_ms)], ["Critical path", path]];
     for (const [key, value] of Object.entries(node)) {
       if (!SHOWN_ELSEWHERE.has(key) && key !== "dur_ms") rows.push(figureOf(key, value));
     }
-    const facts = element("dl", {}, ...rows.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]));
-    return [element("h3", {}, node.label), facts,
-      ...neighbours("Waits for", graph.before[index], 0), ...neighbours("Before", graph.after[index], 1)];
+    const pairs = rows.flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, value)]);
+    return [element("h3", {}, node.label), element("dl", {}, ...pairs),
+      ...neighbours("Waits for", graph.before[index], 0), ...neighbours("Leads to", graph.after[index], 1)];
   }
 
   function neighbours(title, list, end) {
@@ -84,24 +89,29 @@ drawers.network = (chart, place) => {
       button.addEventListener("click", () => { visit(other); aside.querySelector("button")?.focus(); });
       return element("li", {}, button);
     });
-    if (list.length > MOST_LISTED) items.push(element("li", {}, `and ${formatted(list.length - MOST_LISTED, 0)} more`));
+    const more = list.length - MOST_LISTED;
+    if (more > 0) items.push(element("li", {}, `and ${formatted(more, 0)} more`));
     if (!items.length) items.push(element("li", { className: "soft" }, "nothing"));
     return [element("h3", {}, `${title} (${formatted(list.length, 0)})`), element("ul", {}, ...items)];
   }
 
   function fadedNode(index) {
+    if (beside.has(index)) return false;
     const node = nodes[index];
-    return (found && !found.has(index)) || (pressed.size && !pressed.has(node.cat)) || (pathOnly && !node.critical);
+    if (found && !found.has(index)) return true;
+    return (pressed.size && !pressed.has(node.cat)) || (pathOnly && !node.critical);
   }
 
   function draw(context, view, state) {
-    const ink = { text: themed("ink"), soft: themed("soft"), line: themed("line"), paper: themed("paper"), path: themed("path"), accent: themed("accent") };
+    const ink = inks();
     context.save();
     context.translate(view.x, view.y);
     context.scale(view.scale, view.scale);
     const seen = {
-      left: (-view.x / view.scale - BOX_X) / UNIT_X, right: ((state.width - view.x) / view.scale + BOX_X) / UNIT_X,
-      top: (-view.y / view.scale - BOX_Y) / UNIT_Y, bottom: ((state.height - view.y) / view.scale + BOX_Y) / UNIT_Y,
+      left: (-view.x / view.scale - BOX_X) / UNIT_X,
+      right: ((state.width - view.x) / view.scale + BOX_X) / UNIT_X,
+      top: (-view.y / view.scale - BOX_Y) / UNIT_Y,
+      bottom: ((state.height - view.y) / view.scale + BOX_Y) / UNIT_Y,
     };
     drawEdges(context, view, seen, ink);
     drawNodes(context, view, seen, ink);
@@ -120,7 +130,12 @@ drawers.network = (chart, place) => {
       addEdge(groups[group], a, b, view.scale);
     });
     const thin = 1 / Math.max(view.scale, 0.25);
-    const styles = [["faded", ink.soft, 0.12, thin], ["plain", ink.soft, 0.45, thin], ["path", ink.path, 1, 2.4 * thin], ["near", ink.accent, 1, 2 * thin]];
+    const styles = [
+      ["faded", ink.soft, 0.12, thin],
+      ["plain", ink.soft, 0.45, thin],
+      ["path", ink.path, 1, 2.4 * thin],
+      ["near", ink.accent, 1, 2 * thin],
+    ];
     for (const [group, colour, alpha, width] of styles) {
       context.globalAlpha = alpha;
       context.strokeStyle = colour;
@@ -142,7 +157,7 @@ drawers.network = (chart, place) => {
       context.fillStyle = colourOf(node.cat);
       context.fillRect(x, y, BOX_X, BOX_Y);
       if (node.critical || index === chosen) {
-        context.strokeStyle = index === chosen ? ink.text : ink.path;
+        context.strokeStyle = index === chosen ? ink.ink : ink.path;
         context.lineWidth = 3 * border;
         context.strokeRect(x, y, BOX_X, BOX_Y);
       }
@@ -160,11 +175,13 @@ drawers.network = (chart, place) => {
     (hits) => { found = hits; board.redraw(); }, visit);
   const legend = makeLegend(counted(nodes.map((node) => node.cat)), colourOf, pressed, board.redraw);
   if (nodes.some((node) => node.critical)) legend.append(pathButton());
+  aside.style.maxHeight = `${height}px`;
   frame.append(board.board, aside);
+  const why = kinds.length ? ` (${kinds.join(", ")})` : "";
   const hint = element("p", { className: "soft" },
-    `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}${kinds.length ? ` (${kinds.join(", ")})` : ""}. ` +
+    `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}${why}. ` +
     "Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.");
-  place.append(element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...board.buttons)), legend, frame, hint);
+  place.append(toolbar(finder, board.buttons), legend, frame, hint);
   board.resize();
 
   function pathButton() {
@@ -245,7 +262,9 @@ function gridOf(nodes) {
   return {
     near(x, y) {
       const hits = [];
-      for (const dx of [-1, 0, 1]) for (const dy of [-1, 0, 1]) hits.push(...(cells.get(`${Math.round(x) + dx},${Math.round(y) + dy}`) ?? []));
+      for (const column of [-1, 0, 1].map((step) => Math.round(x) + step)) {
+        for (const row of [-1, 0, 1].map((step) => Math.round(y) + step)) hits.push(...(cells.get(`${column},${row}`) ?? []));
+      }
       return hits;
     },
   };

@@ -8,7 +8,7 @@ const ELLIPSIS = "…";
 function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name.includes("-") || name === "role" || name === "for" || name === "scope") made.setAttribute(name, value);
+    if (name.includes("-") || name === "role" || name === "scope") made.setAttribute(name, value);
     else made[name] = value;
   }
   made.append(...children);
@@ -85,6 +85,11 @@ function themed(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+/** The colours that drawings take from the style sheet. */
+function inks() {
+  return Object.fromEntries(["ink", "soft", "line", "paper", "path", "accent"].map((name) => [name, themed(name)]));
+}
+
 /** Calls `redraw` whenever light turns to dark or back. */
 function onTheme(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
@@ -101,8 +106,8 @@ function header() {
   parts.push(element("h1", {}, data.title));
   const sections = [...data.charts, ...data.tables];
   if (sections.length > 2) {
-    const links = sections.map((section) => element("li", {}, element("a", { href: `#${section.id}` }, section.title)));
-    parts.push(element("nav", { "aria-label": "Contents" }, element("ul", {}, ...links)));
+    const links = sections.map((section) => element("a", { href: `#${section.id}` }, section.title));
+    parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
   }
   return element("header", {}, ...parts);
 }
@@ -110,7 +115,8 @@ function header() {
 function summary() {
   const parts = [];
   if (data.figures.length) {
-    const pairs = data.figures.map(([label, value]) => element("div", {}, element("dt", {}, label), element("dd", {}, value)));
+    const pairs = data.figures.map(([label, value]) =>
+      element("div", {}, element("dt", {}, label), element("dd", {}, value)));
     parts.push(element("dl", { className: "figures" }, ...pairs));
   }
   if (data.notes.length) {

@@ -63,8 +63,8 @@ function tableSection(table) {
   function show() {
     const first = state.page * ROWS_A_PAGE;
     body.replaceChildren(...state.rows.slice(first, first + ROWS_A_PAGE).map(tableRow));
-    const found = formatted(state.rows.length, 0);
-    count.textContent = state.rows.length === table.rows.length ? counting(table.rows.length, "row") : `${found} of ${counting(table.rows.length, "row")}`;
+    const all = counting(table.rows.length, "row");
+    count.textContent = state.rows.length === table.rows.length ? all : `${formatted(state.rows.length, 0)} of ${all}`;
     const pages = Math.max(1, Math.ceil(state.rows.length / ROWS_A_PAGE));
     place.textContent = `page ${formatted(state.page + 1, 0)} of ${formatted(pages, 0)}`;
     earlier.disabled = state.page === 0;
@@ -75,7 +75,8 @@ function tableSection(table) {
   function tableRow(row) {
     return element("tr", {}, ...row.map((value, index) => {
       const column = table.columns[index];
-      const cell = element("td", { className: isNumber(column) ? "number" : "text" }, ...breakable(cellText(column, value)));
+      const className = isNumber(column) ? "number" : "text";
+      const cell = element("td", { className }, ...breakable(cellText(column, value)));
       if (longest[index]) cell.style.setProperty("--chars", longest[index]);
       if (full[index] && value) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;
@@ -100,7 +101,8 @@ function tableSection(table) {
     const className = isNumber(column) ? "number" : "";
     return element("th", { scope: "col", "aria-sort": "none", className }, button);
   });
-  const search = element("input", { type: "search", placeholder: "Search", "aria-label": `Search ${table.title}` });
+  const label = `Search ${table.title}`;
+  const search = element("input", { type: "search", placeholder: "Search", "aria-label": label });
   search.addEventListener("input", () => { state.search = search.value; select(); });
   const turn = (by) => () => { state.page += by; show(); scroll.scrollTop = 0; };
   earlier.addEventListener("click", turn(-1));
@@ -108,9 +110,11 @@ function tableSection(table) {
 
   const pager = element("span", { className: "tools push" }, earlier, place, later);
   const grid = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body);
-  const scroll = element("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title }, grid);
+  const region = { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title };
+  const scroll = element("div", region, grid);
   const tools = element("div", { className: "tools" }, search, count, pager);
   const note = table.note ? [element("p", { className: "soft" }, table.note)] : [];
   show();
-  return element("section", { id: table.id, "data-table": table.name }, element("h2", {}, table.title), tools, scroll, ...note);
+  const heading = element("h2", {}, table.title);
+  return element("section", { id: table.id, "data-table": table.name }, heading, tools, scroll, ...note);
 }

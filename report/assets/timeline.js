@@ -43,15 +43,17 @@ drawers.timeline = (chart, place) => {
     const { state } = board;
     const room = state.width - margin(state);
     const widest = Math.max(room * 0.4, 20);
-    if (span.duration * state.view.scale < 30) state.view.scale = Math.min(60 / Math.max(span.duration, 1e-9), scaleToFit(state) * 1e6);
-    state.view.scale = Math.min(state.view.scale, widest / Math.max(span.duration, 1e-9));
+    const duration = Math.max(span.duration, 1e-9);
+    if (duration * state.view.scale < 30) state.view.scale = Math.min(60 / duration, scaleToFit(state) * 1e6);
+    state.view.scale = Math.min(state.view.scale, widest / duration);
     state.view.x = margin(state) + room / 2 - (span.start + span.duration / 2) * state.view.scale;
     state.fitted = false;
     choose(span);
   }
 
   function spanAt(x, y) {
-    const { view, state } = { view: board.state.view, state: board.state };
+    const { state } = board;
+    const { view } = state;
     if (x < margin(state)) return null;
     const time = (x - view.x) / view.scale;
     const slack = 2 / view.scale; // a span narrower than a pixel can be hit too
@@ -59,7 +61,7 @@ drawers.timeline = (chart, place) => {
       const row = lane.rows[Math.floor((y - lane.top) / rowHeight)];
       if (y < lane.top || !row) continue;
       let best = null;
-      for (let at = firstEndingAfter(row, time - slack); at < row.spans.length && row.spans[at].start <= time + slack; at += 1) {
+      for (let at = firstEndingAfter(row, time - slack); row.spans[at]?.start <= time + slack; at += 1) {
         best = row.spans[at];
       }
       return best;
@@ -69,7 +71,7 @@ drawers.timeline = (chart, place) => {
 
   function draw(context, view, state) {
     const left = margin(state);
-    const ink = { text: themed("ink"), soft: themed("soft"), line: themed("line"), paper: themed("paper"), path: themed("path") };
+    const ink = inks();
     drawAxis(context, view, state, left, ink);
     context.save();
     context.beginPath();
@@ -98,7 +100,7 @@ drawers.timeline = (chart, place) => {
       context.fillStyle = colourOf(groups[span.group]);
       context.fillRect(x, top, width > 3 ? width - 0.6 : width, rowHeight - gap);
       if (span === chosen) {
-        context.strokeStyle = ink.text;
+        context.strokeStyle = ink.ink;
         context.lineWidth = 2;
         context.strokeRect(x, top, width, rowHeight - gap);
       }
@@ -141,23 +143,22 @@ drawers.timeline = (chart, place) => {
       const bottom = lane.top + Math.max(lane.rows.length * rowHeight, NAMED_ROW);
       context.fillStyle = ink.paper;
       context.fillRect(0, lane.top - LANE_GAP / 2, left - 2, bottom - lane.top + LANE_GAP);
-      context.fillStyle = ink.text;
+      context.fillStyle = ink.ink;
       context.fillText(fitted(context, laneNames[lane.id], left - 14), 8, (lane.top + bottom - 3) / 2);
       context.fillStyle = ink.line;
       if (index) context.fillRect(0, lane.top - LANE_GAP / 2, state.width, 1);
     }
   }
 
-  const spans = lanes.flatMap((lane) => lane.rows.flatMap((row) => row.spans));
-  const byIndex = new Map(spans.map((span) => [span.index, span]));
+  const inOrder = lanes.flatMap((lane) => lane.spans).sort((a, b) => a.start - b.start);
+  const byIndex = new Map(inOrder.map((span) => [span.index, span]));
   const lower = names.map((name) => name.toLowerCase());
   const finder = makeFinder("Find an operation",
-    (text) => spans.filter((span) => lower[span.name].includes(text)).sort((a, b) => a.start - b.start).map((span) => span.index),
+    (text) => inOrder.filter((span) => lower[span.name].includes(text)).map((span) => span.index),
     (hits) => { found = hits; board.redraw(); },
     (index) => visit(byIndex.get(index)));
   const legend = makeLegend(counted(chart.spans.map((span) => groups[span[4]])), colourOf, pressed, board.redraw);
-  place.append(element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...board.buttons)),
-    legend, board.board, detail);
+  place.append(toolbar(finder, board.buttons), legend, board.board, detail);
   board.resize();
 };
 
@@ -182,7 +183,8 @@ function laidOut(chart) {
     lane.top = top;
     top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
   }
-  return { lanes, rowHeight, height: Math.max(top, 80), first: Number.isFinite(first) ? first : 0, last: Number.isFinite(last) ? last : 1 };
+  const empty = first > last;
+  return { lanes, rowHeight, height: Math.max(top, 80), first: empty ? 0 : first, last: empty ? 1 : last };
 }
 
 function rowFor(lane, span) {

@@ -78,7 +78,8 @@ function makeBoard(label, height, hooks) {
 function listenToKeys(canvas, { zoom, move, fit }) {
   const keys = {
     "+": () => zoom(1.4), "=": () => zoom(1.4), "-": () => zoom(1 / 1.4), 0: fit,
-    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0), ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
+    ArrowLeft: () => move(60, 0), ArrowRight: () => move(-60, 0),
+    ArrowUp: () => move(0, 60), ArrowDown: () => move(0, -60),
   };
   canvas.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
@@ -115,7 +116,8 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
     down.set(event.pointerId, now);
   });
   const up = (event) => {
-    if (down.delete(event.pointerId) && event.type === "pointerup" && travelled < 6) hooks.click(at(event).x, at(event).y);
+    const pressed = down.delete(event.pointerId);
+    if (pressed && event.type === "pointerup" && travelled < 6) hooks.click(at(event).x, at(event).y);
   };
   canvas.addEventListener("pointerup", up);
   canvas.addEventListener("pointercancel", up);
@@ -155,6 +157,11 @@ function fitted(context, text, room) {
   return length > 2 ? shortened(text, length) : "";
 }
 
+/** The line above a drawing: what finds on the left, what zooms on the right. */
+function toolbar(finder, buttons) {
+  return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));
+}
+
 /** A row of buttons, one per category (name -> count); `pressed` is the set of those picked out. */
 function makeLegend(names, colourOf, pressed, changed) {
   const legend = element("div", { className: "legend", role: "group", "aria-label": "Legend" });
@@ -162,7 +169,8 @@ function makeLegend(names, colourOf, pressed, changed) {
     const swatch = element("i");
     swatch.style.background = colourOf(name);
     const words = `${name || "(none)"} ${formatted(count, 0)}`;
-    const button = element("button", { type: "button", "aria-pressed": "false", title: "Pick out" }, swatch, words);
+    const state = { type: "button", "aria-pressed": "false", title: "Pick out" };
+    const button = element("button", state, swatch, words);
     button.addEventListener("click", () => {
       if (!pressed.delete(name)) pressed.add(name);
       button.setAttribute("aria-pressed", String(pressed.has(name)));
@@ -190,7 +198,8 @@ function makeFinder(label, find, changed, visit) {
     const text = input.value.trim().toLowerCase();
     hits = text ? find(text) : [];
     next = 0;
-    status.textContent = text ? `${formatted(hits.length, 0)} found${hits.length ? ", Enter goes to the next" : ""}` : "";
+    const how = hits.length ? ", Enter goes to the next" : "";
+    status.textContent = text ? `${formatted(hits.length, 0)} found${how}` : "";
     changed(text ? new Set(hits) : null);
   });
   input.addEventListener("keydown", (event) => {
