@@ -10,6 +10,7 @@ for all of them, and what it pulls they copy.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,18 +19,15 @@ import numpy as np
 
 from errors import TraceError
 from formats.columns import Trace, Track
-from opname import QUEUES, OpName
+from opname import OpName
+from replay.byteps_edges import UNTRACED, Event, connect
 from replay.plan import UNLIMITED
-from replay.recording import EdgeList, Operation, RecordedStep, Recording, chain
+from replay.recording import EdgeList, Operation, RecordedStep, Recording
 
-#: Category of the time before an event in which a forward or backward pass runs that was not traced.
-UNTRACED = "untraced"
 #: An edge of the DAG that the recording contradicts in more than this share of the steps is not used.
 MAX_VIOLATED = 0.1
 #: Threads read the clock a little late; a start that is earlier by less contradicts nothing.
 TOLERANCE_NS = 50_000
-
-_STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +45,11 @@ class GpuTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
-    """One event of one GPU."""
-
-    name: OpName  # without worker, rank and key
-    key: int | None  # partition; None for a whole communication or a computation
-    track: Track
-    start_ns: int
-    end_ns: int
-    cat: str = ""
-    is_traced: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class _GpuSteps:
     """One GPU's events by step, and when each of its steps and the one after the last begins."""
 
     gpu: GpuTrace
-    steps: list[list[_Event]]
+    steps: list[list[Event]]
     begin_ns: list[int]
     dag_edges: list[tuple[OpName, OpName]]
 
@@ -78,6 +63,8 @@ def record(gpus: Sequence[GpuTrace]) -> Recording:
         No step is recorded in the trace of a GPU.
     """
     split = [_split(gpu) for gpu in gpus]
+    workers = [gpu.worker for gpu in gpus]
+    dag_edges = [one.dag_edges for one in split]
     n_steps = min(len(one.steps) for one in split)
     names = _Names(len({gpu.worker for gpu in gpus}) > 1)
     steps = []
@@ -89,7 +76,7 @@ def record(gpus: Sequence[GpuTrace]) -> Recording:
             operation.append(names.operation(owner, split[owner].gpu, event))
             start.append(event.start_ns)
             end.append(event.end_ns)
-        _connect(edges, events, split)
+        connect(edges, events, workers, dag_edges)
         operations, starts, ends = (np.array(column, np.int64) for column in (operation, start, end))
         steps.append(RecordedStep(operations, starts, ends, edges.freeze(), begin_ns, next_ns))
     return Recording(
@@ -97,8 +84,38 @@ def record(gpus: Sequence[GpuTrace]) -> Recording:
         devices=names.devices,
         operations=names.operations,
         steps=steps,
+        feeds=_feeds(steps, names.operations, dag_edges),
         notes=_notes(split),
     )
+
+
+def _feeds(
+    steps: Sequence[RecordedStep],
+    operations: Sequence[Operation],
+    dag_edges: Sequence[Sequence[tuple[OpName, OpName]]],
+) -> dict[int, int]:
+    """Return what waits in the next step for communications that end after it has begun.
+
+    The forward operation of the layer whose backward operation made the gradient, where it starts late
+    enough; else the communication of the same tensor.
+    """
+    number = {(one.owner, one.name): i for i, one in enumerate(operations) if one.key is None}
+    layer = {
+        (owner, str(comm)): str(before._replace(cat="FW"))
+        for owner, edges in enumerate(dag_edges)
+        for before, comm in edges
+        if before.cat == "BW" and comm.is_comm
+    }
+    feeds: dict[int, int] = {}
+    for step, following in itertools.pairwise(steps):
+        starts = dict(zip(following.operation.tolist(), following.start_ns.tolist(), strict=True))
+        for operation, end in zip(step.operation.tolist(), step.end_ns.tolist(), strict=True):
+            one = operations[operation]
+            if one.cat != "Comm" or one.key is not None or not 0 <= step.next_ns[one.owner] < end:
+                continue
+            forward = number.get((one.owner, layer.get((one.owner, one.name), "")), operation)
+            feeds[operation] = forward if starts.get(forward, -1) >= end else operation
+    return feeds
 
 
 def _notes(split: Sequence[_GpuSteps]) -> list[str]:
@@ -120,7 +137,7 @@ class _Names:
         self.devices: list[str] = []
         self._numbers: dict[tuple[int, OpName, Track], int] = {}
 
-    def operation(self, owner: int, gpu: GpuTrace, event: _Event) -> int:
+    def operation(self, owner: int, gpu: GpuTrace, event: Event) -> int:
         """Return the number of the operation that `event` is an instance of."""
         identity = (owner, event.name, event.track)
         if identity not in self._numbers:
@@ -143,7 +160,7 @@ class _Names:
             )
         return self._numbers[identity]
 
-    def _device(self, gpu: GpuTrace, event: _Event) -> int:
+    def _device(self, gpu: GpuTrace, event: Event) -> int:
         if event.key is None or event.name.queue not in ("PUSH", "PULL"):
             return UNLIMITED
         worker = "" if gpu.worker is None else f"worker {gpu.worker} "
@@ -164,7 +181,7 @@ def _split(gpu: GpuTrace) -> _GpuSteps:
     n_steps = _usual_count(events, numbers)
     if n_steps == 0:
         raise TraceError(f"{gpu.trace.path}: no training step is recorded in it: nothing to replay")
-    steps: list[list[_Event]] = [[] for _ in range(n_steps + 1)]
+    steps: list[list[Event]] = [[] for _ in range(n_steps + 1)]
     for event, number in zip(events, numbers, strict=True):
         if 0 <= number <= n_steps:
             steps[number].append(event)
@@ -175,7 +192,7 @@ def _split(gpu: GpuTrace) -> _GpuSteps:
     return _GpuSteps(gpu, steps, begin_ns, _dag_edges(gpu, steps))
 
 
-def _events(gpu: GpuTrace) -> Iterator[_Event]:
+def _events(gpu: GpuTrace) -> Iterator[Event]:
     trace = gpu.trace
     names = [_renamed(OpName.parse(name).bare(), gpu.parameters) for name in trace.names]
     columns = (trace.name_id, trace.cat_id, trace.track_id, trace.ts_ns, trace.dur_ns)
@@ -185,14 +202,14 @@ def _events(gpu: GpuTrace) -> Iterator[_Event]:
         if name.is_comm and key is None and name.queue is not None:  # a tensor called like a stage
             name = OpName("Comm", f"{name.label}.{name.queue}")
         if name.cat is not None and not (gpu.only and name.is_comm and str(name.main) not in gpu.only):
-            yield _Event(name, key, track, start, start + dur, trace.cats[cat_id])
+            yield Event(name, key, track, start, start + dur, trace.cats[cat_id])
 
 
 def _renamed(name: OpName, parameters: Mapping[str, str]) -> OpName:
     return name._replace(label=parameters.get(name.label or "", name.label)) if name.is_comm else name
 
 
-def _step_numbers(events: Sequence[_Event]) -> list[int]:
+def _step_numbers(events: Sequence[Event]) -> list[int]:
     """Return the step (0-based) of each event, -1 for none; events are sorted by start.
 
     The n-th event of a name on a track is the n-th step's, except loads of input data and updates,
@@ -220,14 +237,14 @@ def _step_numbers(events: Sequence[_Event]) -> list[int]:
     return numbers
 
 
-def _forget_warm_up(events: Sequence[_Event], numbers: list[int]) -> None:
+def _forget_warm_up(events: Sequence[Event], numbers: list[int]) -> None:
     """Keep, of the loads before the first traced step, only the last."""
     loads = [i for i, event in enumerate(events) if event.name.cat == "I/O" and numbers[i] == 0]
     for i in loads[:-1]:
         numbers[i] = -1
 
 
-def _usual_count(events: Sequence[_Event], numbers: Sequence[int]) -> int:
+def _usual_count(events: Sequence[Event], numbers: Sequence[int]) -> int:
     """Return in how many steps most operations occur."""
     count: Counter[tuple[OpName, Track]] = Counter()
     for event, number in zip(events, numbers, strict=True):
@@ -237,13 +254,13 @@ def _usual_count(events: Sequence[_Event], numbers: Sequence[int]) -> int:
     return usual[0][0] if usual else 0
 
 
-def _has_backward(steps: Sequence[Sequence[_Event]]) -> bool:
+def _has_backward(steps: Sequence[Sequence[Event]]) -> bool:
     return any(event.name.cat == "BW" for step in steps for event in step)
 
 
-def _with_untraced(step: Sequence[_Event]) -> list[_Event]:
+def _with_untraced(step: Sequence[Event]) -> list[Event]:
     """Return the events with one before each communication for the computation that was not traced."""
-    found: list[_Event] = []
+    found: list[Event] = []
     since = None
     for event in step:
         if event.name.cat == "I/O":
@@ -252,13 +269,13 @@ def _with_untraced(step: Sequence[_Event]) -> list[_Event]:
             if since is not None and event.start_ns > since:
                 name = OpName(UNTRACED, event.name.label)
                 track = Track(event.track.pid, UNTRACED)
-                found.append(_Event(name, None, track, since, event.start_ns, UNTRACED, is_traced=False))
+                found.append(Event(name, None, track, since, event.start_ns, UNTRACED, is_traced=False))
             since = max(since or 0, event.start_ns)
         found.append(event)
     return sorted(found, key=lambda event: (event.start_ns, not event.is_traced, event.end_ns))
 
 
-def _dag_edges(gpu: GpuTrace, steps: Sequence[Sequence[_Event]]) -> list[tuple[OpName, OpName]]:
+def _dag_edges(gpu: GpuTrace, steps: Sequence[Sequence[Event]]) -> list[tuple[OpName, OpName]]:
     """Return the edges of the DAG between recorded operations that the recording does not contradict.
 
     Nodes without events (``OUTPUT0``) are bridged. What leaves STEP leads into the next step.
@@ -290,129 +307,7 @@ def _next_recorded(
             stack.extend(after.get(other, ()))
 
 
-def _is_respected(edge: tuple[OpName, OpName], when: Sequence[Mapping[OpName, _Event]]) -> bool:
+def _is_respected(edge: tuple[OpName, OpName], when: Sequence[Mapping[OpName, Event]]) -> bool:
     pairs = [(step[edge[0]], step[edge[1]]) for step in when if edge[0] in step and edge[1] in step]
     violated = sum(b.start_ns < a.end_ns - TOLERANCE_NS for a, b in pairs)
     return bool(pairs) and violated <= MAX_VIOLATED * len(pairs)
-
-
-# ---- one step of all GPUs
-
-
-def _connect(edges: EdgeList, events: Sequence[tuple[int, _Event]], split: Sequence[_GpuSteps]) -> None:
-    """Add the edges between the `events` (owner, event) of one step."""
-    threads: dict[tuple[int, Track], list[int]] = defaultdict(list)
-    named: dict[tuple[int, OpName], int] = {}
-    stages: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for number, (owner, event) in enumerate(events):
-        if event.key is not None:
-            stages[owner, event.key].append(number)
-            continue
-        named[owner, event.name] = number
-        if not event.name.is_comm:
-            threads[owner, event.track].append(number)
-    for (_, track), numbers in threads.items():
-        if track.tid != UNTRACED:
-            chain(edges.after_end, numbers)
-    for owner, one in enumerate(split):
-        pairs = ((named.get((owner, a)), named.get((owner, b))) for a, b in one.dag_edges)
-        edges.after_end.extend((a, b) for a, b in pairs if a is not None and b is not None)
-    _connect_updates(edges, events)
-    _connect_untraced(edges, events, named)
-    _connect_stages(edges, events, named, stages)
-    _connect_gpus(edges, events, stages, [one.gpu.worker for one in split])
-
-
-def _connect_updates(edges: EdgeList, events: Sequence[tuple[int, _Event]]) -> None:
-    """Let STEP, which spans from the last backward operation to the next forward one, wait in between."""
-    for number, (owner, event) in enumerate(events):
-        if event.name.cat == "STEP":
-            edges.body_after_end.extend(
-                (other, number)
-                for other, (whose, comm) in enumerate(events)
-                if whose == owner and comm.name.is_comm and comm.key is None and comm.end_ns <= event.end_ns
-            )
-
-
-def _connect_untraced(
-    edges: EdgeList, events: Sequence[tuple[int, _Event]], named: Mapping[tuple[int, OpName], int]
-) -> None:
-    """Lead from the load of input through the untraced computation, communication by communication."""
-    last: dict[int, int] = {}
-    for number, (owner, event) in enumerate(events):
-        if event.name.cat == "I/O":
-            last[owner] = number
-        elif not event.is_traced:
-            comm = named[owner, OpName("Comm", event.name.label)]
-            before = last.get(owner)
-            if before is not None:
-                is_load = events[before][1].name.cat == "I/O"
-                (edges.after_end if is_load else edges.after_start).append((before, number))
-            edges.after_end.append((number, comm))
-        elif event.name.is_comm and event.key is None:
-            last[owner] = number
-
-
-def _connect_stages(
-    edges: EdgeList,
-    events: Sequence[tuple[int, _Event]],
-    named: Mapping[tuple[int, OpName], int],
-    stages: Mapping[tuple[int, int], list[int]],
-) -> None:
-    """Lead each partition from its enqueueing through its stages to the end of the communication."""
-    for (owner, _), numbers in stages.items():
-        numbers.sort(key=lambda number: (events[number][1].start_ns, _stage(events[number][1])))
-        chain(edges.after_end, numbers)
-        whole = named.get((owner, events[numbers[0]][1].name.main))
-        if whole is not None:
-            edges.after_start.append((whole, numbers[0]))
-            edges.body_after_end.append((numbers[-1], whole))
-
-
-def _stage(event: _Event) -> int:
-    return _STAGE_ORDER.get(event.name.queue or "", -1)
-
-
-def _connect_gpus(
-    edges: EdgeList,
-    events: Sequence[tuple[int, _Event]],
-    stages: Mapping[tuple[int, int], list[int]],
-    workers: Sequence[int | None],
-) -> None:
-    """Let the GPUs of a worker meet, and a key's PULL wait for every worker's PUSH."""
-    at: dict[tuple[int, str], list[tuple[int, int]]] = defaultdict(list)  # key, stage -> (owner, event)
-    for (owner, key), numbers in stages.items():
-        for number in numbers:
-            at[key, events[number][1].name.queue or ""].append((owner, number))
-    for (key, stage), here in at.items():
-        for owner, number in here:
-            mates = [(a, b) for a, b in here if a != owner and workers[a] == workers[owner]]
-            if stage in ("REDUCE", "BROADCAST"):
-                edges.body_after_start.extend((b, number) for _, b in mates)
-            for other_stage, meets in (("COORDINATE_PUSH", "PUSH"), ("COORDINATE_BROADCAST", "BROADCAST")):
-                if stage == meets:
-                    edges.after_end.extend(
-                        (b, number)
-                        for a, b in at.get((key, other_stage), ())
-                        if a != owner and workers[a] == workers[owner]
-                    )
-            if stage == "COPYH2D":
-                edges.after_end.extend(
-                    (b, number)
-                    for a, b in at.get((key, "PULL"), ())
-                    if a != owner and workers[a] == workers[owner]
-                )
-            if stage == "PULL":
-                for a, b in at.get((key, "PUSH"), ()):
-                    if workers[a] != workers[owner]:
-                        _after_push(edges, events, b, number)
-
-
-def _after_push(edges: EdgeList, events: Sequence[tuple[int, _Event]], push: int, pull: int) -> None:
-    """Let `pull` be answered after another worker's `push`.
-
-    A PUSH ends with the server's acknowledgement, which may be late, behind the answers to PULLs;
-    then only its start is known to be earlier.
-    """
-    is_late = events[push][1].end_ns > events[pull][1].end_ns
-    (edges.body_after_start if is_late else edges.body_after_end).append((push, pull))

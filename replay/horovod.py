@@ -8,7 +8,7 @@ compute is not in the timeline: the time before a tensor is handed over stands f
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,15 +37,15 @@ class _Event:
     kind: str  # "negotiate", "reduce", "part", or "untraced"
 
 
-def record(trace: Trace) -> Recording:
-    """Return the recording of a Horovod job from the timeline of its rank 0.
+def record(trace: Trace, only: Collection[str] = ()) -> Recording:
+    """Return the recording of a Horovod job from its timeline, of the tensors in `only` (() is all).
 
     Raises
     ------
     TraceError
         No round of reductions is in it.
     """
-    rounds = _rounds(trace)
+    rounds = [kept for one in _rounds(trace) if (kept := [e for e in one if not only or e.tensor in only])]
     if not rounds:
         raise TraceError(f"{trace.path}: no round of reductions is recorded in it: nothing to replay")
     numbers: dict[tuple[str, str], int] = {}

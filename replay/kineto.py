@@ -10,21 +10,19 @@ and what the backward pass sends is waited for at its end.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from errors import TraceError
 from formats.columns import Trace, Track
-from replay.recording import EdgeList, Operation, RecordedStep, Recording, chain
-
-#: A pause of a thread from which on it may have waited for something elsewhere …
-PAUSE_NS = 300_000
-#: … which must then have ended in this last part of the pause.
-SOON = 0.2
+from replay.kineto_edges import Event, connect_collectives, connect_rank
+from replay.plan import Int64
+from replay.recording import EdgeList, Operation, RecordedStep, Recording
 
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _COLLECTIVE = re.compile(r"(gloo|mpi|ucc|nccl):\w+|(nccl|rccl)(Dev)?Kernel\w*", re.IGNORECASE)
@@ -41,21 +39,7 @@ class RankTrace:
 
     name: str  # "rank0"
     trace: Trace
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """One event of one rank in one step."""
-
-    row: int  # of the trace; a handle for launches
-    name: str
-    cat: str
-    phase: str
-    track: Track
-    start_ns: int
-    end_ns: int
-    on_device: bool
-    is_collective: bool
+    only: Collection[str] = ()  # the only collectives to keep; () keeps all
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +48,7 @@ class _RankSteps:
 
     rank: RankTrace
     bounds: dict[int, tuple[int, int]]  # step number -> begin, begin of the next
-    events: dict[int, list[_Event]]
+    events: dict[int, list[Event]]
     launched_by: dict[int, int]  # row of a device event -> row of the outermost operation
     waits: list[tuple[int, int]]  # row of an outermost operation, when a call inside stops waiting
 
@@ -85,7 +69,38 @@ def record(ranks: Sequence[RankTrace]) -> Recording:
     numbers: dict[tuple[int, str, Track, int], int] = {}
     operations: list[Operation] = []
     steps = [_record_step(split, number, numbers, operations) for number in common]
-    return Recording(owners=[rank.name for rank in ranks], devices=[], operations=operations, steps=steps)
+    return Recording(
+        owners=[rank.name for rank in ranks],
+        devices=[],
+        operations=operations,
+        steps=steps,
+        feeds=_feeds(steps, operations),
+    )
+
+
+def _feeds(steps: Sequence[RecordedStep], operations: Sequence[Operation]) -> dict[int, int]:
+    """Return the first operation of a stream in the next step, for the last one that ends in that step."""
+    feeds: dict[int, int] = {}
+    for step, following in itertools.pairwise(steps):
+        last = _by_stream(step, operations, step.end_ns, latest=True)
+        first = _by_stream(following, operations, following.start_ns, latest=False)
+        for stream, event in last.items():
+            owner = stream[0]
+            if 0 <= step.next_ns[owner] < step.end_ns[event] and stream in first:
+                feeds[int(step.operation[event])] = int(following.operation[first[stream]])
+    return feeds
+
+
+def _by_stream(
+    step: RecordedStep, operations: Sequence[Operation], at_ns: Int64, *, latest: bool
+) -> dict[tuple[int, Track], int]:
+    """Return the event with the latest (or earliest) time of each track of each owner."""
+    order = np.argsort(at_ns if latest else -at_ns, kind="stable")
+    found = {}
+    for event in order.tolist():
+        one = operations[int(step.operation[event])]
+        found[one.owner, one.track] = event
+    return found
 
 
 def _record_step(
@@ -108,9 +123,9 @@ def _record_step(
     first = 0
     for one in split:
         mine = one.events[number]
-        _connect_rank(edges, mine, first, one)
+        connect_rank(edges, mine, first, one.launched_by, one.waits)
         first += len(mine)
-    _connect_collectives(edges, events)
+    connect_collectives(edges, events)
     return RecordedStep(
         operation=np.array(operation, np.int64),
         start_ns=np.array([event.start_ns for _, event in events], np.int64),
@@ -121,7 +136,7 @@ def _record_step(
     )
 
 
-def _operation(owner: int, event: _Event) -> Operation:
+def _operation(owner: int, event: Event) -> Operation:
     return Operation(
         name=event.name,
         cat=event.cat,
@@ -142,7 +157,7 @@ def _split(rank: RankTrace) -> _RankSteps:
     outer = _outermost(trace)
     begins = sorted((begin, number) for number, (begin, _) in bounds.items())
     starts = [begin for begin, _ in begins]
-    events: dict[int, list[_Event]] = {number: [] for number in bounds}
+    events: dict[int, list[Event]] = {number: [] for number in bounds}
     step_of: dict[int, int] = {}
     launched_by, waits = _runtime_calls(trace, outer)
     rows = sorted(outer, key=lambda row: int(trace.ts_ns[row]))
@@ -155,7 +170,9 @@ def _split(rank: RankTrace) -> _RankSteps:
         if number is None:
             continue
         step_of[row] = number
-        events[number].append(_event(trace, row, "" if on_device else outer[row], on_device))
+        event = _event(trace, row, "" if on_device else outer[row], on_device)
+        if not (rank.only and event.is_collective and event.name not in rank.only):
+            events[number].append(event)
     return _RankSteps(rank, bounds, events, launched_by, waits)
 
 
@@ -185,11 +202,11 @@ def _step_at(
     return number if at < bounds[number][1] else None
 
 
-def _event(trace: Trace, row: int, phase: str, on_device: bool) -> _Event:
+def _event(trace: Trace, row: int, phase: str, on_device: bool) -> Event:
     name = trace.names[trace.name_id[row]]
     is_collective = _COLLECTIVE.match(name) is not None and (on_device or "nccl" not in name.lower())
     start = int(trace.ts_ns[row])
-    return _Event(
+    return Event(
         row=row,
         name=name,
         cat=trace.cats[trace.cat_id[row]],
@@ -284,109 +301,3 @@ def _containing(trace: Trace, outer: dict[int, str], rows: Sequence[int]) -> dic
             if i >= 0 and trace.ts_ns[row] <= trace.end_ns[by_thread[thread][i]]:
                 found[row] = by_thread[thread][i]
     return found
-
-
-# ---- what connects them
-
-
-def _connect_rank(edges: EdgeList, events: Sequence[_Event], first: int, one: _RankSteps) -> None:
-    """Add the edges within one rank; its events have the numbers from `first` on."""
-    by_track: dict[Track, list[int]] = defaultdict(list)
-    by_row = {event.row: i for i, event in enumerate(events)}
-    for i in sorted(range(len(events)), key=lambda i: (events[i].start_ns, events[i].end_ns)):
-        by_track[events[i].track].append(i)
-    pairs: list[tuple[int, int]] = []
-    for mine in by_track.values():
-        chain(pairs, mine)
-    pairs = [(a, b) for a, b in pairs if events[a].end_ns <= events[b].start_ns]
-    host = [mine for mine in by_track.values() if not events[mine[0]].on_device]
-    pairs += _handed_over(events, host)
-    pairs += _awaited_after_backward(events, host)
-    edges.after_end.extend((first + a, first + b) for a, b in pairs)
-    launches = [(by_row[by], i) for i, event in enumerate(events)
-                if event.on_device and (by := one.launched_by.get(event.row)) in by_row]  # fmt: skip
-    launches += _started_by(events, host)
-    edges.after_start.extend((first + a, first + b) for a, b in launches)
-    edges.body_after_end.extend((first + a, first + by_row[b]) for a, b in _device_waits(events, one, by_row))
-
-
-def _main_thread(events: Sequence[_Event], host: Sequence[list[int]]) -> list[int]:
-    """Return the thread with the most operations."""
-    return max(host, key=len, default=[])
-
-
-def _handed_over(events: Sequence[_Event], host: Sequence[list[int]]) -> list[tuple[int, int]]:
-    """Return (what ended, what then went on) for each pause of a thread that ends with such an end."""
-    by_end = sorted((i for mine in host for i in mine), key=lambda i: events[i].end_ns)
-    ends = np.array([events[i].end_ns for i in by_end], np.int64)
-    found = []
-    for mine in host:
-        for before, after in zip([None, *mine[:-1]], mine, strict=True):
-            if before is None or events[after].is_collective:
-                continue
-            begin, end = events[before].end_ns, events[after].start_ns
-            if end - begin < PAUSE_NS:
-                continue
-            i = int(np.searchsorted(ends, end, side="right")) - 1
-            while i >= 0 and (by_end[i] in (before, after) or events[by_end[i]].track == events[after].track):
-                i -= 1
-            if i >= 0 and end - ends[i] <= SOON * (end - begin):
-                found.append((by_end[i], after))
-    return found
-
-
-def _awaited_after_backward(events: Sequence[_Event], host: Sequence[list[int]]) -> list[tuple[int, int]]:
-    """Return (collective, first operation after the backward pass), for those that have ended by then."""
-    main = _main_thread(events, host)
-    backward = [i for i, event in enumerate(main) if events[event].phase == "BW"]
-    if not backward or backward[-1] + 1 == len(main):
-        return []
-    after = main[backward[-1] + 1]
-    collectives = [i for mine in host for i in mine if events[i].is_collective]
-    return [(i, after) for i in collectives if events[i].end_ns <= events[after].start_ns]
-
-
-def _started_by(events: Sequence[_Event], host: Sequence[list[int]]) -> list[tuple[int, int]]:
-    """Return (operation of the main thread, what another thread started while or after it ran)."""
-    main = _main_thread(events, host)
-    starts = np.array([events[i].start_ns for i in main], np.int64)
-    found = []
-    for mine in host:
-        if mine is main:
-            continue
-        for i in mine:
-            at = int(np.searchsorted(starts, events[i].start_ns, side="right")) - 1
-            if at >= 0 and (events[i].is_collective or i == mine[0]):
-                found.append((main[at], i))
-    return found
-
-
-def _device_waits(events: Sequence[_Event], one: _RankSteps, by_row: dict[int, int]) -> list[tuple[int, int]]:
-    """Return (last device event that ended by then, row of the operation that waited for it)."""
-    on_device = sorted(
-        (i for i, event in enumerate(events) if event.on_device), key=lambda i: events[i].end_ns
-    )
-    ends = np.array([events[i].end_ns for i in on_device], np.int64)
-    found = []
-    for row, until in one.waits:
-        if row in by_row:
-            i = int(np.searchsorted(ends, until, side="right")) - 1
-            if i >= 0:
-                found.append((on_device[i], row))
-    return found
-
-
-def _connect_collectives(edges: EdgeList, events: Sequence[tuple[int, _Event]]) -> None:
-    """Let the n-th collective of a name wait, in each rank, for the starts of the others."""
-    groups: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    count: Counter[tuple[int, str]] = Counter()
-    order = sorted(range(len(events)), key=lambda i: (events[i][1].start_ns, i))
-    for i in order:
-        owner, event = events[i]
-        if event.is_collective:
-            count[owner, event.name] += 1
-            groups[event.name, count[owner, event.name]].append((owner, i))
-    for members in groups.values():
-        edges.body_after_start.extend(
-            (b, a) for owner, a in members for other, b in members if other != owner
-        )

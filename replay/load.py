@@ -157,7 +157,7 @@ def _parameters(directory: Path) -> dict[str, str]:
 def _kineto(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
     return kineto.record(
         [
-            kineto.RankTrace(f"rank{i if source.rank is None else source.rank}", trace)
+            kineto.RankTrace(f"rank{i if source.rank is None else source.rank}", trace, only)
             for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True))
         ]
     )
@@ -168,7 +168,7 @@ def _horovod(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Re
         raise TraceError(
             f"{job.job.root}: {len(job.traces)} timelines; Horovod writes one a job: give that one"
         )
-    return horovod.record(job.traces[0])
+    return horovod.record(job.traces[0], only)
 
 
 _RECORDERS: Mapping[str, Callable[[LoadedJob, Partitions, frozenset[str]], Recording]] = {

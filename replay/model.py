@@ -16,6 +16,8 @@ from replay.engine import Schedule, critical_path, simulate
 from replay.plan import UNLIMITED, Int64, Plan, make_plan
 from replay.recording import Bool, RecordedStep, Recording
 
+_NO_PAIRS: Int64 = np.empty((0, 2), np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
@@ -61,17 +63,43 @@ def fit(recording: Recording) -> Model:
     link_free = np.zeros(len(recording.devices), np.int64)
     device_of = np.array([operation.device for operation in recording.operations], np.int64)
     owner_of = np.array([operation.owner for operation in recording.operations], np.int64)
-    steps = [
-        _fit_step(step, device_of[step.operation], owner_of[step.operation], link_free)
-        for step in recording.steps
-    ]
+    steps = []
+    for row, step in enumerate(recording.steps):
+        carried = _carried_over(recording, recording.steps[row - 1], step) if row else _NO_PAIRS
+        before_ns = recording.steps[row - 1].end_ns[carried[:, 0]] if row else carried[:, 0]
+        steps.append(
+            _fit_step(
+                step,
+                device_of[step.operation],
+                owner_of[step.operation],
+                link_free,
+                (carried[:, 1], before_ns),
+            )
+        )
     return Model(recording, _known_tails(steps))
 
 
-def _fit_step(step: RecordedStep, device: Int64, owner: Int64, link_free: Int64) -> StepModel:
+def _carried_over(recording: Recording, before: RecordedStep, step: RecordedStep) -> Int64:
+    """Return (event of the step before, event of this step) that `Recording.feeds` connects (k, 2)."""
+    if not recording.feeds:
+        return _NO_PAIRS
+    here = {operation: event for event, operation in enumerate(step.operation.tolist())}
+    pairs = [
+        (event, here[then])
+        for event, operation in enumerate(before.operation.tolist())
+        if (then := recording.feeds.get(operation)) in here and then is not None
+    ]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _fit_step(
+    step: RecordedStep, device: Int64, owner: Int64, link_free: Int64, carried: tuple[Int64, Int64]
+) -> StepModel:
+    """Return the model of one step; `carried` are events and when what they wait for ended before it."""
     n = len(step)
     edges = step.edges
     ready = step.begin_ns[owner]
+    np.maximum.at(ready, *carried)
     np.maximum.at(ready, edges.after_end[:, 1], step.end_ns[edges.after_end[:, 0]])
     np.maximum.at(ready, edges.after_start[:, 1], step.start_ns[edges.after_start[:, 0]])
     could_begin = step.start_ns.copy()
@@ -181,8 +209,9 @@ def _assemble(model: Model, rows: Sequence[int]) -> tuple[Plan, Int64, Int64, In
     owners = len(model.recording.owners)
     device_of = np.array([operation.device for operation in model.recording.operations], np.int64)
     owner_of = np.array([operation.owner for operation in model.recording.operations], np.int64)
-    dur, gap, device, priority, edges, first_ops = [], [], [], [], [], []
-    offset = previous_end = 0
+    dur, gap, device, priority, edges = [], [], [], [], []
+    first_ops: list[int] = []
+    offset = previous_end = served = 0
     for position, row in enumerate(rows):
         step, recorded = model.steps[row], model.recording.steps[row]
         n = len(recorded)
@@ -193,10 +222,13 @@ def _assemble(model: Model, rows: Sequence[int]) -> tuple[Plan, Int64, Int64, In
         gap += [lead, np.zeros(owners, np.int64), _interleave(step.gap_ns, np.zeros(n, np.int64))]
         free = np.full(n, UNLIMITED)
         device += [np.full(2 * owners, UNLIMITED), _interleave(free, device_of[recorded.operation])]
-        priority += [np.zeros(2 * owners, np.int64), np.repeat(step.turn, 2)]
+        priority += [np.zeros(2 * owners, np.int64), served + np.repeat(step.turn, 2)]
+        served += int(step.turn.max(initial=0)) + 1
         edges += _step_edges(step, recorded, owner, begin, end, first)
         if position:
             edges.append(np.stack([previous_end + np.arange(owners), begin + np.arange(owners)], axis=1))
+            carried = _carried_over(model.recording, model.recording.steps[rows[position - 1]], recorded)
+            edges.append(2 * carried + np.array([first_ops[-1] + 1, first]))
         previous_end = end
         first_ops.append(first)
         offset = first + 2 * n
@@ -230,6 +262,7 @@ def _step_edges(
         first + 2 * edges.body_after_end + 1,
         first + 2 * edges.body_after_start + np.array([0, 1]),
         first + 2 * step.overtaken + 1,
+        np.stack([begin + np.arange(first - end), end + np.arange(first - end)], axis=1),
         np.stack([begin + owner[step.roots], first + 2 * step.roots], axis=1),
         np.stack([first + 2 * step.last + 1, end + owner[step.last]], axis=1),
     ]

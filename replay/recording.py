@@ -119,8 +119,8 @@ class Recording:
     owners : what runs its own sequence of steps: a GPU or rank; its prefix without the last dot
     devices : links that carry one transfer at a time
     operations, steps : what occurs, and when
-    feeds : where communication reaches into the next step: the operation in the next step that waits
-        for an operation in this one, for those that were seen to end after the next step had begun
+    feeds : what reaches into the next step: for an operation that was seen to end after the next step had
+        begun, the operation of that step which starts after it has ended
     notes : what the reader of the answer should know about the recording, a sentence each
     """
 

@@ -148,6 +148,42 @@ def test_the_critical_path_names_what_was_waited_for():
     assert names == ["FW.a", "BW.a", "Comm.a.PUSH.65536", "Comm.a.PULL.65536", "before the next step"]
 
 
+def overlapping() -> Model:
+    """Steps of 20: FW.a 5, BW.a 5, then Comm.a for 8, of which 3 lie beside FW.z of the next step."""
+    rows = []
+    for at in (0, 20, 40):
+        rows += [
+            ("FW.z", 0, 7, at, at + 4),
+            ("FW.a", 0, 7, at + 5, at + 10),
+            ("BW.a", 0, 7, at + 10, at + 15),
+            ("Comm.a", "Comm.a", "total", at + 15, at + 23),
+        ]
+    rows.append(("FW.z", 0, 7, 60, 64))
+    return fit(
+        record(
+            [GpuTrace("rank0", None, trace(rows), [("FW.z", "FW.a"), ("FW.a", "BW.a"), ("BW.a", "Comm.a")])]
+        )
+    )
+
+
+def test_communication_reaches_into_the_next_step():
+    assert answer(overlapping()).result.iteration_ns[:, 0].tolist() == [20 * MS] * 3
+
+
+def test_the_layer_of_the_next_step_waits_for_its_gradient():
+    # Comm.a takes 10 more: it ends at 33; FW.a of the next step starts then, not at 25
+    model = overlapping()
+    chosen = [i for i, one in enumerate(model.recording.operations) if one.name == "Comm.a"]
+    longer = [
+        replace(step, service_ns=step.service_ns + 10 * MS * np.isin(recorded.operation, chosen))
+        for step, recorded in zip(model.steps, model.recording.steps, strict=True)
+    ]
+    result = run_steps(replace(model, steps=longer), [0, 1, 2])
+    forward = next(i for i, one in enumerate(model.recording.operations) if one.name == "FW.a")
+    start, _ = result.interval(1)
+    assert start[model.recording.steps[1].operation == forward].tolist() == [33 * MS]
+
+
 def test_a_step_without_backward_operations_still_has_its_time():
     rows = []
     for at in (0, 40, 80):
