@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -150,15 +150,16 @@ class Builder:
     ) -> None:
         """Append a piece whose events were decoded as the learned types."""
         slices = events
-        kinds = Counter(map(type, events))
-        if len(kinds) > 1 or learned.slice not in kinds:
+        others: Mapping[str | None, int] = {}
+        if learned.phase_of:
             slices = [event for event in events if type(event) is learned.slice]
+            if len(slices) < len(events):
+                others = Counter(map(learned.phase_of.get, map(type, events)))
         n = len(slices)
         ids = np.fromiter(map(self._slice_ids.__getitem__, map(_SLICE_KEY, slices)), np.int32, n)
         ts = times_ns(map(_TS, slices), n, self._times)
         dur = times_ns(map(_DUR, slices), n, self._times)
-        others = {learned.phase_of[kind]: n for kind, n in kinds.items() if kind is not learned.slice}
-        other_ids = {self._ids[phase, None, None, None, None]: n for phase, n in others.items()}
+        other_ids = {self._ids[phase, None, None, None, None]: n for phase, n in others.items() if phase}
         self._learn_roles()
         self._add_slices(ids, self._roles[ids], ts, dur)
         for i, count in other_ids.items():
