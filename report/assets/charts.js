@@ -124,7 +124,7 @@ drawers.lines = (chart, place) => {
 drawers.bars3d = (chart, place) => {
   const colourOf = coloursFor(chart.group);
   let flat = !hasWebGL();
-  const height = Math.max(420, Math.min(720, innerHeight * 0.8));
+  const height = Math.max(400, Math.min(720, innerHeight * 0.8, place.clientWidth * 1.1));
   const toggle = element("button", { type: "button", "aria-pressed": String(flat), disabled: flat }, "Flat");
   const hint = element("span", { className: "soft" });
   place.append(element("div", { className: "tools" }, toggle, hint));

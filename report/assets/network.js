@@ -263,7 +263,9 @@ function gridOf(nodes) {
     near(x, y) {
       const hits = [];
       for (const column of [-1, 0, 1].map((step) => Math.round(x) + step)) {
-        for (const row of [-1, 0, 1].map((step) => Math.round(y) + step)) hits.push(...(cells.get(`${column},${row}`) ?? []));
+        for (const row of [-1, 0, 1].map((step) => Math.round(y) + step)) {
+          hits.push(...(cells.get(`${column},${row}`) ?? []));
+        }
       }
       return hits;
     },
