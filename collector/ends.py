@@ -166,27 +166,29 @@ def partition_keys(wire_keys: NDArray[np.uint64], server_id: int | None, n_serve
     """
     if not len(wire_keys):
         return np.empty(0, np.int64)
-    low, high = int(wire_keys.min()), int(wire_keys.max())
+    middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # a damaged key or two shall not decide
     rank = None if server_id is None else server_rank(server_id)
-    for base in _bases(low, rank, n_servers):
-        if base <= low and high - base < _KEYS_END:
-            keys: NDArray[np.int64] = (wire_keys - np.uint64(base)).astype(np.int64)
+    for base in _bases(middle, rank, n_servers):
+        offsets = wire_keys - np.uint64(base)
+        fits = (wire_keys >= np.uint64(base)) & (offsets < np.uint64(_KEYS_END))
+        if fits.sum() * 2 > len(fits):
+            keys: NDArray[np.int64] = np.where(fits, offsets.astype(np.int64), -1)
             return keys
     return np.full(len(wire_keys), -1, np.int64)
 
 
-def _bases(low: int, rank: int | None, n_servers: int) -> Iterator[int]:
-    """Yield beginnings of key ranges in which `low` may lie, the likely ones first."""
+def _bases(key: int, rank: int | None, n_servers: int) -> Iterator[int]:
+    """Yield beginnings of key ranges in which the wire key may lie, the likely ones first."""
     whole = 2**64 - 1
     if n_servers:
-        near = low * n_servers // whole
+        near = key * n_servers // whole
         yield from (key_base(r, n_servers) for r in ([near, near + 1] if rank is None else [rank]))
-    if low < _KEYS_END and not rank:
+    if key < _KEYS_END and not rank:
         yield 0
     if rank:
-        n = round(rank * whole / low) if low else 0
+        n = round(rank * whole / key) if key else 0
         yield from (key_base(rank, m) for m in (n, n + 1, n - 1) if m > rank)
     for n in range(2, _MOST_SERVERS):
-        r = round(low * n / whole)
+        r = round(key * n / whole)
         if 0 < r < n:
             yield key_base(r, n)

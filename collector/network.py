@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import progress as bars
-from collector.ends import Link, index_in_path, match_servers, n_announced, name_links, partition_keys
+from collector.drawing import processes
+from collector.ends import Link, index_in_path, match_servers, name_links
 from collector.keys import PART_BITS, Keys, files_below, read_keys
+from collector.merging import job_size, merge, with_waiting
 from collector.pcap import is_capture
 from collector.server import served_keys
-from collector.shares import UNKNOWN, TraceCheck, Wire, check_trace, initial_pushes, waiting
-from collector.timeline import Process, Slice, write_timeline
-from collector.transfers import Traffic, Transfers, read_traffic
+from collector.shares import UNKNOWN, TraceCheck, Wire, check_trace
+from collector.timeline import write_timeline
+from collector.transfers import Traffic, read_traffic
 from errors import TraceError
 from formats.columns import Int64
-from opname import OpName
 from result import Repairs
 
 TIMELINE = "comm_timeline.json"
@@ -142,15 +142,15 @@ def collect_pcap(
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
     groups = name_links(traffics, match_servers(traffics, served_keys(home)))
-    wire, nodes = _merge(traffics, groups, repairs)
-    n_workers = _n_workers(traffics, wire)
-    wire = _with_waiting(wire, n_workers)
+    wire, nodes = merge(traffics, groups, repairs)
+    n_workers = job_size(traffics, wire)
+    wire = with_waiting(wire, n_workers)
     links = [link for group in groups for link in group]
     sure = {link.worker for link in links if link.sure}
     checks, event_ns, renamed = _check(keys, wire, nodes, sure, repairs)
     nodes, links = _with_names(nodes, links, renamed)
     target = output or home / TIMELINE
-    n_events = write_timeline(target, _processes(wire, nodes, links, keys), "Comm")
+    n_events = write_timeline(target, processes(wire, nodes, links, keys), "Comm")
     return NetworkResult(
         target,
         n_events,
@@ -238,91 +238,6 @@ def _nothing(root: Path, repairs: Repairs) -> str:
     if len(repairs.lines) == 1:
         return repairs.lines[0]
     return f"{root}: no capture holds a PUSH or PULL ({'; '.join(repairs.lines)})"
-
-
-def _merge(
-    traffics: Sequence[Traffic], links: Sequence[Sequence[Link]], repairs: Repairs
-) -> tuple[Wire, list[str]]:
-    """Put the transfers of all captures together; a connection in two captures counts once."""
-    nodes = sorted({name for group in links for link in group for name in (link.worker, link.server)})
-    number = {name: i for i, name in enumerate(nodes)}
-    n_servers = n_announced(traffics, "server")
-    pieces: list[dict[str, Any]] = []
-    first_link = 0
-    for traffic, group, dropped in zip(traffics, links, _doubles(traffics, links), strict=True):
-        rows = np.flatnonzero(~np.isin(traffic.transfers.connection, dropped))
-        if dropped:
-            repairs.add(traffic.capture.path, f"{len(dropped)} connections are in another capture too")
-        columns = {f.name: getattr(traffic.transfers, f.name)[rows] for f in fields(Transfers)}
-        connection, wire_key = columns.pop("connection"), columns.pop("wire_key")
-        worker = np.array([number[link.worker] for link in group] or [0], np.int32)
-        server = np.array([number[link.server] for link in group] or [0], np.int32)
-        key = np.full(len(rows), UNKNOWN, np.int64)
-        for i, link in enumerate(group):
-            mine = connection == i
-            key[mine] = partition_keys(wire_key[mine], link.connection.server_id, n_servers)
-        if (key == UNKNOWN).any():
-            repairs.add(
-                traffic.capture.path, f"{(key == UNKNOWN).sum():,} transfers lie in no server's key range"
-            )
-        trips = np.array([link.connection.round_trip_ns for link in group] or [0], np.int64)
-        columns |= {
-            "trip_ns": trips[connection],
-            "worker": worker[connection],
-            "server": server[connection],
-            "link": connection + first_link,
-        }
-        pieces.append(columns | {"key": key})
-        first_link += len(group)
-    merged = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    order = np.argsort(merged["request_start_ns"], kind="stable")
-    merged = {name: column[order] for name, column in merged.items()}
-    initial = initial_pushes(merged["worker"], merged["key"], merged["push"], merged["request_start_ns"])
-    return Wire(**merged, initial=initial, waiting_ns=np.full(len(order), UNKNOWN, np.int64)), nodes
-
-
-def _doubles(traffics: Sequence[Traffic], links: Sequence[Sequence[Link]]) -> list[list[int]]:
-    """Return for each capture the connections that another one has better: the worker's own, a longer."""
-    seen: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    dropped: list[list[int]] = [[] for _ in traffics]
-    for which, (traffic, group) in enumerate(zip(traffics, links, strict=True)):
-        times, rows_of = traffic.transfers.request_start_ns, traffic.transfers.connection
-        for i, link in enumerate(group):
-            rows = rows_of == i
-            c = link.connection
-            ends = (c.worker_host, c.worker_port, c.server_host, c.server_port)
-            own = index_in_path(link.capture, "worker") is not None
-            mine = (own, int(rows.sum()), int(times[rows].min()), int(times[rows].max()), which, i)
-            other = seen.setdefault(ends, mine)
-            if other is mine or other[2] > mine[3] or mine[2] > other[3]:
-                continue
-            worse = min(mine, other)
-            seen[ends] = max(mine, other)
-            dropped[worse[4]].append(worse[5])
-    return dropped
-
-
-def _n_workers(traffics: Sequence[Traffic], wire: Wire) -> int | None:
-    """Return the number of workers of the job, or None where only one is to be seen."""
-    announced, seen = n_announced(traffics, "worker"), len(np.unique(wire.worker))
-    if announced:
-        return max(announced, seen)
-    if any(index_in_path(traffic.capture.path, "server") is not None for traffic in traffics):
-        return seen
-    return seen if seen > 1 else None
-
-
-def _with_waiting(wire: Wire, n_workers: int | None) -> Wire:
-    waits = waiting(
-        wire.worker,
-        wire.key,
-        wire.push,
-        wire.initial,
-        wire.request_end_ns,
-        wire.response_start_ns,
-        n_workers,
-    )
-    return Wire(**{f.name: getattr(wire, f.name) for f in fields(Wire)} | {"waiting_ns": waits})
 
 
 def _check(
@@ -429,43 +344,6 @@ def _tensors(wire: Wire, keys: Keys) -> Iterator[TensorBytes]:
         tensor = keys.tensors.get(declared)
         if tensor is not None and tensor.total_bytes is not None:
             yield TensorBytes(keys.tensor(declared << PART_BITS), tensor.total_bytes, sum(parts.values()))
-
-
-def _processes(wire: Wire, nodes: Sequence[str], links: Sequence[Link], keys: Keys) -> Iterator[Process]:
-    """Return the timeline: one process for each pair of ends."""
-    pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
-    for worker, server in pairs:
-        rows = np.flatnonzero((wire.worker == worker) & (wire.server == server))
-        name = f"{nodes[worker]} -> {nodes[server]}"
-        yield Process(name, {"transfers": _slices(wire, rows, links, keys)})
-
-
-def _slices(wire: Wire, rows: Int64, links: Sequence[Link], keys: Keys) -> Iterable[Slice]:
-    for i in rows.tolist():
-        stage = "PUSH" if wire.push[i] else "PULL"
-        key, link = int(wire.key[i]), links[wire.link[i]]
-        times = (wire.request_start_ns, wire.request_end_ns, wire.response_start_ns, wire.response_end_ns)
-        begin, sent, answered, end = (int(column[i]) for column in times)
-        answered = min(max(answered, sent), end)
-        wait = int(wire.waiting_ns[i])
-        c = link.connection
-        args = {
-            "key": key,
-            "partition": key & ((1 << PART_BITS) - 1),
-            "bytes": int(wire.value_bytes[i]),
-            "wire_bytes": int(wire.wire_bytes[i]),
-            "worker": f"{link.worker} {c.worker_host}:{c.worker_port}",
-            "server": f"{link.server} {c.server_host}:{c.server_port}",
-            "timestamp": int(wire.timestamp[i]),
-        }
-        if wire.initial[i]:
-            args["initial"] = True
-        inner = [Slice(f"{stage} request", begin, sent)]
-        if wait > 0:
-            inner.append(Slice("waiting for other workers", sent, min(sent + wait, answered)))
-        inner.append(Slice(f"{stage} response", answered, end))
-        operation = OpName("Comm", keys.tensor(key) if key >= 0 else "key ?", queue=stage, key=max(key, 0))
-        yield Slice(str(operation), begin, max(end, sent), args, inner)
 
 
 def _capture_read(traffic: Traffic) -> CaptureRead:

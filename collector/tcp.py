@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from collector.pcap import Ends, Segment
+from collector.layers import Ends, Segment
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 MAX_WAITING = 4 << 20  # bytes a direction may hold back behind a hole

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.pcap import Capture, Ends, read_segments
+from collector.layers import Ends, read_segments
+from collector.pcap import Capture
 from collector.pslite import LENGTHS_FRAME, Header, Node, identity, locate, read_header
 from collector.tcp import Counts, Receiver, Streams
 from collector.zmtp import Message, Reader

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 
-from collector.pcap import Capture, Segment, is_capture, read_segments
+from collector.layers import Segment, read_segments
+from collector.pcap import Capture, is_capture
 from errors import TraceError
 
 Form = Callable[[Iterable[Packet]], Iterator[bytes]]

@@ -135,6 +135,12 @@ def test_partition_keys_come_out_of_wire_keys(rank: int, n_servers: int, told: s
         assert found.tolist() == keys.tolist()
 
 
+def test_a_damaged_key_does_not_spoil_the_others() -> None:
+    base = key_base(1, 2)
+    wire = np.array([base + 65536, base + 65537, 5, base + 65538, 2**64 - 1], np.uint64)
+    assert partition_keys(wire, 10, 2).tolist() == [65536, 65537, -1, 65538, -1]
+
+
 def test_a_key_in_no_range_is_not_known() -> None:
     assert partition_keys(np.array([1 << 40], np.uint64), 8, 2).tolist() == [-1]
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector import tcp
-from collector.pcap import Capture, Segment, read_segments
+from collector.layers import Segment, read_segments
+from collector.pcap import Capture
 from collector.tcp import ACK, FIN, RST, SYN, Streams
 
 C, S = (b"\x0a\0\0\1", 40_000), (b"\x0a\0\0\2", 9_000)
