@@ -117,7 +117,8 @@ def kinds_into(dag: Dag, name: str) -> set[tuple[str, Kind]]:
 def test_a_thread_is_a_chain_and_its_gaps_are_named(tmp_path: Path) -> None:
     dag = load(tmp_path, [host("aten::a", 0, 10), host("aten::b", 2, 3), host("aten::c", 15, 1)])
     assert path_of(dag) == [
-        ("aten::a", 2), ("aten::b", 3), ("aten::a", 5), ("host code before aten::c", 5), ("aten::c", 1)]  # fmt: skip
+        ("aten::a", 2), ("aten::b", 3), ("aten::a", 5), ("host code before aten::c", 5),
+        ("aten::c", 1)]  # fmt: skip
 
 
 def test_a_kernel_waits_for_its_launch_and_its_stream(tmp_path: Path) -> None:
