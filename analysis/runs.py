@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Int64 = NDArray[np.int64]
 
 RUN_BYTES = 24 << 20  # texts sorted in memory at a time
-_MERGE_BYTES = 48 << 20  # texts held by a merge, over all its runs
+_MERGE_BYTES = 12 << 20  # texts held by a merge, over all its runs
 _BLOCK = 16_384  # events read from a run at a time, at most
 _FEWEST = 64
 
