@@ -450,3 +450,34 @@ def test_servers_are_called_after_their_key_logs(recorded: dict[str, NetworkResu
             ("server_0", 10),
             ("server_1", 8),
         }
+
+
+def test_all_of_a_job_on_one_host(tmp_path: Path) -> None:
+    """Over loopback every node has the same address: their ids tell them apart."""
+    connections, n_made = [], 0
+    for worker in (9, 11):
+        for server, port, base in ((8, 9000, 0), (10, 9001, SERVER_BASE)):
+            connection = Connection(("127.0.0.1", 40_000 + worker * 10 + server), ("127.0.0.1", port))
+            keys = [(base + 65536 + server, 700)]
+            n_made += len(
+                train(connection, NEW, server=server, worker=worker, keys=keys, steps=2, start_ns=START_NS)
+            )
+            connections.append(connection)
+    (tmp_path / "host.pcap").write_bytes(b"".join(pcap(in_order(connections), link=0)))
+    found = collect_pcap(tmp_path)
+    assert found.nodes == ["server_0", "server_1", "worker_0", "worker_1"]
+    assert len(found.wire) == n_made
+    assert [(k.key, k.server, k.n_push) for k in found.keys] == [
+        (65544, "server_0", 4),
+        (65546, "server_1", 4),
+    ]
+
+
+def test_packets_captured_twice_count_once(tmp_path: Path) -> None:
+    """Where a packet passes two interfaces, a capture of all of them has it twice."""
+    connection = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000))
+    train(connection, NEW, server=8, worker=9, keys=[(65536, 9000)], steps=3, start_ns=START_NS)
+    twice = [packet for packet in connection.packets for _ in (0, 1)]
+    (tmp_path / "any.pcap").write_bytes(b"".join(pcap(twice, link=276)))
+    found = collect_pcap(tmp_path)
+    assert (len(found.wire), found.repairs) == (6, [])
