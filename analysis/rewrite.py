@@ -165,6 +165,9 @@ class _Rewriter:
         phases = [event.ph for event in events]
         plain = set(phases) == {"X"}
         ts, dur = _times(events, None if plain else phases, exact=exact)
+        if self._filter:  # what is left out still tells about the clocks
+            roles = [self._anchors.role(event.name, event.tid) for event in events]
+            self._anchors.add(events, np.array(roles, np.int64), ts, dur)
         if not plain or self._place.only_pid is not None or self._filter:
             keep = self._sift(events, phases)
             if len(keep) < len(events):
@@ -173,7 +176,8 @@ class _Rewriter:
         if not events:
             return
         self._move(events)
-        self._anchors.add(events, self._roles, ts, dur)
+        if not self._filter:
+            self._anchors.add(events, self._roles, ts, dur)
         kinds = set(map(type, events))
         self._make_unique(events, kinds)
         texts = _encode(events, kinds)

@@ -266,6 +266,16 @@ def test_filter_keeps_the_named_communication_and_all_else(tmp_path: Path) -> No
     assert names == ["rank0.FW.a", "rank0.Comm.x", "rank0.Comm.x.PUSH", "rank0.Comm.x.PULL"]
 
 
+def test_what_the_filter_leaves_out_still_aligns(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    for worker, path in enumerate(two_workers):
+        extra = _push("y", 131072, 1_000_000 * (1 + worker) + 10, 1_000_000 * (1 + worker) + 2000)
+        events = _timed(_read(path / "0" / "comm.json"))
+        _write(path / "0" / "comm.json", [*events, *extra])
+    answer = _combine(tmp_path / "out.json", *two_workers, flags=["--filter", "Comm.y"])
+    assert answer["workers"][1]["offset_us"] == -1_000_000
+    assert answer["workers"][1]["bound_us"] == pytest.approx(100, abs=0.1)  # that of Comm.x
+
+
 def test_flows_of_two_ranks_stay_apart(tmp_path: Path) -> None:
     flow = [
         {"ph": "s", "cat": "f", "name": "f", "id": 3, "pid": 1, "tid": 1, "ts": 1},
