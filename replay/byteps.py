@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -83,18 +83,17 @@ def record(gpus: Sequence[GpuTrace]) -> Recording:
         owners=[gpu.prefix for gpu in gpus],
         devices=names.devices,
         operations=names.operations,
-        steps=steps,
-        feeds=_feeds(steps, names.operations, dag_edges),
+        steps=_with_carried(steps, names.operations, dag_edges),
         notes=_notes(split),
     )
 
 
-def _feeds(
+def _with_carried(
     steps: Sequence[RecordedStep],
     operations: Sequence[Operation],
     dag_edges: Sequence[Sequence[tuple[OpName, OpName]]],
-) -> dict[int, int]:
-    """Return what waits in the next step for communications that end after it has begun.
+) -> list[RecordedStep]:
+    """Return the steps with what waits for communications of the step before that end in this one.
 
     The forward operation of the layer whose backward operation made the gradient, where it starts late
     enough; else the communication of the same tensor.
@@ -106,16 +105,20 @@ def _feeds(
         for before, comm in edges
         if before.cat == "BW" and comm.is_comm
     }
-    feeds: dict[int, int] = {}
+    found = list(steps[:1])
     for step, following in itertools.pairwise(steps):
-        starts = dict(zip(following.operation.tolist(), following.start_ns.tolist(), strict=True))
-        for operation, end in zip(step.operation.tolist(), step.end_ns.tolist(), strict=True):
-            one = operations[operation]
+        here = {operation: event for event, operation in enumerate(following.operation.tolist())}
+        pairs: list[tuple[int, int]] = []
+        for event, operation in enumerate(step.operation.tolist()):
+            one, end = operations[operation], int(step.end_ns[event])
             if one.cat != "Comm" or one.key is not None or not 0 <= step.next_ns[one.owner] < end:
                 continue
-            forward = number.get((one.owner, layer.get((one.owner, one.name), "")), operation)
-            feeds[operation] = forward if starts.get(forward, -1) >= end else operation
-    return feeds
+            forward = number.get((one.owner, layer.get((one.owner, one.name), "")))
+            candidates = [here[other] for other in (forward, operation) if other in here]
+            late = [other for other in candidates if following.start_ns[other] >= end]
+            pairs.extend((event, other) for other in late[:1])
+        found.append(replace(following, carried=np.array(pairs, np.int64).reshape(-1, 2)))
+    return found
 
 
 def _notes(split: Sequence[_GpuSteps]) -> list[str]:

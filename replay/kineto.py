@@ -14,7 +14,7 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -73,22 +73,24 @@ def record(ranks: Sequence[RankTrace]) -> Recording:
         owners=[rank.name for rank in ranks],
         devices=[],
         operations=operations,
-        steps=steps,
-        feeds=_feeds(steps, operations),
+        steps=_with_carried(steps, operations),
     )
 
 
-def _feeds(steps: Sequence[RecordedStep], operations: Sequence[Operation]) -> dict[int, int]:
-    """Return the first operation of a stream in the next step, for the last one that ends in that step."""
-    feeds: dict[int, int] = {}
+def _with_carried(steps: Sequence[RecordedStep], operations: Sequence[Operation]) -> list[RecordedStep]:
+    """Return the steps with the first event of each stream waiting for what the step before left on it."""
+    found = list(steps[:1])
     for step, following in itertools.pairwise(steps):
         last = _by_stream(step, operations, step.end_ns, latest=True)
         first = _by_stream(following, operations, following.start_ns, latest=False)
-        for stream, event in last.items():
-            owner = stream[0]
-            if 0 <= step.next_ns[owner] < step.end_ns[event] and stream in first:
-                feeds[int(step.operation[event])] = int(following.operation[first[stream]])
-    return feeds
+        pairs = [
+            (event, first[stream])
+            for stream, event in last.items()
+            if stream in first
+            and 0 <= step.next_ns[stream[0]] < step.end_ns[event] <= following.start_ns[first[stream]]
+        ]
+        found.append(replace(following, carried=np.array(pairs, np.int64).reshape(-1, 2)))
+    return found
 
 
 def _by_stream(

@@ -144,6 +144,10 @@ def connect_collectives(edges: EdgeList, events: Sequence[tuple[int, Event]]) ->
             count[owner, event.name] += 1
             groups[event.name, count[owner, event.name]].append((owner, i))
     for members in groups.values():
-        edges.body_after_start.extend(
-            (b, a) for owner, a in members for other, b in members if other != owner
-        )
+        for owner, number in members:
+            until = events[number][1].end_ns  # the root of a broadcast does not wait for the others
+            edges.body_after_start.extend(
+                (mate, number)
+                for other, mate in members
+                if other != owner and events[mate][1].start_ns <= until
+            )

@@ -16,8 +16,6 @@ from replay.engine import Schedule, critical_path, simulate
 from replay.plan import UNLIMITED, Int64, Plan, make_plan
 from replay.recording import Bool, RecordedStep, Recording
 
-_NO_PAIRS: Int64 = np.empty((0, 2), np.int64)
-
 
 @dataclass(frozen=True, slots=True)
 class StepModel:
@@ -65,41 +63,20 @@ def fit(recording: Recording) -> Model:
     owner_of = np.array([operation.owner for operation in recording.operations], np.int64)
     steps = []
     for row, step in enumerate(recording.steps):
-        carried = _carried_over(recording, recording.steps[row - 1], step) if row else _NO_PAIRS
-        before_ns = recording.steps[row - 1].end_ns[carried[:, 0]] if row else carried[:, 0]
-        steps.append(
-            _fit_step(
-                step,
-                device_of[step.operation],
-                owner_of[step.operation],
-                link_free,
-                (carried[:, 1], before_ns),
-            )
-        )
+        before_ns = recording.steps[row - 1].end_ns[step.carried[:, 0]] if row else step.carried[:0, 0]
+        fitted = _fit_step(step, device_of[step.operation], owner_of[step.operation], link_free, before_ns)
+        steps.append(fitted)
     return Model(recording, _known_tails(steps))
 
 
-def _carried_over(recording: Recording, before: RecordedStep, step: RecordedStep) -> Int64:
-    """Return (event of the step before, event of this step) that `Recording.feeds` connects (k, 2)."""
-    if not recording.feeds:
-        return _NO_PAIRS
-    here = {operation: event for event, operation in enumerate(step.operation.tolist())}
-    pairs = [
-        (event, here[then])
-        for event, operation in enumerate(before.operation.tolist())
-        if (then := recording.feeds.get(operation)) in here and then is not None
-    ]
-    return np.array(pairs, np.int64).reshape(-1, 2)
-
-
 def _fit_step(
-    step: RecordedStep, device: Int64, owner: Int64, link_free: Int64, carried: tuple[Int64, Int64]
+    step: RecordedStep, device: Int64, owner: Int64, link_free: Int64, before_ns: Int64
 ) -> StepModel:
-    """Return the model of one step; `carried` are events and when what they wait for ended before it."""
+    """Return the model of one step; `before_ns` (k,) is when what reaches into it (`carried`) ended."""
     n = len(step)
     edges = step.edges
     ready = step.begin_ns[owner]
-    np.maximum.at(ready, *carried)
+    np.maximum.at(ready, step.carried[: len(before_ns), 1], before_ns)
     np.maximum.at(ready, edges.after_end[:, 1], step.end_ns[edges.after_end[:, 0]])
     np.maximum.at(ready, edges.after_start[:, 1], step.start_ns[edges.after_start[:, 0]])
     could_begin = step.start_ns.copy()
@@ -227,8 +204,8 @@ def _assemble(model: Model, rows: Sequence[int]) -> tuple[Plan, Int64, Int64, In
         edges += _step_edges(step, recorded, owner, begin, end, first)
         if position:
             edges.append(np.stack([previous_end + np.arange(owners), begin + np.arange(owners)], axis=1))
-            carried = _carried_over(model.recording, model.recording.steps[rows[position - 1]], recorded)
-            edges.append(2 * carried + np.array([first_ops[-1] + 1, first]))
+            if rows[position - 1] == row - 1:
+                edges.append(2 * recorded.carried + np.array([first_ops[-1] + 1, first]))
         previous_end = end
         first_ops.append(first)
         offset = first + 2 * n

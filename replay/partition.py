@@ -58,14 +58,16 @@ def at_partition_bytes(model: Model, n_bytes: int) -> Model:
     tensors = _tensors(parts, n_bytes)
     costs = _costs(model)
     names = _NewOperations(list(operations))
-    pairs = [
-        _cut(step, recorded, operations, tensors, costs, names)
-        for step, recorded in zip(model.steps, model.recording.steps, strict=True)
-    ]
-    recording = replace(
-        model.recording, operations=names.operations, steps=[recorded for _, recorded in pairs]
-    )
-    return replace(model, recording=recording, steps=[step for step, _ in pairs])
+    steps, recorded_steps = [], []
+    before: list[dict[int, int]] = []
+    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+        new_step, new_recorded, copies = _cut(step, recorded, operations, tensors, costs, names)
+        carried = [(before[a][-1], copies[b][-1]) for a, b in recorded.carried.tolist()]
+        steps.append(new_step)
+        recorded_steps.append(replace(new_recorded, carried=np.array(carried, np.int64).reshape(-1, 2)))
+        before = copies
+    recording = replace(model.recording, operations=names.operations, steps=recorded_steps)
+    return replace(model, recording=recording, steps=steps)
 
 
 class _NewOperations:
@@ -141,7 +143,8 @@ def _cut(
     tensors: Mapping[tuple[int, str], _Tensor],
     costs: Mapping[str, _Cost],
     names: _NewOperations,
-) -> tuple[StepModel, RecordedStep]:
+) -> tuple[StepModel, RecordedStep, list[dict[int, int]]]:
+    """Return one step with new partitions, and what became of each event (see `copies`)."""
     source: list[int] = []  # of each new event, the recorded one it is like
     operation: list[int] = []
     copies: list[dict[int, int]] = []  # of each recorded event: new partition (-1: none) -> new event
@@ -176,6 +179,7 @@ def _cut(
             end_ns=recorded.end_ns[like],
             edges=new_edges,
         ),
+        copies,
     )
 
 

@@ -8,7 +8,7 @@ head, what it waits for once started (the other workers, a link that is busy) en
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,7 +91,8 @@ class RecordedStep:
     """The n events of one step of the job, of all owners, on one clock.
 
     `begin_ns` (owners,) is when each owner's step begins; `next_ns` when its next one does, -1 where
-    the recording does not say.
+    the recording does not say. `carried` (k, 2) are what reaches into the step from the one before, which
+    had not ended when this one began: (event of the step before, event of this step that starts after it).
     """
 
     operation: Int64  # (n,) index into `Recording.operations`
@@ -100,6 +101,7 @@ class RecordedStep:
     edges: Edges
     begin_ns: Int64
     next_ns: Int64
+    carried: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def __len__(self) -> int:
         return len(self.operation)
@@ -119,8 +121,6 @@ class Recording:
     owners : what runs its own sequence of steps: a GPU or rank; its prefix without the last dot
     devices : links that carry one transfer at a time
     operations, steps : what occurs, and when
-    feeds : what reaches into the next step: for an operation that was seen to end after the next step had
-        begun, the operation of that step which starts after it has ended
     notes : what the reader of the answer should know about the recording, a sentence each
     """
 
@@ -128,7 +128,6 @@ class Recording:
     devices: Sequence[str]
     operations: Sequence[Operation]
     steps: Sequence[RecordedStep]
-    feeds: Mapping[int, int] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property

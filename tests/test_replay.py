@@ -171,7 +171,7 @@ def test_communication_reaches_into_the_next_step():
 
 
 def test_the_layer_of_the_next_step_waits_for_its_gradient():
-    # Comm.a takes 10 more: it ends at 33; FW.a of the next step starts then, not at 25
+    # Comm.a takes 10 more and ends at 33; FW.a of the next step, with its gap of 1, follows, not at 25
     model = overlapping()
     chosen = [i for i, one in enumerate(model.recording.operations) if one.name == "Comm.a"]
     longer = [
@@ -181,7 +181,7 @@ def test_the_layer_of_the_next_step_waits_for_its_gradient():
     result = run_steps(replace(model, steps=longer), [0, 1, 2])
     forward = next(i for i, one in enumerate(model.recording.operations) if one.name == "FW.a")
     start, _ = result.interval(1)
-    assert start[model.recording.steps[1].operation == forward].tolist() == [33 * MS]
+    assert start[model.recording.steps[1].operation == forward].tolist() == [34 * MS]
 
 
 def test_a_step_without_backward_operations_still_has_its_time():
