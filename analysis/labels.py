@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from analysis.clock import Clock
+from analysis.ids import frame_id
 from analysis.placing import Member, Timing
-from analysis.rewrite import Process, Rewritten, Track, frame_id
+from analysis.rewrite import Rewritten
+from analysis.tracks import Process, Track
 
 _ENCODE = msgspec.json.Encoder().encode
 _DIGITS = re.compile(r"(\d+)")

@@ -26,8 +26,9 @@ import progress as bars
 from analysis.clock import Clock
 from analysis.labels import Labels, merged_header, metadata_events
 from analysis.placing import Member, settled, sniff, timing
-from analysis.rewrite import Place, Rewritten, rewrite
+from analysis.rewrite import Rewritten, rewrite
 from analysis.runs import Block, merge
+from analysis.tracks import Place
 from errors import AnalyzeError, OutputError, TraceError
 from files import open_output
 

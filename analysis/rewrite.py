@@ -6,9 +6,8 @@ begins and ends of the operations by which clocks are compared.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.anchors import AnchorFinder
+from analysis.ids import make_unique, unique_others
 from analysis.runs import Run, RunWriter
 from analysis.select import CommFilter
+from analysis.tracks import Place, Process, Tables, Track
 from formats.event import NO_ARGS, NO_TIME, args_object
 from formats.reader import repairs
 from formats.times import InexactError, text_to_ns, to_ns
@@ -33,57 +34,11 @@ _ROLE = itemgetter(3)
 _NAMED_TRACK = attrgetter("name", "pid", "tid")
 _ENCODE = msgspec.json.Encoder().encode
 _TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table starts anew
-_FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
-_LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
-_ID_BITS = 40  # ids below 2^40 of the first 8,192 sources stay exact in JavaScript's numbers
 _FARTHEST_NS = 4 * 10**18  # the year 2096; beyond it sums of times would not fit into 64 bits
 _LONGEST_NS = 10**18
-_ID_LIMIT = 1 << _ID_BITS
-_EXACT_SOURCES = 1 << (53 - _ID_BITS)
-_OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
 _Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
 #: Metadata that is gathered, and written anew at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What distinguishes one source in the combined file; picklable.
-
-    `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
-    one pid `only_pid`, its rank.
-    """
-
-    path: Path
-    number: int
-    dialect: str
-    prefix: str  # of names: "wk0.rank1."
-    first_pid: int
-    n_pids: int
-    only_pid: int | None = None
-    names: tuple[str, ...] = ()  # --filter
-
-
-@dataclass(slots=True)
-class Process:
-    """One process of a source: its id in the combined file, and what its metadata said."""
-
-    pid: int
-    text: str  # its pid as the file has it
-    name: str | None = None
-    sort_index: float | None = None
-    taken: set[int] = field(default_factory=set)  # thread ids in use
-
-
-@dataclass(slots=True)
-class Track:
-    """One thread of a process, the same way."""
-
-    pid: int
-    tid: int
-    text: str | None  # its tid as the file has it, where that is not `tid` itself; "" where it has none
-    name: str | None = None
-    sort_index: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +94,7 @@ class _Rewriter:
     def __init__(self, place: Place, runs: RunWriter) -> None:
         self._place = place
         self._runs = runs
-        self._tables = _Tables(place)
+        self._tables = Tables(place)
         self._anchors = AnchorFinder(place.dialect)
         self._filter = CommFilter(place.dialect, place.names)
         self._by_name = bool(place.prefix)
@@ -179,7 +134,11 @@ class _Rewriter:
         if not self._filter:
             self._anchors.add(events, self._roles, ts, dur)
         kinds = set(map(type, events))
-        self._make_unique(events, kinds)
+        make_unique(events, self._place.number)
+        if OddEvent in kinds:
+            for event in events:
+                if isinstance(event, OddEvent):
+                    event.others = unique_others(event, self._place.number)
         texts = _encode(events, kinds)
         untimed = ts == NO_TIME
         if untimed.any():
@@ -292,23 +251,6 @@ class _Rewriter:
         new = self._place.prefix + name if isinstance(name, str) else name
         return new, track.pid, track.tid, role
 
-    def _make_unique(self, events: Sequence[WholeEvent], kinds: Set[type]) -> None:
-        """Change the ids of flows and asynchronous events so that no other source has them."""
-        add = self._place.number << _ID_BITS
-        small = self._place.number < _EXACT_SOURCES
-        for event in [event for event in events if event.id is not None]:
-            value = event.id
-            if event.ph in _OWN_SCOPE:
-                continue
-            if small and type(value) is int and 0 <= value < _ID_LIMIT:
-                event.id = value + add
-            else:
-                event.id = unique_id(value, self._place.number)
-        if OddEvent in kinds:
-            for event in events:
-                if isinstance(event, OddEvent):
-                    event.others = _unique_others(event, self._place.number)
-
 
 def _encode(events: list[WholeEvent], kinds: Set[type]) -> list[bytes]:
     """Return the events as JSON, without their times."""
@@ -337,96 +279,6 @@ class _Entries(dict[Any, _Entry]):
     def __missing__(self, key: Any) -> _Entry:
         entry = self[key] = self._make(key)
         return entry
-
-
-class _Tables:
-    """Processes and tracks of one source, and the numbers they get."""
-
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self.processes: dict[Any, Process] = {}
-        self.tracks: dict[Any, Track] = {}
-        self._invented = 0
-
-    def process(self, pid: Any) -> Process:
-        key = _number(pid)
-        if key not in self.processes:
-            self.processes[key] = Process(self._new_pid(), "" if pid is None else str(pid))
-        return self.processes[key]
-
-    def track(self, pid: Any, tid: Any) -> Track:
-        process = self.process(pid)
-        key = (_number(pid), _number(tid))
-        if key not in self.tracks:
-            number = self._new_tid(process, key[1])
-            text = None if number == key[1] else "" if tid is None else str(tid)
-            self.tracks[key] = Track(process.pid, number, text)
-        return self.tracks[key]
-
-    def _new_pid(self) -> int:
-        if self._place.only_pid is not None:
-            return self._place.only_pid
-        n = len(self.processes)
-        if n >= self._place.n_pids:
-            from errors import TraceError
-
-            raise TraceError(f"{self._place.path}: more than {n:,} processes, too many to combine")
-        return self._place.first_pid + n
-
-    def _new_tid(self, process: Process, tid: Any) -> int:
-        taken = process.taken
-        number = 0 if tid is None else tid
-        if not isinstance(number, int) or not 0 <= number < _LARGEST or number in taken:
-            self._invented += 1
-            number = _FIRST_INVENTED + self._invented
-            while number in taken:
-                number += 1
-        taken.add(number)
-        return int(number)
-
-
-def unique_id(value: Any, source: int) -> int | str:
-    """Return an id that no other source has: a number, or hexadecimal text as Perfetto reads it.
-
-    Small numbers stay exact in viewers (below 2^53); other texts are replaced by a 64-bit digest.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _ID_LIMIT:
-        if source < _EXACT_SOURCES:
-            return value + (source << _ID_BITS)
-    elif isinstance(value, str):
-        number = _hexadecimal(value)
-        if number is not None and number < _ID_LIMIT and source < 1 << 23:
-            return hex(number + (source << _ID_BITS))
-    digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
-    return "0x" + digest.hexdigest()
-
-
-def _hexadecimal(text: str) -> int | None:
-    try:
-        number = int(text, 16)
-    except ValueError:
-        return None
-    return number if number >= 0 and "_" not in text else None
-
-
-def _unique_others(event: OddEvent, source: int) -> dict[str, Any]:
-    """Return the rarer members with their ids changed: `bind_id`, `id2.global`, stack frames."""
-    others = dict(event.others)
-    if "bind_id" in others:
-        others["bind_id"] = unique_id(msgspec.json.decode(others["bind_id"]), source)
-    if "id2" in others:
-        ids = msgspec.json.decode(others["id2"])
-        if isinstance(ids, dict) and "global" in ids and event.ph not in _OWN_SCOPE:
-            others["id2"] = {**ids, "global": unique_id(ids["global"], source)}
-    for key in ("sf", "esf"):
-        if key in others:
-            others[key] = frame_id(msgspec.json.decode(others[key]), source)
-    return others
-
-
-def frame_id(frame: Any, source: int) -> str:
-    """Return the key of a stack frame in the combined file."""
-    return f"{source}.{frame}"
 
 
 def _times(
@@ -475,15 +327,6 @@ def _packed(text: bytes) -> msgspec.Raw:
         return msgspec.Raw(msgspec.json.format(text, indent=-1))
     except msgspec.DecodeError:
         return msgspec.Raw(text)
-
-
-def _number(value: Any) -> Any:
-    """Return numeric text as the number it is, so that 7 and "7" are one process or track."""
-    if isinstance(value, str) and value.isdecimal() and value.isascii():
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
 
 
 def _int(value: Any) -> int:

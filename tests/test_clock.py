@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.clock import Anchors, align
+from analysis.hulls import hull, slopes
 
 
 def _host(*spans: tuple[int, int]) -> Anchors:
@@ -160,3 +161,16 @@ def test_a_skewed_copy_of_a_recording(shared_data: Path, case: str, skew_us: int
         assert clock.bound_ns <= 1.001 * (there + back) / 2 + 50e-6 * 5e9
     else:
         assert abs(skew_us) <= 3_000
+
+
+def test_the_hull_of_five_points() -> None:
+    #  (1, 5) and (3, 5) stand out above; (2, 4) and the doubled (3, 1) lie below the line between them
+    x, y = np.array([0, 1, 2, 3, 3, 4]), np.array([0, 5, 4, 1, 5, 0])
+    assert hull(x, y, 1).tolist() == [0, 1, 4, 5]
+
+
+def test_the_slopes_between_two_bounds() -> None:
+    # above (0, 0) and (10, 0), below (0, 1) and (10, 2): from -1/10 (through (0, 1), (10, 0)) to 2/10
+    at = np.array([0.0, 10.0])
+    low, high = slopes(at, np.array([0.0, 0.0]), at, np.array([1.0, 2.0]), 50.0)
+    assert (low, high) == pytest.approx((-0.1, 0.2))

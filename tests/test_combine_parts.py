@@ -16,8 +16,8 @@ from analysis import runs
 from analysis.anchors import AnchorFinder
 from analysis.clock import Clock
 from analysis.drift import steps
+from analysis.ids import unique_id
 from analysis.merge import _microseconds
-from analysis.rewrite import unique_id
 from analysis.runs import RunWriter, merge
 from conftest import run_cli
 from formats.whole import WholeEvent, WholeReader, encode

@@ -1,0 +1,74 @@
+"""Ids of flows, asynchronous spans and stack frames that no two sources share."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from formats.whole import OddEvent, WholeEvent
+
+_ID_BITS = 40  # ids below 2^40 of the first 8,192 sources stay exact in JavaScript's numbers
+_ID_LIMIT = 1 << _ID_BITS
+_EXACT_SOURCES = 1 << (53 - _ID_BITS)
+_OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
+
+
+def make_unique(events: Sequence[WholeEvent], source: int) -> None:
+    """Change the ids of flows and asynchronous events so that no other source has them."""
+    add = source << _ID_BITS
+    small = source < _EXACT_SOURCES
+    for event in [event for event in events if event.id is not None]:
+        value = event.id
+        if event.ph in _OWN_SCOPE:
+            continue
+        if small and type(value) is int and 0 <= value < _ID_LIMIT:
+            event.id = value + add
+        else:
+            event.id = unique_id(value, source)
+
+
+def unique_id(value: Any, source: int) -> int | str:
+    """Return an id that no other source has: a number, or hexadecimal text as Perfetto reads it.
+
+    Small numbers stay exact in viewers (below 2^53); other texts are replaced by a 64-bit digest.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _ID_LIMIT:
+        if source < _EXACT_SOURCES:
+            return value + (source << _ID_BITS)
+    elif isinstance(value, str):
+        number = _hexadecimal(value)
+        if number is not None and number < _ID_LIMIT and source < 1 << 23:
+            return hex(number + (source << _ID_BITS))
+    digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
+    return "0x" + digest.hexdigest()
+
+
+def _hexadecimal(text: str) -> int | None:
+    try:
+        number = int(text, 16)
+    except ValueError:
+        return None
+    return number if number >= 0 and "_" not in text else None
+
+
+def unique_others(event: OddEvent, source: int) -> dict[str, Any]:
+    """Return the rarer members with their ids changed: `bind_id`, `id2.global`, stack frames."""
+    others = dict(event.others)
+    if "bind_id" in others:
+        others["bind_id"] = unique_id(msgspec.json.decode(others["bind_id"]), source)
+    if "id2" in others:
+        ids = msgspec.json.decode(others["id2"])
+        if isinstance(ids, dict) and "global" in ids and event.ph not in _OWN_SCOPE:
+            others["id2"] = {**ids, "global": unique_id(ids["global"], source)}
+    for key in ("sf", "esf"):
+        if key in others:
+            others[key] = frame_id(msgspec.json.decode(others[key]), source)
+    return others
+
+
+def frame_id(frame: Any, source: int) -> str:
+    """Return the key of a stack frame in the combined file."""
+    return f"{source}.{frame}"

@@ -1,0 +1,107 @@
+"""The processes and threads of one source, and the numbers they get in the combined file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from errors import TraceError
+
+_FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
+_LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What distinguishes one source in the combined file; picklable.
+
+    `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
+    one pid `only_pid`, its rank.
+    """
+
+    path: Path
+    number: int
+    dialect: str
+    prefix: str  # of names: "wk0.rank1."
+    first_pid: int
+    n_pids: int
+    only_pid: int | None = None
+    names: tuple[str, ...] = ()  # --filter
+
+
+@dataclass(slots=True)
+class Process:
+    """One process of a source: its id in the combined file, and what its metadata said."""
+
+    pid: int
+    text: str  # its pid as the file has it
+    name: str | None = None
+    sort_index: float | None = None
+    taken: set[int] = field(default_factory=set)  # thread ids in use
+
+
+@dataclass(slots=True)
+class Track:
+    """One thread of a process, the same way."""
+
+    pid: int
+    tid: int
+    text: str | None  # its tid as the file has it, where that is not `tid` itself; "" where it has none
+    name: str | None = None
+    sort_index: float | None = None
+
+
+class Tables:
+    """Processes and tracks of one source, and the numbers they get."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.processes: dict[Any, Process] = {}
+        self.tracks: dict[Any, Track] = {}
+        self._invented = 0
+
+    def process(self, pid: Any) -> Process:
+        """Return the process that the file calls `pid`, a new one where it is the first time."""
+        key = _number(pid)
+        if key not in self.processes:
+            self.processes[key] = Process(self._new_pid(), "" if pid is None else str(pid))
+        return self.processes[key]
+
+    def track(self, pid: Any, tid: Any) -> Track:
+        """Return the thread that the file calls `tid` in `pid`, likewise."""
+        process = self.process(pid)
+        key = (_number(pid), _number(tid))
+        if key not in self.tracks:
+            number = self._new_tid(process, key[1])
+            text = None if number == key[1] else "" if tid is None else str(tid)
+            self.tracks[key] = Track(process.pid, number, text)
+        return self.tracks[key]
+
+    def _new_pid(self) -> int:
+        if self._place.only_pid is not None:
+            return self._place.only_pid
+        n = len(self.processes)
+        if n >= self._place.n_pids:
+            raise TraceError(f"{self._place.path}: more than {n:,} processes, too many to combine")
+        return self._place.first_pid + n
+
+    def _new_tid(self, process: Process, tid: Any) -> int:
+        taken = process.taken
+        number = 0 if tid is None else tid
+        if not isinstance(number, int) or not 0 <= number < _LARGEST or number in taken:
+            self._invented += 1
+            number = _FIRST_INVENTED + self._invented
+            while number in taken:
+                number += 1
+        taken.add(number)
+        return int(number)
+
+
+def _number(value: Any) -> Any:
+    """Return numeric text as the number it is, so that 7 and "7" are one process or track."""
+    if isinstance(value, str) and value.isdecimal() and value.isascii():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
