@@ -23,20 +23,18 @@ def overlap_ns(dag: Dag, path: CriticalPath) -> tuple[int, int | None]:
     the one before it on the path, where that is positive: the recording contradicts the graph there.
     An operation that the path enters after its wait does not count.
     """
-    total, worst, most = 0, None, 0
-    coupled = [kind in COUPLING for kind in path.kinds]
-    for i in range(1, len(path.nodes)):
-        a, b = path.nodes[i - 1], path.nodes[i]
-        known = (dag.step_dur_ns[:, a] >= 0) & (dag.step_dur_ns[:, b] >= 0)
-        if coupled[i] or not known.any():
-            continue
-        end = dag.step_start_ns[known, a] + dag.step_dur_ns[known, a]
-        late = np.minimum(np.maximum(end - dag.step_start_ns[known, b], 0), dag.step_dur_ns[known, b])
-        mean = int(late.mean())
-        total += mean
-        if mean > most:
-            most, worst = mean, b
-    return total, worst
+    before, after = np.array(path.nodes[:-1], np.int64), np.array(path.nodes[1:], np.int64)
+    plain = ~np.isin(np.array(path.kinds[1:], np.int64), COUPLING)
+    before, after = before[plain], after[plain]
+    start, dur = dag.step_start_ns, dag.step_dur_ns
+    if not len(after) or not len(start):
+        return 0, None
+    known = (dur[:, before] >= 0) & (dur[:, after] >= 0)
+    late = start[:, before] + dur[:, before] - start[:, after]
+    late = np.where(known, np.clip(late, 0, np.maximum(dur[:, after], 0)), 0)
+    mean = late.sum(axis=0) // np.maximum(known.sum(axis=0), 1)
+    worst = int(mean.argmax())
+    return int(mean.sum()), int(after[worst]) if mean[worst] > 0 else None
 
 
 def iteration_ns(dag: Dag) -> int | None:

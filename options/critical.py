@@ -64,7 +64,8 @@ def run(args: Namespace) -> Result:
     _check(args, dags)
     found = [_Found(scope, critical_path(scope.dag)) for scope in dags.scopes]
     written = _write_timeline(args, dags, found[-1])
-    paths = [row for each in found for row in _path_rows(each)]
+    rows = [_path_rows(each) for each in found]
+    paths = list(itertools.chain.from_iterable(rows))
     shares = [row for each in found for row in _share_rows(each)]
     operations = _operation_rows(found[-1])
     if args.sort:
@@ -79,7 +80,7 @@ def run(args: Namespace) -> Result:
     document = {
         "option": "critical",
         "step": dags.step or None,
-        "scopes": [_scope_document(each) for each in found],
+        "scopes": [_scope_document(each, of_scope) for each, of_scope in zip(found, rows, strict=True)],
         "operations": Table("operations", "", _OPERATIONS, operations).records(),
     }
     if written:
@@ -117,7 +118,7 @@ def _beside(path: Path, name: str) -> Path:
     return (path if path.is_dir() else path.parent) / name
 
 
-def _scope_document(found: _Found) -> dict[str, Any]:
+def _scope_document(found: _Found, rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
     from analysis.chain import by_category, iteration_ns
 
     iteration = iteration_ns(found.dag)
@@ -126,9 +127,7 @@ def _scope_document(found: _Found) -> dict[str, Any]:
         "worker": found.scope.worker,
         "length_ms": found.path.length_ns / 1e6,
         "iteration_ms": None if iteration is None else iteration / 1e6,
-        "path": [
-            {"name": row[1], "cat": row[2], "dur_ms": row[3], "because": row[5]} for row in _path_rows(found)
-        ],
+        "path": [{"name": row[1], "cat": row[2], "dur_ms": row[3], "because": row[5]} for row in rows],
         "by_cat": {cat: ns / 1e6 for cat, ns in by_category(found.dag, found.path).items()},
     }
 
