@@ -29,6 +29,7 @@ _SLICE, _BEGIN, _END, _META, _OTHER = range(5)
 #: After how many pieces of the general types a type is learned, again each time it did not fit; from the
 #: last but one on with names left free.
 _LESSONS = (2, 3, 4, 6, 10, 18, 34, 66)
+_LONGEST_NS = 1 << 61  # 73 years
 _ROLE = {"X": _SLICE, "B": _BEGIN, "E": _END, "M": _META}
 
 
@@ -211,12 +212,13 @@ class Builder:
     def _durations(self, dur: Int64, roles: NDArray[np.int8]) -> Int64:
         """Return the durations of X events, 0 for B and E, and for what is no duration."""
         is_x = roles == _SLICE
-        missing, negative = is_x & (dur == NO_TIME), is_x & (dur < 0) & (dur != NO_TIME)
+        missing = is_x & ((dur == NO_TIME) | (dur > _LONGEST_NS))
+        negative = is_x & (dur < 0) & ~missing
         if missing.any():
             self._note("X events without a duration taken as 0 long", int(missing.sum()))
         if negative.any():
             self._note("negative durations taken as 0", int(negative.sum()))
-        return np.where(is_x & (dur > 0), dur, 0)
+        return np.where(is_x & (dur > 0) & ~missing, dur, 0)
 
     def _note(self, what: str, n: int) -> None:
         self._repairs[what] = self._repairs.get(what, 0) + n
@@ -337,7 +339,10 @@ def columns(rows: Rows, *, ends_by_name: bool = False, ends_behind: bool = False
             found = pair(is_begin, track, rows.ts_ns[bounds], names if ends_by_name else None)
         begin, end = bounds[found.begin], bounds[found.end]
         dur = dur.copy()
-        dur[begin] = rows.ts_ns[end] - rows.ts_ns[begin]
+        between = rows.ts_ns[end] - rows.ts_ns[begin]
+        dur[begin] = np.where((between < 0) | (between > _LONGEST_NS), 0, between)
+        if absurd := int(((between < 0) | (between > _LONGEST_NS)).sum()):
+            repairs.append(f"{absurd:,} E events before their B, or decades after it, taken as 0 long")
         row = np.sort(np.concatenate([np.flatnonzero(role == _SLICE), begin]))
         dur = dur[row]
         if found.unclosed:

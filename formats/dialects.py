@@ -21,6 +21,8 @@ _KINETO_CATS = {
 _MXNET_PROCESS = re.compile(r"(?:cpu|gpu)/\d+|(?:cpu|gpu) (?:pinned|shared)/")
 _HOROVOD_PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
 
+_LATEST_NS = 1 << 62  # the year 2116: no recording begins later
+
 Metadata = Sequence[Mapping[str, Any]]
 
 
@@ -88,15 +90,13 @@ def _is_byteps(table: Columns) -> bool:
 
 def _epoch_ns(dialect: str, header: Mapping[str, Any], metadata: Metadata) -> int:
     """Return what turns the file's times into nanoseconds since the epoch."""
+    base = 0
     if dialect == "kineto":
-        base = header.get("baseTimeNanoseconds")
-        return int(base) if isinstance(base, (int, str)) and str(base).lstrip("-").isdigit() else 0
+        base = _whole(header.get("baseTimeNanoseconds"))
     if dialect == "horovod":
-        for event in metadata:
-            start = event["args"].get("start_time_since_epoch_in_micros")
-            if isinstance(start, int):
-                return start * 1000
-    return 0
+        starts = (event["args"].get("start_time_since_epoch_in_micros") for event in metadata)
+        base = 1000 * next((_whole(start) for start in starts if start is not None), 0)
+    return base if 0 <= base < _LATEST_NS else 0
 
 
 def _rank(dialect: str, header: Mapping[str, Any], metadata: Metadata) -> tuple[int | None, int | None]:
@@ -109,6 +109,11 @@ def _rank(dialect: str, header: Mapping[str, Any], metadata: Metadata) -> tuple[
         ranks = {e["args"].get("value") for e in metadata if e["name"] == "global_rank"}
         return (_int(ranks.pop()) if len(ranks) == 1 else None), None
     return None, None
+
+
+def _whole(value: Any) -> int:
+    """Return a whole number, written as such or as text; 0 for anything else."""
+    return int(value) if re.fullmatch(r"-?\d{1,30}", str(value)) else 0
 
 
 def _int(value: Any) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from formats.event import FLOAT_TIMES, INT_TIMES, NO_TIME, ExactEvent
 
 #: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
 FLOAT_LIMIT_US = float(1 << 43)
-_INT_LIMIT_US = (1 << 63) // 1000 - 1
+#: Times lie within about 146 years of the epoch, so that sums and differences of two fit into int64.
+_INT_LIMIT_US = (1 << 62) // 1000 - 1
 
 
 class InexactError(Exception):
@@ -70,10 +71,10 @@ def exact_ns(text: str) -> int:
     """Return decimal microseconds as nanoseconds, rounded to the nearest; `NO_TIME` if it is no time."""
     try:
         ns = Decimal(text) * 1000
-        if not ns.is_finite() or abs(ns) >= 1 << 63:
+        if not ns.is_finite() or abs(ns) >= 1 << 62:
             return NO_TIME
         return int(ns.to_integral_value())
-    except (InvalidOperation, ValueError):
+    except (ArithmeticError, ValueError):  # no number, or one beyond all bounds
         return NO_TIME
 
 

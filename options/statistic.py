@@ -227,8 +227,8 @@ def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
     )
     by_op = Bars(
         "Longest operations on average",
-        "operation",
         "average (ms)",
+        "operation",
         [stat.name for stat in longest],
         {"average": [stat.mean_ns / 1e6 for stat in longest]},
         horizontal=True,

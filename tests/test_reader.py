@@ -314,3 +314,17 @@ def test_a_large_file_is_read_as_a_small_one(tmp_path: Path) -> None:
     assert trace.dur_ns.tolist() == [event["dur"] * 1000 for event in slices]
     assert dict(trace.phases) == {"X": 60_000, "s": 20_000, "M": 6}
     assert [event["args"]["name"] for event in trace.metadata] == [f"p{i}" for i in range(7, 60_000, 10_000)]
+
+
+@pytest.mark.parametrize("base", [10**23, "soon", None, [1]])
+def test_an_absurd_base_of_time_is_ignored(tmp_path: Path, base: object) -> None:
+    path = written(tmp_path, json.dumps({"baseTimeNanoseconds": base, "traceEvents": [EVENT]}))
+    assert read(path).ts_ns.tolist() == [10_000]
+
+
+def test_absurd_durations_are_counted_and_no_length(tmp_path: Path) -> None:
+    begin, end = EVENT | {"ph": "B", "ts": 4 * 10**15}, EVENT | {"ph": "E", "ts": -4 * 10**15}
+    mxnet = {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu/0"}}
+    trace = read(written(tmp_path, text(mxnet, begin, end, EVENT | {"dur": 10**17})))
+    assert trace.dur_ns.tolist() == [0, 0]
+    assert len(trace.repairs) == 2
