@@ -103,8 +103,8 @@ def _replayed(args: Namespace, loaded: Loaded, model: Model) -> Result:
     from replay.show import charts, path_table, step_table
 
     found = answer(model, args.step_num)
-    position = typical_position(found.result)
-    path = path_items(found.result, parts=args.del_queue)[position]
+    position = typical_position(found)
+    path = path_items(found, parts=args.del_queue)[position]
     output, written = _write(args, found)
     errors = np.abs(leave_one_out(model))
     figures = [*_figures(found)]
@@ -127,17 +127,13 @@ def _replayed(args: Namespace, loaded: Loaded, model: Model) -> Result:
 
 def _commentary(found: Answer) -> list[str]:
     """Return a line a step: how long it took, and in what the critical path lay."""
-    from replay.answer import path_items
+    from replay.answer import path_by_category
 
     lines = []
-    for i, items in enumerate(path_items(found.result, parts=True), 1):
-        total: dict[str, float] = {}
-        for item in items:
-            total[item.cat] = total.get(item.cat, 0.0) + item.dur_ns / 1e6
-        parts = ", ".join(f"{cat} {ms:.3f}" for cat, ms in sorted(total.items(), key=lambda part: -part[1]))
-        lines.append(
-            f"step {i}: {found.result.iteration_ns[i - 1].mean() / 1e6:.3f} ms; critical path (ms): {parts}"
-        )
+    for i, shares in enumerate(path_by_category(found)):
+        parts = ", ".join(f"{cat} {ns / 1e6:.3f}" for cat, ns in shares.items())
+        step_ms = found.result.iteration_ns[i].mean() / 1e6
+        lines.append(f"step {i + 1}: {step_ms:.3f} ms; critical path (ms): {parts}")
     return lines
 
 
@@ -158,7 +154,7 @@ def _document(args: Namespace, loaded: Loaded, found: Answer, output: Path | Non
     owners = found.result.model.recording.owners
     several = len(owners) > 1
     recorded = found.recorded_ns
-    path = path_items(found.result, parts=args.del_queue)[typical_position(found.result)]
+    path = path_items(found, parts=args.del_queue)[typical_position(found)]
     return {
         "option": "replay",
         "steps": len(found.result.rows),
@@ -207,7 +203,7 @@ def _beside(args: Namespace, name: str) -> Path:
 
 def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
     from replay.answer import answer, path_shares
-    from replay.show import moved_table, whatif_table
+    from replay.show import moved_chart, moved_table, whatif_table
 
     edits = _edits(args)
     before = answer(model, args.step_num)
@@ -222,15 +218,18 @@ def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
         "change": rows[-1]["change"],
         "change_interval": [rows[-1]["change_low"], rows[-1]["change_high"]],
         "whatif": rows,
-        "path_before_ms": {cat: ns / 1e6 for cat, ns in path_shares(before.result).items()},
-        "path_after_ms": {cat: ns / 1e6 for cat, ns in path_shares(after.result).items()},
+        "path_before_ms": {cat: ns / 1e6 for cat, ns in path_shares(before).items()},
+        "path_after_ms": {cat: ns / 1e6 for cat, ns in path_shares(after).items()},
     }
-    moved = moved_table(path_shares(before.result), path_shares(after.result))
+    moved = moved_table(path_shares(before), path_shares(after))
     return Result(
         option="replay",
         title=f"What if, {args.path[0]}",
         document=document,
         tables=[whatif_table(rows), moved],
+        charts=[
+            moved_chart({"recorded": path_shares(before), **{name: path_shares(a) for name, a in changed}})
+        ],
         notes=[*loaded.recording.notes, *_cautions(args, model), *written],
         repairs=loaded.job.repairs,
         html_default=_beside(args, "replay.html"),
@@ -287,7 +286,7 @@ def _change(name: str, before: Answer, after: Answer) -> dict[str, Any]:
 def _explored(args: Namespace, loaded: Loaded, model: Model) -> Result:
     from replay.answer import answer
     from replay.explore import delay_each, speed_up_each
-    from replay.show import effect_table
+    from replay.show import effect_chart, effect_table
 
     found = answer(model)
     is_delay = args.sub_option == "map_delay"
@@ -304,6 +303,7 @@ def _explored(args: Namespace, loaded: Loaded, model: Model) -> Result:
             key: [_record(one, found) for one in effects[: args.head]],
         },
         tables=[effect_table(key, title, effects[: args.head], found.iteration_ns)],
+        charts=[effect_chart(title, effects)],
         figures=_figures(found),
         notes=loaded.recording.notes,
         repairs=loaded.job.repairs,

@@ -38,10 +38,11 @@ class Answer:
     """A replay of N steps and what it is to be compared with.
 
     `predicted_ns` and `measured_ns` (owners,) are means over the steps; measured is NaN where no whole
-    step of the owner is recorded.
+    step of the owner is recorded. `path` are the plan's operations on the critical path.
     """
 
     result: Replay
+    path: Sequence[int]
     predicted_ns: Float
     measured_ns: Float
     interval_ns: tuple[float, float] | None
@@ -73,6 +74,7 @@ def answer(model: Model, n_steps: int | None = None) -> Answer:
     counts = ~np.isnan(recorded) | np.isnan(recorded).all(axis=0)
     return Answer(
         result=result,
+        path=path_of(result),
         predicted_ns=_known_mean(np.where(counts, result.iteration_ns, np.nan)),
         measured_ns=_known_mean(recorded),
         interval_ns=mean_interval(per_step[: len(rows)]),
@@ -106,7 +108,7 @@ def mean_interval(times: Sequence[float] | Float, more: int | None = None) -> tu
     Successive steps are taken to be alike (`_ALIKE`). None for fewer than two steps: nothing tells how
     much they vary.
     """
-    from scipy import stats
+    from scipy.special import ndtri, stdtrit
 
     values = np.log(np.maximum(np.asarray(times, np.float64), 1.0))
     n = len(values)
@@ -115,7 +117,7 @@ def mean_interval(times: Sequence[float] | Float, more: int | None = None) -> tu
     draw = np.random.default_rng(_SEED)
     past = values[draw.integers(0, n, (_DRAWS, -(-n // _ALIKE)))].mean(axis=1)
     further = values[draw.integers(0, n, (_DRAWS, -(-(more or n) // _ALIKE)))].mean(axis=1)
-    wider = float(stats.t.ppf(0.975, n - 1) / stats.norm.ppf(0.975)) * (n / (n - 1)) ** 0.5
+    wider = float(stdtrit(n - 1, 0.975) / ndtri(0.975)) * (n / (n - 1)) ** 0.5
     low, high = np.percentile(further - past, [2.5, 97.5]) * wider
     mean = float(np.mean(times))
     return mean * float(np.exp(low)), mean * float(np.exp(high))
@@ -123,7 +125,7 @@ def mean_interval(times: Sequence[float] | Float, more: int | None = None) -> tu
 
 def change_interval(before: Float, after: Float) -> tuple[float, float] | None:
     """Return where the relative change of the mean lies, 19 times in 20, from paired steps (n,)."""
-    from scipy import stats
+    from scipy.special import ndtri, stdtrit
 
     n = len(before)
     if n < 2:
@@ -131,7 +133,7 @@ def change_interval(before: Float, after: Float) -> tuple[float, float] | None:
     chosen = np.random.default_rng(_SEED).integers(0, n, (_DRAWS, n))
     changes = after[chosen].mean(axis=1) / before[chosen].mean(axis=1) - 1
     mean = float(after.mean() / before.mean() - 1)
-    wider = float(stats.t.ppf(0.975, n - 1) / stats.norm.ppf(0.975)) * (n / (n - 1)) ** 0.5
+    wider = float(stdtrit(n - 1, 0.975) / ndtri(0.975)) * (n / (n - 1)) ** 0.5
     low, high = mean + (np.percentile(changes, [2.5, 97.5]) - mean) * wider
     return float(low), float(high)
 
@@ -182,21 +184,21 @@ def _with_gaps(model: Model, row: int, gaps: Float) -> StepModel:
 # ---- the critical path
 
 
-def typical_position(result: Replay) -> int:
+def typical_position(found: Answer) -> int:
     """Return the position of the replayed step whose duration is nearest to the mean."""
-    per_step = result.iteration_ns.mean(axis=1)
+    per_step = found.result.iteration_ns.mean(axis=1)
     return int(np.argmin(np.abs(per_step - per_step.mean())))
 
 
-def path_items(result: Replay, *, parts: bool) -> list[list[PathItem]]:
+def path_items(found: Answer, *, parts: bool) -> list[list[PathItem]]:
     """Return the stretches of the critical path in the step at each position, in time order.
 
     Without `parts`, the stages of a communication that follow each other on the path are one stretch.
     """
+    result = found.result
     items: list[list[PathItem]] = [[] for _ in result.rows]
-    path = path_of(result)
-    positions = np.searchsorted(result.begin_op[:, 0], path, side="right") - 1
-    for op, position in zip(path, positions.tolist(), strict=True):
+    positions = np.searchsorted(result.begin_op[:, 0], found.path, side="right") - 1
+    for op, position in zip(found.path, positions.tolist(), strict=True):
         item = _stretch(result, position, op, parts)
         step = items[position]
         if step and step[-1][:3] == item[:3]:
@@ -206,12 +208,23 @@ def path_items(result: Replay, *, parts: bool) -> list[list[PathItem]]:
     return items
 
 
-def path_shares(result: Replay) -> dict[str, float]:
-    """Return how much of a step's critical path each category has, nanoseconds per step; largest first."""
-    total: dict[str, float] = {}
-    for step in path_items(result, parts=True):
+def path_by_category(found: Answer) -> list[dict[str, float]]:
+    """Return how much of each step's critical path each category has, nanoseconds; largest first."""
+    shares = []
+    for step in path_items(found, parts=True):
+        total: dict[str, float] = {}
         for item in step:
-            total[item.cat] = total.get(item.cat, 0.0) + item.dur_ns / len(result.rows)
+            total[item.cat] = total.get(item.cat, 0.0) + item.dur_ns
+        shares.append(dict(sorted(total.items(), key=lambda share: -share[1])))
+    return shares
+
+
+def path_shares(found: Answer) -> dict[str, float]:
+    """Return how much of a step's critical path each category has on average, nanoseconds; largest first."""
+    total: dict[str, float] = {}
+    for step in path_by_category(found):
+        for cat, ns in step.items():
+            total[cat] = total.get(cat, 0.0) + ns / len(found.result.rows)
     return dict(sorted(total.items(), key=lambda share: -share[1]))
 
 

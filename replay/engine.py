@@ -164,17 +164,18 @@ def _inputs(plan: Plan) -> Callable[[int], Int64]:
 def _releases(plan: Plan, schedule: Schedule) -> Callable[[int], int | None]:
     """Return a function that finds the operation whose end let another one onto its device."""
     by_device = np.lexsort((schedule.start_ns, schedule.end_ns, plan.device))
-    bounds = np.searchsorted(plan.device[by_device], np.arange(len(plan.slots) + 1))
+    bounds = np.searchsorted(plan.device[by_device], np.arange(len(plan.slots) + 1)).tolist()
+    start_ns, end_ns = schedule.start_ns[by_device], schedule.end_ns[by_device]
 
     def freed_by(op: int) -> int | None:
-        device = plan.device[op]
+        device = int(plan.device[op])
         if device == UNLIMITED:
             return None
-        on_device = by_device[bounds[device] : bounds[device + 1]]
+        on_device = slice(bounds[device], bounds[device + 1])
         begin = schedule.start_ns[op]
-        ended = on_device[: np.searchsorted(schedule.end_ns[on_device], begin, side="right")]
-        just = ended[np.searchsorted(schedule.end_ns[ended], begin) :]
-        earlier = just[schedule.start_ns[just] < begin]
-        return int(earlier[-1]) if len(earlier) else None
+        first = bounds[device] + int(np.searchsorted(end_ns[on_device], begin))
+        stop = bounds[device] + int(np.searchsorted(end_ns[on_device], begin, side="right"))
+        earlier = np.flatnonzero(start_ns[first:stop] < begin)
+        return int(by_device[first + earlier[-1]]) if len(earlier) else None
 
     return freed_by

@@ -13,6 +13,8 @@ from result import Bars, Cell, Chart, Column, Span, Table, Timeline
 SHORTEST = 0.005
 #: Boxes that a timeline shows at most: the longest.
 MOST_SPANS = 4000
+#: Bars that a chart of effects shows at most.
+MOST_BARS = 25
 
 _STEPS = (
     Column("step", "step", "int"),
@@ -132,6 +134,32 @@ def charts(found: Answer, position: int) -> list[Chart]:
             series={"recorded": [pair[0] for pair in pairs], "replayed": [pair[1] for pair in pairs]},
         ),
     ]
+
+
+def moved_chart(shares: Mapping[str, Mapping[str, float]]) -> Bars:
+    """Return the critical path by category: one bar for what was recorded and one for each edit."""
+    cats = dict.fromkeys(cat for by_cat in shares.values() for cat in by_cat)
+    return Bars(
+        title="Critical path of a step, by category",
+        x_label="",
+        y_label="ms",
+        x=list(shares),
+        series={cat: [by_cat.get(cat, 0.0) / 1e6 for by_cat in shares.values()] for cat in cats},
+        stacked=True,
+    )
+
+
+def effect_chart(title: str, effects: Sequence[Effect]) -> Bars:
+    """Return the largest effects as bars."""
+    shown = effects[:MOST_BARS]
+    return Bars(
+        title=title,
+        x_label="",
+        y_label="change of the step (ms)",
+        x=[one.group.name for one in shown],
+        series={"change of the step": [one.effect_ns / 1e6 for one in shown]},
+        horizontal=True,
+    )
 
 
 def _spans(result: Replay, position: int, *, replayed: bool) -> list[Span]:
