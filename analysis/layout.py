@@ -8,9 +8,11 @@ Graphs too large to draw are condensed first: operations whose names begin alike
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +24,11 @@ Int64 = NDArray[np.int64]
 
 #: A picture with more nodes than this is condensed.
 MOST_NODES = 20_000
-#: What a condensed graph aims at, at most.
+#: A still cannot be zoomed into as a page can: it is condensed earlier.
+MOST_IN_A_STILL = 5_000
+#: What a condensed graph aims at, at most and at least.
 _CONDENSED = 2_000
+_FEW = 60
 #: Width and height of a node's place: what makes a page of bands look well filled.
 _PLACE = (190, 34)
 _ASPECT = 1.6
@@ -64,7 +69,9 @@ def draw(dag: Dag, path: CriticalPath, *, most: int = MOST_NODES) -> Drawn:
         f"condensed: {len(dag):,} operations are drawn as {n:,}, by the beginnings of their names"
     )  # fmt: skip
     layer = _layers(dag, group, n)
-    steps = list(zip(path.nodes, path.nodes[1:], strict=False))
+    steps = [
+        (a, b) for a, b in itertools.pairwise(path.nodes) if layer[group[a]] < layer[group[b]]
+    ]  # of a condensed path, only what leads onward
     spine = dict.fromkeys(group[path.nodes].tolist()) if path.nodes else {}
     edges = _edges(dag, group, steps)
     x, y = _places(n, layer, spine, edges)
@@ -194,29 +201,43 @@ def _band_tops(heights: Sequence[int], width: int) -> list[int]:
 
 
 def _groups(dag: Dag, limit: int) -> Int64:
-    """Return the group (0, 1, …) of each node: as many parts of the name as keep the groups few."""
+    """Return the group (0, 1, …) of each node: as many parts of the name as keep the groups few.
+
+    Where that leaves next to nothing, a group is one of these within a stretch of layers.
+    """
     parts = [[part for part in _PART.split(name) if part] for name in dag.names]
     most = max(map(len, parts), default=1)
-    group = np.zeros(len(dag), np.int64)
+    group: list[int] = [0] * len(dag)
     for length in range(1, most + 1):
-        index: dict[tuple[str, ...], int] = {}
-        keys = [(cat, *words[:length]) for cat, words in zip(dag.cats, parts, strict=True)]
-        ids = [index.setdefault(key, len(index)) for key in keys]
-        if len(index) > limit and length > 1:
+        finer = _numbered((cat, *words[:length]) for cat, words in zip(dag.cats, parts, strict=True))
+        if max(finer) >= limit and length > 1:
             break
-        group = np.array(ids, np.int64)
-    return group
+        group = finer
+    if max(group) + 1 < _FEW:
+        depth = depths(len(dag), dag.order(), dag.src, dag.dst)
+        stretch = max(depth) // _FEW + 1
+        group = _numbered((g, d // stretch) for g, d in zip(group, depth, strict=True))
+    return np.array(group, np.int64)
+
+
+def _numbered(keys: Iterable[Hashable]) -> list[int]:
+    """Return each key's number, in the order of their first appearance."""
+    index: dict[Hashable, int] = {}
+    return [index.setdefault(key, len(index)) for key in keys]
 
 
 def _group_labels(dag: Dag, group: Int64) -> list[str]:
-    """Return per group what its members' names have in common, and how many they are."""
+    """Return per group what its members' names have in common (or the first), and how many they are."""
     members: dict[int, list[str]] = {}
     for name, g in zip(dag.names, group.tolist(), strict=True):
         members.setdefault(g, []).append(name)
+    common = {g: _common(names) for g, names in members.items()}
+    seen = Counter(common.values())
     labels = []
     for g in range(len(members)):
         names = members[g]
-        labels.append(names[0] if len(names) == 1 else f"{_common(names)}… ({len(names):,})")
+        begin = common[g] if seen[common[g]] == 1 else names[0]
+        labels.append(names[0] if len(names) == 1 else f"{begin}… ({len(names):,})")
     return labels
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py --option graph --path traces/0/dag.gml --output dag.html"
 
-_SUFFIXES = (".svg", ".png", ".pdf", ".dot", ".graphml", ".html")
+_STILLS = (".svg", ".png", ".pdf")
+_SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -27,7 +28,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from analysis.layout import draw
+    from analysis.layout import MOST_IN_A_STILL, MOST_NODES, draw
     from dag_utils import critical_path
     from options.dags import load_dags
 
@@ -35,7 +36,8 @@ def run(args: Namespace) -> Result:
     loaded = load_dags(args)
     dag = loaded.whole
     path = critical_path(dag)
-    return _result(args, loaded, path, draw(dag, path), output)
+    most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
+    return _result(args, loaded, path, draw(dag, path, most=most), output)
 
 
 def _output(args: Namespace) -> Path:

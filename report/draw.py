@@ -198,7 +198,7 @@ def _draw_nodes(axes: Axes, chart: Network, colour: Mapping[str, str], scale: fl
         axes.text(x, y - (0.16 if duration else 0), text, fontsize=7 * scale, ha="center", va="center",
                   zorder=21, color="#1c2733")  # fmt: skip
         if duration:
-            axes.text(x, y + 0.19, f"{duration:.3g} ms", fontsize=6 * scale, ha="center", va="center",
+            axes.text(x, y + 0.19, _milliseconds(duration), fontsize=6 * scale, ha="center", va="center",
                       zorder=21, color="#44505e")  # fmt: skip
 
 
@@ -225,6 +225,10 @@ def _draw_legend(figure: Figure, chart: Network, colour: Mapping[str, str], heig
         columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.5)))
         figure.legend(handles=handles, loc="upper left", ncols=columns, bbox_to_anchor=(0, 1 - 0.3 / height),
                       frameon=False, fontsize=8)  # fmt: skip
+
+
+def _milliseconds(duration: float) -> str:
+    return f"{duration:,.0f} ms" if duration >= 100 else f"{duration:.3g} ms"
 
 
 def _pale(colour: str) -> str:
