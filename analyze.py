@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,5 +118,11 @@ def _set_up_logging(level: int) -> None:
     logging.basicConfig(level=level, format="analyze.py: %(levelname)s: %(message)s", stream=sys.stderr)
 
 
+def _terminated(signum: int, frame: object) -> None:
+    """End as at any error, so that temporary files are removed."""
+    sys.exit(128 + signum)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminated)
     sys.exit(main())

@@ -108,7 +108,7 @@ def find_gpus(path: Path) -> list[GpuDir]:
     if not path.is_dir():
         return []
     if _is_gpu_dir(path):
-        return [GpuDir(path, rank=_local_rank(path.name))]
+        return [GpuDir(path, rank=local_rank(path.name))]
     groups = [group for group in _workers(path, depth=2) if group]
     several = len(groups) > 1
     return [
@@ -258,7 +258,8 @@ def _final_order(path: Path) -> tuple[bool, list[int], str]:
     return path.name.startswith("bps_trace_final"), [int(n) for n in _DIGITS.findall(path.name)], path.name
 
 
-def _local_rank(name: str) -> int | None:
+def local_rank(name: str) -> int | None:
+    """Return the local rank that a GPU directory's name states: ``<local_rank>`` or ``<rank>_<local_rank>``."""
     match = _GPU_NAME.fullmatch(name)
     return int(match.group(2)) if match else None
 

@@ -13,7 +13,7 @@ from errors import TraceError
 from formats import chrome, dasf
 from formats.columns import Trace
 from formats.reader import EventReader, find_boundary, repairs
-from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, numbers
+from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, local_rank, numbers
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -89,20 +89,28 @@ def load_paths(
 
 
 def _one_job(found: Sequence[Job]) -> Job:
-    """Return several paths' jobs as one: files are ranks, directories are workers, in the order given."""
+    """Return several paths' jobs as one.
+
+    Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
+    the order given.
+    """
     if len(found) == 1:
         return found[0]
     notes = [note for job in found for note in job.notes]
-    sources: list[Source] = []
+    sources = [source for job in found for source in job.sources]
     if all(job.kind in ("file", "ranks") for job in found):
-        sources = [source for job in found for source in job.sources]
         return Job(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
+    sources = [replace(s, rank=local_rank(s.path.parent.name) if s.rank is None else s.rank) for s in sources]
+    if all(job.kind == "gpu" for job in found) and len({job.root.resolve().parent for job in found}) == 1:
+        return Job(found[0].root.parent, "worker", sources, notes)
     offset = 0
+    numbered: list[Source] = []
     for job in found:
         workers = [source.worker or 0 for source in job.sources]
-        sources += [replace(s, worker=offset + w) for s, w in zip(job.sources, workers, strict=True)]
+        own = sources[len(numbered) : len(numbered) + len(workers)]
+        numbered += [replace(s, worker=offset + w) for s, w in zip(own, workers, strict=True)]
         offset += max(workers) + 1
-    return Job(found[0].root, "job", sources, notes)
+    return Job(found[0].root, "job", numbered, notes)
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:

@@ -126,7 +126,7 @@ def test_a_broken_rank_is_left_out_with_a_note(tmp_path: Path) -> None:
 def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> None:
     make(tmp_path, "x/0/comm.json", "y/0/comm.json", "y/1/comm.json")
     loaded = load_paths([tmp_path / "y", tmp_path / "x"])
-    assert [source.prefix for source in loaded.job.sources] == ["wk0.rank0.", "wk0.rank1.", "wk1."]
+    assert [source.prefix for source in loaded.job.sources] == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
     make(tmp_path, "r0.json", content=kineto(0, 2))
     make(tmp_path, "r1.json", content=kineto(1, 2))
     loaded = load_paths([tmp_path / "r1.json", tmp_path / "r0.json"])
@@ -134,6 +134,14 @@ def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> 
         ("rank0.", "r0.json"),
         ("rank1.", "r1.json"),
     ]
+
+
+def test_gpu_directories_side_by_side_are_one_worker(tmp_path: Path) -> None:
+    make(tmp_path, "w/0/comm.json", "w/1/comm.json", "v/0/comm.json")
+    loaded = load_paths([tmp_path / "w" / "0", tmp_path / "w" / "1"])
+    assert [source.prefix for source in loaded.job.sources] == ["rank0.", "rank1."]
+    loaded = load_paths([tmp_path / "w" / "1", tmp_path / "v" / "0"])
+    assert [source.prefix for source in loaded.job.sources] == ["wk0.rank1.", "wk1.rank0."]
 
 
 def test_the_recorded_jobs(shared_data: Path) -> None:
