@@ -70,7 +70,8 @@ def _gzip_writer(raw: IO[bytes]) -> IO[bytes]:
     try:
         from isal import igzip
 
-        return cast("IO[bytes]", igzip.GzipFile(fileobj=raw, mode="wb", compresslevel=2, mtime=0))
+        packed = igzip.GzipFile(fileobj=raw, mode="wb", compresslevel=2, mtime=0)  # type: ignore[no-untyped-call]
+        return cast("IO[bytes]", packed)
     except ImportError:
         import gzip
 

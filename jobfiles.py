@@ -259,7 +259,7 @@ def _final_order(path: Path) -> tuple[bool, list[int], str]:
 
 
 def local_rank(name: str) -> int | None:
-    """Return the local rank that a GPU directory's name states: ``<local_rank>`` or ``<rank>_<local_rank>``."""
+    """Return the local rank that a GPU directory's name states (``<rank>_<local_rank>`` or one number)."""
     match = _GPU_NAME.fullmatch(name)
     return int(match.group(2)) if match else None
 
