@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reference
-from conftest import SHARED
+from conftest import REPO, SHARED
 from errors import TraceError
 from formats.chrome import assemble, read, read_part
 from formats.reader import EventReader, find_boundary, repairs
@@ -204,7 +204,9 @@ CUT_CASES = (
 
 
 def cut_cases() -> list[Path]:
-    return [SHARED / case for case in CUT_CASES if (SHARED / case).exists()]
+    examples = REPO / "examples" / "mlp-raw" / "worker_0" / "0"
+    recorded = [SHARED / case for case in CUT_CASES if (SHARED / case).exists()]
+    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *recorded]
 
 
 @pytest.mark.parametrize("path", cut_cases(), ids=lambda path: path.name[:40])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import reference
 from analysis.classify import communication, computation
 from analysis.intervals import union_length
-from conftest import SHARED, run_cli
+from conftest import REPO, SHARED, run_cli
 from formats.columns import Trace
 from opname import OpName
 from trace_utils import load_job
@@ -41,14 +41,15 @@ def statistic(*args: object) -> dict[str, Any]:
 
 
 def whole_files() -> list[Path]:
-    """Every recorded chrome trace that a plain decoder can read."""
-    files = sorted([*SHARED.rglob("*.json"), *SHARED.rglob("*.json.gz"), *SHARED.rglob("*_gz.gz")])
+    """Every recorded chrome trace that a plain decoder can read: the examples, and more where there are."""
+    files = sorted(path for end in ("*.json", "*.json.gz", "*_gz.gz") for path in SHARED.rglob(end))
     skip = ("truth", "oracle", "derived", "key_averages", "killed", "truncated")
-    return [
+    recorded = [
         path
         for path in files
         if not any(part in str(path.relative_to(SHARED)) for part in skip) or path.name == "timeline.json"
     ]
+    return [*sorted((REPO / "examples").rglob("*.json*")), *recorded]
 
 
 def test_figures_by_hand(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
     assert "--filter Comm.aa: no such communication operation in the traces; did you mean" in err
 
 
-@pytest.mark.parametrize("path", whole_files(), ids=lambda path: str(path.relative_to(SHARED))[-60:])
+@pytest.mark.parametrize("path", whole_files(), ids=lambda path: str(path)[-60:])
 def test_agrees_with_a_plain_recomputation(path: Path) -> None:
     events = reference.load_events(path)
     expected: dict[tuple[str, str], list[Fraction]] = defaultdict(list)
