@@ -10,10 +10,14 @@ from errors import UsageError
 from result import Repairs, Result
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from replay.anchors import Anchors
     from replay.answer import Answer
     from replay.explore import Effect
     from replay.load import Loaded, Partitions
     from replay.model import Model
+    from replay.plan import Int64
 
 HELP = "simulate the recorded steps, with their error, and what-if"
 EXAMPLE = "analyze.py --option replay --path JOB --sub_option whatif --set bandwidth=2"
@@ -48,7 +52,12 @@ def run(args: Namespace) -> Result:
 
     partitions = _partitions(args) if _needs_sizes(args) else None
     loaded = load_recording(
-        args.path, partitions=partitions, only=args.filter, jobs=args.jobs, progress=args.progress
+        args.path,
+        partitions=partitions,
+        only=args.filter,
+        align=_shifts,
+        jobs=args.jobs,
+        progress=args.progress,
     )
     model = fit(loaded.recording)
     if args.sub_option is None:
@@ -56,6 +65,13 @@ def run(args: Namespace) -> Result:
     if args.sub_option in ("map_delay", "bottleneck"):
         return _explored(args, loaded, model)
     return _whatif(args, loaded, model)
+
+
+def _shifts(hosts: Sequence[Anchors]) -> list[Callable[[Int64], Int64]]:
+    """Return what is to be added to each host's times; nothing where their order is possible as it is."""
+    from analysis.clock import align
+
+    return [clock.shift for clock in align(hosts).clocks]
 
 
 def _check(args: Namespace) -> None:
@@ -179,7 +195,11 @@ def _document(args: Namespace, loaded: Loaded, found: Answer, output: Path | Non
 
 
 def _n_operations(model: Model, parts: bool) -> int:
-    return sum(one.is_traced and (parts or not one.whole) for one in model.recording.operations)
+    """Return how many operations a step has; a communication with its parts is one unless `parts`."""
+    traced = [(i, one) for i, one in enumerate(model.recording.operations) if one.is_traced]
+    if parts:
+        return len(traced)
+    return len({(one.owner, one.main) if one.is_communication else i for i, one in traced})
 
 
 def _write(args: Namespace, found: Answer) -> tuple[Path | None, list[str]]:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from replay.model import Model, Replay, StepModel, path_of
 from replay.model import replay as run_steps
 
-#: Categories of what is on the path but in no event.
+#: Categories of what is on the path but in no event: a pause, and computation that was not traced.
 GAP = "gap"
+UNTRACED = "untraced"
 
 _DRAWS = 2000
 #: So many steps in a row say as much as one alone: load from outside lasts longer than a step. (Between
@@ -234,10 +235,13 @@ def _stretch(result: Replay, position: int, op: int, parts: bool) -> PathItem:
     gap, dur = int(result.plan.gap_ns[op]), int(result.plan.dur_ns[op])
     local = op - int(result.begin_op[position, 0])
     if local < 2 * owners:
-        return PathItem(recording.owners[local % owners], "before the next step", GAP, gap + dur)
+        owner = local % owners
+        is_hidden = any(one.owner == owner and not one.is_traced for one in recording.operations)
+        cat = UNTRACED if is_hidden else GAP
+        return PathItem(recording.owners[owner], "before the next step", cat, gap + dur)
     event, is_body = divmod(local - 2 * owners, 2)
     operation = recording.operations[int(recording.steps[result.rows[position]].operation[event])]
-    owner, name = recording.owners[operation.owner], operation.label if parts else operation.main
+    prefix, name = recording.owners[operation.owner], operation.label if parts else operation.main
     if not is_body:
-        return PathItem(owner, f"before {name}", GAP, gap)
-    return PathItem(owner, name, operation.phase or operation.cat, dur)
+        return PathItem(prefix, f"before {name}", GAP, gap)
+    return PathItem(prefix, name, operation.phase or operation.cat, dur)

@@ -58,7 +58,9 @@ def connect_rank(
     edges.after_end.extend((first + a, first + b) for a, b in pairs)
     launches = [(by_row[by], i) for i, event in enumerate(events)
                 if event.on_device and (by := launched_by.get(event.row)) in by_row]  # fmt: skip
-    launches += _started_by(events, host)
+    for a, b in _started_by(events, host):
+        is_over = events[a].end_ns <= events[b].start_ns
+        (edges.after_end if is_over else edges.after_start).append((first + a, first + b))
     edges.after_start.extend((first + a, first + b) for a, b in launches)
     edges.body_after_end.extend(
         (first + a, first + by_row[b]) for a, b in _device_waits(events, waits, by_row)

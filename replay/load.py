@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from errors import TraceError
 from formats.columns import Trace
 from opname import OpName
 from replay import byteps, horovod, kineto
+from replay.anchors import Aligner, aligned
 from replay.recording import Recording
 from trace_utils import LoadedJob, Source, load_paths
 
@@ -46,6 +47,7 @@ def load_recording(
     *,
     partitions: Partitions | None = None,
     only: Collection[str] = (),
+    align: Aligner | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> Loaded:
@@ -55,6 +57,7 @@ def load_recording(
     ----------
     partitions : what is known of BytePS's partitions beside the traces
     only : names of the only communications to keep; () keeps all
+    align : estimates what puts the hosts' times on one clock; None takes them as they are
     jobs, progress : as for `trace_utils.read_traces`
 
     Raises
@@ -74,8 +77,18 @@ def load_recording(
         if not any(len(trace) for trace in job.traces):
             raise TraceError(f"{paths[0]}: the trace holds no operation with a duration: nothing to replay")
         raise TraceError(f"{paths[0]}: a trace of dialect {dialect} cannot be replayed; those of {known} can")
+    if align is not None and dialect in ("byteps", "kineto") and len(job.traces) > 1:
+        job = replace(job, traces=aligned(job.traces, _hosts(job.job.sources), align))
     recording = _RECORDERS[dialect](job, partitions or Partitions(), frozenset(only))
     return Loaded(recording, job)
+
+
+def _hosts(sources: Sequence[Source]) -> list[int]:
+    """Return the host of each source: a worker's GPUs share one; of ranks it is not known."""
+    if all(source.worker is None for source in sources):
+        return list(range(len(sources)))
+    workers = sorted({source.worker or 0 for source in sources})
+    return [workers.index(source.worker or 0) for source in sources]
 
 
 def owner_name(source: Source) -> str:

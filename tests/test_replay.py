@@ -243,6 +243,22 @@ def copy_of(shared_data: Path, job: str, to: Path) -> Path:
     return to
 
 
+def test_clocks_that_disagree_are_put_right(shared_data, tmp_path):
+    job = copy_of(shared_data, "byteps/fork_lenet_base", tmp_path)
+    comm = job / "worker_1/0/comm.json"
+    document = json.loads(comm.read_text())
+    for event in document["traceEvents"]:
+        event["ts"] += 3_000_000  # worker 1's clock is 3 s ahead
+    comm.write_text(json.dumps(document))
+    outs = [
+        run_cli("--option", "replay", "--path", path, "--output", "-", "--format", "json",
+                "--sub_option", "whatif", "--set", "wk1.BW=1.5")[1]
+        for path in (shared_data / "byteps/fork_lenet_base", job)
+    ]  # fmt: skip
+    together, apart = (json.loads(out)["after_ms"] for out in outs)
+    assert apart == pytest.approx(together, rel=0.03)
+
+
 def test_synthetic_json_is_a_timeline_like_the_recorded_one(shared_data, tmp_path):
     job = copy_of(shared_data, "byteps/fork_mlp_2w2s_pcap/worker_0/0", tmp_path)
     code, out, _ = run_cli("--option", "replay", "--path", job, "--format", "json")
