@@ -4,7 +4,7 @@ The type is `Dag` (``dag/model.py``: its docstring says what each array means). 
 
 - `read_dag`: from a GML file, without durations (or with those the file carries)
 - `load_gpus` and `merge`: a BytePS job's GPU directories; one `Dag` for a GPU, a worker or the job
-- `gpu_of_trace`: one BytePS trace whose events carry their inputs
+- `gpus_of_trace`: one BytePS trace whose events carry their inputs
 - `kineto_dag`: a step of one or more ranks of PyTorch
 - `dasf_dag`: the tasks of a DASF pipeline
 - `new_dag`: from plain lists
@@ -23,7 +23,7 @@ from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
 from dag.kineto import COMMUNICATION, GAP, kineto_dag
 from dag.kineto_rank import LINK_ARGS
-from dag.load import INPUT_ARGS, LoadedGpus, gpu_of_trace, load_gpus
+from dag.load import INPUT_ARGS, LoadedGpus, gpus_of_trace, load_gpus
 from dag.longest import CriticalPath, critical_path
 from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag, subgraph, without_others
 from dag.order import components, depths
@@ -32,7 +32,7 @@ from dag.recording import Recording, record
 __all__ = [
     "COMMUNICATION", "COUPLING", "GAP", "INPUT_ARGS", "LINK_ARGS", "MEETING", "MISSING", "TASK_ARGS",
     "CriticalPath", "Dag", "Gml", "Gpu", "Kind", "LoadedGpus", "Recording", "components", "critical_path",
-    "dag_from_gml", "dag_from_inputs", "dag_to_gml", "dasf_dag", "depths", "format_gml", "gpu_of_trace",
+    "dag_from_gml", "dag_from_inputs", "dag_to_gml", "dasf_dag", "depths", "format_gml", "gpus_of_trace",
     "kineto_dag", "load_gpus", "merge", "new_dag", "parse_gml", "read_dag", "read_gml", "record",
     "subgraph", "without_others", "write_dag", "write_gml",
 ]  # fmt: skip

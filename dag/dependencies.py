@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -108,7 +108,8 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     """Return the graph that the events' args tell (``input0``, …, or ``arg0``, …); None if none do.
 
     Operations are the distinct names, sub-tasks of communications left out; what is only named as an
-    input is an operation too.
+    input is an operation too. An OUTPUT has no event that could name its inputs: it waits for the
+    forward operations that no other one waits for.
 
     Raises
     ------
@@ -116,14 +117,18 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
         A cycle within the step.
     """
     columns = [column for key, column in trace.args.items() if _INPUT.fullmatch(key)]
+    used = [trace.names[i] for i in np.unique(trace.name_id).tolist()]
+    own = {name for name in used if OpName.parse(name).cat is not None}
     edges: dict[tuple[str, str], None] = {}
     for column in columns:
         names = trace.name_id[column.rows].tolist()
         for name_id, source in dict.fromkeys(zip(names, map(str, column.values), strict=True)):
-            edges[_main(source), _main(trace.names[name_id])] = None
+            if trace.names[name_id] in own:
+                edges[_main(source), _main(trace.names[name_id])] = None
     if not edges:
         return None
-    seen = [_main(name) for name in trace.names if OpName.parse(name).cat is not None]
+    edges.update(dict.fromkeys(_into_outputs(edges)))
+    seen = [_main(name) for name in used if name in own]
     names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
     index = {name: i for i, name in enumerate(names)}
     pairs = np.array([(index[a], index[b]) for a, b in edges if a != b], np.int32).reshape(-1, 2)
@@ -134,6 +139,17 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     except DagError as error:
         raise DagError(f"{trace.path}: {error}") from error
     return dag
+
+
+def _into_outputs(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the edges from the last forward operations to the outputs of which no input is known."""
+    pairs = list(edges)
+    waited_for = {a for a, b in pairs if category(b) == "FW"}
+    names = dict.fromkeys(name for pair in pairs for name in pair)
+    last = [name for name in names if category(name) == "FW" and name not in waited_for]
+    given = {b for _, b in pairs}
+    outputs = [name for name in names if category(name) == "OUTPUT" and name not in given]
+    return [(a, b) for a in last for b in outputs]
 
 
 def _main(name: str) -> str:

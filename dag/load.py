@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from dag.byteps import Gpu
 from dag.dependencies import category, dag_from_gml, dag_from_inputs
 from dag.gml import read_gml
@@ -13,6 +15,7 @@ from dag.model import Dag, new_dag
 from dag.recording import Recording, no_recording, record
 from errors import DagError, TraceError
 from formats.columns import Trace
+from opname import OpName
 from trace_utils import GpuDir, find_gpus, read_traces
 
 #: Keys of the events' args that name what an operation waits for.
@@ -32,13 +35,19 @@ class LoadedGpus:
         return sorted({gpu.worker for gpu in self.gpus})
 
 
-def load_gpus(paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None) -> LoadedGpus:
+def load_gpus(
+    paths: Sequence[Path],
+    *,
+    stand_ins: Mapping[Path, Path] | None = None,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> LoadedGpus:
     """Load all GPUs at or below `paths`; several paths are the workers of a job, in the order given.
 
     A GPU's dependencies come from its ``dag.gml``, else from the inputs in its events' args; its times
     from the profiler's final trace, else from ``comm.json``. What one GPU lacks is a line in `repairs`.
     Names get the prefix ``rank<r>.`` where there are several ranks, ``wk<i>.rank<r>.`` where there are
-    several workers.
+    several workers. `stand_ins` gives GPU directories another trace than the one that lies there.
 
     Raises
     ------
@@ -49,7 +58,8 @@ def load_gpus(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
     """
     directories = _find(paths)
     graphs = [_gml_of(gpu) for gpu in directories]
-    sources = [gpu.final_trace() or gpu.file("comm.json") for gpu in directories]
+    other = stand_ins or {}
+    sources = [other.get(gpu.path) or gpu.final_trace() or gpu.file("comm.json") for gpu in directories]
     traces, repairs = _read(sources, graphs, jobs, progress)
     several_workers = len({gpu.worker for gpu in directories}) > 1
     gpus = []
@@ -61,18 +71,33 @@ def load_gpus(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
     return LoadedGpus(gpus, repairs)
 
 
-def gpu_of_trace(trace: Trace) -> Gpu:
-    """Return the GPU that one trace with inputs in its events' args describes (read it with `INPUT_ARGS`).
+def gpus_of_trace(trace: Trace) -> list[Gpu]:
+    """Return the GPUs that one trace with inputs in its events' args describes (read it with `INPUT_ARGS`).
+
+    A trace in which several were combined (``wk0.rank1.FW.x``) gives one for each prefix; one of them
+    without inputs gives operations without dependencies.
 
     Raises
     ------
     DagError
         No event says what it waits for, or the inputs form a cycle.
     """
-    dag = dag_from_inputs(trace)
-    if dag is None:
+    names = [OpName.parse(name) for name in trace.names]
+    prefixes = dict.fromkeys((op.prefix, op.worker, op.rank) for op in names if op.cat is not None)
+    gpus, tells = [], False
+    for prefix, worker, rank in sorted(prefixes, key=lambda key: (key[1] or 0, key[2] or 0)):
+        own = np.array([op.prefix == prefix and op.cat is not None for op in names], np.bool_)
+        part = trace.select(own[trace.name_id])
+        dag = dag_from_inputs(part)
+        tells |= dag is not None
+        recording = record(part)
+        several = len(prefixes) > 1
+        gpus.append(
+            Gpu(dag or _unconnected(recording), recording, worker or 0, rank or 0, prefix if several else "")
+        )
+    if not tells:
         raise DagError(f"{trace.path}: no event says what it waits for (input0, arg0); give a GPU directory")
-    return Gpu(dag, record(trace))
+    return gpus
 
 
 def _find(paths: Sequence[Path]) -> list[GpuDir]:

@@ -119,7 +119,7 @@ def _beside(path: Path, name: str) -> Path:
 
 
 def _scope_document(found: _Found, rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
-    from analysis.chain import by_category, iteration_ns
+    from analysis.chain import by_category, iteration_ns, overlap_ns
 
     iteration = iteration_ns(found.dag)
     return {
@@ -127,6 +127,7 @@ def _scope_document(found: _Found, rows: Sequence[Sequence[Cell]]) -> dict[str, 
         "worker": found.scope.worker,
         "length_ms": found.path.length_ns / 1e6,
         "iteration_ms": None if iteration is None else iteration / 1e6,
+        "overlap_ms": overlap_ns(found.dag, found.path)[0] / 1e6,
         "path": [{"name": row[1], "cat": row[2], "dur_ms": row[3], "because": row[5]} for row in rows],
         "by_cat": {cat: ns / 1e6 for cat, ns in by_category(found.dag, found.path).items()},
     }
@@ -215,17 +216,15 @@ def _notes(found: Sequence[_Found]) -> list[str]:
                 f"{len(nodes)} operations {where}: {', '.join(nodes[:_NAMED])}{', …' * (len(nodes) > _NAMED)}"
             )
     notes += whole.notes
-    for each in found:
-        name = _title(found, each)
-        overlap, worst = overlap_ns(each.dag, each.path)
-        iteration = iteration_ns(each.dag)
-        if iteration and len(each.dag.step_dur_ns) > 1:
-            notes.append(f"{name}: the recorded steps take {iteration / 1e6:.3f} ms on average")
-        if worst is not None and overlap > 0.01 * each.path.length_ns:
-            notes.append(
-                f"{name}: operations of the path ran {overlap / 1e6:.3f} ms at the same time, most of it "
-                f"{each.dag.names[worst]} beside what it waits for; so the chain is longer than it took"
-            )
+    widest = found[-1]
+    iteration, (overlap, worst) = iteration_ns(whole), overlap_ns(whole, widest.path)
+    if iteration:
+        notes.append(f"the recorded steps take {iteration / 1e6:.3f} ms on average")
+    if worst is not None and overlap > 0.01 * widest.path.length_ns:
+        notes.append(
+            f"{widest.scope.name}: {overlap / 1e6:.3f} ms of the path overlap in the recording, most of "
+            f"it {whole.names[worst]} beside what it waits for: the chain is longer than it took"
+        )
     return notes
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from errors import DagError, TraceError, UsageError
+from errors import AnalyzeError, DagError, TraceError, UsageError
 
 if TYPE_CHECKING:
     from dag_utils import Dag, Gpu
@@ -86,7 +88,9 @@ def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
     from dag_utils import load_gpus, merge
     from trace_utils import find_gpus
 
-    loaded = load_gpus(args.path, jobs=args.jobs, progress=args.progress)
+    with tempfile.TemporaryDirectory() as directory:
+        stand_ins = _collected(args.path, Path(directory))
+        loaded = load_gpus(args.path, stand_ins=stand_ins, jobs=args.jobs, progress=args.progress)
     gpus = loaded.gpus
     if not any(len(gpu.dag) for gpu in gpus):
         raise DagError(f"{args.path[0]}: neither a dag.gml nor a trace with operations")
@@ -95,7 +99,25 @@ def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
     for name, worker, members in _scopes(gpus, every_scope, alone):
         dag = merge(members, del_queue=args.del_queue, lenders=gpus)
         scopes.append(Scope(name, worker, _filtered(dag, args)))
-    return Dags(scopes, loaded.repairs)
+    notes = (
+        [f"{len(stand_ins)} GPUs have no final trace: read from the profiler's files"] if stand_ins else []
+    )
+    return Dags(scopes, loaded.repairs, notes if stand_ins else [])
+
+
+def _collected(paths: Sequence[Path], directory: Path) -> dict[Path, Path]:
+    """Write into `directory` the final traces of the GPUs that have only the profiler's files; by GPU."""
+    from collector.assemble import gather
+    from trace_utils import find_gpus
+
+    found: dict[Path, Path] = {}
+    for gpu in [gpu for path in paths for gpu in find_gpus(path)]:
+        if gpu.final_trace() is None and gpu.file("temp.json") and gpu.file("dag.gml"):
+            with contextlib.suppress(AnalyzeError):  # then comm.json has to do
+                trace = directory / f"{len(found)}.json"
+                trace.write_bytes(gather(gpu).encode())
+                found[gpu.path] = trace
+    return found
 
 
 def _scopes(gpus: Sequence[Gpu], every: bool, alone: bool) -> list[tuple[str, int, Sequence[Gpu]]]:
@@ -127,7 +149,7 @@ def _at_step(dags: Dags, step: str) -> Dags:
 
 def _from_traces(args: Namespace, every_scope: bool) -> Dags:
     """Return the graphs that traces carry themselves: Kineto's, DASF's, or BytePS's with inputs."""
-    from dag_utils import INPUT_ARGS, LINK_ARGS, TASK_ARGS, dasf_dag, gpu_of_trace, merge
+    from dag_utils import INPUT_ARGS, LINK_ARGS, TASK_ARGS, dasf_dag, gpus_of_trace, merge
     from trace_utils import load_paths
 
     wanted = (*INPUT_ARGS, *LINK_ARGS, *TASK_ARGS)
@@ -140,13 +162,18 @@ def _from_traces(args: Namespace, every_scope: bool) -> Dags:
         if dag is None:
             raise DagError(f"{args.path[0]}: no record of a task (Compute) with its key")
         dags = Dags([Scope("job", 0, dag)], job.repairs)
-    elif len(job.traces) == 1:
-        gpu = gpu_of_trace(job.traces[0])
-        dags = Dags([Scope("GPU-0", 0, _filtered(merge([gpu], del_queue=args.del_queue), args))], job.repairs)
+    elif not dialects:
+        raise DagError(f"{args.path[0]}: the trace holds no operation with a duration")
+    elif dialects <= {"byteps", "chrome"} and len(job.traces) == 1:
+        gpus = gpus_of_trace(job.traces[0])
+        scopes = []
+        for name, worker, members in _scopes(gpus, every_scope, len(gpus) == 1):
+            dag = merge(members, del_queue=args.del_queue, lenders=gpus)
+            scopes.append(Scope(name, worker, _filtered(dag, args)))
+        dags = Dags(scopes, job.repairs)
     else:
-        raise DagError(
-            f"{args.path[0]}: {', '.join(sorted(dialects)) or 'empty'} traces do not say what waits for what"
-        )
+        systems = ", ".join(sorted(dialects))
+        raise DagError(f"{args.path[0]}: {systems} traces do not say what waits for what")
     return dags if args.step is None else _at_step(dags, args.step)
 
 

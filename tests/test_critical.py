@@ -371,3 +371,22 @@ def test_the_real_job_agrees_with_networkx(shared_data: Path) -> None:
     assert answer("--path", directory)["scopes"][0]["length_ms"] == pytest.approx(
         nx.dag_longest_path_length(graph), abs=1e-3
     )
+
+
+def test_gpus_without_a_final_trace_are_read_from_the_profilers_files(shared_data: Path) -> None:
+    # only one of the four GPUs has one
+    document = answer("--path", shared_data / "byteps" / "fork_lenet_2w2g")
+    by_scope = [scope["by_cat"] for scope in document["scopes"]]
+    assert len(by_scope) == 7
+    assert all(by_cat["FW"] > 1 and by_cat["BW"] > 1 for by_cat in by_scope)
+
+
+def test_a_scope_is_never_shorter_than_its_parts(shared_data: Path) -> None:
+    for case in ("fork_lenet_2w2g", "fork_lenet_slownet", "fork_resnet50_2w1s"):
+        for flags in ((), ("--del_queue",), ("--step", 2)):
+            scopes = answer("--path", shared_data / "byteps" / case, *flags)["scopes"]
+            job = scopes[-1]["length_ms"]
+            workers = [s["length_ms"] for s in scopes if s["scope"].startswith("worker")]
+            gpus = [s["length_ms"] for s in scopes if s["scope"].startswith("GPU")]
+            assert job >= max(workers) - 1e-6
+            assert max(workers) >= max(gpus) - 1e-6

@@ -21,7 +21,7 @@ from dag_utils import (
     dag_from_inputs,
     dasf_dag,
     depths,
-    gpu_of_trace,
+    gpus_of_trace,
     load_gpus,
     merge,
     new_dag,
@@ -142,7 +142,22 @@ def test_inputs_become_edges_and_step_ends_the_step() -> None:
 
 def test_a_trace_without_inputs_is_refused_in_a_line() -> None:
     with pytest.raises(DagError, match=r"^t\.json: no event says what it waits for"):
-        gpu_of_trace(trace([("FW.a", "1", 0, 1)]))
+        gpus_of_trace(trace([("FW.a", "1", 0, 1)]))
+
+
+def test_an_output_waits_for_the_last_forward_operations() -> None:
+    events = [("FW.a", "1", 0, 1), ("FW.b", "1", 1, 1), ("BW.b", "1", 2, 1)]
+    dag = dag_from_inputs(trace(events, {1: ["FW.a"], 2: ["OUTPUT0"]}))
+    assert dag is not None
+    assert edges(dag) == {("FW.a", "FW.b", Kind.DATA), ("OUTPUT0", "BW.b", Kind.DATA),
+                          ("FW.b", "OUTPUT0", Kind.DATA)}  # fmt: skip
+
+
+def test_a_combined_trace_is_several_gpus() -> None:
+    events = [(f"wk{w}.rank0.{name}", "1", 10 * w, 2 + w) for w in (0, 1) for name in ("FW.a", "BW.a")]
+    gpus = gpus_of_trace(trace(events, {1: ["FW.a"], 3: ["FW.a"]}))
+    assert [(gpu.prefix, gpu.recording.mean_ns.tolist()) for gpu in gpus] == [
+        ("wk0.rank0.", [2_000_000, 2_000_000]), ("wk1.rank0.", [3_000_000, 3_000_000])]  # fmt: skip
 
 
 def test_inputs_that_form_a_cycle_are_printed() -> None:
