@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import DagError
+from errors import DagError, UsageError
 from result import Bars, Cell, Column, Result, Table
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def run(args: Namespace) -> Result:
     from dag_utils import critical_path
     from options.dags import load_dags
 
+    if args.sub_option is not None:
+        raise UsageError(f"--sub_option {args.sub_option}: critical has no variants")
     dags = load_dags(args, every_scope=True)
     _check(args, dags)
     found = [_Found(scope, critical_path(scope.dag)) for scope in dags.scopes]
@@ -255,6 +257,8 @@ def _write_timeline(args: Namespace, dags: Dags, widest: _Found) -> Path | None:
         raise DagError(f"--output {args.output}: there is no recorded timeline to mark")
     job = load_paths(args.path, jobs=args.jobs, progress=False)
     sources = job.job.sources
+    if args.output.exists() and any(args.output.samefile(source.path) for source in sources):
+        raise UsageError(f"--output {args.output}: is one of the inputs")
     labels = [source.prefix if len(sources) > 1 else "" for source in sources]
     paths = stops(widest.dag, widest.path, sources, job.traces)
     events, zero = marked_events(job.traces, labels, paths)

@@ -32,6 +32,8 @@ def run(args: Namespace) -> Result:
     from dag_utils import critical_path
     from options.dags import load_dags
 
+    if args.sub_option is not None:
+        raise UsageError(f"--sub_option {args.sub_option}: graph has no variants")
     output = _output(args)
     loaded = load_dags(args)
     dag = loaded.whole

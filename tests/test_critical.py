@@ -314,6 +314,20 @@ def test_mistakes_are_one_line(gpu: Path, args: list[str], what: str) -> None:
     assert (code, out, err) == (1, "", f"analyze.py: error: {what}\n")
 
 
+def test_an_input_is_never_overwritten(gpu: Path) -> None:
+    path = next(gpu.glob("bps_trace*"))
+    before = path.read_bytes()
+    code, _, err = run_cli("--option", "critical", "--path", gpu, "--output", path)
+    assert (code, err) == (2, f"analyze.py: error: --output {path}: is one of the inputs\n")
+    assert path.read_bytes() == before
+
+
+def test_there_are_no_variants(gpu: Path) -> None:
+    for option in ("critical", "graph"):
+        code, _, err = run_cli("--option", option, "--path", gpu, "--sub_option", "x")
+        assert (code, err) == (2, f"analyze.py: error: --sub_option x: {option} has no variants\n")
+
+
 def test_a_graph_without_its_trace(gpu: Path) -> None:
     code, out, err = run_cli("--option", "critical", "--path", gpu / "dag.gml")
     assert (code, out) == (1, "")
