@@ -9,12 +9,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from errors import UsageError
 from replay.model import Model, Replay, StepModel, path_of
 from replay.model import replay as run_steps
 
 #: Categories of what is on the path but in no event: a pause, and computation that was not traced.
 GAP = "gap"
 UNTRACED = "untraced"
+
+#: Events that a replay holds at most: a few gigabytes.
+MOST_EVENTS = 20_000_000
 
 _DRAWS = 2000
 #: So many steps in a row say as much as one alone: load from outside lasts longer than a step. (Between
@@ -69,6 +73,7 @@ def answer(model: Model, n_steps: int | None = None) -> Answer:
     """Replay `n_steps` steps (None: those that are recorded whole); recorded steps come round again."""
     rows = whole_steps(model)
     wanted = len(rows) if n_steps is None else n_steps
+    _check_size(model, rows, wanted)
     result = run_steps(model, [rows[i % len(rows)] for i in range(wanted)])
     per_step = result.iteration_ns.mean(axis=1)
     recorded = measured_ns(model)[result.rows]
@@ -80,6 +85,13 @@ def answer(model: Model, n_steps: int | None = None) -> Answer:
         measured_ns=_known_mean(recorded),
         interval_ns=mean_interval(per_step[: len(rows)]),
     )
+
+
+def _check_size(model: Model, rows: Sequence[int], wanted: int) -> None:
+    per_step = sum(len(model.recording.steps[row]) for row in rows) / len(rows)
+    if wanted * per_step > MOST_EVENTS:
+        most = max(int(MOST_EVENTS / per_step), 1)
+        raise UsageError(f"--step_num {wanted}: that many steps do not fit into memory; up to {most:,} do")
 
 
 def whole_steps(model: Model) -> list[int]:
@@ -186,9 +198,14 @@ def _with_gaps(model: Model, row: int, gaps: Float) -> StepModel:
 
 
 def typical_position(found: Answer) -> int:
-    """Return the position of the replayed step whose duration is nearest to the mean."""
+    """Return the position of the step that is nearest to the mean, in duration and in its path's length.
+
+    Where owners begin their steps at different moments, the path may cross from one's step into the
+    next one of another.
+    """
     per_step = found.result.iteration_ns.mean(axis=1)
-    return int(np.argmin(np.abs(per_step - per_step.mean())))
+    along_path = np.array([sum(shares.values()) for shares in path_by_category(found)])
+    return int(np.argmin(np.abs(per_step - per_step.mean()) + np.abs(along_path - per_step.mean())))
 
 
 def path_items(found: Answer, *, parts: bool) -> list[list[PathItem]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -128,11 +129,18 @@ def _effects(
                 effects.append(_effect(base, group))
                 shown.update(1)
         else:
-            with ProcessPoolExecutor(jobs, initializer=_start, initargs=(base,)) as pool:
+            with ProcessPoolExecutor(jobs or _cores(), initializer=_start, initargs=(base,)) as pool:
                 for effect in pool.map(_effect_of, groups, chunksize=8):
                     effects.append(effect)
                     shown.update(1)
     return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 _shared: list[_Base] = []  # what this process compares with; filled in the workers of a pool only

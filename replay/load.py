@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dag_utils import read_dag
-from errors import TraceError
+from errors import TraceError, UsageError
 from formats.columns import Trace
 from opname import OpName
 from replay import byteps, horovod, kineto
@@ -64,6 +65,8 @@ def load_recording(
     ------
     TraceError
         No trace there, none of a dialect whose steps can be replayed, or no step in it.
+    UsageError
+        A name in `only` is no communication of the job.
     """
     job = load_paths(paths, args=_INPUTS, jobs=jobs, progress=progress)
     dialects = {trace.dialect for trace in job.traces}
@@ -79,8 +82,20 @@ def load_recording(
         raise TraceError(f"{paths[0]}: a trace of dialect {dialect} cannot be replayed; those of {known} can")
     if align is not None and dialect in ("byteps", "kineto") and len(job.traces) > 1:
         job = replace(job, traces=aligned(job.traces, _hosts(job.job.sources), align))
-    recording = _RECORDERS[dialect](job, partitions or Partitions(), frozenset(only))
-    return Loaded(recording, job)
+    record, known = _RECORDERS[dialect], partitions or Partitions()
+    if only:
+        _check_names(only, record(job, known, frozenset()))
+    return Loaded(record(job, known, frozenset(only)), job)
+
+
+def _check_names(only: Collection[str], recording: Recording) -> None:
+    """Raise if a name in `only` is no communication of the job."""
+    known = {one.main for one in recording.operations if one.is_communication}
+    for name in only:
+        if name not in known:
+            near = difflib.get_close_matches(name, sorted(known), 3)
+            hint = f"; the nearest are {', '.join(near)}" if near else ""
+            raise UsageError(f"--filter {name}: no communication of the job is called so{hint}")
 
 
 def _hosts(sources: Sequence[Source]) -> list[int]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import run_cli
+from errors import UsageError
 from formats.columns import Trace, Track
 from replay.answer import answer, change_interval, leave_one_out, mean_interval, path_items
 from replay.byteps import GpuTrace, record
@@ -292,6 +293,27 @@ def test_del_queue_counts_partitions_and_stages(shared_data):
     whole, parts = (json.loads(run_cli(*args, *more)[1])["operations"] for more in ((), ("--del_queue",)))
     # 6 stages of each of 13 + 1 + 1 + 1 partitions more
     assert parts - whole == 6 * 16
+
+
+def test_only_the_communications_of_the_filter_are_replayed(shared_data):
+    path = shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0"
+    args = ("--option", "replay", "--path", path, "--output", "-", "--format", "json")
+    code, out, _ = run_cli(*args, "--filter", "Comm.hybridsequential0_dense1_bias")
+    every = json.loads(run_cli(*args)[1])
+    assert code == 0 and every["operations"] - json.loads(out)["operations"] == 3
+
+
+def test_an_unknown_name_in_the_filter_suggests_the_nearest(shared_data):
+    path = shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0"
+    code, _, err = run_cli(
+        "--option", "replay", "--path", path, "--filter", "Comm.hybridsequential0_dense1_bia"
+    )
+    assert code == 2 and "Comm.hybridsequential0_dense1_bias" in err
+
+
+def test_too_many_steps_are_refused():
+    with pytest.raises(UsageError, match="do not fit"):
+        answer(one_gpu(), 10**9)
 
 
 def test_a_cyclic_graph_is_one_line(shared_data, tmp_path):
