@@ -378,5 +378,5 @@ def _apart_note(apart: Sequence[str]) -> str:
     few = ", ".join(dict.fromkeys(apart[:3]))
     return (
         f"{len(apart)} collectives ended on one rank before they began on another ({few}): "
-        "the ranks' clocks differ, or other operations have the same number; they are not joined"
+        "nobody waited there, or the ranks' clocks differ; they are not joined"
     )

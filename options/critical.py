@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,8 +260,12 @@ def _write_timeline(args: Namespace, dags: Dags, widest: _Found) -> Path | None:
     if args.output.exists() and any(args.output.samefile(source.path) for source in sources):
         raise UsageError(f"--output {args.output}: is one of the inputs")
     labels = [source.prefix if len(sources) > 1 else "" for source in sources]
-    paths = stops(widest.dag, widest.path, sources, job.traces)
-    events, zero = marked_events(job.traces, labels, paths)
+    traces = dags.traces or [
+        replace(trace, ts_ns=trace.ts_ns + dags.offsets.get(source.worker or 0, 0))
+        for trace, source in zip(job.traces, sources, strict=True)
+    ]
+    paths = stops(widest.dag, widest.path, sources, traces)
+    events, zero = marked_events(traces, labels, paths)
     document = {"traceEvents": events, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero}
     with open_output(args.output) as file:
         file.write(msgspec.json.encode(document))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ class Dags:
     scopes : smallest first; the last covers everything
     step : the recorded step that the durations are of, as the trace calls it; "" for averages
     traces : the traces whose rows ``attrs["row"]`` of the last graph gives (Kineto), else none
+    offsets : per worker the nanoseconds that were added to its timestamps
     """
 
     scopes: Sequence[Scope]
@@ -43,6 +44,7 @@ class Dags:
     notes: Sequence[str] = ()
     step: str = ""
     traces: Sequence[Trace] = field(default_factory=list)
+    offsets: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def whole(self) -> Dag:
@@ -85,13 +87,14 @@ def _from_gml(path: Path) -> Dags:
 
 
 def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
+    from analysis.aligned import on_one_clock
     from dag_utils import load_gpus, merge
     from trace_utils import find_gpus
 
     with tempfile.TemporaryDirectory() as directory:
         stand_ins = _collected(args.path, Path(directory))
         loaded = load_gpus(args.path, stand_ins=stand_ins, jobs=args.jobs, progress=args.progress)
-    gpus = loaded.gpus
+    gpus, offsets, clocks = on_one_clock(loaded.gpus)
     if not any(len(gpu.dag) for gpu in gpus):
         raise DagError(f"{args.path[0]}: neither a dag.gml nor a trace with operations")
     alone = len(args.path) == 1 and find_gpus(args.path[0])[0].path == args.path[0]
@@ -102,7 +105,8 @@ def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
     notes = (
         [f"{len(stand_ins)} GPUs have no final trace: read from the profiler's files"] if stand_ins else []
     )
-    return Dags(scopes, loaded.repairs, notes if stand_ins else [])
+    notes = [*(notes if stand_ins else []), *([clocks] if clocks else [])]
+    return Dags(scopes, loaded.repairs, notes, offsets=offsets)
 
 
 def _collected(paths: Sequence[Path], directory: Path) -> dict[Path, Path]:
@@ -178,23 +182,23 @@ def _from_traces(args: Namespace, every_scope: bool) -> Dags:
 
 
 def _from_kineto(args: Namespace, job: LoadedJob, every_scope: bool) -> Dags:
+    from analysis.aligned import traces_on_one_clock
     from dag_utils import kineto_dag
 
-    step, windows, note = _windows(job.traces, args.step)
     sources = job.job.sources
     several = len(sources) > 1
     ranks = [source.rank if source.rank is not None else i for i, source in enumerate(sources)]
+    traces, clocks = traces_on_one_clock(job.traces, [f"rank {rank}" for rank in ranks])
+    step, windows, note = _windows(traces, args.step)
     prefixes = [f"rank{rank}." if several else "" for rank in ranks]
     scopes = []
     if every_scope or not several:
-        for rank, trace, window, prefix in zip(ranks, job.traces, windows, prefixes, strict=True):
+        for rank, trace, window, prefix in zip(ranks, traces, windows, prefixes, strict=True):
             scopes.append(Scope(f"GPU-{rank}", 0, kineto_dag([trace], [window], [prefix])))
     if several:
-        scopes.append(Scope("job", 0, kineto_dag(job.traces, windows, prefixes)))
-    notes = [note] if note else []
-    if job.job.kind == "ranks" and several:
-        notes.append("ranks of one host are taken to share a clock; see combine for others")
-    return Dags(scopes, job.repairs, notes, step, job.traces)
+        scopes.append(Scope("job", 0, kineto_dag(traces, windows, prefixes)))
+    notes = [text for text in (note, clocks) if text]
+    return Dags(scopes, job.repairs, notes, step, traces)
 
 
 def _windows(traces: Sequence[Trace], step: str | None) -> tuple[str, list[tuple[int, int] | None], str]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from analysis.aligned import on_one_clock
 from dag_utils import (
     MEETING,
     MISSING,
@@ -197,6 +198,17 @@ def test_a_clock_that_is_behind_is_put_right() -> None:
     a = worker_gpu(0, 0, [("BW.a", "1", 0, 10), ("Comm.w", "total", 10, 30)])
     b = worker_gpu(1, 0, [("BW.a", "1", 100, 25), ("Comm.w", "total", 125, 15)], offset_ns=-100_000_000)
     assert merge([a, b]).wait_ns.max() == 15_000_000
+
+
+def test_workers_clocks_are_put_on_the_first_ones() -> None:
+    # the second worker's clock is ahead: its PUSH cannot begin after the first one's PULL ended (x <= -980),
+    # nor the first one's PUSH after its PULL ended (x >= -1030)
+    a = worker_gpu(0, 0, [*stages(10, "PUSH"), ("Comm.w.PULL", "0", 20, 20)])
+    b = worker_gpu(1, 0, stages(1020, "PUSH", "PULL"))
+    moved, offsets, said = on_one_clock([a, b])
+    assert [gpu.offset_ns for gpu in moved] == [0, -1_005_000_000]
+    assert offsets == {0: 0, 1: -1_005_000_000}
+    assert said.startswith("clocks moved: worker 1 by -1,005,000.0 µs (±25,0")
 
 
 def stages(start: float, *names: str, key: int = 0) -> list[Event]:

@@ -206,6 +206,20 @@ def test_a_collective_begins_when_the_last_rank_has_come(tmp_path: Path) -> None
     assert critical_path(alone).length_ns == 60_000
 
 
+def test_ranks_of_other_hosts_are_put_on_one_clock(tmp_path: Path) -> None:
+    def rank(at: float, enters: float) -> list[Ev]:
+        gloo = host("gloo:all_reduce", at + enters, 60 - enters, 3, "user_annotation")
+        return [step(1, at, 100), host("aten::a", at, enters), gloo]
+
+    write(tmp_path / "rank0.json", rank(0, 10), 0)
+    write(tmp_path / "rank1.json", rank(1_000_000, 50), 1)
+    _, out, _ = run_cli("--option", "critical", "--path", tmp_path, "--format", "json")
+    job = json.loads(out)["scopes"][-1]
+    # rank 1's clock is 1 s ahead: its offset lies between -1 s - 50 µs and -1 s + 10 µs; the middle puts its
+    # begin 20 µs before rank 0's
+    assert job["length_ms"] == pytest.approx(0.12, abs=1e-6)
+
+
 def test_collectives_that_cannot_be_one_are_not_joined(tmp_path: Path) -> None:
     early = [host("gloo:all_reduce", 0, 5, 3, "user_annotation"), host("aten::a", 0, 100)]
     late = [host("gloo:all_reduce", 50, 5, 3, "user_annotation"), host("aten::a", 0, 100)]
