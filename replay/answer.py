@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from errors import UsageError
+from errors import TraceError, UsageError
 from replay.model import Model, Replay, StepModel, path_of
 from replay.model import replay as run_steps
 
@@ -70,12 +70,22 @@ class Answer:
 
 
 def answer(model: Model, n_steps: int | None = None) -> Answer:
-    """Replay `n_steps` steps (None: those that are recorded whole); recorded steps come round again."""
+    """Replay `n_steps` steps (None: those that are recorded whole); recorded steps come round again.
+
+    Raises
+    ------
+    TraceError
+        No operation takes any time.
+    UsageError
+        More steps than fit into memory.
+    """
     rows = whole_steps(model)
     wanted = len(rows) if n_steps is None else n_steps
     _check_size(model, rows, wanted)
     result = run_steps(model, [rows[i % len(rows)] for i in range(wanted)])
     per_step = result.iteration_ns.mean(axis=1)
+    if not per_step.any():
+        raise TraceError("the recorded operations have no duration: nothing to replay")
     recorded = measured_ns(model)[result.rows]
     counts = ~np.isnan(recorded) | np.isnan(recorded).all(axis=0)
     return Answer(

@@ -59,13 +59,13 @@ def record(ranks: Sequence[RankTrace]) -> Recording:
     Raises
     ------
     TraceError
-        No step (``ProfilerStep#N``) is in all of the traces.
+        No step (``ProfilerStep#N``, else the whole recording) with operations is in all of the traces.
     """
     split = [_split(rank) for rank in ranks]
     common = sorted(set.intersection(*(set(one.bounds) for one in split)))
     common = [number for number in common if all(one.events[number] for one in split)]
     if not common:
-        raise TraceError(f"{ranks[0].trace.path}: no step (ProfilerStep#N) with operations in every rank")
+        raise TraceError(f"{ranks[0].trace.path}: no step with operations in every rank: nothing to replay")
     numbers: dict[tuple[int, str, Track, int], int] = {}
     operations: list[Operation] = []
     steps = [_record_step(split, number, numbers, operations) for number in common]
@@ -74,7 +74,14 @@ def record(ranks: Sequence[RankTrace]) -> Recording:
         devices=[],
         operations=operations,
         steps=_with_carried(steps, operations),
+        notes=_notes(split),
     )
+
+
+def _notes(split: Sequence[_RankSteps]) -> list[str]:
+    if any(number for one in split for number in one.bounds):
+        return []
+    return ["no steps (ProfilerStep#N) are marked; the whole recording is taken for one"]
 
 
 def _with_carried(steps: Sequence[RecordedStep], operations: Sequence[Operation]) -> list[RecordedStep]:
@@ -155,8 +162,8 @@ def _operation(owner: int, event: Event) -> Operation:
 
 def _split(rank: RankTrace) -> _RankSteps:
     trace = rank.trace
-    bounds = _steps(trace)
     outer = _outermost(trace)
+    bounds = _steps(trace) or _whole(trace, outer)
     begins = sorted((begin, number) for number, (begin, _) in bounds.items())
     starts = [begin for begin, _ in begins]
     events: dict[int, list[Event]] = {number: [] for number in bounds}
@@ -192,6 +199,12 @@ def _steps(trace: Trace) -> dict[int, tuple[int, int]]:
         is_next = i + 1 < len(spans) and spans[i + 1][2] == number + 1
         found[number] = (begin, following if is_next else end)
     return found
+
+
+def _whole(trace: Trace, outer: Collection[int]) -> dict[int, tuple[int, int]]:
+    """Return the whole recording as one step; none where there is nothing in it."""
+    rows = [*outer, *np.flatnonzero(np.isin(trace.cat_id, _ids(trace.cats, _DEVICE))).tolist()]
+    return {0: (int(trace.ts_ns[rows].min()), int(trace.end_ns[rows].max()))} if rows else {}
 
 
 def _step_at(

@@ -82,10 +82,10 @@ def load_recording(
         raise TraceError(f"{paths[0]}: a trace of dialect {dialect} cannot be replayed; those of {known} can")
     if align is not None and dialect in ("byteps", "kineto") and len(job.traces) > 1:
         job = replace(job, traces=aligned(job.traces, _hosts(job.job.sources), align))
-    record, known = _RECORDERS[dialect], partitions or Partitions()
+    record, logged = _RECORDERS[dialect], partitions or Partitions()
     if only:
-        _check_names(only, record(job, known, frozenset()))
-    return Loaded(record(job, known, frozenset(only)), job)
+        _check_names(only, record(job, logged, frozenset()))
+    return Loaded(record(job, logged, frozenset(only)), job)
 
 
 def _check_names(only: Collection[str], recording: Recording) -> None:

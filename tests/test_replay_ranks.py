@@ -153,9 +153,20 @@ def test_a_launch_has_slack_beside_a_busy_device():
     assert answer(apply(model, ["aten::b=3"])).iteration_ns == 30 * MS
 
 
-def test_a_trace_without_steps_is_refused():
-    with pytest.raises(TraceError, match="ProfilerStep"):
-        kineto.record([kineto.RankTrace("rank0", trace([("aten::a", "cpu_op", 1, 1, 0, 1)]))])
+def test_without_marked_steps_the_recording_is_one():
+    rows: list[Row] = [("aten::a", "cpu_op", 1, 1, 5, 9), ("aten::b", "cpu_op", 1, 1, 10, 12)]
+    assert answer(fit(kineto.record([kineto.RankTrace("rank0", trace(rows))]))).iteration_ns == 7 * MS
+
+
+def test_a_trace_without_operations_is_refused():
+    with pytest.raises(TraceError, match="nothing to replay"):
+        kineto.record([kineto.RankTrace("rank0", trace([("a", "overhead", 1, 1, 0, 1)]))])
+
+
+def test_operations_without_duration_are_refused():
+    rows: list[Row] = [("ProfilerStep#1", "user_annotation", 1, 1, 3, 3), ("aten::a", "cpu_op", 1, 1, 3, 3)]
+    with pytest.raises(TraceError, match="nothing to replay"):
+        answer(fit(kineto.record([kineto.RankTrace("rank0", trace(rows))])))
 
 
 # ---- Horovod
