@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,10 +60,27 @@ def connect(
     for owner, pairs in enumerate(dag_edges):
         found = ((named.get((owner, a)), named.get((owner, b))) for a, b in pairs)
         edges.after_end.extend((a, b) for a, b in found if a is not None and b is not None)
+    _connect_enqueueing(edges, events)
     _connect_updates(edges, events)
     _connect_untraced(edges, events, named)
     _connect_stages(edges, events, named, stages)
     _connect_gpus(edges, events, stages, workers)
+
+
+def _connect_enqueueing(edges: EdgeList, events: Sequence[tuple[int, Event]]) -> None:
+    """Let a communication for which the DAG names no operation follow the last one that ended before."""
+    known = {target for _, target in edges.after_end}
+    computed: dict[int, list[tuple[int, int]]] = defaultdict(list)  # owner -> (end, event), by end
+    for number, (owner, event) in enumerate(events):
+        if event.name.cat in ("FW", "BW"):
+            computed[owner].append((event.end_ns, number))
+    for ends in computed.values():
+        ends.sort()
+    for number, (owner, event) in enumerate(events):
+        if event.name.is_comm and event.key is None and number not in known:
+            at = bisect.bisect_right(computed[owner], (event.start_ns, len(events)))
+            if at:
+                edges.after_end.append((computed[owner][at - 1][1], number))
 
 
 def _connect_updates(edges: EdgeList, events: Sequence[tuple[int, Event]]) -> None:

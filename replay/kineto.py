@@ -24,6 +24,7 @@ from replay.kineto_edges import Event, connect_collectives, connect_rank
 from replay.plan import Int64
 from replay.recording import EdgeList, Operation, RecordedStep, Recording
 
+_WHOLE = -1  # the number of the step that is the whole recording
 _STEP = re.compile(r"ProfilerStep#(\d+)")
 _COLLECTIVE = re.compile(r"(gloo|mpi|ucc|nccl):\w+|(nccl|rccl)(Dev)?Kernel\w*", re.IGNORECASE)
 _HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "Operator", "Runtime"}
@@ -79,7 +80,7 @@ def record(ranks: Sequence[RankTrace]) -> Recording:
 
 
 def _notes(split: Sequence[_RankSteps]) -> list[str]:
-    if any(number for one in split for number in one.bounds):
+    if not all(_WHOLE in one.bounds for one in split):
         return []
     return ["no steps (ProfilerStep#N) are marked; the whole recording is taken for one"]
 
@@ -204,7 +205,7 @@ def _steps(trace: Trace) -> dict[int, tuple[int, int]]:
 def _whole(trace: Trace, outer: Collection[int]) -> dict[int, tuple[int, int]]:
     """Return the whole recording as one step; none where there is nothing in it."""
     rows = [*outer, *np.flatnonzero(np.isin(trace.cat_id, _ids(trace.cats, _DEVICE))).tolist()]
-    return {0: (int(trace.ts_ns[rows].min()), int(trace.end_ns[rows].max()))} if rows else {}
+    return {_WHOLE: (int(trace.ts_ns[rows].min()), int(trace.end_ns[rows].max()))} if rows else {}
 
 
 def _step_at(

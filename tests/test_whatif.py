@@ -51,6 +51,14 @@ def test_an_edit_changes_the_step_by_what_it_says(edit, expected):
     assert iteration_ms(one_gpu(), edit) == expected
 
 
+def test_without_a_dag_a_communication_follows_the_operation_before_it():
+    rows = []
+    for at in (0.0, 30.0):
+        rows += [("BW.a", 0, 7, at, at + 10), ("Comm.a", "Comm.a", "total", at + 11, at + 20)]
+    model = fit(record([GpuTrace("rank0", None, trace([*rows, ("BW.a", 0, 7, 60, 70)]))]))
+    assert iteration_ms(model, "BW=1.5") == 35
+
+
 def test_edits_add_up():
     assert iteration_ms(one_gpu(), "BW=0.5", "FW=2") == 22
 
