@@ -12,7 +12,7 @@ from dag.byteps import Gpu
 from dag.dependencies import category, dag_from_gml, dag_from_inputs
 from dag.gml import read_gml
 from dag.model import Dag, new_dag
-from dag.recording import Recording, no_recording, record
+from dag.recording import Recording, no_recording, record, without
 from errors import DagError, TraceError
 from formats.columns import Trace
 from opname import OpName
@@ -47,7 +47,8 @@ def load_gpus(
     A GPU's dependencies come from its ``dag.gml``, else from the inputs in its events' args; its times
     from the profiler's final trace, else from ``comm.json``. What one GPU lacks is a line in `repairs`.
     Names get the prefix ``rank<r>.`` where there are several ranks, ``wk<i>.rank<r>.`` where there are
-    several workers. `stand_ins` gives GPU directories another trace than the one that lies there.
+    several workers. `stand_ins` gives GPU directories another trace than the one that lies there; their
+    STEP (which contains the communications before it) counts only if every other GPU's was recorded too.
 
     Raises
     ------
@@ -68,6 +69,12 @@ def load_gpus(
         gpu, lines = _one(directory, graph, trace)
         gpus.append(replace(gpu, prefix=prefix))
         repairs += lines
+    own = [gpu for gpu, directory in zip(gpus, directories, strict=True) if directory.path not in other]
+    if any("STEP" not in gpu.recording.names and gpu.recording.names for gpu in own):
+        gpus = [
+            replace(gpu, recording=without(gpu.recording, "STEP")) if directory.path in other else gpu
+            for gpu, directory in zip(gpus, directories, strict=True)
+        ]
     return LoadedGpus(gpus, repairs)
 
 

@@ -87,6 +87,22 @@ def record(trace: Trace, rename: Mapping[str, str] | None = None) -> Recording:
     return _with_wholes(names, mean_ns, start_ns, dur_ns, _parts(names))
 
 
+def without(recording: Recording, name: str) -> Recording:
+    """Return `recording` as if the operation `name`, which is no communication, had not been recorded."""
+    keep = [i for i, other in enumerate(recording.names) if other != name]
+    new = {old: i for i, old in enumerate(keep)}
+    parts = {
+        main: [(stage, key, new[i]) for stage, key, i in tasks] for main, tasks in recording.parts.items()
+    }
+    return Recording(
+        [recording.names[i] for i in keep],
+        recording.mean_ns[keep],
+        recording.start_ns[:, keep],
+        recording.dur_ns[:, keep],
+        parts,
+    )
+
+
 def _operations(trace: Trace, rename: Mapping[str, str]) -> tuple[list[str], NDArray[np.int64]]:
     """Return the distinct operations and (n,) the operation of each row, -1 for none of them."""
     if not len(trace):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from analysis.aligned import on_one_clock
+from dag.recording import without
 from dag_utils import (
     MEETING,
     MISSING,
@@ -122,6 +123,17 @@ def test_an_operation_missing_in_a_step_is_missing() -> None:
 def test_a_trace_without_operations_is_no_recording() -> None:
     assert record(trace([("aten::add", "1", 0, 1)])).names == ()
     assert record(trace([])).names == ()
+
+
+def test_an_operation_may_be_left_out_of_a_recording() -> None:
+    found = without(
+        record(trace([("STEP", "1", 0, 7), ("Comm.w", "total", 0, 9), ("Comm.w.PUSH", "5", 1, 2)])), "STEP"
+    )
+    assert (list(found.names), found.dur_ns.tolist()) == (
+        ["Comm.w", "Comm.w.PUSH.5"],
+        [[9_000_000, 2_000_000]],
+    )
+    assert found.parts["Comm.w"][0][1:] == (5, 1)
 
 
 # -- inputs in events
