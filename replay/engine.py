@@ -48,11 +48,12 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     """
     if compiled is None:
         compiled = len(plan) >= COMPILE_FROM
+    loop = _compiled_loop() if compiled else None
     start = np.zeros(len(plan), np.int64)
     columns = (plan.dur_ns, plan.gap_ns, plan.priority, plan.device, plan.slots, plan.after_ptr, plan.after)
-    if compiled:
+    if loop is not None:
         waiting = plan.n_inputs()
-        done = _compiled_loop()(*columns, waiting, start)
+        done = loop(*columns, waiting, start)
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
         start_list, waiting_list = start.tolist(), plan.n_inputs().tolist()
@@ -65,9 +66,12 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
 
 
 @cache
-def _compiled_loop() -> Callable[..., int]:
-    import numba
-
+def _compiled_loop() -> Callable[..., int] | None:
+    """Return the loop compiled; None where numba is not installed."""
+    try:
+        import numba
+    except ImportError:
+        return None
     try:
         compiled: Callable[..., int] = numba.njit(cache=True)(_loop)
     except RuntimeError:  # numba finds no directory where it may keep the compiled code
