@@ -204,10 +204,40 @@ def changed(model: Model, chosen: Selection, change: Change, *, gaps: bool = Fal
                 step,
                 service_ns=change.of(step.service_ns, mine),
                 gap_ns=change.of(step.gap_ns, mine) if gaps else step.gap_ns,
-                tail_ns=change.of(step.tail_ns, chosen.tails),
+                tail_ns=_tails(model, step.tail_ns, chosen.tails, change),
             )
         )
     return replace(model, steps=steps)
+
+
+def _tails(model: Model, tail_ns: Int64, chosen: Bool, change: Change) -> Int64:
+    """Return the times between steps, of which only the computation in the `chosen` is changed."""
+    if not chosen.any():
+        return tail_ns
+    share = forward_share(model)
+    partly = Change(1 + share * (change.factor - 1), change.added_ns)
+    return partly.of(tail_ns, chosen)
+
+
+def forward_share(model: Model) -> float:
+    """Return how much of the time between a step's communication and the next gradient is forward pass.
+
+    As the owners whose operations were traced show it; 1 where none was.
+    """
+    operations = model.recording.operations
+    untraced = {one.owner for one in operations if not one.is_traced}
+    forward = np.array([one.phase == "FW" for one in operations], np.bool_)
+    gradient = np.array([one.is_communication and one.key is None for one in operations], np.bool_)
+    owner = np.array([one.owner for one in operations], np.int64)
+    work = total = 0
+    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
+        for who in set(range(len(model.recording.owners))) - untraced:
+            mine = owner[recorded.operation] == who
+            gradients = recorded.start_ns[mine & gradient[recorded.operation]]
+            if len(gradients):
+                work += int(step.service_ns[mine & forward[recorded.operation]].sum())
+                total += int(gradients.min() - recorded.begin_ns[who] + step.tail_ns[who])
+    return min(work / total, 1.0) if work and total else 1.0
 
 
 def rescheduled(model: Model, *, by_priority: bool) -> Model:

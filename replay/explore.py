@@ -11,6 +11,7 @@ import numpy as np
 
 from progress import bar
 from replay.answer import whole_steps
+from replay.edits import forward_share
 from replay.engine import simulate
 from replay.model import Model, Replay
 from replay.model import replay as run_steps
@@ -31,6 +32,7 @@ class Group:
     name: str
     cat: str
     members: Bool  # (operations,)
+    tails: frozenset[int] = frozenset()  # owners whose untraced forward pass belongs to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +99,24 @@ def _grouped(model: Model, kind: str, name_of: Callable[[Operation], str]) -> li
         if name:
             first.setdefault(name, operation)
     table = np.array(names)
+    untraced = {one.owner for one in model.recording.operations if not one.is_traced}
     return [
-        Group(kind, name, "" if kind == "rank" else operation.phase or operation.cat, table == name)
+        Group(
+            kind,
+            name,
+            "" if kind == "rank" else operation.phase or operation.cat,
+            table == name,
+            frozenset(untraced & _whose_forward(kind, name, operation, untraced)),
+        )
         for name, operation in first.items()
     ]
+
+
+def _whose_forward(kind: str, name: str, operation: Operation, everyone: set[int]) -> set[int]:
+    """Return the owners whose forward pass a group stands for."""
+    if kind == "category" and name == "FW":
+        return everyone
+    return {operation.owner} if kind == "rank" else set()
 
 
 # ---- the simulations
@@ -112,8 +128,9 @@ class _Base:
 
     result: Replay
     operation: Int64  # (ops of the plan,) the operation whose body it is, -1 for none
-    tail_of: Int64  # (ops of the plan,) the owner whose untraced computation it is, -1 for none
+    tail_of: Int64  # (ops of the plan,) the owner whose untraced forward pass is in it, -1 for none
     ratio: float
+    tail_ratio: float  # `ratio` for the forward pass's share of the time between steps
     compiled: bool
 
 
@@ -166,18 +183,19 @@ def _base(model: Model, ratio: float, n_groups: int) -> _Base:
         operation[bodies] = recorded.operation
         for owner in untraced:
             tail_of[result.end_op[position, owner]] = owner
-    return _Base(result, operation, tail_of, ratio, compiled=n_groups * len(result.plan) >= _COMPILE_FROM)
+    tail_ratio = 1 + forward_share(model) * (ratio - 1)
+    return _Base(
+        result, operation, tail_of, ratio, tail_ratio, compiled=n_groups * len(result.plan) >= _COMPILE_FROM
+    )
 
 
 def _effect(base: _Base, group: Group) -> Effect:
     recording = base.result.model.recording
     mine = (base.operation >= 0) & group.members[base.operation]
-    hidden = {one.owner for one, chosen in zip(recording.operations, group.members, strict=True)
-              if chosen and not one.is_traced}  # fmt: skip
-    if group.kind in ("category", "rank"):
-        mine |= np.isin(base.tail_of, list(hidden))
     plan = base.result.plan
-    dur = np.where(mine, np.rint(plan.dur_ns * base.ratio).astype(np.int64), plan.dur_ns)
+    ratio = np.where(mine, base.ratio, 1.0)
+    ratio[np.isin(base.tail_of, list(group.tails))] = base.tail_ratio
+    dur = np.rint(plan.dur_ns * ratio).astype(np.int64)
     changed = replace(plan, dur_ns=dur)
     after = replace(base.result, plan=changed, schedule=simulate(changed, compiled=base.compiled))
     steps = len(base.result.rows)
