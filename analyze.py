@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import options
-from errors import AnalyzeError
+from errors import AnalyzeError, UsageError
 
 __version__ = "0.1.0"
 
@@ -29,15 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         report.show(result, args)
     except AnalyzeError as error:
-        print(f"analyze.py: error: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `… | head` closed our standard output: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # what no one nearer to the file has translated
+        return _failed(f"{error.filename or args.path[0]}: {error.strerror or error}", AnalyzeError.exit_code)
     except KeyboardInterrupt:
         print("analyze.py: interrupted", file=sys.stderr)
         return 130
     return result.exit_code
+
+
+def _failed(message: str, code: int) -> int:
+    """Print `message` as one line, whatever the names in it hold; return `code`."""
+    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
+    print(f"analyze.py: error: {line}", file=sys.stderr)
+    return code
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -64,11 +72,18 @@ def expand_paths(words: Sequence[str]) -> list[Path]:
 
     A word that exists as written is one path; any other is split at its commas. Nothing is checked
     here: what does not exist is reported by whoever opens it.
+
+    Raises
+    ------
+    UsageError
+        The words name no path at all.
     """
     paths: list[Path] = []
     for word in words:
         parts = [word] if os.path.exists(word) else word.split(",")
         paths.extend(Path(part) for part in parts if part)
+    if not paths:
+        raise UsageError("--path: names no file or directory")
     return paths
 
 
@@ -116,6 +131,7 @@ def _level(text: str) -> int:
 
 def _set_up_logging(level: int) -> None:
     logging.basicConfig(level=level, format="analyze.py: %(levelname)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its font cache is no news to the user
 
 
 def _terminated(signum: int, frame: object) -> None:

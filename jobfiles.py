@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
 
 
 def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
-    notes = _rank_notes(path, gpus)
+    notes = _rank_notes(path, gpus) + _empty_notes(path, [gpu.path for gpu in gpus])
     sources = []
     one = len(gpus) == 1
     for gpu in gpus:
@@ -188,6 +189,22 @@ def _rank_notes(path: Path, gpus: list[GpuDir]) -> list[str]:
     return notes
 
 
+def _empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
+    """Name the directories without any file that lie beside those `found` below `path`, or their parents."""
+    inside = [folder for each in found for folder in each.parents if path in (folder, *folder.parents)]
+    known = {*found, *inside}
+    return [
+        f"{child}: an empty directory, left out"
+        for folder in dict.fromkeys(inside)
+        for child in _subdirectories(folder)
+        if child not in known and not _holds_file(child)
+    ]
+
+
+def _holds_file(path: Path) -> bool:
+    return any(names for _, _, names in os.walk(path))
+
+
 def _rank_job(path: Path) -> Job:
     """Return the job whose rank files lie in `path`, or in directories of it."""
     notes: list[str] = []
@@ -196,6 +213,8 @@ def _rank_job(path: Path) -> Job:
         children = {child: _rank_files(child, notes) for child in _subdirectories(path)}
         children = {child: found for child, found in children.items() if found}
         files = [file for found in children.values() for file in found]
+        if files:
+            notes += _empty_notes(path, list(children))
         ranks = [_rank_in_name(file) for file in files]
         if len(children) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
             names = ", ".join(child.name for child in children)
@@ -246,7 +265,7 @@ def head_of(path: Path) -> bytes:
 
 
 def _is_gpu_dir(path: Path) -> bool:
-    return any((path / name).is_file() for name in GPU_FILES) or any(map(_is_final_trace, _listing(path)))
+    return any(child.name in GPU_FILES or _is_final_trace(child) for child in _listing(path))
 
 
 def _is_final_trace(path: Path) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import progress as bars
 from errors import TraceError
@@ -14,9 +14,6 @@ from formats import chrome, dasf
 from formats.columns import Trace
 from formats.reader import EventReader, find_boundary, repairs
 from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, local_rank, numbers
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ProcessPoolExecutor
 
 __all__ = [
     "GpuDir",
@@ -92,10 +89,12 @@ def _one_job(found: Sequence[Job]) -> Job:
     """Return several paths' jobs as one.
 
     Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
-    the order given.
+    the order given. The traces of several GPU directories stand for these.
     """
     if len(found) == 1:
         return found[0]
+    if all(job.kind == "file" for job in found) and (sources := _gpu_sources([job.root for job in found])):
+        return Job(found[0].root, "job" if sources[0].worker is not None else "worker", sources)
     notes = [note for job in found for note in job.notes]
     sources = [source for job in found for source in job.sources]
     if all(job.kind in ("file", "ranks") for job in found):
@@ -111,6 +110,19 @@ def _one_job(found: Sequence[Job]) -> Job:
         numbered += [replace(s, worker=offset + w) for s, w in zip(own, workers, strict=True)]
         offset += max(workers) + 1
     return Job(found[0].root, "job", numbered, notes)
+
+
+def _gpu_sources(files: Sequence[Path]) -> list[Source]:
+    """Return whose each file is where each is the trace of a GPU directory of its own; else []."""
+    homes = [file.resolve().parent for file in files]
+    gpus = [gpu for home in dict.fromkeys(homes) for gpu in find_gpus(home) if gpu.path == home]
+    if len(gpus) < len(files) or any(gpu.rank is None for gpu in gpus):
+        return []
+    workers = list(dict.fromkeys(home.parent for home in homes))
+    return [
+        Source(file, workers.index(home.parent) if len(workers) > 1 else None, gpu.rank)
+        for file, home, gpu in zip(files, homes, gpus, strict=True)
+    ]
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
@@ -184,11 +196,7 @@ def _read_all(
     paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
 ) -> list[Trace | TraceError]:
     """Load each file, or return the error that says why it cannot be."""
-    jobs = (
-        jobs or len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else jobs or os.cpu_count() or 1
-    )
+    jobs = jobs or _cores()
     sizes = [_size(path) for path in paths]
     ranges = _ranges(paths, sizes, jobs)
     unpacked = sum(
@@ -197,53 +205,62 @@ def _read_all(
     with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
         if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
             return [_caught(path, args, points, bar.update) for path in paths]
-        from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
-
-        with ProcessPoolExecutor(min(jobs, len(ranges)), mp_context=_context()) as pool:
-            return _gather(paths, sizes, ranges, pool, args, points, bar.update)
-
-
-def _gather(
-    paths: Sequence[Path],
-    sizes: Sequence[int],
-    ranges: Sequence[tuple[int, int, int | None]],
-    pool: ProcessPoolExecutor,
-    args: Collection[str],
-    points: bool,
-    on_read: Callable[[int], object],
-) -> list[Trace | TraceError]:
-    futures: list[list[Future[Any]]] = [[] for _ in paths]
-    for index, start, stop in ranges:
-        whole = start == 0 and stop is None
-        work = (
-            (_caught, paths[index], args, points)
-            if whole
-            else (_part, paths[index], args, points, start, stop)
-        )
-        futures[index].append(pool.submit(*work))
-    results: list[Trace | TraceError] = []
-    for path, size, parts in zip(paths, sizes, futures, strict=True):
-        found = [future.result() for future in parts]
-        on_read(size)
-        if len(found) == 1:
-            results.append(found[0])
-        elif any(isinstance(part, TraceError) for part in found) or not all(part.aligned for part in found):
-            results.append(_caught(path, args, points, None))  # the cut was inside an event: read it whole
-        else:
-            results.append(chrome.assemble(path, found))
-    return results
+        parts = _in_processes([(paths[r.index], args, points, r) for r in ranges], jobs, bar.update)
+    found: list[list[Any]] = [[] for _ in paths]
+    for part, in_range in zip(parts, ranges, strict=True):
+        found[in_range.index].append(part)
+    return [_joined(path, own, args, points) for path, own in zip(paths, found, strict=True)]
 
 
-def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[tuple[int, int, int | None]]:
-    """Return the (file, first byte, last byte) that each task reads; big files in several ranges."""
-    ranges: list[tuple[int, int, int | None]] = []
+def _in_processes(
+    tasks: Sequence[tuple[Path, Collection[str], bool, _Range]], jobs: int, on_read: Callable[[int], object]
+) -> list[Trace | chrome.Part | TraceError]:
+    """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
+    from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
+
+    own = 1 if len(tasks) <= jobs else 0
+    with ProcessPoolExecutor(min(jobs, len(tasks)) - own, mp_context=_context()) as pool:
+        futures = [pool.submit(_read_range, *task) for task in tasks[own:]]
+        parts = [_read_range(*task) for task in tasks[:own]]
+        on_read(sum(task[3].size for task in tasks[:own]))
+        for task, future in zip(tasks[own:], futures, strict=True):
+            parts.append(future.result())
+            on_read(task[3].size)
+    return parts
+
+
+def _joined(path: Path, parts: Sequence[Any], args: Collection[str], points: bool) -> Trace | TraceError:
+    """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
+    if len(parts) == 1:
+        return parts[0]  # type: ignore[no-any-return]
+    if any(isinstance(part, TraceError) or not part.aligned for part in parts):
+        return _caught(path, args, points)
+    return chrome.assemble(path, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The bytes [start, stop) of the file `index`; `stop` is None where they reach its end."""
+
+    index: int
+    start: int
+    stop: int | None
+    size: int
+
+
+def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Range]:
+    """Return what each task reads; big files in several ranges."""
+    ranges: list[_Range] = []
     for index, (path, size) in enumerate(zip(paths, sizes, strict=True)):
         starts = [0]
         if size > _SPLIT and jobs > 1 and _splittable(path):
             pieces = min(jobs, -(-size // _SPLIT))
             found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
             starts += [start for start in found if start is not None]
-        ranges += [(index, a, b) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+        stops = [*starts[1:], None]
+        ranges += [
+            _Range(index, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
+        ]
     return ranges
 
 
@@ -280,11 +297,13 @@ def _caught(
         return error
 
 
-def _part(
-    path: Path, args: Collection[str], points: bool, start: int, stop: int | None
-) -> chrome.Part | TraceError:
+def _read_range(
+    path: Path, args: Collection[str], points: bool, part: _Range
+) -> Trace | chrome.Part | TraceError:
+    if part.start == 0 and part.stop is None:
+        return _caught(path, args, points)
     try:
-        return chrome.read_part(path, args, points, start, stop)
+        return chrome.read_part(path, args, points, part.start, part.stop)
     except TraceError as error:
         return error
 

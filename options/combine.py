@@ -44,6 +44,8 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Write the combined trace and say how its clocks were aligned."""
+    if args.sub_option is not None:
+        raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
     from analysis.merge import combine
 
     members, notes = _members(args.path)
@@ -78,6 +80,7 @@ def run(args: Namespace) -> Result:
         notes=[*_verdict(workers, combined), f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         xlsx_default=output.parent / "combine.xlsx",
+        html_default=output.parent / "combine.html",
     )
 
 

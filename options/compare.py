@@ -130,7 +130,7 @@ def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | No
 def _document(pairs: Sequence[Pair], args: Namespace) -> dict[str, Any]:
     """Return the JSON answer: the first pair's, and under `comparisons` every pair's if there are more."""
     parts = [_pair_document(pair, args) for pair in pairs]
-    document = {"option": "compare", "paths": [str(path) for path in args.path], **parts[0]}
+    document = {"option": "compare", **parts[0], "paths": [str(path) for path in args.path]}
     if len(pairs) > 1:
         others = (part["iteration_ms"][1] for part in parts[1:])
         document["iteration_ms"] = [*parts[0]["iteration_ms"], *others]

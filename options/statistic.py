@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from formats.columns import Trace
     from trace_utils import LoadedJob, Source
 
-HELP = "how long each operation takes: per operation and per category"
+HELP = (
+    "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
+    "function_bottleneck, task_bottleneck or task_balance (DASF)"
+)
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -112,7 +115,8 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
         read=_read_lines(job),
         notes=_asynchronous(job),
         repairs=job.repairs,
-        xlsx_default=_beside(pairs[0][0].path),
+        xlsx_default=_beside(pairs[0][0].path, "statistic.xlsx"),
+        html_default=_beside(pairs[0][0].path, "statistic.html"),
     )
 
 
@@ -152,7 +156,8 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
         read=_read_lines(job),
         notes=_unknown_compute(job),
         repairs=job.repairs,
-        xlsx_default=_beside(job.job.sources[0].path),
+        xlsx_default=_beside(job.job.sources[0].path, "statistic.xlsx"),
+        html_default=_beside(job.job.sources[0].path, "statistic.html"),
     )
 
 
@@ -169,12 +174,13 @@ def _run_dasf(args: Namespace) -> Result:
         {"option": "statistic", **{table.name: table.records() for table in tables}},
         tables=tables,
         repairs=repairs.lines,
-        xlsx_default=_beside(args.path[0]),
+        xlsx_default=_beside(args.path[0], "statistic.xlsx"),
+        html_default=_beside(args.path[0], "statistic.html"),
     )
 
 
-def _beside(path: Path) -> Path:
-    return (path if path.is_dir() else path.parent) / "statistic.xlsx"
+def _beside(path: Path, name: str) -> Path:
+    return (path if path.is_dir() else path.parent) / name
 
 
 def _trace_entry(source: Source, trace: Trace) -> dict[str, object]:

@@ -27,6 +27,9 @@ FILES = {"xlsx": "report.xlsx", "html": "report.html"}
 PICTURES = {".html": "report.html", ".png": "report.plot", ".svg": "report.plot", ".pdf": "report.plot",
             ".dot": "report.draw", ".graphml": "report.draw"}  # fmt: skip
 
+#: Suffixes of the files that options read; no face writes such a file.
+INPUTS = (".json", ".gz", ".jsonl", ".msgpack", ".gml", ".pcap", ".txt")
+
 
 def show(result: Result, args: Namespace) -> None:
     """Print `result` on standard output in the chosen format; write the files that were asked for.
@@ -105,8 +108,15 @@ def _check_target(path: Path, args: Namespace, flag: str) -> None:
     """Refuse what a file must not replace: a directory, or one of the inputs."""
     if path.is_dir():
         raise OutputError(f"{flag} {path}: is a directory")
-    if path.exists() and any(given.is_file() and path.samefile(given) for given in args.path):
+    if path.exists() and any(_is_input(path, given) for given in args.path):
         raise UsageError(f"{flag} {path}: is one of the inputs")
+
+
+def _is_input(path: Path, given: Path) -> bool:
+    """Whether the existing file `path` is the input `given`, or trace data in a directory that was given."""
+    if given.is_dir():
+        return path.suffix.lower() in INPUTS and given.resolve() in path.resolve().parents
+    return given.exists() and path.samefile(given)
 
 
 def _one_line(text: str) -> str:

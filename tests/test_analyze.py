@@ -141,3 +141,36 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} analyze.py --option statistic --path {path} --format json | true"
     done = subprocess.run(["bash", "-c", command], cwd=REPO, capture_output=True, text=True, check=False)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("word", ["", ",", ",,"])
+def test_words_that_name_no_path_are_wrong_usage(word: str) -> None:
+    code, out, err = run_cli("--option", "statistic", "--path", word)
+    assert (code, out) == (2, "")
+    assert only_line(err) == "analyze.py: error: --path: names no file or directory"
+
+
+def test_a_message_is_one_line_whatever_the_name() -> None:
+    code, _, err = run_cli("--option", "statistic", "--path", "a\nb\x1b[31m")
+    assert (code, only_line(err)) == (1, r"analyze.py: error: a\nb\x1b[31m: no such file or directory")
+
+
+def test_a_workbook_does_not_replace_a_trace_of_the_directory_given(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    path = tmp_path / "0" / "comm.json"
+    path.write_text(TRACE)
+    code, _, err = run_cli("--option", "statistic", "--path", tmp_path, "--xlsx", path)
+    assert (code, only_line(err)) == (2, f"analyze.py: error: --xlsx {path}: is one of the inputs")
+    assert path.read_text() == TRACE
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_directory(tmp_path: Path) -> None:
+    (tmp_path / "comm.json").write_text(TRACE)
+    tmp_path.chmod(0)
+    code, _, err = run_cli("--option", "statistic", "--path", tmp_path)
+    tmp_path.chmod(0o700)
+    assert (code, only_line(err)) == (
+        1,
+        f"analyze.py: error: {tmp_path}: may not be read (permission denied)",
+    )

@@ -488,3 +488,9 @@ def test_inputs_are_left_as_they_are(shared_data: Path, tmp_path: Path) -> None:
     assert run_cli("--option", "combine", "--path", copy)[0] == 0
     assert {path: path.read_bytes() for path in before} == before
     assert sorted(p.name for p in copy.iterdir()) == ["0", "combined.json", "step_times_rank0.txt"]
+
+
+def test_combine_has_no_variants(tmp_path: Path) -> None:
+    code, out, err = run_cli("--option", "combine", "--path", tmp_path, "--sub_option", "fast")
+    assert (code, out) == (2, "")
+    assert err == "analyze.py: error: --sub_option fast: combine has no variants\n"

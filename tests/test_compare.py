@@ -329,3 +329,10 @@ def test_a_limit_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
     paths = [job(tmp_path / f"{n}.json", n, steps=2) for n in (1, 2)]
     code, out, _ = run_cli("--option", "compare", "--path", *paths, "--fail_above", 5)
     assert (code, "too few steps to tell" in out) == (0, True)
+
+
+def test_all_runs_are_named_where_several_are_compared_with_the_base(tmp_path: Path) -> None:
+    paths = [job(tmp_path / f"{name}.json", seed) for seed, name in enumerate("abc")]
+    found = compared(*paths)
+    assert found["paths"] == [str(path) for path in paths]
+    assert found["comparisons"][1]["paths"] == [str(paths[0]), str(paths[2])]

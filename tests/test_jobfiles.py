@@ -177,3 +177,33 @@ def test_dialects_are_told_by_content(shared_data: Path, tmp_path: Path, case: s
     renamed = tmp_path / "file.bin"
     renamed.write_bytes((shared_data / case).read_bytes())
     assert load_job(renamed).traces[0].dialect == dialect
+
+
+def test_traces_of_several_gpu_directories_are_ranks_and_workers(tmp_path: Path) -> None:
+    make(tmp_path, "w/0/comm.json", "w/1/comm.json", "v/0/comm.json")
+    both = load_paths([tmp_path / "w/1/comm.json", tmp_path / "w/0/comm.json"])
+    assert [source.prefix for source in both.job.sources] == ["rank1.", "rank0."]
+    across = load_paths([tmp_path / "w/0/comm.json", tmp_path / "v/0/comm.json"])
+    assert [source.prefix for source in across.job.sources] == ["wk0.rank0.", "wk1.rank0."]
+
+
+def test_two_files_of_one_gpu_directory_are_no_ranks(tmp_path: Path) -> None:
+    make(tmp_path, "0/comm.json", "0/temp.json")
+    loaded = load_paths([tmp_path / "0/comm.json", tmp_path / "0/temp.json"])
+    assert [source.prefix for source in loaded.job.sources] == ["", ""]
+
+
+def test_empty_directories_among_gpus_and_workers_are_said(tmp_path: Path) -> None:
+    make(tmp_path, "worker_0/0/comm.json", "logs/readme.txt")
+    (tmp_path / "worker_0" / "1").mkdir()
+    (tmp_path / "worker_1" / "0").mkdir(parents=True)
+    assert find_job(tmp_path).notes == [
+        f"{tmp_path}/worker_0/1: an empty directory, left out",
+        f"{tmp_path}/worker_1: an empty directory, left out",
+    ]
+
+
+def test_empty_directories_among_those_of_ranks_are_said(tmp_path: Path) -> None:
+    make(tmp_path, "node0/rank0.pt.trace.json")
+    (tmp_path / "node1").mkdir()
+    assert find_job(tmp_path).notes == [f"{tmp_path}/node1: an empty directory, left out"]
