@@ -97,7 +97,10 @@ def _measure(path: Path, size: int, dialect: str, hta: str | None, with_peers: b
     if with_peers:
         costs["json.load and dictionaries"] = measure.run([measure.python(), "-c", OLD, str(path)])
         if hta and dialect == "kineto":
-            costs["HTA"] = measure.run([hta, "-c", HTA, str(path)])
+            try:
+                costs["HTA"] = measure.run([hta, "-c", HTA, str(path)])
+            except RuntimeError as error:
+                print(f"HTA fails on {path.name}: {str(error).splitlines()[-1]}")
     n_events = _count(path)
     return [
         [
