@@ -28,7 +28,7 @@ SOURCES: Mapping[PartName, str] = {
     "io": "io.json", "step": "step.json", "comm": "comm.json", "operator": "temp.json"
 }  # fmt: skip
 _CONTENT: Mapping[PartName, str] = {
-    "io": "I/O", "step": "trainer's STEP", "comm": "Comm", "operator": "FW, BW and STEP"
+    "io": "I/O", "step": "trainer's STEP", "comm": "Comm", "operator": "FW and BW"
 }  # fmt: skip
 _DAG, _SYMBOLS = "dag.gml", "symbol_debug_str.txt"
 _NEW_TRACE = "bps_trace_final.json"
@@ -241,6 +241,11 @@ class _Gathering:
     # ---- remarks
 
     def _warn(self, path: Path, what: str) -> None:
+        """Say `what` of a file, on the line that there may be of it already: each has one."""
+        for i, line in enumerate(self.warnings):
+            if line.startswith(f"{path}: "):
+                self.warnings[i] = f"{line}; {what}"
+                return
         self.warnings.append(f"{path}: {what}")
 
     def _tried(self, path: Path, read: Callable[[], T]) -> T | None:
@@ -249,7 +254,10 @@ class _Gathering:
             return read()
         except AnalyzeError as error:
             text = str(error)
-            self.warnings.append(text if text.startswith(str(path)) else f"{path}: {text}")
+            if text.startswith(f"{path}: "):
+                self._warn(path, text.removeprefix(f"{path}: "))
+            else:
+                self.warnings.append(text if text.startswith(str(path)) else f"{path}: {text}")
             return None
 
     def _without_path(self) -> list[str]:

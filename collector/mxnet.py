@@ -215,10 +215,10 @@ def _us(time_ns: int) -> int | float:
 def _nothing_found(profile: Trace) -> str:
     n = len(np.unique(profile.name_id))
     if not n:
-        return "no operator in it: no FW, BW and STEP"
+        return "no operator in it: no FW and BW"
     return (
         f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
-        "of another model): no FW, BW and STEP"
+        "of another model): no FW and BW"
     )
 
 

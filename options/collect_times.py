@@ -34,7 +34,7 @@ _STEPS = (
 )
 
 
-_StepValues = dict[int, tuple[float | None, float]]  # step -> FW+BW, iteration (ms)
+_StepValues = dict[int, tuple[float | None, float]]  # step -> FW+BW, iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,12 @@ def time_result(
     commentary: Sequence[str] = (),
 ) -> Result:
     """Return what `--option collect` says of the GPUs; `title` goes before the paths."""
-    means = [gpu.times.mean_ns for gpu in gpus if gpu.times.mean_ns is not None]
-    fw_bw = [gpu.times.fw_bw_mean_ns for gpu in gpus if gpu.times.fw_bw_mean_ns is not None]
-    job = fmean(means) / 1e6 if means else None
+    fw_bw, job = map(_ms, _of_job(gpus))
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     untold = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
     figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
-    if fw_bw:
-        figures.append(("FW+BW", f"{fmean(fw_bw) / 1e6:.3f} ms"))
+    if fw_bw is not None:
+        figures.append(("FW+BW", f"{fw_bw:.3f} ms"))
     return Result(
         "collect",
         f"{title} {', '.join(map(str, args.path))}",
@@ -121,6 +119,18 @@ def _together(ranks: Sequence[_StepValues]) -> _StepValues:
         known = [value for rank in ranks if (value := rank[step][0]) is not None]
         found[step] = (fmean(known) if known else None, fmean(rank[step][1] for rank in ranks))
     return found
+
+
+def _of_job(gpus: Sequence[Gpu]) -> tuple[float | None, float | None]:
+    """Return FW+BW and iteration time (ns) of the steps that all GPUs have, else of each GPU's own."""
+    each = [(gpu.times, zip(gpu.times.steps, gpu.times.fw_bw_ns, strict=True)) for gpu in gpus]
+    ranks: list[_StepValues] = [{t.number(s): (fw, float(s.dur_ns)) for s, fw in pairs} for t, pairs in each]
+    ranks = [rank for rank in ranks if rank]
+    if not ranks:
+        return None, None
+    steps = list(_together(ranks).values()) or [step for rank in ranks for step in rank.values()]
+    known = [fw_bw for fw_bw, _ in steps if fw_bw is not None]
+    return (fmean(known) if known else None), fmean(dur for _, dur in steps)
 
 
 def _summary(

@@ -396,6 +396,7 @@ def test_a_dag_that_is_there_is_not_replaced(tmp_path: Path) -> None:
     repairs = collect(gpu)["repairs"]
     assert (gpu / "dag.gml").read_text() == "no graph at all"
     assert any("left as it is; inputs from symbol_debug_str.txt" in line for line in repairs)
+    assert len([line for line in repairs if "dag.gml" in line]) == 1
 
 
 def test_a_dag_of_another_model_gives_way_to_the_symbols(tmp_path: Path) -> None:
@@ -543,6 +544,15 @@ def test_a_failing_gpu_does_not_stop_the_others(tmp_path: Path) -> None:
         "worker_1/0",
     ]
     assert [line for line in answer["repairs"] if str(bad) in line and "nothing to collect" in line]
+    assert answer["iteration_ms"] == 0.1
+
+
+def test_the_jobs_time_is_of_the_steps_that_all_have(tmp_path: Path) -> None:
+    for rank, loads in ((0, (0, 100, 200)), (1, (0, 100, 200, 1200))):
+        events = [{"name": "I/O", "ph": "X", "ts": t + 0.5, "dur": 2, "pid": "I/O"} for t in loads]
+        write(tmp_path / str(rank) / "io.json", events)
+    answer = collect(tmp_path)
+    assert [gpu["iteration_ms"] for gpu in answer["gpus"]] == [0.1, 0.4]  # 1.2 ms in 3 steps
     assert answer["iteration_ms"] == 0.1
 
 
