@@ -194,8 +194,8 @@ def charts_of(pair: Pair) -> list[Chart]:
         charts.append(
             Bars(
                 "Operations that explain most of the change" if by_step else "Averages that changed most",
-                "operation",
                 "change of a step (ms)" if by_step else "change (ms)",
+                "operation",
                 [name for name, _ in most],
                 {"change": [ms_of(ns) for _, ns in most]},
                 horizontal=True,

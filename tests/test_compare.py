@@ -336,3 +336,9 @@ def test_all_runs_are_named_where_several_are_compared_with_the_base(tmp_path: P
     found = compared(*paths)
     assert found["paths"] == [str(path) for path in paths]
     assert found["comparisons"][1]["paths"] == [str(paths[0]), str(paths[2])]
+
+
+def test_values_run_along_the_bottom_of_horizontal_bars(tmp_path: Path) -> None:
+    page = tmp_path / "c.html"
+    compared(job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35), "--html", page)
+    assert '"x_label": "change of a step (ms)"' in page.read_text().replace('":"', '": "')
