@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from analysis.classify import communication
 from analysis.intervals import union_length
 from errors import AnalyzeError
-from formats.columns import Int64, Trace
+from formats.columns import Int32, Int64, Trace
 from opname import OpName
 
 
@@ -53,14 +53,15 @@ def statistics(trace: Trace, prefix: str = "") -> list[Stat]:
     if len(trace) == 0:
         return []
     op, name_cat = _operations(trace)
-    n_ops = len(name_cat)
-    op_sorted, dur = _sorted_by_op(op, trace.dur_ns, n_ops)
-    start = np.searchsorted(op_sorted, np.arange(n_ops))
-    count = np.diff(np.append(start, len(dur)))
+    count = np.bincount(op, minlength=len(name_cat))
+    start = np.cumsum(count) - count
+    dur = _sorted_by_op(op, trace.dur_ns, len(name_cat))
     fits = int(dur.max()) < (1 << 62) // len(dur)
     total = np.add.reduceat(dur if fits else dur.astype(np.float64), start)
     mean = total / count
-    var = np.add.reduceat((dur - np.repeat(mean, count)) ** 2, start) / count
+    deviation = np.repeat(mean, count)
+    np.subtract(dur, deviation, out=deviation)
+    var = np.add.reduceat(np.square(deviation, out=deviation), start) / count
     quantiles = [_quantile(dur, start, count, q) for q in (0.50, 0.95, 0.99)]
     figures = (count, total, dur[start], dur[start + count - 1], mean, var, *quantiles)
     return [
@@ -120,13 +121,15 @@ def _meanings(name: str) -> list[str]:
     return list(dict.fromkeys(map(str, forms)))
 
 
-def _operations(trace: Trace) -> tuple[NDArray[np.int64], list[tuple[str, str]]]:
+def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     """Return each slice's operation (n,), numbered by first appearance, and their (name, category)."""
     staged = np.array([_lacks_key(name) for name in trace.names], np.bool_)
-    width = len(trace.tracks) + 1
-    code = trace.name_id.astype(np.int64) * len(trace.cats) + trace.cat_id
+    code = trace.name_id.astype(np.int64)
+    code *= len(trace.cats)
+    code += trace.cat_id
     if staged.any():
-        code = code * width + np.where(staged[trace.name_id], trace.track_id + 1, 0)
+        code *= len(trace.tracks) + 1
+        code += np.where(staged[trace.name_id], trace.track_id + 1, 0)
     op, first = _dense(code)
     names = []
     for row in first.tolist():
@@ -137,7 +140,7 @@ def _operations(trace: Trace) -> tuple[NDArray[np.int64], list[tuple[str, str]]]
     return _merged(op, names)
 
 
-def _dense(code: Int64) -> tuple[NDArray[np.int64], Int64]:
+def _dense(code: Int64) -> tuple[Int32, Int64]:
     """Renumber codes (n,) by first appearance; return also the row of each number's first one."""
     space = int(code.max()) + 1
     if space <= 4 * len(code) + (1 << 20):  # a table is faster than sorting
@@ -145,24 +148,22 @@ def _dense(code: Int64) -> tuple[NDArray[np.int64], Int64]:
         first_row[code[::-1]] = np.arange(len(code) - 1, -1, -1)
         used = np.flatnonzero(first_row >= 0)
         used = used[np.argsort(first_row[used])]
-        number = np.empty(space, np.int64)
+        number = np.empty(space, np.int32)
         number[used] = np.arange(len(used))
         return number[code], first_row[used]
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    number = np.empty(len(order), np.int64)
+    number = np.empty(len(order), np.int32)
     number[order] = np.arange(len(order))
     return number[inverse], first[order]
 
 
-def _merged(
-    op: NDArray[np.int64], names: list[tuple[str, str]]
-) -> tuple[NDArray[np.int64], list[tuple[str, str]]]:
+def _merged(op: Int32, names: list[tuple[str, str]]) -> tuple[Int32, list[tuple[str, str]]]:
     """Join operations that have the same name and category after all (one key on several tracks)."""
     distinct = {pair: i for i, pair in enumerate(dict.fromkeys(names))}
     if len(distinct) == len(names):
         return op, names
-    return np.array([distinct[pair] for pair in names])[op], list(distinct)
+    return np.array([distinct[pair] for pair in names], np.int32)[op], list(distinct)
 
 
 def _lacks_key(name: str) -> bool:
@@ -181,15 +182,17 @@ def _derived_cat(name: str) -> str:
     return OpName.parse(name).cat or ""
 
 
-def _sorted_by_op(op: Int64, dur: Int64, n_ops: int) -> tuple[Int64, Int64]:
-    """Return operations and durations sorted by (operation, duration); one key in 63 bits if they fit."""
+def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
+    """Return the durations sorted by (operation, duration); by one key in 63 bits if they fit."""
     bits = int(dur.max()).bit_length()
-    if bits + n_ops.bit_length() < 63:
-        key = (op << bits) | dur
-        key.sort()
-        return key >> bits, key & ((1 << bits) - 1)
-    order = np.lexsort((dur, op))
-    return op[order], dur[order]
+    if bits + n_ops.bit_length() >= 63:
+        return dur[np.lexsort((dur, op))]
+    key = op.astype(np.int64)  # in place from here on: a trace may have millions of rows
+    key <<= bits
+    key |= dur
+    key.sort()
+    key &= (1 << bits) - 1
+    return key
 
 
 def _quantile(dur: Int64, start: Int64, count: Int64, q: float) -> NDArray[np.float64]:
@@ -207,14 +210,20 @@ def _category_totals(trace: Trace) -> dict[str, int]:
     totals: dict[str, int] = {}
     if len(trace) == 0:
         return totals
-    group = trace.track_id.astype(np.int64) * len(trace.cats) + trace.cat_id
+    code = trace.track_id.astype(np.int64)
+    code *= len(trace.cats)
+    code += trace.cat_id
+    group, _ = _dense(code)
+    del code
+    counts = np.bincount(group)
+    bounds = np.cumsum(counts) - counts
     order = _time_order(group, trace.ts_ns)
-    group, start = group[order], trace.ts_ns[order]
-    end = start + trace.dur_ns[order]
-    bounds = np.flatnonzero(np.diff(group, prepend=-1))
-    sums = np.add.reduceat(end - start, bounds)
+    start, end = trace.ts_ns[order], trace.dur_ns[order]
+    sums = np.add.reduceat(end, bounds)
+    end += start
     nests = np.zeros(len(start), np.bool_)
-    nests[1:] = (start[1:] < end[:-1]) & (group[1:] == group[:-1])
+    nests[1:] = start[1:] < end[:-1]
+    nests[bounds] = False
     has_nests = np.logical_or.reduceat(nests, bounds)
     for i, begin in enumerate(bounds.tolist()):
         stop = int(bounds[i + 1]) if i + 1 < len(bounds) else len(start)
@@ -224,13 +233,14 @@ def _category_totals(trace: Trace) -> dict[str, int]:
     return totals
 
 
-def _time_order(group: Int64, ts_ns: Int64) -> NDArray[np.int64]:
+def _time_order(group: Int32, ts_ns: Int64) -> Int64:
     """Return the rows by group, then time: by one key where both fit into 63 bits, which is faster."""
     since = ts_ns - ts_ns.min()
     bits = int(since.max()).bit_length()
-    if bits + int(group.max()).bit_length() < 63:
-        return np.argsort((group << bits) | since)
-    return np.lexsort((ts_ns, group))
+    if bits + int(group.max()).bit_length() >= 63:
+        return np.lexsort((ts_ns, group))
+    since |= group.astype(np.int64) << bits
+    return np.argsort(since)
 
 
 def _category(trace: Trace, row: int) -> str:
