@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from analysis.classify import Mask, communication, computation, memory
 from analysis.intervals import clip, length, union
 from analysis.steps import step_bounds
 from formats.columns import Int64, Trace
+from opname import OpName
 
 Intervals = tuple[Int64, Int64]
 
@@ -46,6 +48,28 @@ def breakdown(trace: Trace) -> list[Breakdown]:
         whole = (int(trace.ts_ns.min()), int(trace.end_ns.max()))
         return [_of_window(None, *whole, compute, comm, copies)]
     return [_of_window(s.label, s.start_ns, s.end_ns, compute, comm, copies) for s in steps]
+
+
+def by_rank(trace: Trace) -> list[tuple[str, Trace]]:
+    """Return each rank that a combined trace's names tell of (``wk0.rank1``) and its trace, names bare.
+
+    A trace of one rank, or whose names tell of none, comes back whole, under the name "".
+    """
+    ops = [OpName.parse(name) for name in trace.names]
+    prefix_of = [op.prefix.rstrip(".") for op in ops]
+    ranks = sorted({prefix_of[i] for i in np.unique(trace.name_id)}, key=_numbers)
+    if len(ranks) < 2 or "" in ranks:
+        return [("", trace)]
+    parts = []
+    for rank in ranks:
+        own = [prefix == rank for prefix in prefix_of]
+        names = [str(op.bare()) if mine else "" for op, mine in zip(ops, own, strict=True)]
+        parts.append((rank, replace(trace.select(np.array(own)[trace.name_id]), names=names)))
+    return parts
+
+
+def _numbers(prefix: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", prefix)]
 
 
 def _busy(trace: Trace, rows: Mask) -> Intervals:

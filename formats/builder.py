@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.columns import ArgColumn, Int32, Int64, Points, Track
-from formats.event import FULL, LEAN, NO_TIME, Event, args_object
+from formats.event import FULL, LEAN, NO_TIME, UNDECODABLE, Event, args_object
 from formats.learned import LearnedType, learn
 from formats.pairs import pair, pair_neighbours
 from formats.times import times_ns
@@ -248,7 +248,7 @@ class Builder:
                 continue
             try:
                 decoded = self._arg_decoder.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNDECODABLE:
                 for key, value in args_object(raw).items():
                     if key in self.wanted:
                         self._add_arg(key, row, value)

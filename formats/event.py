@@ -13,6 +13,7 @@ import ujson
 
 Scalar = str | int | float | bool | None
 NO_ARGS = msgspec.Raw(b"")
+UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
 NO_TIME = -(1 << 63)  # marks what is no time, in microseconds and in nanoseconds
 
 
@@ -153,6 +154,6 @@ def args_object(raw: msgspec.Raw) -> dict[str, Any]:
         return {}
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         value = tolerant(text)
     return value if isinstance(value, dict) else {}

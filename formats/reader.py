@@ -20,7 +20,7 @@ import msgspec
 import ujson
 
 from errors import TraceError
-from formats.event import Event, ExactEvent, from_object, tolerant
+from formats.event import UNDECODABLE, Event, ExactEvent, from_object, tolerant
 from formats.stream import ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
@@ -130,7 +130,7 @@ class EventReader:
         try:
             text = memoryview(data)[: cut + 1]
             for rung, (event_type, decoder) in enumerate(self._ladder):
-                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                with contextlib.suppress(*UNDECODABLE):
                     events = decoder.decode(text)
                     del self._ladder[:rung]  # what did not fit once is not tried again
                     self.uniform = event_type
@@ -143,7 +143,7 @@ class EventReader:
         try:
             self.uniform = self._event_type
             return self._events_of(self._one.decode_lines(piece))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             return None
 
     def _events_of(self, items: list[Any]) -> list[Any]:
@@ -200,7 +200,7 @@ class EventReader:
             text = data[at : first.end()]
             try:
                 return self._with_phase(self._one.decode(text)), first.end()
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except UNDECODABLE:
                 pass
         end = _object_end(data, at)  # exact, unless a quote is missing or too many
         for stop in dict.fromkeys((end, first.end() if first else None)):
@@ -212,7 +212,7 @@ class EventReader:
         """Decode one event by all means; None if `text` is no whole JSON object."""
         try:
             return (self._with_phase(self._one.decode(text)),)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             value = tolerant(text)
         if not isinstance(value, dict):
             return None
@@ -385,13 +385,13 @@ def _members(text: bytes) -> dict[str, Any] | None:
     body = b"{" + text.strip().strip(b",") + b"}"
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNDECODABLE:
         try:
             value = ujson.loads(body.decode("utf-8", "replace"))
         except ValueError:
             try:
                 value = json.loads(body.decode("utf-8", "replace"), strict=False)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return None
     return value if isinstance(value, dict) else None
 

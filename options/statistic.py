@@ -132,13 +132,14 @@ def _statistics(job: LoadedJob) -> list[Stat]:
 
 
 def _breakdown(args: Namespace, job: LoadedJob) -> Result:
-    from analysis.breakdown import breakdown
+    from analysis.breakdown import breakdown, by_rank
 
     rows = []
     for source, trace in zip(job.job.sources, job.traces, strict=True):
         rank = source.prefix.rstrip(".") if source.worker is not None else source.rank
         rank = trace.rank if rank is None else rank
-        rows += [_breakdown_row(rank, part) for part in breakdown(trace)]
+        for prefix, own in by_rank(trace):
+            rows += [_breakdown_row(prefix or rank, part) for part in breakdown(own)]
     table = Table("breakdown", "Time of each step", _BREAKDOWN, rows[: args.head])
     x = [f"{row[0]}/{row[1]}" if row[0] is not None else str(row[1]) for row in rows]
     parts = {

@@ -330,3 +330,14 @@ def test_absurd_durations_are_counted_and_no_length(tmp_path: Path) -> None:
     trace = read(written(tmp_path, text(mxnet, begin, end, EVENT | {"dur": 10**17})))
     assert trace.dur_ns.tolist() == [0, 0]
     assert len(trace.repairs) == 2
+
+
+def test_an_event_nested_too_deeply_is_lost_alone(tmp_path: Path) -> None:
+    deep = '{"ph": "X", "args": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+    events, repaired = events_of(written(tmp_path, text(EVENT, deep, EVENT)))
+    assert (events, repaired) == ([EVENT, EVENT], ["1 damaged event(s) lost"])
+
+
+def test_a_member_nested_too_deeply_costs_no_event(tmp_path: Path) -> None:
+    deep = '"x": ' + "[" * 100_000 + "]" * 100_000
+    assert events_of(written(tmp_path, text(EVENT, tail="], " + deep + "}")))[0] == [EVENT]

@@ -243,3 +243,12 @@ def test_an_unknown_variant_is_a_wrong_command_line(tmp_path: Path) -> None:
     code, _, err = run_cli("--option", "statistic", "--path", path, "--sub_option", "nonsense")
     assert code == 2
     assert err.startswith("analyze.py: error: --sub_option nonsense: statistic has the variants breakdown")
+
+
+def test_the_breakdown_of_a_combined_trace_is_that_of_its_ranks(shared_data: Path, tmp_path: Path) -> None:
+    job = shared_data / "byteps" / "fork_lenet_2w2g"
+    output = tmp_path / "combined.json"
+    assert run_cli("--option", "combine", "--path", job, "--output", output)[0] == 0
+    apart = statistic("--path", job, "--sub_option", "breakdown")["breakdown"]
+    assert {row["rank"] for row in apart} == {f"wk{w}.rank{r}" for w in (0, 1) for r in (0, 1)}
+    assert statistic("--path", output, "--sub_option", "breakdown")["breakdown"] == apart
