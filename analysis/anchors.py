@@ -17,6 +17,7 @@ from opname import OpName
 
 Int64 = NDArray[np.int64]
 
+COLLECTIVE_PREFIXES = frozenset(("gloo", "nccl"))  # how names of Kineto's collectives begin
 _PUSH, _PULL = 1, 2
 #: Collectives that nobody leaves before everybody has entered (a broadcast's root does not wait).
 _ALL_TO_ALL = re.compile(
@@ -94,7 +95,7 @@ class AnchorFinder:
         return {key: (push, pull) for key, (push, pull) in zip(self._keys, groups, strict=True)}
 
     def _add_collectives(self, events: Sequence[WholeEvent], ts: Int64, dur: Int64) -> None:
-        rows = [i for i, event in enumerate(events) if str(event.name)[:4] in ("gloo", "nccl")]
+        rows = [i for i, event in enumerate(events) if str(event.name)[:4] in COLLECTIVE_PREFIXES]
         for i in rows:
             event = events[i]
             key = _collective(event, str(event.name))

@@ -8,23 +8,27 @@ from typing import Any
 
 import msgspec
 
-from formats.whole import OddEvent, WholeEvent
+from formats.whole import ID_LIMIT, OddEvent, WholeEvent
 
-_ID_BITS = 40  # ids below 2^40 of the first 8,192 sources stay exact in JavaScript's numbers
-_ID_LIMIT = 1 << _ID_BITS
-_EXACT_SOURCES = 1 << (53 - _ID_BITS)
-_OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
+_ID_BITS = ID_LIMIT.bit_length() - 1  # those of the first 8,192 sources stay exact in JavaScript
+EXACT_SOURCES = 1 << (53 - _ID_BITS)
+OWN_SCOPE = frozenset("NODC")  # phases whose ids belong to a process: already apart
+
+
+def first_id(source: int) -> int:
+    """Return what small ids of a source are counted from, so that no other source has them."""
+    return source << _ID_BITS
 
 
 def make_unique(events: Sequence[WholeEvent], source: int) -> None:
     """Change the ids of flows and asynchronous events so that no other source has them."""
-    add = source << _ID_BITS
-    small = source < _EXACT_SOURCES
+    add = first_id(source)
+    small = source < EXACT_SOURCES
     for event in [event for event in events if event.id is not None]:
         value = event.id
-        if event.ph in _OWN_SCOPE:
+        if event.ph in OWN_SCOPE:
             continue
-        if small and type(value) is int and 0 <= value < _ID_LIMIT:
+        if small and type(value) is int and 0 <= value < ID_LIMIT:
             event.id = value + add
         else:
             event.id = unique_id(value, source)
@@ -35,12 +39,12 @@ def unique_id(value: Any, source: int) -> int | str:
 
     Small numbers stay exact in viewers (below 2^53); other texts are replaced by a 64-bit digest.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _ID_LIMIT:
-        if source < _EXACT_SOURCES:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ID_LIMIT:
+        if source < EXACT_SOURCES:
             return value + (source << _ID_BITS)
     elif isinstance(value, str):
         number = _hexadecimal(value)
-        if number is not None and number < _ID_LIMIT and source < 1 << 23:
+        if number is not None and number < ID_LIMIT and source < 1 << 23:
             return hex(number + (source << _ID_BITS))
     digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
     return "0x" + digest.hexdigest()
@@ -61,7 +65,7 @@ def unique_others(event: OddEvent, source: int) -> dict[str, Any]:
         others["bind_id"] = unique_id(msgspec.json.decode(others["bind_id"]), source)
     if "id2" in others:
         ids = msgspec.json.decode(others["id2"])
-        if isinstance(ids, dict) and "global" in ids and event.ph not in _OWN_SCOPE:
+        if isinstance(ids, dict) and "global" in ids and event.ph not in OWN_SCOPE:
             others["id2"] = {**ids, "global": unique_id(ids["global"], source)}
     for key in ("sf", "esf"):
         if key in others:

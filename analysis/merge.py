@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import progress as bars
 from analysis.clock import Clock
+from analysis.heads import Heads, joined_heads, text_of
 from analysis.labels import Labels, merged_header, metadata_events
 from analysis.placing import Member, settled, sniff, timing
 from analysis.rewrite import Rewritten, rewrite
-from analysis.runs import Block, merge
+from analysis.runs import Events, merge
 from analysis.tracks import Place
 from errors import AnalyzeError, OutputError, TraceError
 from files import open_output
 
-Int64 = NDArray[np.int64]
-
 _STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
 _MAX_PID = (1 << 31) - 1
+_TABLE_BYTES = 64 << 20  # of texts that recur, over all sources
+_SOURCE_TABLE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +99,12 @@ def combine(
         head = merged_header(labels, dialect, sources, times)
         metadata = metadata_events(labels, dialect, sources)
         metadata += [text for source in sources for text in source.untimed]
-        runs = [
-            (part, times.shifts[i]) for i, source in enumerate(sources) for part in source.runs
-        ]  # fmt: skip
-        size = sum(part.size for part, _ in runs)
+        first = np.cumsum([0, *(len(source.heads.texts) for source in sources)]).tolist()
+        runs = [(part, times.shifts[i], first[i]) for i, source in enumerate(sources) for part in source.runs]
+        heads = joined_heads([source.heads for source in sources])
+        size = sum(part.n_bytes for part, _, _ in runs)
         with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
-            _write(file, head, metadata, merge(runs, bar.update))
+            _write(file, head, metadata, merge(runs, bar.update), heads)
     return Combined(
         output=output,
         members=members,
@@ -144,6 +144,7 @@ def _places(
             n_pids=stride,
             only_pid=(i if ranks[i] is None else ranks[i]) if dialect == "composer" else None,
             names=tuple(names),
+            table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
         )
         for i, member in enumerate(members)
     ]
@@ -167,41 +168,19 @@ def _repairs(members: Sequence[Member], sources: Sequence[Rewritten]) -> list[st
 # -- writing --------------------------------------------------------------------------------------
 
 
-def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], blocks: Iterator[Block]) -> None:
+def _write(
+    file: IO[bytes], head: bytes, metadata: Sequence[bytes], blocks: Iterator[Events], heads: Heads
+) -> None:
     """Write the object: the members `head` (JSON, without its last brace), then the events."""
     file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
-    file.write(b",\n".join(metadata))
-    first = not metadata
+    before = b",\n".join(metadata)[:-1]
+    file.write(before)
+    is_first = not before
     for block in blocks:
-        text = _text(block)
-        file.write(text[2:] if first else text)
-        first = False
-    file.write(b"\n]}\n")
-
-
-def _text(block: Block) -> bytes:
-    """Return the events of a block as JSON, each after a comma and a line end."""
-    ts = block.ts
-    parts: list[bytes] = [b""] * (2 * len(ts))
-    whole, rest = np.divmod(ts, 1000)
-    if len(ts) and ts[0] < 0:
-        parts[::2] = [b',\n{"ts":%s,' % _microseconds(ns) for ns in ts.tolist()]
-    elif rest.any():
-        parts[::2] = [
-            b',\n{"ts":%d.%03d,' % (us, ns) if ns else b',\n{"ts":%d,' % us
-            for us, ns in zip(whole.tolist(), rest.tolist(), strict=True)
-        ]
-    else:
-        parts[::2] = [b',\n{"ts":%d,' % us for us in whole.tolist()]
-    parts[1::2] = block.texts
-    return b"".join(parts)
-
-
-def _microseconds(ns: int) -> bytes:
-    """Return nanoseconds as decimal microseconds."""
-    sign = b"-" if ns < 0 else b""
-    whole, rest = divmod(abs(ns), 1000)
-    return sign + (b"%d.%03d" % (whole, rest) if rest else b"%d" % whole)
+        text = text_of(block, heads)
+        file.write(memoryview(text)[3:] if is_first else text)  # no event ends before the first one
+        is_first = False
+    file.write(b"\n]}\n" if is_first else b"}\n]}\n")
 
 
 # -- processes and temporary files -----------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Sorting more events than fit in memory: runs in temporary files, merged block by block.
 
-A run is a sorted stretch of events in a file: their JSON texts one after another, then three arrays:
-times and durations (int64 nanoseconds) and lengths of the texts (int32).
+Of an event a run holds its time, its duration, the number of its head (the part of its text that recurs,
+`analysis.heads`) and its tail (the rest of its text, often empty). A run is a sorted stretch of events
+in a file: their tails one after another, then four arrays: times and durations (int64 nanoseconds), heads
+and lengths of the tails (int32).
 """
 
 from __future__ import annotations
@@ -10,34 +12,71 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
+Int32 = NDArray[np.int32]
+Tails = list[bytes] | None  # None where all are empty
+Shift = Callable[[Int64], Int64]
 
-RUN_BYTES = 24 << 20  # texts sorted in memory at a time
+RUN_BYTES = 24 << 20  # what is sorted in memory at a time
 _MERGE_BYTES = 12 << 20  # texts held by a merge, over all its runs
+_HEAD_BYTES = 250  # about, of an event's text
+_EVENT_BYTES = 24  # of an event in the arrays of a run
 _BLOCK = 16_384  # events read from a run at a time, at most
 _FEWEST = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Where a run lies: its file, first byte, number of events and bytes of their texts."""
+    """Where a run lies: its file, first byte, number of events and bytes of their tails."""
 
     path: Path
     start: int
     n: int
     size: int
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the run in its file."""
+        return self.size + _EVENT_BYTES * self.n
+
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Events in time order: JSON without the opening brace and the time; times (n,) in nanoseconds."""
+class Events:
+    """Times (n,) in nanoseconds, durations (n,; -1 if no slice), heads (n,) and tails of events."""
 
-    texts: Sequence[bytes]
     ts: Int64
+    dur: Int64
+    heads: Int32
+    tails: Tails = None
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+    def __getitem__(self, part: slice) -> Events:
+        tails = None if self.tails is None else self.tails[part]
+        return Events(self.ts[part], self.dur[part], self.heads[part], tails)
+
+    def in_order(self, order: Int64) -> Events:
+        """Return the events that `order` (m,) lists."""
+        tails = None if self.tails is None else list(map(self.tails.__getitem__, order.tolist()))
+        return Events(self.ts[order], self.dur[order], self.heads[order], tails)
+
+
+def joined(parts: Sequence[Events]) -> Events:
+    """Return consecutive events as one."""
+    if len(parts) == 1:
+        return parts[0]
+    tails: Tails = None
+    if any(part.tails is not None for part in parts):
+        tails = []
+        for part in parts:
+            tails += [b""] * len(part) if part.tails is None else part.tails
+    return Events(*_arrays(parts), tails)
 
 
 class RunWriter:
@@ -46,9 +85,8 @@ class RunWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.runs: list[Run] = []
-        self._texts: list[bytes] = []
-        self._ts: list[Int64] = []
-        self._dur: list[Int64] = []
+        self._parts: list[Events] = []
+        self._lengths: list[Int32] = []  # of the tails of each part
         self._size = 0
         self._at = 0
 
@@ -65,30 +103,46 @@ class RunWriter:
         finally:
             self._file.close()
 
-    def add(self, texts: Sequence[bytes], ts: Int64, dur: Int64) -> None:
-        """Take the texts (n) of events with their times and durations (n,); -1 if no slice."""
-        self._texts += texts
-        self._ts.append(ts)
-        self._dur.append(dur)
-        self._size += sum(map(len, texts))
+    def add(self, events: Events) -> None:
+        """Take some events."""
+        lengths = np.zeros(len(events), np.int32)
+        if events.tails is not None:
+            lengths = np.fromiter(map(len, events.tails), np.int32, len(events))
+        self._parts.append(events)
+        self._lengths.append(lengths)
+        self._size += _EVENT_BYTES * len(events) + int(lengths.sum())
         if self._size >= RUN_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._texts:
+        if not any(map(len, self._parts)):
             return
-        ts, dur = np.concatenate(self._ts), np.concatenate(self._dur)
-        lengths = np.fromiter(map(len, self._texts), np.int32, len(self._texts))
-        texts = self._texts
+        parts, lengths = self._parts, np.concatenate(self._lengths)
+        ts, dur, heads = _arrays(parts)
+        tails = [tail for part in parts for tail in part.tails or () if tail]
+        self._parts, self._lengths, self._size = [], [], 0
         if (ts[1:] < ts[:-1]).any():
             order = np.argsort(ts, kind="stable")
-            ts, dur, lengths = ts[order], dur[order], lengths[order]
-            texts = [texts[i] for i in order.tolist()]
-        for part in (b"".join(texts), ts.tobytes(), dur.tobytes(), lengths.tobytes()):
-            self._file.write(part)
-        self.runs.append(Run(self.path, self._at, len(ts), self._size))
-        self._at += self._size + 20 * len(ts)
-        self._texts, self._ts, self._dur, self._size = [], [], [], 0
+            if tails:
+                places = np.cumsum(lengths > 0) - 1
+                tails = list(map(tails.__getitem__, places[order[lengths[order] > 0]].tolist()))
+            ts, dur, heads, lengths = ts[order], dur[order], heads[order], lengths[order]
+        text = b"".join(tails)
+        self._file.write(text)
+        for array in (ts, dur, heads, lengths):
+            self._file.write(array.tobytes())
+        run = Run(self.path, self._at, len(ts), len(text))
+        self.runs.append(run)
+        self._at += run.n_bytes
+
+
+def _arrays(parts: Sequence[Events]) -> tuple[Int64, Int64, Int32]:
+    """Return times, durations and heads of consecutive events."""
+    return (
+        np.concatenate([part.ts for part in parts]),
+        np.concatenate([part.dur for part in parts]),
+        np.concatenate([part.heads for part in parts]),
+    )
 
 
 def spans(run: Run) -> tuple[Int64, Int64]:
@@ -99,8 +153,8 @@ def spans(run: Run) -> tuple[Int64, Int64]:
 
 
 def merge(
-    runs: Sequence[tuple[Run, Callable[[Int64], Int64]]], on_read: Callable[[int], object] | None = None
-) -> Iterator[Block]:
+    runs: Sequence[tuple[Run, Shift, int]], on_read: Callable[[int], object] | None = None
+) -> Iterator[Events]:
     """Yield the events of all runs in time order, a block at a time.
 
     Events of one time keep the order of the runs and of each run, except that of slices the longer comes
@@ -108,43 +162,34 @@ def merge(
 
     Parameters
     ----------
-    runs : each with a function that puts its times (n,) on the common clock, without changing their order
-    on_read : is told of the bytes of texts that were read
+    runs : each with a function that puts its times (n,) on the common clock, without changing their order,
+        and with what is added to the numbers of its heads
+    on_read : is told of the bytes that were read
     """
-    size = max(1, sum(run.size for run, _ in runs))
-    mean = size / max(1, sum(run.n for run, _ in runs))
+    size = sum(run.size for run, _, _ in runs)
+    mean = _HEAD_BYTES + size / max(1, sum(run.n for run, _, _ in runs))
     block = int(min(_BLOCK, max(_FEWEST, _MERGE_BYTES / mean / max(1, len(runs)))))
-    cursors = [_Cursor(run, shift, block, on_read) for run, shift in runs]
+    cursors = [_Cursor(*run, block, on_read) for run in runs]
     while cursors := [cursor for cursor in cursors if cursor.fill()]:
         limit = min((cursor.last for cursor in cursors if cursor.has_more), default=None)
         taken = [cursor.take(limit) for cursor in cursors]
-        if not any(len(part.ts) for part in taken):
+        if not any(map(len, taken)):
             taken = _ties(cursors, block)
-        if any(len(part.ts) for part in taken):
+        if any(map(len, taken)):
             yield _in_order(taken)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    texts: list[bytes]
-    ts: Int64
-    dur: Int64
 
 
 class _Cursor:
     """Reads a run from its beginning, some events at a time."""
 
     def __init__(
-        self,
-        run: Run,
-        shift: Callable[[Int64], Int64],
-        block: int,
-        on_read: Callable[[int], object] | None,
+        self, run: Run, shift: Shift, first_head: int, block: int, on_read: Callable[[int], object] | None
     ) -> None:
-        self._run, self._shift, self._block, self._on_read = run, shift, block, on_read
+        self._run, self._shift, self._first_head = run, shift, first_head
+        self._block, self._on_read = block, on_read
         self._next = 0  # event to be read next
         self._byte = run.start
-        self._held = _Part([], np.empty(0, np.int64), np.empty(0, np.int64))
+        self.held = Events(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
 
     @property
     def has_more(self) -> bool:
@@ -152,17 +197,17 @@ class _Cursor:
 
     @property
     def first(self) -> int:
-        return int(self._held.ts[0])
+        return int(self.held.ts[0])
 
     @property
     def last(self) -> int:
-        return int(self._held.ts[-1])
+        return int(self.held.ts[-1])
 
     def fill(self) -> bool:
         """Read on where nothing is held; False if the run is over."""
-        if not len(self._held.ts) and self.has_more:
+        if not len(self.held) and self.has_more:
             self.read_on()
-        return len(self._held.ts) > 0
+        return len(self.held) > 0
 
     def read_on(self) -> None:
         """Hold a block more."""
@@ -171,37 +216,38 @@ class _Cursor:
         arrays = run.start + run.size
         with open(run.path, "rb") as file:
             ts, dur = (_array(file, arrays + 8 * (k * run.n + self._next), n, np.int64) for k in (0, 1))
-            lengths = _array(file, arrays + 16 * run.n + 4 * self._next, n, np.int32)
-            file.seek(self._byte)
-            text = file.read(int(lengths.sum()))
-        ends = np.cumsum(lengths).tolist()
-        texts = [text[a + 1 : b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-        held = self._held
-        self._held = _Part(
-            held.texts + texts,
-            np.concatenate([held.ts, ts + self._shift(ts)]),
-            np.concatenate([held.dur, dur]),
-        )
+            heads = _array(file, arrays + 16 * run.n + 4 * self._next, n, np.int32)
+            tails = self._read_tails(file, arrays + 20 * run.n + 4 * self._next, n) if run.size else None
+        new = Events(ts + self._shift(ts), dur, heads + np.int32(self._first_head), tails)
+        self.held = joined([self.held, new]) if len(self.held) else new
         self._next += n
-        self._byte += len(text)
         if self._on_read is not None:
-            self._on_read(len(text))
+            self._on_read(_EVENT_BYTES * n + sum(map(len, tails or ())))
 
-    def take(self, limit: int | None, *, including: bool = False) -> _Part:
+    def _read_tails(self, file: IO[bytes], at: int, n: int) -> Tails:
+        ends = np.cumsum(_array(file, at, n, np.int32), dtype=np.int64).tolist()
+        if not ends[-1]:
+            return None
+        file.seek(self._byte)
+        text = file.read(ends[-1])
+        self._byte += len(text)
+        return list(map(text.__getitem__, map(slice, [0, *ends[:-1]], ends)))
+
+    def take(self, limit: int | None, *, including: bool = False) -> Events:
         """Return what is held and begins before `limit` (None: everything), and hold it no more."""
-        held = self._held
-        n = len(held.ts)
+        held = self.held
+        n = len(held)
         if limit is not None:
             n = int(np.searchsorted(held.ts, limit, "right" if including else "left"))
-        self._held = _Part(held.texts[n:], held.ts[n:], held.dur[n:])
-        return _Part(held.texts[:n], held.ts[:n], held.dur[:n])
+        self.held = held[n:]
+        return held[:n]
 
 
-def _array(file: object, at: int, n: int, kind: type[np.signedinteger]) -> NDArray[np.signedinteger]:
-    return np.fromfile(file, kind, n, offset=at - file.tell())  # type: ignore[attr-defined,call-overload,no-any-return]
+def _array(file: IO[bytes], at: int, n: int, kind: Any) -> NDArray[Any]:
+    return np.fromfile(file, kind, n, offset=at - file.tell())
 
 
-def _ties(cursors: Sequence[_Cursor], block: int) -> list[_Part]:
+def _ties(cursors: Sequence[_Cursor], block: int) -> list[Events]:
     """Go on where all that is held may be followed by events of the same time.
 
     The runs that end with that time are read further; one that has more such events than a few blocks
@@ -209,24 +255,28 @@ def _ties(cursors: Sequence[_Cursor], block: int) -> list[_Part]:
     """
     limit = min(cursor.last for cursor in cursors if cursor.has_more)
     for cursor in cursors:
-        if cursor.has_more and cursor.last == limit and len(cursor._held.ts) < 4 * block:
+        if cursor.has_more and cursor.last == limit and len(cursor.held) < 4 * block:
             cursor.read_on()
             return []
     first = next(cursor for cursor in cursors if cursor.first == limit)
     return [first.take(limit, including=True)]
 
 
-def _in_order(parts: Sequence[_Part]) -> Block:
-    """Return parts that are in order each as one block in order."""
-    parts = [part for part in parts if len(part.ts)]
-    ts = np.concatenate([part.ts for part in parts])
-    dur = np.concatenate([part.dur for part in parts])
-    texts = parts[0].texts if len(parts) == 1 else [text for part in parts for text in part.texts]
-    order = np.argsort(ts, kind="stable") if len(parts) > 1 else np.arange(len(ts))
-    ts, dur = ts[order], dur[order]
-    if (ts[1:] == ts[:-1]).any():
-        slots = np.flatnonzero(dur >= 0)
+def _in_order(parts: Sequence[Events]) -> Events:
+    """Return parts that are in order each as one in order."""
+    parts = [part for part in parts if len(part)]
+    events = joined(parts)
+    ts = events.ts
+    order = np.arange(len(events))
+    if len(parts) > 1:
+        order = np.argsort(ts, kind="stable")
+        ts = ts[order]
+    same = ts[1:] == ts[:-1]
+    if same.any():
+        dur = events.dur[order]
+        tied = np.append(same, False) | np.append(False, same)
+        slots = np.flatnonzero(tied & (dur >= 0))
         order[slots] = order[slots][np.lexsort((-dur[slots], ts[slots]))]
     elif len(parts) == 1:
-        return Block(texts, ts)
-    return Block([texts[i] for i in order.tolist()], ts)
+        return events
+    return events.in_order(order)

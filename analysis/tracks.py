@@ -28,6 +28,7 @@ class Place:
     n_pids: int
     only_pid: int | None = None
     names: tuple[str, ...] = ()  # --filter
+    table_bytes: int = 16 << 20  # of texts that recur, to be kept in memory
 
 
 @dataclass(slots=True)

@@ -33,11 +33,21 @@ def times_ns(values: Iterable[Any], n: int, event_type: type[Any]) -> Int64:
     if event_type in INT_TIMES:
         return _ints(np.fromiter(values, np.int64, n))
     if event_type in FLOAT_TIMES:
-        us = np.fromiter(values, np.float64, n)
-        if n and np.nanmax(np.abs(us), initial=0.0) >= FLOAT_LIMIT_US:
-            raise InexactError
-        return _floats(us)
+        return floats_to_ns(np.fromiter(values, np.float64, n))
     return text_to_ns(list(values)) if event_type is ExactEvent else to_ns(list(values))
+
+
+def floats_to_ns(us: NDArray[np.float64]) -> Int64:
+    """Return microseconds (n,) as nanoseconds; `NO_TIME` where one is not finite.
+
+    Raises
+    ------
+    InexactError
+        A time is so large that the digits written in the file may be lost.
+    """
+    if len(us) and np.nanmax(np.abs(us), initial=0.0) >= FLOAT_LIMIT_US:
+        raise InexactError
+    return _floats(us)
 
 
 def to_ns(values: Sequence[Any]) -> Int64:

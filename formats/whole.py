@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -42,6 +46,12 @@ class OddEvent(WholeEvent, omit_defaults=True):
 
     others: dict[str, Any] = {}  # msgspec copies it for each event
 
+
+#: The members that tell kinds of events apart: what else an event has differs from one to the next.
+KEY = ("ph", "name", "cat", "pid", "tid", "bp", "s")
+MISSING = -(1 << 62)  # an integer time that an event of a learned type lacks
+ID_LIMIT = 1 << 40
+_LITERALS = 4096  # distinct strings that a learned type lists at most
 
 _PLAIN = tuple(name for name in WholeEvent.__struct_fields__ if name != "args")
 _ENCODER = msgspec.json.Encoder()
@@ -86,6 +96,94 @@ class WholeReader(EventReader):
             return (None,)
         self.mended += 1
         return (_odd({key: _raw(member) for key, member in value.items()}),)
+
+    def learn(self, learned: LearnedWhole) -> None:
+        """Decode what follows as `learned` as long as it fits; then as before."""
+        many: Any = msgspec.json.Decoder(list[learned.type])  # type: ignore[name-defined]
+        self._ladder = [(learned.type, many), self._ladder[-1]]
+
+    def decode_as_learned(self, piece: memoryview) -> list[Any] | None:
+        """Decode the piece that was yielded last as the learned type; None if it does not fit."""
+        text = b"[%b]" % bytes(piece).rstrip(b", \t\r\n")
+        try:
+            events: list[Any] = self._ladder[0][1].decode(text)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedWhole:
+    """A type of whole events for one file, with the members, strings and kinds of numbers that it has shown.
+
+    Of `KEY` it has the members `key`; it always has `name`, `cat`, `ts`, `dur` and `args`. Times are all
+    int (`MISSING` where there is none) or all float (NaN). `with_ids`: ids are integers from 0 to
+    `ID_LIMIT`, -1 where there is none; otherwise no event has one.
+    """
+
+    type: type[Any]
+    key: tuple[str, ...]
+    is_int: bool
+    with_ids: bool
+
+    def whole(self, event: Any) -> WholeEvent:
+        """Return `event` as a general one."""
+        members = {name: getattr(event, name) for name in self.type.__struct_fields__}
+        for name in ("ts", "dur"):
+            value = members[name]
+            members[name] = None if value == MISSING or value != value else value
+        if members.get("id") == -1:
+            members["id"] = None
+        return WholeEvent(**members)
+
+
+class Lessons:
+    """Gathers what the events of a file are like."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, set[Any]] = {name: set() for name in KEY}
+        self._kinds: dict[str, set[type]] = {name: set() for name in ("ts", "dur", "id")}
+
+    def add(self, events: Sequence[WholeEvent]) -> None:
+        """Take note of a piece of general events."""
+        for name, values in self._seen.items():
+            values.update(map(attrgetter(name), events))
+        for name, kinds in self._kinds.items():
+            kinds.update(map(type, map(attrgetter(name), events)))
+
+    def learned(self, *, with_names: bool) -> LearnedWhole | None:
+        """Return the type that fits all events seen; None where they are too diverse for one.
+
+        `with_names` False leaves names free, for files in which ever new ones appear.
+        """
+        seen = {name: _type_of(values) for name, values in self._seen.items()}
+        if None in seen.values() or None in self._seen["ph"]:
+            return None
+        nothing = type(None)
+        times = (self._kinds["ts"] | self._kinds["dur"]) - {nothing}
+        ids = self._kinds["id"] - {nothing}
+        if not times or not times <= {int, float} or not ids <= {int}:
+            return None
+        if not with_names or len(self._seen["name"]) > _LITERALS:
+            seen["name"] = str | None
+        is_int = times == {int}
+        key = tuple(name for name in KEY if self._seen[name] != {None} or name in ("name", "cat"))
+        fields: list[Any] = [(name, seen[name], None) for name in key]
+        kind: tuple[Any, Any] = (int, MISSING) if is_int else (float, math.nan)
+        fields += [("ts", *kind), ("dur", *kind)]
+        if ids:
+            fields.append(("id", Annotated[int, msgspec.Meta(ge=0, lt=ID_LIMIT)], -1))
+        fields.append(("args", msgspec.Raw, NO_ARGS))
+        made = msgspec.defstruct("LearnedWholeEvent", fields, gc=False, forbid_unknown_fields=True)
+        return LearnedWhole(made, key, is_int, bool(ids))
+
+
+def _type_of(values: set[Any]) -> Any:
+    """Return the type of members that had `values`: the distinct strings, or integers; None if neither."""
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds <= {str}:
+        return Literal[tuple(values)] if len(values) <= _LITERALS else str | None
+    return int | None if kinds == {int} else None
 
 
 class _Fallback:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from analysis import runs
 from analysis.anchors import AnchorFinder
 from analysis.clock import Clock
 from analysis.drift import steps
+from analysis.heads import microseconds
 from analysis.ids import unique_id
-from analysis.merge import _microseconds
-from analysis.runs import RunWriter, merge
+from analysis.runs import Events, RunWriter, merge
 from conftest import run_cli
 from formats.whole import WholeEvent, WholeReader, encode
 
@@ -33,7 +34,8 @@ def _spill(path: Path, events: list[tuple[bytes, int, int]], piece: int = 7) -> 
     with RunWriter(path) as writer:
         for i in range(0, len(events), piece):
             texts, ts, dur = zip(*events[i : i + piece], strict=True)
-            writer.add(list(texts), np.array(ts, np.int64), np.array(dur, np.int64))
+            heads = np.zeros(len(ts), np.int32)
+            writer.add(Events(np.array(ts, np.int64), np.array(dur, np.int64), heads, list(texts)))
     return writer.runs
 
 
@@ -74,9 +76,9 @@ def test_a_merge_is_a_stable_sort(
         patch.setattr(runs, "_FEWEST", 3)
         patch.setattr(runs, "_MERGE_BYTES", 1)
         for number, times in enumerate(sources):
-            events = [(b"{%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
-            parts += [(run, _unmoved) for run in _spill(directory / f"{number}", events)]
-        merged = [text for block in merge(parts) for text in block.texts]
+            events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
+            parts += [(run, _unmoved, 0) for run in _spill(directory / f"{number}", events)]
+        merged = [text for block in merge(parts) for text in block.tails or ()]
     order = sorted((t, number, i) for number, times in enumerate(sources) for i, t in enumerate(times))
     assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
 
@@ -86,17 +88,24 @@ def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
     parts = []
     for number, shift in enumerate(shifts):
         events = [(b"{%d" % number, t, 1) for t in (10, 20)]
-        parts += [(run, shift) for run in _spill(tmp_path / f"{number}", events)]
+        parts += [(run, shift, 0) for run in _spill(tmp_path / f"{number}", events)]
     blocks = list(merge(parts))
     assert np.concatenate([block.ts for block in blocks]).tolist() == [-5, 5, 10, 20]
 
 
 @pytest.mark.parametrize(
     ("ns", "text"),
-    [(0, "0"), (1500, "1.500"), (-1, "-0.001"), (-1_500_000, "-1500"), (10**18 + 1, "1000000000000000.001")],
+    [(0, "0"), (1500, "1.5"), (-1, "-0.001"), (-1_500_000, "-1500"), (10**18 + 1, "1000000000000000.001")],
 )
 def test_nanoseconds_become_exact_microseconds(ns: int, text: str) -> None:
-    assert _microseconds(ns).decode() == text
+    found = microseconds(np.array([ns, 500], np.int64))
+    assert (found[0].decode(), Decimal(found[1].decode())) == (text, Decimal("0.5"))
+
+
+@given(st.lists(st.one_of(st.integers(-(10**16), 10**16), st.integers(-(10**18), 10**18)), min_size=1))
+def test_microseconds_are_exact_whatever_is_beside_them(ns: list[int]) -> None:
+    texts = microseconds(np.array(ns, np.int64))
+    assert [Decimal(text.decode()) * 1000 for text in texts] == ns
 
 
 # -- ids ------------------------------------------------------------------------------------------
