@@ -13,76 +13,77 @@ from replay.plan import Plan, make_plan
 
 
 def starts(plan: Plan) -> list[int]:
-    return simulate(plan).start_ns.tolist()
+    found: list[int] = simulate(plan).start_ns.tolist()
+    return found
 
 
-def test_a_chain_runs_one_after_the_other():
+def test_a_chain_runs_one_after_the_other() -> None:
     assert starts(make_plan([10, 5, 1], [(0, 1), (1, 2)])) == [0, 10, 15]
 
 
-def test_two_operations_share_a_device():
+def test_two_operations_share_a_device() -> None:
     #  0 --> 2      all on one device; 1 is ready while 2 waits
     assert starts(make_plan([10, 5, 1], [(0, 2)], device=[0, 0, 0])) == [0, 10, 15]
 
 
-def test_without_a_device_nothing_contends():
+def test_without_a_device_nothing_contends() -> None:
     assert starts(make_plan([10, 5, 1], [(0, 2)])) == [0, 0, 10]
 
 
-def test_who_is_ready_first_is_served_first():
+def test_who_is_ready_first_is_served_first() -> None:
     # 0 and 1 end at 4 and 3; 2 (after 0) and 3 (after 1) want the same link
     plan = make_plan([4, 3, 10, 10], [(0, 2), (1, 3)], device=[-1, -1, 0, 0])
     assert starts(plan) == [0, 0, 13, 3]
 
 
-def test_priority_goes_before_readiness():
+def test_priority_goes_before_readiness() -> None:
     # 0 holds the link until 5; 1 was ready first, but 2 has the smaller number
     plan = make_plan([5, 3, 3, 1], [(3, 2)], device=[0, 0, 0, -1], priority=[0, 2, 1, 0])
     assert starts(plan) == [0, 8, 5, 0]
 
 
-def test_a_running_operation_is_not_interrupted():
+def test_a_running_operation_is_not_interrupted() -> None:
     plan = make_plan([9, 1, 2], [(1, 2)], device=[0, -1, 0], priority=[5, 0, 1])
     assert starts(plan) == [0, 0, 9]
 
 
-def test_credit_lets_two_transfers_in_flight():
+def test_credit_lets_two_transfers_in_flight() -> None:
     plan = make_plan([4, 4, 4, 4], device=[0, 0, 0, 0], slots=[2])
     assert starts(plan) == [0, 0, 4, 4]
 
 
-def test_a_gap_passes_after_the_last_input_and_does_not_hold_the_device():
+def test_a_gap_passes_after_the_last_input_and_does_not_hold_the_device() -> None:
     # 1 starts 3 after 0 ended; meanwhile 2 has the device
     plan = make_plan([10, 1, 2], [(0, 1), (0, 2)], device=[0, 0, 0], gap_ns=[0, 3, 0])
     assert starts(plan) == [0, 13, 10]
 
 
-def test_ties_go_by_number():
+def test_ties_go_by_number() -> None:
     assert starts(make_plan([2, 2, 2], device=[0, 0, 0])) == [0, 2, 4]
 
 
-def test_an_empty_plan_takes_no_time():
+def test_an_empty_plan_takes_no_time() -> None:
     assert simulate(make_plan([])).makespan_ns == 0
 
 
-def test_a_cycle_is_refused_in_one_line():
+def test_a_cycle_is_refused_in_one_line() -> None:
     with pytest.raises(DagError, match="2 operations wait for each other"):
         simulate(make_plan([1, 1, 1], [(0, 1), (1, 2), (2, 1)]))
 
 
-def test_the_critical_path_goes_through_the_device_that_was_busy():
+def test_the_critical_path_goes_through_the_device_that_was_busy() -> None:
     # 2 had its input at 1 but got the link only when 0 left it at 10
     plan = make_plan([10, 1, 5], [(1, 2)], device=[0, -1, 0])
     assert critical_path(plan, simulate(plan)) == [0, 2]
 
 
-def test_the_critical_path_follows_the_latest_input():
+def test_the_critical_path_follows_the_latest_input() -> None:
     plan = make_plan([3, 7, 1], [(0, 2), (1, 2)])
     assert critical_path(plan, simulate(plan)) == [1, 2]
 
 
 @st.composite
-def plans(draw, contention=True):
+def plans(draw: st.DrawFn, contention: bool = True) -> Plan:
     n = draw(st.integers(1, 25))
     numbers = st.integers(0, 50)
     column = st.lists(numbers, min_size=n, max_size=n)
@@ -106,7 +107,7 @@ def longest_chain(plan: Plan) -> int:
 
 
 @given(plans())
-def test_a_device_runs_one_operation_at_a_time(plan):
+def test_a_device_runs_one_operation_at_a_time(plan: Plan) -> None:
     schedule = simulate(plan)
     for device in range(len(plan.slots)):
         mine = np.flatnonzero(plan.device == device)
@@ -115,32 +116,32 @@ def test_a_device_runs_one_operation_at_a_time(plan):
 
 
 @given(plans())
-def test_no_operation_starts_before_its_inputs_and_its_gap(plan):
+def test_no_operation_starts_before_its_inputs_and_its_gap(plan: Plan) -> None:
     schedule = simulate(plan)
     source, target = plan.edges()
     assert (schedule.start_ns[target] >= schedule.end_ns[source] + plan.gap_ns[target]).all()
 
 
 @given(plans())
-def test_makespan_is_at_least_the_longest_chain_and_at_most_the_sum(plan):
+def test_makespan_is_at_least_the_longest_chain_and_at_most_the_sum(plan: Plan) -> None:
     makespan = simulate(plan).makespan_ns
     assert longest_chain(plan) <= makespan <= int(plan.dur_ns.sum() + plan.gap_ns.sum())
 
 
 @given(plans(contention=False))
-def test_without_contention_makespan_is_the_longest_chain(plan):
+def test_without_contention_makespan_is_the_longest_chain(plan: Plan) -> None:
     assert simulate(plan).makespan_ns == longest_chain(plan)
 
 
 @given(plans(contention=False), st.data())
-def test_a_longer_operation_never_shortens_the_step(plan, data):
+def test_a_longer_operation_never_shortens_the_step(plan: Plan, data: st.DataObject) -> None:
     before = simulate(plan).makespan_ns
     plan.dur_ns[data.draw(st.integers(0, len(plan) - 1))] += data.draw(st.integers(0, 100))
     assert simulate(plan).makespan_ns >= before
 
 
 @given(plans())
-def test_the_critical_path_is_in_time_order_and_ends_last(plan):
+def test_the_critical_path_is_in_time_order_and_ends_last(plan: Plan) -> None:
     schedule = simulate(plan)
     path = critical_path(plan, schedule)
     assert schedule.end_ns[path[-1]] == schedule.makespan_ns
@@ -149,6 +150,6 @@ def test_the_critical_path_is_in_time_order_and_ends_last(plan):
 
 @settings(max_examples=30, deadline=None)
 @given(plans())
-def test_plain_and_compiled_agree(plan):
+def test_plain_and_compiled_agree(plan: Plan) -> None:
     plain, compiled = simulate(plan, compiled=False), simulate(plan, compiled=True)
     assert plain.start_ns.tolist() == compiled.start_ns.tolist()

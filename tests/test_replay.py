@@ -12,7 +12,7 @@ import pytest
 
 from conftest import run_cli
 from errors import UsageError
-from formats.columns import Trace, Track
+from formats.columns import Id, Trace, Track
 from replay.answer import answer, change_interval, leave_one_out, mean_interval, path_items
 from replay.byteps import GpuTrace, record
 from replay.model import Model, fit
@@ -21,9 +21,10 @@ from trace_utils import read_trace
 
 MS = 1_000_000
 KEY = 65536
+Row = tuple[str, Id, Id, float, float]  # name, pid, tid, start and end in ms
 
 
-def trace(rows: Sequence[tuple[str, object, object, float, float]]) -> Trace:
+def trace(rows: Sequence[Row]) -> Trace:
     """A BytePS trace from (name, pid, tid, start, end), milliseconds."""
     names = list(dict.fromkeys(row[0] for row in rows))
     tracks = list(dict.fromkeys(Track(row[1], row[2]) for row in rows))
@@ -42,7 +43,7 @@ def trace(rows: Sequence[tuple[str, object, object, float, float]]) -> Trace:
     )
 
 
-def one_gpu_step(at: float, compute: float = 10) -> list[tuple[str, object, object, float, float]]:
+def one_gpu_step(at: float, compute: float = 10) -> list[Row]:
     """One step: FW 4, BW `compute`, a tensor of one partition pushed in 3 and pulled in 5, 1 to the next."""
     enqueued = at + 4 + compute
     return [
@@ -87,36 +88,36 @@ def service_ms(model: Model, owner: int, name: str) -> float:
     raise AssertionError(name)
 
 
-def test_a_step_ends_where_the_next_one_begins():
+def test_a_step_ends_where_the_next_one_begins() -> None:
     assert answer(one_gpu()).predicted_ns.tolist() == [23 * MS]
 
 
-def test_steps_are_told_apart():
+def test_steps_are_told_apart() -> None:
     assert answer(one_gpu([10, 12, 20])).result.iteration_ns[:, 0].tolist() == [23 * MS, 25 * MS, 33 * MS]
 
 
-def test_steps_come_round_again():
+def test_steps_come_round_again() -> None:
     found = answer(one_gpu([10, 12]), 5)
     assert found.result.iteration_ns[:, 0].tolist() == [ms * MS for ms in (23, 25, 23, 25, 23)]
 
 
-def test_n_steps_cost_no_more_than_n_times_one():
+def test_n_steps_cost_no_more_than_n_times_one() -> None:
     model = one_gpu([10])
     one = run_steps(model, [0]).schedule.makespan_ns
     assert run_steps(model, [0] * 4).schedule.makespan_ns <= 4 * one
 
 
-def test_waiting_for_the_other_worker_is_not_work():
+def test_waiting_for_the_other_worker_is_not_work() -> None:
     # worker 0's PULL lasts from 11 to 43; the other PUSH ended at 41: 2 of it are work
     assert service_ms(two_workers(late=30), 0, "Comm.a.PULL") == 2
 
 
-def test_waiting_for_the_link_is_not_work():
+def test_waiting_for_the_link_is_not_work() -> None:
     # the server answers worker 0 from 41 to 43, then worker 1 until 45
     assert service_ms(two_workers(late=30), 1, "Comm.a.PULL") == 2
 
 
-def test_a_late_worker_delays_the_others_answer_in_the_replay():
+def test_a_late_worker_delays_the_others_answer_in_the_replay() -> None:
     model = two_workers(late=30)
     step = model.steps[0]
     lead = step.lead_ns.copy()
@@ -127,30 +128,30 @@ def test_a_late_worker_delays_the_others_answer_in_the_replay():
     assert ((end[pull] - start[pull]) / MS).tolist() == [39, 4]
 
 
-def test_a_partition_is_the_tid_and_total_is_not():
+def test_a_partition_is_the_tid_and_total_is_not() -> None:
     names = {op.label for op in one_gpu().recording.operations}
     assert names == {"FW.a", "BW.a", "Comm.a", "Comm.a.PUSH.65536", "Comm.a.PULL.65536"}
 
 
-def test_an_edge_that_the_recording_contradicts_is_not_used():
+def test_an_edge_that_the_recording_contradicts_is_not_used() -> None:
     rows = one_gpu_step(0) + one_gpu_step(23) + [("FW.a", 0, 7, 46, 50)]
     model = fit(record([GpuTrace("rank0", None, trace(rows), [("Comm.a", "BW.a"), ("BW.a", "Comm.a")])]))
     assert answer(model).predicted_ns.tolist() == [23 * MS]
 
 
-def test_the_critical_path_adds_up_to_the_step():
+def test_the_critical_path_adds_up_to_the_step() -> None:
     found = answer(one_gpu())
     assert [sum(item.dur_ns for item in step) for step in path_items(found, parts=True)] == [23 * MS] * 3
 
 
-def test_the_critical_path_names_what_was_waited_for():
+def test_the_critical_path_names_what_was_waited_for() -> None:
     names = [item.name for item in path_items(answer(one_gpu()), parts=True)[1]]
     assert names == ["FW.a", "BW.a", "Comm.a.PUSH.65536", "Comm.a.PULL.65536", "before the next step"]
 
 
 def overlapping() -> Model:
     """Steps of 20: FW.a 5, BW.a 5, then Comm.a for 8, of which 3 lie beside FW.z of the next step."""
-    rows = []
+    rows: list[Row] = []
     for at in (0, 20, 40):
         rows += [
             ("FW.z", 0, 7, at, at + 4),
@@ -166,11 +167,11 @@ def overlapping() -> Model:
     )
 
 
-def test_communication_reaches_into_the_next_step():
+def test_communication_reaches_into_the_next_step() -> None:
     assert answer(overlapping()).result.iteration_ns[:, 0].tolist() == [20 * MS] * 3
 
 
-def test_the_layer_of_the_next_step_waits_for_its_gradient():
+def test_the_layer_of_the_next_step_waits_for_its_gradient() -> None:
     # Comm.a takes 10 more and ends at 33; FW.a of the next step, with its gap of 1, follows, not at 25
     model = overlapping()
     chosen = [i for i, one in enumerate(model.recording.operations) if one.name == "Comm.a"]
@@ -184,7 +185,7 @@ def test_the_layer_of_the_next_step_waits_for_its_gradient():
     assert start[model.recording.steps[1].operation == forward].tolist() == [34 * MS]
 
 
-def test_a_step_without_backward_operations_still_has_its_time():
+def test_a_step_without_backward_operations_still_has_its_time() -> None:
     rows = []
     for at in (0, 40, 80):
         rows += [("Comm.a", "Comm.a", "total", at, at + 10), ("Comm.b", "Comm.b", "total", at + 15, at + 20)]
@@ -193,23 +194,26 @@ def test_a_step_without_backward_operations_still_has_its_time():
     assert found.measured_ns.tolist() == [40 * MS]
 
 
-def test_equal_steps_have_no_error_and_no_width():
+def test_equal_steps_have_no_error_and_no_width() -> None:
     model = one_gpu()
     assert leave_one_out(model).tolist() == [0, 0, 0]
-    low, high = mean_interval([5.0e6] * 4)
+    interval = mean_interval([5.0e6] * 4)
+    assert interval is not None
+    low, high = interval
     assert low == pytest.approx(5.0e6) and high == pytest.approx(5.0e6)
 
 
-def test_one_step_has_no_interval():
+def test_one_step_has_no_interval() -> None:
     assert mean_interval([5.0e6]) is None
 
 
-def test_the_interval_holds_the_mean_and_grows_with_the_spread():
+def test_the_interval_holds_the_mean_and_grows_with_the_spread() -> None:
     narrow, wide = mean_interval([9e6, 10e6, 11e6]), mean_interval([5e6, 10e6, 15e6])
+    assert narrow is not None and wide is not None
     assert wide[0] < narrow[0] < 10e6 < narrow[1] < wide[1]
 
 
-def test_a_change_by_a_constant_factor_is_certain():
+def test_a_change_by_a_constant_factor_is_certain() -> None:
     before = np.array([10.0, 20.0, 30.0])
     assert change_interval(before, 1.5 * before) == pytest.approx((0.5, 0.5))
 
@@ -223,7 +227,9 @@ JOBS = [
 
 
 @pytest.mark.parametrize(("path", "steps", "iteration_ms"), JOBS)
-def test_recorded_jobs_are_replayed_from_their_own_times(shared_data, path, steps, iteration_ms):
+def test_recorded_jobs_are_replayed_from_their_own_times(
+    shared_data: Path, path: str, steps: int, iteration_ms: float
+) -> None:
     # step times from the jobs' own logs: within 3 % of what the traces say
     code, out, _ = run_cli(
         "--option", "replay", "--path", shared_data / path, "--output", "-", "--format", "json"
@@ -244,7 +250,7 @@ def copy_of(shared_data: Path, job: str, to: Path) -> Path:
     return to
 
 
-def test_clocks_that_disagree_are_put_right(shared_data, tmp_path):
+def test_clocks_that_disagree_are_put_right(shared_data: Path, tmp_path: Path) -> None:
     job = copy_of(shared_data, "byteps/fork_lenet_base", tmp_path)
     comm = job / "worker_1/0/comm.json"
     document = json.loads(comm.read_text())
@@ -260,7 +266,7 @@ def test_clocks_that_disagree_are_put_right(shared_data, tmp_path):
     assert apart == pytest.approx(together, rel=0.03)
 
 
-def test_synthetic_json_is_a_timeline_like_the_recorded_one(shared_data, tmp_path):
+def test_synthetic_json_is_a_timeline_like_the_recorded_one(shared_data: Path, tmp_path: Path) -> None:
     job = copy_of(shared_data, "byteps/fork_mlp_2w2s_pcap/worker_0/0", tmp_path)
     code, out, _ = run_cli("--option", "replay", "--path", job, "--format", "json")
     assert code == 0 and json.loads(out)["output"] == str(job / "synthetic.json")
@@ -273,21 +279,21 @@ def test_synthetic_json_is_a_timeline_like_the_recorded_one(shared_data, tmp_pat
     assert kinds(replayed) == kinds(recorded)
 
 
-def test_the_timeline_holds_as_many_steps_as_asked_for(shared_data, tmp_path):
+def test_the_timeline_holds_as_many_steps_as_asked_for(shared_data: Path, tmp_path: Path) -> None:
     job = copy_of(shared_data, "byteps/fork_mlp_2w2s_pcap/worker_0/0", tmp_path)
     assert run_cli("--option", "replay", "--path", job, "--step_num", 9)[0] == 0
     names = [event["name"] for event in json.loads((job / "synthetic.json").read_text())["traceEvents"]]
     assert names.count("FW.hybridsequential0_dense0") == 9
 
 
-def test_output_dash_writes_nothing(shared_data, tmp_path):
+def test_output_dash_writes_nothing(shared_data: Path, tmp_path: Path) -> None:
     job = copy_of(shared_data, "byteps/fork_mlp_2w2s_pcap/worker_0/0", tmp_path)
     before = sorted(job.iterdir())
     assert run_cli("--option", "replay", "--path", job, "--output", "-")[0] == 0
     assert sorted(job.iterdir()) == before
 
 
-def test_del_queue_counts_partitions_and_stages(shared_data):
+def test_del_queue_counts_partitions_and_stages(shared_data: Path) -> None:
     args = ("--option", "replay", "--path", shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0",
             "--output", "-", "--format", "json")  # fmt: skip
     whole, parts = (json.loads(run_cli(*args, *more)[1])["operations"] for more in ((), ("--del_queue",)))
@@ -295,7 +301,7 @@ def test_del_queue_counts_partitions_and_stages(shared_data):
     assert parts - whole == 6 * 16
 
 
-def test_only_the_communications_of_the_filter_are_replayed(shared_data):
+def test_only_the_communications_of_the_filter_are_replayed(shared_data: Path) -> None:
     path = shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0"
     args = ("--option", "replay", "--path", path, "--output", "-", "--format", "json")
     code, out, _ = run_cli(*args, "--filter", "Comm.hybridsequential0_dense1_bias")
@@ -303,7 +309,7 @@ def test_only_the_communications_of_the_filter_are_replayed(shared_data):
     assert code == 0 and every["operations"] - json.loads(out)["operations"] == 3
 
 
-def test_an_unknown_name_in_the_filter_suggests_the_nearest(shared_data):
+def test_an_unknown_name_in_the_filter_suggests_the_nearest(shared_data: Path) -> None:
     path = shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0"
     code, _, err = run_cli(
         "--option", "replay", "--path", path, "--filter", "Comm.hybridsequential0_dense1_bia"
@@ -311,12 +317,12 @@ def test_an_unknown_name_in_the_filter_suggests_the_nearest(shared_data):
     assert code == 2 and "Comm.hybridsequential0_dense1_bias" in err
 
 
-def test_too_many_steps_are_refused():
+def test_too_many_steps_are_refused() -> None:
     with pytest.raises(UsageError, match="do not fit"):
         answer(one_gpu(), 10**9)
 
 
-def test_a_cyclic_graph_is_one_line(shared_data, tmp_path):
+def test_a_cyclic_graph_is_one_line(shared_data: Path, tmp_path: Path) -> None:
     job = copy_of(shared_data, "byteps/fork_mlp_2w2s_pcap/worker_0/0", tmp_path)
     (job / "dag.gml").write_text(
         'graph [ directed 1 node [ id 0 label "FW.a" ] node [ id 1 label "FW.b" ] '
@@ -326,7 +332,7 @@ def test_a_cyclic_graph_is_one_line(shared_data, tmp_path):
     assert code == 1 and out == "" and "cycle" in err and err.count("\n") == 1
 
 
-def test_no_operation_with_a_duration_is_one_line(tmp_path):
+def test_no_operation_with_a_duration_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"traceEvents": []}')
     code, _, err = run_cli("--option", "replay", "--path", tmp_path / "t.json")
     assert code == 1 and "nothing to replay" in err and err.count("\n") == 1
@@ -343,6 +349,6 @@ def test_no_operation_with_a_duration_is_one_line(tmp_path):
         (("--set", "BW=2"), "whatif"),
     ],
 )
-def test_a_wrong_command_line_is_said_before_anything_is_read(more, words):
+def test_a_wrong_command_line_is_said_before_anything_is_read(more: tuple[object, ...], words: str) -> None:
     code, _, err = run_cli("--option", "replay", "--path", "nowhere", *more)
     assert code == 2 and words in err

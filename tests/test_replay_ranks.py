@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,17 +11,23 @@ import pytest
 from errors import TraceError
 from formats.columns import ArgColumn, Trace, Track
 from replay import horovod, kineto
-from replay.anchors import aligned, anchors
+from replay.anchors import Anchors, aligned, anchors
 from replay.answer import answer
 from replay.edits import apply
 from replay.model import Model, fit
+from replay.plan import Int64
 from replay.recording import Recording
 
 MS = 1_000_000
 Row = tuple[str, str, int, int, float, float]  # name, category, pid, tid, start and end in ms
 
 
-def trace(rows: Sequence[Row], dialect: str = "kineto", **more: object) -> Trace:
+def trace(
+    rows: Sequence[Row],
+    dialect: str = "kineto",
+    args: Mapping[str, ArgColumn] | None = None,
+    metadata: Sequence[Mapping[str, Any]] = (),
+) -> Trace:
     names = list(dict.fromkeys(row[0] for row in rows))
     cats = list(dict.fromkeys(row[1] for row in rows))
     tracks = list(dict.fromkeys(Track(row[2], row[3]) for row in rows))
@@ -36,7 +43,8 @@ def trace(rows: Sequence[Row], dialect: str = "kineto", **more: object) -> Trace
         track_id=np.array([tracks.index(Track(row[2], row[3])) for row in rows], np.int32),
         ts_ns=start,
         dur_ns=np.array([row[5] * MS for row in rows], np.int64) - start,
-        **more,
+        args=args or {},
+        metadata=metadata,
     )
 
 
@@ -74,41 +82,41 @@ def service_ms(model: Model, owner: int, name: str) -> float:
     return found[0]
 
 
-def test_only_outermost_operations_are_replayed():
+def test_only_outermost_operations_are_replayed() -> None:
     names = {one.name for one in two_ranks().operations}
     assert names == {"aten::conv2d", "gloo:all_reduce", "aten::add_"}
 
 
-def test_phases_are_told_by_what_is_around():
+def test_phases_are_told_by_what_is_around() -> None:
     phases = {one.name: one.phase for one in two_ranks().operations}
     assert phases == {"aten::conv2d": "FW", "gloo:all_reduce": "Comm", "aten::add_": "STEP"}
 
 
-def test_a_collective_works_from_when_the_last_rank_is_there():
+def test_a_collective_works_from_when_the_last_rank_is_there() -> None:
     model = fit(two_ranks())
     assert service_ms(model, 0, "gloo:all_reduce") == 6
     assert service_ms(model, 1, "gloo:all_reduce") == 6
 
 
-def test_steps_of_ranks_are_replayed():
+def test_steps_of_ranks_are_replayed() -> None:
     assert answer(fit(two_ranks())).predicted_ns.tolist() == [50 * MS, 50 * MS]
 
 
-def test_the_rank_that_waits_gains_nothing_from_being_faster():
+def test_the_rank_that_waits_gains_nothing_from_being_faster() -> None:
     assert answer(apply(fit(two_ranks()), ["rank0.FW=0.5"])).iteration_ns == 50 * MS
 
 
-def test_the_rank_that_is_waited_for_makes_the_step():
+def test_the_rank_that_is_waited_for_makes_the_step() -> None:
     found = answer(apply(fit(two_ranks()), ["rank1.FW=2"]))
     assert found.predicted_ns.tolist() == [80 * MS, 80 * MS]
 
 
-def test_without_the_straggler_both_compute_for_10():
+def test_without_the_straggler_both_compute_for_10() -> None:
     assert answer(apply(fit(two_ranks()), ["straggler=none"])).iteration_ns == 30 * MS
 
 
-def test_a_broadcast_does_not_wait_at_its_root():
-    ranks = []
+def test_a_broadcast_does_not_wait_at_its_root() -> None:
+    ranks: list[kineto.RankTrace] = []
     for at, until in ((0.0, 2.0), (5.0, 8.0)):
         rows: list[Row] = [
             ("ProfilerStep#1", "user_annotation", 1, 1, 0, 20),
@@ -137,33 +145,33 @@ def gpu_rank() -> Trace:
     return trace(rows, args={"correlation": correlation})
 
 
-def test_waiting_for_the_device_is_not_work_of_the_host():
+def test_waiting_for_the_device_is_not_work_of_the_host() -> None:
     model = fit(kineto.record([kineto.RankTrace("rank0", gpu_rank())]))
     assert service_ms(model, 0, "cudaStreamSynchronize") == 0
     assert answer(model).iteration_ns == 30 * MS
 
 
-def test_a_longer_kernel_makes_the_step_longer():
+def test_a_longer_kernel_makes_the_step_longer() -> None:
     model = fit(kineto.record([kineto.RankTrace("rank0", gpu_rank())]))
     assert answer(apply(model, ["kernel_a=1.5"])).iteration_ns == 35 * MS
 
 
-def test_a_launch_has_slack_beside_a_busy_device():
+def test_a_launch_has_slack_beside_a_busy_device() -> None:
     model = fit(kineto.record([kineto.RankTrace("rank0", gpu_rank())]))
     assert answer(apply(model, ["aten::b=3"])).iteration_ns == 30 * MS
 
 
-def test_without_marked_steps_the_recording_is_one():
+def test_without_marked_steps_the_recording_is_one() -> None:
     rows: list[Row] = [("aten::a", "cpu_op", 1, 1, 5, 9), ("aten::b", "cpu_op", 1, 1, 10, 12)]
     assert answer(fit(kineto.record([kineto.RankTrace("rank0", trace(rows))]))).iteration_ns == 7 * MS
 
 
-def test_a_trace_without_operations_is_refused():
+def test_a_trace_without_operations_is_refused() -> None:
     with pytest.raises(TraceError, match="nothing to replay"):
         kineto.record([kineto.RankTrace("rank0", trace([("a", "overhead", 1, 1, 0, 1)]))])
 
 
-def test_operations_without_duration_are_refused():
+def test_operations_without_duration_are_refused() -> None:
     rows: list[Row] = [("ProfilerStep#1", "user_annotation", 1, 1, 3, 3), ("aten::a", "cpu_op", 1, 1, 3, 3)]
     with pytest.raises(TraceError, match="nothing to replay"):
         answer(fit(kineto.record([kineto.RankTrace("rank0", trace(rows))])))
@@ -191,28 +199,28 @@ def timeline(rounds: int = 3) -> Trace:
     return trace(rows, "horovod", metadata=names)
 
 
-def test_a_round_over_all_tensors_is_a_step():
+def test_a_round_over_all_tensors_is_a_step() -> None:
     found = answer(fit(horovod.record(timeline())))
     assert found.result.iteration_ns[:, 0].tolist() == [40 * MS, 40 * MS]
 
 
-def test_tensors_are_named_and_ticks_are_no_operations():
+def test_tensors_are_named_and_ticks_are_no_operations() -> None:
     labels = {one.label for one in horovod.record(timeline()).operations if one.is_traced}
     kinds = ("NEGOTIATE_ALLREDUCE", "ALLREDUCE", "GLOO_ALLREDUCE")
     assert labels == {f"grad.{word}.{kind}" for word in "ab" for kind in kinds}
 
 
-def test_what_is_not_in_the_timeline_stands_between_the_tensors():
+def test_what_is_not_in_the_timeline_stands_between_the_tensors() -> None:
     # b is reduced at 7, a handed over at 10: 3 of computing; twice as much makes the step 3 longer
     assert answer(apply(fit(horovod.record(timeline())), ["BW=2"])).iteration_ns == 43 * MS
 
 
-def test_a_longer_negotiation_makes_the_step_longer():
+def test_a_longer_negotiation_makes_the_step_longer() -> None:
     edits = ["grad.a.NEGOTIATE_ALLREDUCE=+5ms"]
     assert answer(apply(fit(horovod.record(timeline())), edits)).iteration_ns == 45 * MS
 
 
-def test_a_timeline_without_rounds_is_refused():
+def test_a_timeline_without_rounds_is_refused() -> None:
     with pytest.raises(TraceError, match="no round"):
         horovod.record(trace([("CYCLE_START", "", 0, 0, 0, 0)], "horovod"))
 
@@ -220,7 +228,7 @@ def test_a_timeline_without_rounds_is_refused():
 # ---- clocks
 
 
-def test_anchors_are_collectives_of_all_with_all():
+def test_anchors_are_collectives_of_all_with_all() -> None:
     found = anchors([ddp_rank(10, 36)])
     assert list(found) == ["gloo:all_reduce"]
     begins, ends = found["gloo:all_reduce"]
@@ -228,10 +236,10 @@ def test_anchors_are_collectives_of_all_with_all():
     assert ends.tolist() == [36 * MS, 86 * MS, 136 * MS]
 
 
-def test_traces_are_shifted_as_the_aligner_says():
+def test_traces_are_shifted_as_the_aligner_says() -> None:
     one, other = ddp_rank(10, 36), ddp_rank(30, 36)
 
-    def align(hosts):
+    def align(hosts: Sequence[Anchors]) -> list[Callable[[Int64], Int64]]:
         assert len(hosts) == 2
         return [lambda ts: np.zeros_like(ts), lambda ts: np.full_like(ts, 5)]
 

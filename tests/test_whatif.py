@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from test_replay import KEY, MS, one_gpu, trace, two_workers
+from test_replay import KEY, MS, Row, one_gpu, trace, two_workers
 
 from conftest import run_cli
 from errors import UsageError
@@ -47,23 +49,23 @@ def iteration_ms(model: Model, *edits: str) -> float:
         ("straggler=none", 23),
     ],
 )
-def test_an_edit_changes_the_step_by_what_it_says(edit, expected):
+def test_an_edit_changes_the_step_by_what_it_says(edit: str, expected: float) -> None:
     assert iteration_ms(one_gpu(), edit) == expected
 
 
-def test_without_a_dag_a_communication_follows_the_operation_before_it():
-    rows = []
+def test_without_a_dag_a_communication_follows_the_operation_before_it() -> None:
+    rows: list[Row] = []
     for at in (0.0, 30.0):
         rows += [("BW.a", 0, 7, at, at + 10), ("Comm.a", "Comm.a", "total", at + 11, at + 20)]
     model = fit(record([GpuTrace("rank0", None, trace([*rows, ("BW.a", 0, 7, 60, 70)]))]))
     assert iteration_ms(model, "BW=1.5") == 35
 
 
-def test_edits_add_up():
+def test_edits_add_up() -> None:
     assert iteration_ms(one_gpu(), "BW=0.5", "FW=2") == 22
 
 
-def test_computation_and_communication_are_all_there_is():
+def test_computation_and_communication_are_all_there_is() -> None:
     model = one_gpu()
     both = computation(model).operations | communication(model).operations
     assert both.all()
@@ -87,21 +89,21 @@ def test_computation_and_communication_are_all_there_is():
         ("rank5.FW=2", "no operation"),
     ],
 )
-def test_a_wrong_edit_is_said(edit, words):
+def test_a_wrong_edit_is_said(edit: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         apply(one_gpu(), [edit])
 
 
-def test_an_unknown_operation_suggests_the_nearest():
+def test_an_unknown_operation_suggests_the_nearest() -> None:
     with pytest.raises(
         UsageError, match=r"no operation is called Comm\.b\.PUSH; the nearest are Comm\.a\.PUSH"
     ):
         apply(one_gpu(), ["Comm.b.PUSH=2"])
 
 
-def test_what_is_not_critical_costs_nothing():
+def test_what_is_not_critical_costs_nothing() -> None:
     # two tensors; b is enqueued first and done long before a
-    rows = []
+    rows: list[Row] = []
     for at in (0.0, 40.0):
         rows += [
             ("BW.b", 0, 7, at, at + 5),
@@ -118,12 +120,12 @@ def test_what_is_not_critical_costs_nothing():
     assert effects["BW.b"].effect_ns == 5 * MS
 
 
-def test_the_dearest_comes_first():
+def test_the_dearest_comes_first() -> None:
     effects = [one.effect_ns for one in delay_each(one_gpu(), 1.5, parts=True, jobs=1)]
     assert effects == sorted(effects, reverse=True)
 
 
-def test_processes_find_the_same(monkeypatch):
+def test_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = one_gpu()
     alone = delay_each(model, 1.5, parts=True, jobs=1)
     monkeypatch.setattr("replay.explore._FORK_FROM", 0)
@@ -131,7 +133,7 @@ def test_processes_find_the_same(monkeypatch):
     assert [(a.group.name, a.effect_ns) for a in alone] == [(b.group.name, b.effect_ns) for b in together]
 
 
-def test_a_bottleneck_can_be_a_category_a_link_or_an_operation():
+def test_a_bottleneck_can_be_a_category_a_link_or_an_operation() -> None:
     found = {
         (one.group.kind, one.group.name): one.effect_ns / MS
         for one in speed_up_each(one_gpu(), 0.9, parts=False)
@@ -144,8 +146,8 @@ def test_a_bottleneck_can_be_a_category_a_link_or_an_operation():
 
 def partitions(sizes: list[int], ms_each: list[float]) -> Model:
     """One tensor of several partitions, pushed one after the other on one link."""
-    rows, at = [], 20.0
-    rows.append(("BW.a", 0, 7, 0, 20))
+    rows: list[Row] = [("BW.a", 0, 7, 0, 20)]
+    at = 20.0
     for part, ms in enumerate(ms_each):
         rows.append(("Comm.a.PUSH", "Comm.a", str(KEY + part), 20, at + ms))
         at += ms
@@ -155,28 +157,28 @@ def partitions(sizes: list[int], ms_each: list[float]) -> Model:
     return fit(record([GpuTrace("rank0", None, trace(rows), [("BW.a", "Comm.a")], bytes_of=known)]))
 
 
-def test_the_rate_of_a_link_is_that_of_its_fastest_burst():
+def test_the_rate_of_a_link_is_that_of_its_fastest_burst() -> None:
     # ten partitions of 1,000,000 bytes in 2 ms each: 0.5 bytes a nanosecond
     assert link_rate(partitions([1_000_000] * 10, [2.0] * 10)) == pytest.approx(0.5)
 
 
-def test_only_the_time_of_the_bytes_follows_the_bandwidth():
+def test_only_the_time_of_the_bytes_follows_the_bandwidth() -> None:
     # the last partition took 3 ms longer than its bytes do; at half the rate every one takes 2 ms more
     model = partitions([1_000_000] * 10, [2.0] * 9 + [5.0])
     assert iteration_ms(model, "bandwidth=0.5") == pytest.approx(20 + 9 * 4 + 7 + 1)
 
 
-def test_without_sizes_the_whole_transfer_follows_the_bandwidth():
+def test_without_sizes_the_whole_transfer_follows_the_bandwidth() -> None:
     assert link_rate(partitions([0] * 10, [2.0] * 10)) is None
     assert iteration_ms(partitions([0] * 10, [2.0] * 10), "bandwidth=0.5") == 20 + 40 + 1
 
 
-def test_the_same_partition_size_changes_nothing():
+def test_the_same_partition_size_changes_nothing() -> None:
     model = partitions([1_000_000] * 10, [2.0] * 10)
     assert iteration_ms(model, "partition_bytes=1000000") == pytest.approx(41)
 
 
-def test_larger_partitions_carry_the_same_bytes():
+def test_larger_partitions_carry_the_same_bytes() -> None:
     model = partitions([1_000_000] * 10, [2.0] * 10)
     bigger = apply(model, ["partition_bytes=5000000"])
     keys = [
@@ -188,10 +190,10 @@ def test_larger_partitions_carry_the_same_bytes():
     assert answer(bigger).iteration_ns / MS == pytest.approx(41)
 
 
-def test_a_straggler_is_brought_to_the_median_of_its_peers():
+def test_a_straggler_is_brought_to_the_median_of_its_peers() -> None:
     gpus = []
     for rank, compute in enumerate((10, 10, 30)):
-        rows = []
+        rows: list[Row] = []
         for at in (0.0, 50.0, 100.0):
             rows += [("BW.a", 0, 7, at, at + compute), ("Comm.a", "Comm.a", "total", at + compute, at + 40)]
         gpus.append(GpuTrace(f"rank{rank}", None, trace([*rows, ("BW.a", 0, 7, 150, 160)])))
@@ -199,21 +201,21 @@ def test_a_straggler_is_brought_to_the_median_of_its_peers():
     assert stragglers(model) == [2]
     after = apply(model, ["straggler=none"])
     slow = [i for i, one in enumerate(model.recording.operations) if one.owner == 2 and one.name == "BW.a"]
-    at = np.flatnonzero(np.isin(after.recording.steps[0].operation, slow))
-    assert after.steps[0].service_ns[at].tolist() == [10 * MS]
+    changed = np.flatnonzero(np.isin(after.recording.steps[0].operation, slow))
+    assert after.steps[0].service_ns[changed].tolist() == [10 * MS]
 
 
-def test_without_a_straggler_nothing_changes():
+def test_without_a_straggler_nothing_changes() -> None:
     model = two_workers(late=0)
     assert apply(model, ["straggler=none"]) is model
 
 
-def test_priority_lets_the_lower_tensor_go_first():
+def test_priority_lets_the_lower_tensor_go_first() -> None:
     # key 2 << 16 was ready first by a hair and went first; by priority 1 << 16 waits no longer
-    rows = [("BW.a", 0, 7, 0, 10)]
+    rows: list[Row] = [("BW.a", 0, 7, 0, 10)]
     spans = {KEY * 3: (10, 12), KEY * 2: (10, 15), KEY: (10, 19)}
-    for key, (start, end) in spans.items():
-        rows.append((f"Comm.t{key}.PUSH", f"Comm.t{key}", str(key), start, end))
+    for key, (pushed, arrived) in spans.items():
+        rows.append((f"Comm.t{key}.PUSH", f"Comm.t{key}", str(key), pushed, arrived))
     rows.append(("BW.a", 0, 7, 21, 31))
     model = apply(fit(record([GpuTrace("rank0", None, trace(rows))])), ["schedule=priority"])
     _, end = answer(model).result.interval(0)
@@ -222,7 +224,7 @@ def test_priority_lets_the_lower_tensor_go_first():
     assert ends == {KEY: 14, KEY * 2: 17, KEY * 3: 19}
 
 
-def test_models_are_not_changed_by_edits():
+def test_models_are_not_changed_by_edits() -> None:
     model = one_gpu()
     before = [step.service_ns.copy() for step in model.steps]
     apply(model, ["BW=3", "bandwidth=0.1", "drop=Comm.a"])
@@ -233,15 +235,16 @@ def test_models_are_not_changed_by_edits():
 # ---- recorded pairs
 
 
-def predicted(path, *edits: str) -> dict:
+def predicted(path: Path, *edits: str) -> dict[str, Any]:
     sets = [word for edit in edits for word in ("--set", edit)]
     code, out, err = run_cli("--option", "replay", "--path", path, "--sub_option", "whatif", *sets,
                              "--output", "-", "--format", "json")  # fmt: skip
     assert code == 0, err
-    return json.loads(out)
+    document: dict[str, Any] = json.loads(out)
+    return document
 
 
-def test_a_slower_network_is_foreseen(shared_data):
+def test_a_slower_network_is_foreseen(shared_data: Path) -> None:
     found = predicted(shared_data / "byteps/fork_lenet_base", "bandwidth=0.1")
     # mean of the traced steps of the same job at a tenth of the bandwidth, by its own log
     recorded = np.mean([352, 430, 406, 382, 394, 385, 484, 463, 355, 504, 453])
@@ -249,14 +252,14 @@ def test_a_slower_network_is_foreseen(shared_data):
     assert found["interval_ms"][0] <= recorded <= found["interval_ms"][1]
 
 
-def test_a_rank_without_its_delay_is_foreseen(shared_data):
+def test_a_rank_without_its_delay_is_foreseen(shared_data: Path) -> None:
     found = predicted(shared_data / "kineto/ddp2-gloo-slow-rank1/trace", "straggler=none")
     recorded = np.mean([589.6, 547.6, 829.4, 586.6, 618.4, 611.6, 632.1, 652.4, 742.5, 552.1, 667.7, 597.0])
     assert found["after_ms"] == pytest.approx(recorded, rel=0.05)
     assert found["path_before_ms"]["I/O"] > 300 > 10 > found["path_after_ms"]["I/O"]
 
 
-def test_each_edit_and_all_together_are_told(shared_data):
+def test_each_edit_and_all_together_are_told(shared_data: Path) -> None:
     found = predicted(shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0", "BW=2", "FW=2")
     assert [row["set"] for row in found["whatif"]] == ["BW=2", "FW=2", "BW=2 FW=2"]
     assert found["after_ms"] == found["whatif"][-1]["after_ms"] > found["before_ms"]
