@@ -12,7 +12,8 @@ import progress as bars
 from errors import TraceError
 from formats import chrome, dasf
 from formats.columns import Trace
-from formats.reader import EventReader, find_boundary, repairs
+from formats.reader import EventReader, repairs
+from formats.scan import find_boundary
 from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, local_rank, numbers
 
 __all__ = [

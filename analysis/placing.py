@@ -15,8 +15,8 @@ from analysis.drift import Steps, steps
 from analysis.rewrite import Rewritten
 from errors import TraceError
 from formats import chrome, dasf
-from formats.builder import columns
 from formats.dialects import recognise
+from formats.rows import columns
 from jobfiles import head_of
 
 Int64 = NDArray[np.int64]

@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from formats.builder import Builder, Rows, columns, join
+from formats.builder import Builder
 from formats.columns import Trace
 from formats.dialects import finish, is_composer, is_mxnet
 from formats.event import ExactEvent
 from formats.reader import EventReader, repairs
+from formats.rows import Rows, columns, join
 from formats.times import InexactError
 
 OnRead = Callable[[int], object]  # is told the bytes of the file consumed since the last call

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from formats.builder import Columns
 from formats.columns import Trace, Track
+from formats.rows import Columns
 from opname import OpName
 
 _KINETO_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}

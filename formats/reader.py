@@ -9,30 +9,32 @@ cut rightly, because its brackets balance from a known beginning; so no event is
 from __future__ import annotations
 
 import contextlib
-import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, Protocol
 
 import msgspec
-import ujson
 
 from errors import TraceError
 from formats.event import UNDECODABLE, Event, ExactEvent, from_object, tolerant
+from formats.scan import (
+    BETWEEN,
+    BOUNDARY,
+    EVENT_END,
+    EVENT_LIMIT,
+    LIST_KEY,
+    NEXT_EVENT,
+    STRAY,
+    last_boundary,
+    last_line,
+    members_of,
+    object_end,
+)
 from formats.stream import ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
 _TAIL_LIMIT = 64 << 20
-_EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
-_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-_NEXT_EVENT = re.compile(rb'\}\s*,\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
-_LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[\]{]|,?\s*\Z))")
-_BETWEEN = re.compile(rb"[\s,]*")
-_STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is no object
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _LOST = object()
 _BOM = b"\xef\xbb\xbf"
 
@@ -114,10 +116,10 @@ class EventReader:
 
     def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
         """Return the events of `data` (after its first byte, a bracket) up to a cut, and where the cut is."""
-        cut = _last_line(data) if self._lines else _last_boundary(data)
+        cut = last_line(data) if self._lines else last_boundary(data)
         events = self._decode_at_once(data, cut) if cut > 1 else None
         if events is not None:
-            return events, _BETWEEN.match(data, cut).end()  # type: ignore[union-attr]
+            return events, BETWEEN.match(data, cut).end()  # type: ignore[union-attr]
         self.uniform = self._event_type
         events, used, self._ended = self._walk(bytes(memoryview(data)[1:]), at_end=False)
         return events, 1 + used
@@ -160,7 +162,7 @@ class EventReader:
         events: list[Any] = []
         at = 0
         while True:
-            at = _BETWEEN.match(data, at).end()  # type: ignore[union-attr]
+            at = BETWEEN.match(data, at).end()  # type: ignore[union-attr]
             if at == len(data):
                 return events, at, False
             if data[at] == 0x5D and not self._lines:  # ]
@@ -173,9 +175,9 @@ class EventReader:
                 continue
             event, end = self._take(data, at)
             if end is None:
-                if not at_end and len(data) - at < _EVENT_LIMIT:
+                if not at_end and len(data) - at < EVENT_LIMIT:
                     return events, at, False
-                rest = _NEXT_EVENT.search(data, at)
+                rest = NEXT_EVENT.search(data, at)
                 if rest is None:
                     return events, at, False
                 self.lost += 1
@@ -195,14 +197,14 @@ class EventReader:
         The event is None where its object is whole but is no event, `_LOST` where its brackets balance
         and nothing helps.
         """
-        first = _EVENT_END.search(data, at)
+        first = EVENT_END.search(data, at)
         if first is not None:
             text = data[at : first.end()]
             try:
                 return self._with_phase(self._one.decode(text)), first.end()
             except UNDECODABLE:
                 pass
-        end = _object_end(data, at)  # exact, unless a quote is missing or too many
+        end = object_end(data, at)  # exact, unless a quote is missing or too many
         for stop in dict.fromkeys((end, first.end() if first else None)):
             if stop is not None and (found := self._mend(data[at:stop])) is not None:
                 return found[0], stop
@@ -239,17 +241,17 @@ class EventReader:
 
     def _skip_stray(self, data: bytes, at: int, *, at_end: bool) -> int | None:
         """Return the end of a list item that is no object; None if it may go on."""
-        stray = _STRAY.match(data, at)
+        stray = STRAY.match(data, at)
         if stray is not None and (stray.end() < len(data) or at_end):
             self.strays += 1
             return stray.end()
-        if stray is None and data[at] == 0x5B and (end := _object_end(data, at)) is not None:  # [
+        if stray is None and data[at] == 0x5B and (end := object_end(data, at)) is not None:  # [
             self.strays += 1
             return end
-        if not at_end and len(data) - at < _EVENT_LIMIT:
+        if not at_end and len(data) - at < EVENT_LIMIT:
             return None
         self.lost += 1
-        rest = _BOUNDARY.search(data, at)
+        rest = BOUNDARY.search(data, at)
         return len(data) if rest is None else rest.end() - 1
 
     # -- what surrounds it -------------------------------------------------------------------
@@ -273,8 +275,8 @@ class EventReader:
     def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:
         searched = 0
         while True:
-            for match in _LIST_KEY.finditer(data, searched):
-                members = _members(data[1 : match.start()])
+            for match in LIST_KEY.finditer(data, searched):
+                members = members_of(data[1 : match.start()])
                 if members is not None:
                     self.header.update(members)
                     return data[match.end() :]
@@ -294,7 +296,7 @@ class EventReader:
 
     def _headless(self, data: bytes) -> bytes:
         """Accept a damaged header if a list of events follows it; else say that this is no trace."""
-        if match := _LIST_KEY.search(data):
+        if match := LIST_KEY.search(data):
             self.notes.append("the members before the events are unreadable")
             return data[match.end() :]
         if from_object(tolerant(data.strip())) is not None:  # a single event, over several lines
@@ -326,74 +328,13 @@ class EventReader:
         if not text or text == b"}":
             return
         closed = text.endswith(b"}")
-        members = _members(text[:-1] if closed else text)
+        members = members_of(text[:-1] if closed else text)
         if members is None:
             self.notes.append("the members after the events are unreadable")
         else:
             self.header.update(members)
             if not closed:
                 self.notes.append("the object is not closed")
-
-
-def find_boundary(path: Path, near: int) -> int | None:
-    """Return the offset of what is probably an event's first byte, soon after the byte `near`."""
-    with path.open("rb") as file:
-        file.seek(near)
-        window = file.read(_EVENT_LIMIT)
-    match = _BOUNDARY.search(window)
-    return None if match is None else near + match.end() - 1
-
-
-def _last_boundary(data: bytearray) -> int:
-    """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
-    window = 4096
-    while True:
-        start = max(0, len(data) - window)
-        last = None
-        for last in _BOUNDARY.finditer(data, start):  # noqa: B007
-            pass
-        if last is not None:
-            return last.start() + 1
-        if start == 0:
-            return 0
-        window *= 8
-
-
-def _last_line(data: bytearray) -> int:
-    return data.rfind(b"\n") + 1
-
-
-def _object_end(data: bytes, at: int) -> int | None:
-    """Return the end of the JSON object or array that begins at `at`; None if its brackets do not match."""
-    closing: list[bytes] = []
-    for token in _TOKEN.finditer(data, at, at + _EVENT_LIMIT):
-        mark = token.group()[:1]
-        if mark == b"{":
-            closing.append(b"}")
-        elif mark == b"[":
-            closing.append(b"]")
-        elif mark in (b"}", b"]"):
-            if closing.pop() != mark:
-                return None
-            if not closing:
-                return token.end()
-    return None
-
-
-def _members(text: bytes) -> dict[str, Any] | None:
-    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that."""
-    body = b"{" + text.strip().strip(b",") + b"}"
-    try:
-        value = msgspec.json.decode(body)
-    except UNDECODABLE:
-        try:
-            value = ujson.loads(body.decode("utf-8", "replace"))
-        except ValueError:
-            try:
-                value = json.loads(body.decode("utf-8", "replace"), strict=False)
-            except (ValueError, RecursionError):
-                return None
-    return value if isinstance(value, dict) else None
 
 
 class Damage(Protocol):

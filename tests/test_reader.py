@@ -16,7 +16,8 @@ import reference
 from conftest import REPO, SHARED
 from errors import TraceError
 from formats.chrome import assemble, read, read_part
-from formats.reader import EventReader, find_boundary, repairs
+from formats.reader import EventReader, repairs
+from formats.scan import find_boundary
 from trace_utils import read_document
 
 EVENT = {"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 10, "dur": 5}

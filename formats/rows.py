@@ -1,0 +1,218 @@
+"""The rows gathered from a file, and what becomes of them: tables of distinct strings, and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formats.columns import ArgColumn, Int32, Int64, Points, Track
+from formats.pairs import Pairing, pair, pair_neighbours
+
+Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
+SLICE, BEGIN, END, META, OTHER = range(5)
+ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
+LONGEST_NS = 1 << 61  # 73 years: no slice is longer
+
+
+class Interner(dict[Key, int]):
+    """Numbers the keys in order of first appearance."""
+
+    def __missing__(self, key: Key) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+@dataclass(slots=True)
+class Rows:
+    """What was gathered from (a part of) a file; picklable, and parts can be joined in order.
+
+    `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` holds for each wanted key the rows that
+    have it and their values; `points` the other timed events where they were asked for.
+    """
+
+    keys: list[Key]
+    counts: Int64  # (len(keys),) events of each key
+    key: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args: dict[str, tuple[Int64, list[Any]]]
+    points: tuple[Int32, Int64, list[str | None]]
+    metadata: list[dict[str, Any]]
+    repairs: dict[str, int] = field(default_factory=dict)
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of consecutive parts of one file as one."""
+    if len(parts) == 1:
+        return parts[0]
+    ids = Interner()
+    maps = [np.array([ids[key] for key in part.keys], np.int32) for part in parts]
+    counts = np.zeros(len(ids), np.int64)
+    for part, new in zip(parts, maps, strict=True):
+        counts[new] += part.counts
+    args: dict[str, tuple[Int64, list[Any]]] = {}
+    repairs: dict[str, int] = {}
+    offset = 0
+    for part in parts:
+        for key, (rows, values) in part.args.items():
+            old = args.get(key, (np.empty(0, np.int64), []))
+            args[key] = (np.concatenate([old[0], rows + offset]), old[1] + values)
+        for what, n in part.repairs.items():
+            repairs[what] = repairs.get(what, 0) + n
+        offset += len(part.key)
+    return Rows(
+        keys=list(ids),
+        counts=counts,
+        key=np.concatenate([new[part.key] for part, new in zip(parts, maps, strict=True)]),
+        ts_ns=np.concatenate([part.ts_ns for part in parts]),
+        dur_ns=np.concatenate([part.dur_ns for part in parts]),
+        args=args,
+        points=(
+            np.concatenate([new[part.points[0]] for part, new in zip(parts, maps, strict=True)]),
+            np.concatenate([part.points[1] for part in parts]),
+            [point for part in parts for point in part.points[2]],
+        ),
+        metadata=[event for part in parts for event in part.metadata],
+        repairs=repairs,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Slices and tables of one file before its dialect is known; the fields are those of `Trace`."""
+
+    names: list[str]
+    cats: list[str]
+    tracks: list[Track]
+    name_id: Int32
+    cat_id: Int32
+    track_id: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args: dict[str, ArgColumn]
+    points: Points
+    phases: dict[str, int]
+    repairs: list[str]
+
+
+def columns(rows: Rows, *, ends_by_name: bool = False, ends_behind: bool = False) -> Columns:
+    """Split the interned keys into tables and pair B with E.
+
+    `ends_by_name`: see `pairs.pair`; `ends_behind`: see `pairs.pair_neighbours`.
+    """
+    tables = _Tables(rows.keys)
+    role = np.array([ROLE.get(key[0], OTHER) for key in rows.keys], np.int8)[rows.key]
+    repairs = [f"{n:,} {what}" for what, n in rows.repairs.items()]
+    if no_phase := sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None):
+        repairs.append(f"{no_phase:,} list item(s) ignored that are no events")
+    key, ts_ns, dur_ns, args = rows.key, rows.ts_ns, rows.dur_ns, rows.args
+    if (role != SLICE).any():
+        bounds = np.flatnonzero(role != SLICE)
+        found = _pair(rows, bounds, role[bounds] == BEGIN, tables, ends_by_name, ends_behind)
+        kept, dur_ns = _slices(rows, role, bounds, found, repairs)
+        key, ts_ns = rows.key[kept], rows.ts_ns[kept]
+        new_row = np.full(len(role), -1, np.int64)
+        new_row[kept] = np.arange(len(kept))
+        args = {name: _moved(column, new_row) for name, column in rows.args.items()}
+    return Columns(
+        names=tables.names,
+        cats=tables.cats,
+        tracks=tables.tracks,
+        name_id=tables.name[key],
+        cat_id=tables.cat[key],
+        track_id=tables.track[key],
+        ts_ns=ts_ns,
+        dur_ns=dur_ns,
+        args={name: ArgColumn(*column) for name, column in args.items()},
+        points=_points(rows, tables),
+        phases=_phases(rows),
+        repairs=repairs,
+    )
+
+
+def _pair(
+    rows: Rows,
+    bounds: Int64,
+    is_begin: NDArray[np.bool_],
+    tables: _Tables,
+    ends_by_name: bool,
+    ends_behind: bool,
+) -> Pairing:
+    """Match the B and E rows `bounds`; the pairing's numbers are places in `bounds`."""
+    key, ts_ns = rows.key[bounds], rows.ts_ns[bounds]
+    track, names = tables.track[key], tables.name_or_none[key]
+    if ends_behind:
+        return pair_neighbours(is_begin, track, ts_ns, names)
+    return pair(is_begin, track, ts_ns, names if ends_by_name else None)
+
+
+def _slices(
+    rows: Rows, role: NDArray[np.int8], bounds: Int64, found: Pairing, repairs: list[str]
+) -> tuple[Int64, Int64]:
+    """Return the rows of X events and of begins that end, in order, and their durations."""
+    begin, end = bounds[found.begin], bounds[found.end]
+    between = rows.ts_ns[end] - rows.ts_ns[begin]
+    is_absurd = (between < 0) | (between > LONGEST_NS)
+    dur_ns = rows.dur_ns.copy()
+    dur_ns[begin] = np.where(is_absurd, 0, between)
+    for n, what in (
+        (int(is_absurd.sum()), "E events before their B, or decades after it, taken as 0 long"),
+        (found.unclosed, "B events never end and are left out"),
+        (found.unopened, "E events end nothing that was recorded and are left out"),
+    ):
+        if n:
+            repairs.append(f"{n:,} {what}")
+    kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
+    return kept, dur_ns[kept]
+
+
+class _Tables:
+    """The distinct names, categories and tracks of the keys, and each key's place in them."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        names: dict[str, int] = {}
+        cats: dict[str, int] = {}
+        tracks: dict[Track, int] = {}
+        self.name = np.empty(len(keys), np.int32)
+        self.cat = np.empty(len(keys), np.int32)
+        self.track = np.empty(len(keys), np.int32)
+        for i, (_, name, cat, pid, tid) in enumerate(keys):
+            self.name[i] = names.setdefault(_text(name), len(names))
+            self.cat[i] = cats.setdefault(_text(cat), len(cats))
+            self.track[i] = tracks.setdefault(Track(pid, tid), len(tracks))
+        self.name_or_none = np.where([key[1] is None for key in keys], -1, self.name).astype(np.int32)
+        self.names, self.cats, self.tracks = list(names), list(cats), list(tracks)
+
+
+def _points(rows: Rows, tables: _Tables) -> Points:
+    key, ts_ns, ids = rows.points
+    return Points(
+        phase=[str(rows.keys[k][0]) for k in key.tolist()],
+        name_id=tables.name[key],
+        cat_id=tables.cat[key],
+        track_id=tables.track[key],
+        ts_ns=ts_ns,
+        ids=ids,
+    )
+
+
+def _phases(rows: Rows) -> dict[str, int]:
+    phases: dict[str, int] = {}
+    for (phase, *_), n in zip(rows.keys, rows.counts.tolist(), strict=True):
+        if phase is not None:
+            phases[phase] = phases.get(phase, 0) + n
+    return phases
+
+
+def _moved(column: tuple[Int64, list[Any]], new_row: Int64) -> tuple[Int64, list[Any]]:
+    rows = new_row[column[0]]
+    kept = np.flatnonzero(rows >= 0)
+    return rows[kept], [column[1][i] for i in kept.tolist()]
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)

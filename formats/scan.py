@@ -1,0 +1,84 @@
+"""Places in JSON text, found without decoding it: where events, objects and lists end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ujson
+
+from formats.event import UNDECODABLE
+
+EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
+BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+NEXT_EVENT = re.compile(rb'\}\s*,\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
+LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[\]{]|,?\s*\Z))")
+BETWEEN = re.compile(rb"[\s,]*")
+STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is no object
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+
+
+def find_boundary(path: Path, near: int) -> int | None:
+    """Return the offset of what is probably an event's first byte, soon after the byte `near`."""
+    with path.open("rb") as file:
+        file.seek(near)
+        window = file.read(EVENT_LIMIT)
+    match = BOUNDARY.search(window)
+    return None if match is None else near + match.end() - 1
+
+
+def last_boundary(data: bytearray) -> int:
+    """Return the offset after the last ``}`` that a comma and a ``{`` follow; 0 if there is none."""
+    window = 4096
+    while True:
+        start = max(0, len(data) - window)
+        last = None
+        for last in BOUNDARY.finditer(data, start):  # noqa: B007
+            pass
+        if last is not None:
+            return last.start() + 1
+        if start == 0:
+            return 0
+        window *= 8
+
+
+def last_line(data: bytearray) -> int:
+    """Return the offset after the last line that is whole; 0 if there is none."""
+    return data.rfind(b"\n") + 1
+
+
+def object_end(data: bytes, at: int) -> int | None:
+    """Return the end of the JSON object or array that begins at `at`; None if its brackets do not match."""
+    closing: list[bytes] = []
+    for token in _TOKEN.finditer(data, at, at + EVENT_LIMIT):
+        mark = token.group()[:1]
+        if mark == b"{":
+            closing.append(b"}")
+        elif mark == b"[":
+            closing.append(b"]")
+        elif mark in (b"}", b"]"):
+            if closing.pop() != mark:
+                return None
+            if not closing:
+                return token.end()
+    return None
+
+
+def members_of(text: bytes) -> dict[str, Any] | None:
+    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that."""
+    body = b"{" + text.strip().strip(b",") + b"}"
+    try:
+        value = msgspec.json.decode(body)
+    except UNDECODABLE:
+        try:
+            value = ujson.loads(body.decode("utf-8", "replace"))
+        except ValueError:
+            try:
+                value = json.loads(body.decode("utf-8", "replace"), strict=False)
+            except (ValueError, RecursionError):
+                return None
+    return value if isinstance(value, dict) else None
