@@ -25,6 +25,7 @@ __all__ = [
     "find_job",
     "load_job",
     "load_paths",
+    "rank_notes",
     "read_document",
     "read_trace",
     "read_traces",
@@ -183,14 +184,21 @@ def _rank_by_content(
     ]
     if len(ranked) == 1:
         return [(replace(source, rank=None), trace) for source, trace in ranked]
-    ranks = [source.rank for source, _ in ranked if source.rank is not None]
     ranked.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))
+    ranks = [source.rank for source, _ in ranked if source.rank is not None]
+    notes += rank_notes(path, ranks, max(trace.world_size or 0 for _, trace in ranked))
+    return ranked
+
+
+def rank_notes(path: Path, ranks: Sequence[int], world: int = 0) -> list[str]:
+    """Return a line for the ranks that several files at `path` claim, and one for those that are missing."""
+    notes = []
     if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
         notes.append(f"{path}: rank {numbers(doubled)} claimed by several files")
-    world = max([trace.world_size or 0 for _, trace in ranked] + [max(ranks, default=-1) + 1])
+    world = max(world, max(ranks, default=-1) + 1)
     if ranks and (missing := sorted(set(range(world)) - set(ranks))):
         notes.append(f"{path}: rank {numbers(missing)} of {world} missing")
-    return ranked
+    return notes
 
 
 def _read_all(

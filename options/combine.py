@@ -47,6 +47,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
     from analysis.merge import combine
+    from trace_utils import rank_notes
 
     members, notes = _members(args.path)
     output = args.output or _default_output(args.path[0])
@@ -59,6 +60,8 @@ def run(args: Namespace) -> Result:
         jobs=args.jobs,
         progress=args.progress,
     )
+    if combined.dialect not in ("byteps", "mxnet") and len(members) > 1:  # of these, directories tell
+        notes += rank_notes(args.path[0], [rank for rank in combined.ranks if rank is not None])
     workers = _workers(combined)
     table = Table(
         "workers", "Workers", _WORKERS, [[_cell(worker[c.key]) for c in _WORKERS] for worker in workers]

@@ -497,3 +497,16 @@ def test_combine_has_no_variants(tmp_path: Path) -> None:
     code, out, err = run_cli("--option", "combine", "--path", tmp_path, "--sub_option", "fast")
     assert (code, out) == (2, "")
     assert err == "analyze.py: error: --sub_option fast: combine has no variants\n"
+
+
+def test_doubled_and_missing_ranks_are_said(tmp_path: Path) -> None:
+    for name, rank in (("a", 0), ("b", 2), ("c", 2)):
+        events = [{"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+        info = {"rank": rank, "world_size": 3}
+        document = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    code, out, _ = run_cli("--option", "combine", "--path", tmp_path, "--format", "json")
+    assert code == 0
+    repairs = json.loads(out)["repairs"]
+    assert f"{tmp_path}: rank 2 claimed by several files" in repairs
+    assert f"{tmp_path}: rank 1 of 3 missing" in repairs
