@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from analysis.classify import Mask, communication, computation, memory
-from analysis.intervals import clip, length, union
+from analysis.classify import Mask, communication, computation, memory, update
+from analysis.intervals import clip, length, union, without
 from analysis.steps import step_bounds
 from formats.columns import Int64, Trace
 from opname import OpName
@@ -20,6 +20,7 @@ Intervals = tuple[Int64, Int64]
 class Breakdown:
     """How long each kind of work ran in one step; `step` is None for the whole trace.
 
+    A model update that waits for communication (BytePS's STEP) is computation while none runs.
     ``idle`` is when nothing ran at all; copies and fills of a device's memory are neither computation
     nor communication, but not idle either.
     """
@@ -41,7 +42,8 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps."""
     if len(trace) == 0:
         return []
-    compute, comm = _busy(trace, computation(trace)), _busy(trace, communication(trace))
+    comm = _busy(trace, communication(trace))
+    compute = _joined(_busy(trace, computation(trace)), without(_busy(trace, update(trace)), comm))
     copies = _busy(trace, memory(trace))
     steps = step_bounds(trace)
     if not steps:

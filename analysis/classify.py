@@ -22,7 +22,7 @@ _CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 _COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl|msccl", re.IGNORECASE)
 _COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl|c10d):")
 _HOROVOD_OP = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
-_BYTEPS_COMPUTE = frozenset({"FW", "BW", "STEP", "UPDATE", "OUTPUT"})
+_BYTEPS_COMPUTE = frozenset({"FW", "BW", "UPDATE", "OUTPUT"})
 _COMPOSER_COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
 _GENERIC_COMM = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|nccl", re.IGNORECASE
@@ -73,6 +73,13 @@ def computation(trace: Trace) -> Mask:
     if trace.dialect == "horovod":
         return np.zeros(len(trace), np.bool_)
     return ~comm
+
+
+def update(trace: Trace) -> Mask:
+    """Return which slices (n,) are BytePS's STEP: the model update, with its wait for communication in it."""
+    if trace.dialect != "byteps":
+        return np.zeros(len(trace), np.bool_)
+    return _by_name(trace, lambda name: OpName.parse(name).cat == "STEP")
 
 
 def memory(trace: Trace) -> Mask:

@@ -34,6 +34,21 @@ def clip(intervals: tuple[Int64, Int64], start_ns: int, end_ns: int) -> tuple[In
     return start[inside], end[inside]
 
 
+def without(intervals: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    """Return the parts of `intervals` that lie in none of `others`; both disjoint and in order."""
+    if len(intervals[0]) == 0 or len(others[0]) == 0:
+        return intervals
+    first, last = intervals[0][0], intervals[1][-1]
+    gap_start = np.concatenate([[first], np.clip(others[1], first, last)])
+    gap_end = np.concatenate([np.clip(others[0], first, last), [last]])
+    at = np.concatenate([intervals[0], gap_start, intervals[1], gap_end])
+    step = np.repeat([1, -1], len(at) // 2)
+    order = np.lexsort((step, at))  # at one instant ends come before starts
+    at, depth = at[order], np.cumsum(step[order])
+    both = np.flatnonzero((depth[:-1] == 2) & (at[1:] > at[:-1]))
+    return union(at[both], at[both + 1])
+
+
 def union_length(start_ns: Int64, end_ns: Int64) -> int:
     """Return how long at least one of the intervals (n,) was open, nanoseconds."""
     return length(union(start_ns, end_ns))

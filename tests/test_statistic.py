@@ -238,6 +238,17 @@ def test_breakdown_by_hand(tmp_path: Path) -> None:
     ]
 
 
+def test_an_update_that_waits_counts_while_nothing_is_transferred(tmp_path: Path) -> None:
+    # FW 0-4, BW 4-10, one communication 8-16, STEP 10-20 waits for it: computation 0-10 and 16-20
+    comm = {"tid": "total", "pid": "Comm.a"}
+    step = [x("I/O", 0, 1), x("FW.a", 0, 4), x("BW.a", 4, 6), x("Comm.a", 8, 8) | comm, x("STEP", 10, 10)]
+    events = [e | {"ts": e["ts"] * 1000 + 20_000 * i, "dur": e["dur"] * 1000} for i in (0, 1) for e in step]
+    path = write(tmp_path / "bps_trace_final.json", events)
+    first = statistic("--path", path, "--sub_option", "breakdown")["breakdown"][0]
+    assert (first["wall_ms"], first["compute_ms"], first["comm_ms"]) == (20.0, 14.0, 8.0)
+    assert (first["overlap_ms"], first["exposed_comm_ms"], first["idle_ms"]) == (2.0, 6.0, 0.0)
+
+
 def test_an_unknown_variant_is_a_wrong_command_line(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [x("a", 0, 1)])
     code, _, err = run_cli("--option", "statistic", "--path", path, "--sub_option", "nonsense")
