@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +28,7 @@ from analysis.heads import Heads, joined_heads, text_of
 from analysis.labels import Labels, merged_header, metadata_events
 from analysis.placing import Member, settled, sniff, timing
 from analysis.rewrite import Rewritten, rewrite
-from analysis.runs import Events, merge
+from analysis.runs import Source, cuts, merge
 from analysis.tracks import Place
 from errors import AnalyzeError, OutputError, TraceError
 from files import open_output
@@ -36,6 +37,8 @@ _STRIDE = 100_000  # process ids that a source gets, where there are few enough 
 _MAX_PID = (1 << 31) - 1
 _TABLE_BYTES = 64 << 20  # of texts that recur, over all sources
 _SOURCE_TABLE_BYTES = 16 << 20
+_PARALLEL_WORTH = 8 << 20  # bytes of runs that are merged in several processes
+_COPIED = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,8 @@ def combine(
         heads = joined_heads([source.heads for source in sources])
         size = sum(part.n_bytes for part, _, _ in runs)
         with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
-            _write(file, head, metadata, merge(runs, bar.update), heads)
+            parts = jobs if size > _PARALLEL_WORTH else 1
+            _write(file, head, metadata, _texts(runs, heads, parts, spill, bar.update))
     return Combined(
         output=output,
         members=members,
@@ -168,19 +172,69 @@ def _repairs(members: Sequence[Member], sources: Sequence[Rewritten]) -> list[st
 # -- writing --------------------------------------------------------------------------------------
 
 
-def _write(
-    file: IO[bytes], head: bytes, metadata: Sequence[bytes], blocks: Iterator[Events], heads: Heads
-) -> None:
+def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes]) -> None:
     """Write the object: the members `head` (JSON, without its last brace), then the events."""
     file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
     before = b",\n".join(metadata)[:-1]
     file.write(before)
     is_first = not before
-    for block in blocks:
-        text = text_of(block, heads)
+    for text in texts:
         file.write(memoryview(text)[3:] if is_first else text)  # no event ends before the first one
         is_first = False
     file.write(b"\n]}\n" if is_first else b"}\n]}\n")
+
+
+def _texts(
+    runs: Sequence[Source], heads: Heads, n: int, spill: Path, on_read: Callable[[int], object]
+) -> Iterator[bytes]:
+    """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
+    context = _context()
+    if n == 1 or context.get_start_method() != "fork":
+        yield from (text_of(block, heads) for block in merge(runs, on_read))
+        return
+    times = cuts(runs, n)
+    paths = [spill / f"{i}.part" for i in range(1, n)]
+    tasks = [
+        context.Process(target=_merge_part, args=(path, runs, heads, since, until), daemon=True)
+        for path, since, until in zip(paths, times, [*times[1:], None], strict=True)
+    ]
+    try:
+        for task in tasks:
+            task.start()
+        first = merge(runs, lambda read: on_read(read * n), until=times[0])
+        yield from (text_of(block, heads) for block in first)
+        for task, path in zip(tasks, paths, strict=True):
+            yield from _part_of(task, path)
+    finally:
+        for task in tasks:
+            if task.is_alive():
+                task.terminate()
+
+
+def _merge_part(path: Path, runs: Sequence[Source], heads: Heads, since: int, until: int | None) -> None:
+    """Write the events of a stretch of time to a file; in a process that ends with the number of an error."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        with open(path, "wb") as file:
+            for block in merge(runs, since=since, until=until):
+                file.write(text_of(block, heads))
+    except OSError as error:
+        raise SystemExit(error.errno) from None
+
+
+def _part_of(task: BaseProcess, path: Path) -> Iterator[bytes]:
+    """Yield what a process wrote, when it is done."""
+    task.join()
+    code = task.exitcode or 0
+    if code > 1:
+        raise OSError(code, os.strerror(code))
+    if code:
+        raise AnalyzeError("a process that merged the traces was killed (memory?); try --jobs 1")
+    with open(path, "rb") as file:
+        while text := file.read(_COPIED):
+            yield text
+    path.unlink()
 
 
 # -- processes and temporary files -----------------------------------------------------------------

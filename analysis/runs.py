@@ -28,6 +28,7 @@ _HEAD_BYTES = 250  # about, of an event's text
 _EVENT_BYTES = 24  # of an event in the arrays of a run
 _BLOCK = 16_384  # events read from a run at a time, at most
 _FEWEST = 64
+_SAMPLES = 1000  # events of a run by which it is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,11 @@ def joined(parts: Sequence[Events]) -> Events:
         for part in parts:
             tails += [b""] * len(part) if part.tails is None else part.tails
     return Events(*_arrays(parts), tails)
+
+
+#: A run, the function that puts its times (n,) on the common clock, without changing their order, and what
+#: is added to the numbers of its heads.
+Source = tuple[Run, Shift, int]
 
 
 class RunWriter:
@@ -152,8 +158,25 @@ def spans(run: Run) -> tuple[Int64, Int64]:
     return arrays[: run.n], arrays[run.n :]
 
 
+def cuts(runs: Sequence[Source], n: int) -> list[int]:
+    """Return times on the common clock that cut the events of all runs in `n` parts of about one size."""
+    shown = []
+    for run, shift, _ in runs:
+        with open(run.path, "rb") as file:
+            ts = _array(file, run.start + run.size, run.n, np.int64)[:: 1 + run.n // _SAMPLES]
+        shown.append(np.stack([ts + shift(ts), np.full(len(ts), run.n // len(ts))]))
+    ts, weights = np.concatenate(shown, axis=1)
+    order = np.argsort(ts)
+    sums = np.cumsum(weights[order])
+    return [int(ts[order][np.searchsorted(sums, sums[-1] * i // n)]) for i in range(1, n)]
+
+
 def merge(
-    runs: Sequence[tuple[Run, Shift, int]], on_read: Callable[[int], object] | None = None
+    runs: Sequence[Source],
+    on_read: Callable[[int], object] | None = None,
+    *,
+    since: int | None = None,
+    until: int | None = None,
 ) -> Iterator[Events]:
     """Yield the events of all runs in time order, a block at a time.
 
@@ -162,14 +185,13 @@ def merge(
 
     Parameters
     ----------
-    runs : each with a function that puts its times (n,) on the common clock, without changing their order,
-        and with what is added to the numbers of its heads
     on_read : is told of the bytes that were read
+    since, until : only events from the one to before the other, on the common clock (ns)
     """
     size = sum(run.size for run, _, _ in runs)
     mean = _HEAD_BYTES + size / max(1, sum(run.n for run, _, _ in runs))
     block = int(min(_BLOCK, max(_FEWEST, _MERGE_BYTES / mean / max(1, len(runs)))))
-    cursors = [_Cursor(*run, block, on_read) for run in runs]
+    cursors = [_Cursor(*run, block, on_read, since, until) for run in runs]
     while cursors := [cursor for cursor in cursors if cursor.fill()]:
         limit = min((cursor.last for cursor in cursors if cursor.has_more), default=None)
         taken = [cursor.take(limit) for cursor in cursors]
@@ -183,17 +205,39 @@ class _Cursor:
     """Reads a run from its beginning, some events at a time."""
 
     def __init__(
-        self, run: Run, shift: Shift, first_head: int, block: int, on_read: Callable[[int], object] | None
+        self,
+        run: Run,
+        shift: Shift,
+        first_head: int,
+        block: int,
+        on_read: Callable[[int], object] | None,
+        since: int | None,
+        until: int | None,
     ) -> None:
         self._run, self._shift, self._first_head = run, shift, first_head
         self._block, self._on_read = block, on_read
-        self._next = 0  # event to be read next
+        self._next, self._end = 0, run.n  # events that are still to be read
         self._byte = run.start
         self.held = Events(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
+        if since is not None or until is not None:
+            self._narrow(since, until)
+
+    def _narrow(self, since: int | None, until: int | None) -> None:
+        """Leave out what is not from `since` to before `until`."""
+        run = self._run
+        with open(run.path, "rb") as file:
+            ts = _array(file, run.start + run.size, run.n, np.int64)
+            lengths = _array(file, run.start + run.size + 20 * run.n, run.n, np.int32)
+        ts += self._shift(ts)
+        if until is not None:
+            self._end = int(np.searchsorted(ts, until))
+        if since is not None:
+            self._next = int(np.searchsorted(ts, since))
+            self._byte += int(lengths[: self._next].sum(dtype=np.int64))
 
     @property
     def has_more(self) -> bool:
-        return self._next < self._run.n
+        return self._next < self._end
 
     @property
     def first(self) -> int:
@@ -212,7 +256,7 @@ class _Cursor:
     def read_on(self) -> None:
         """Hold a block more."""
         run = self._run
-        n = min(self._block, run.n - self._next)
+        n = min(self._block, self._end - self._next)
         arrays = run.start + run.size
         with open(run.path, "rb") as file:
             ts, dur = (_array(file, arrays + 8 * (k * run.n + self._next), n, np.int64) for k in (0, 1))

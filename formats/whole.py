@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from formats.event import NO_ARGS, Scalar, from_object, tolerant
+from formats.event import NO_ARGS, UNDECODABLE, Scalar, from_object, tolerant
 from formats.reader import EventReader
 
 
@@ -88,7 +88,7 @@ class WholeReader(EventReader):
         """Decode one event by all means; None if `text` is no whole JSON object."""
         try:
             return (self._one.decode(text),)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             value = tolerant(text)
         if not isinstance(value, dict):
             return None
@@ -107,7 +107,7 @@ class WholeReader(EventReader):
         text = b"[%b]" % bytes(piece).rstrip(b", \t\r\n")
         try:
             events: list[Any] = self._ladder[0][1].decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNDECODABLE:
             return None
         return events
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analysis import runs
+from analysis import merge, runs
 from conftest import run_cli
 
 Event = dict[str, Any]
@@ -365,6 +365,17 @@ def test_many_runs_are_merged_as_one(
     names = [event["name"] for event in _timed(_read(tmp_path / "out.json"))]
     keys = sorted((0 if same_time else (i * 7919) % 1009, rank, i) for rank in (0, 1) for i in range(3000))
     assert names == [f"{rank}.{i}" for _, rank, i in keys]
+
+
+def test_two_processes_write_what_one_writes(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "_PARALLEL_WORTH", 0)
+    for jobs in (1, 3):
+        flags = ["--jobs", jobs]
+        _combine(tmp_path / f"{jobs}.json", shared_data / "byteps" / "fork_lenet_base", flags=flags)
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "3.json").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_gzip_output_holds_the_same(two_workers: tuple[Path, Path], tmp_path: Path) -> None:

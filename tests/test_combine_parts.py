@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from decimal import Decimal
@@ -21,6 +22,7 @@ from analysis.heads import microseconds
 from analysis.ids import unique_id
 from analysis.runs import Events, RunWriter, merge
 from conftest import run_cli
+from formats import stream
 from formats.whole import WholeEvent, WholeReader, encode
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -81,6 +83,31 @@ def test_a_merge_is_a_stable_sort(
         merged = [text for block in merge(parts) for text in block.tails or ()]
     order = sorted((t, number, i) for number, times in enumerate(sources) for i, t in enumerate(times))
     assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=60), min_size=1, max_size=3), st.integers(1, 4)
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_parts_of_a_merge_are_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], n: int
+) -> None:
+    directory = tmp_path_factory.mktemp("runs")
+    parts: list[runs.Source] = []
+    for number, times in enumerate(sources):
+        events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
+        parts += [
+            (run, lambda ts: np.full(len(ts), 100), 0) for run in _spill(directory / f"{number}", events)
+        ]
+    edges = [None, *runs.cuts(parts, n), None]
+    assert len(edges) == n + 1
+    found = [
+        text
+        for since, until in itertools.pairwise(edges)
+        for block in merge(parts, since=since, until=until)
+        for text in block.tails or ()
+    ]
+    assert found == [text for block in merge(parts) for text in block.tails or ()]
 
 
 def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
@@ -170,6 +197,70 @@ def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bo
     event = WholeEvent(ph="X", name=name, cat=cat)
     finder.add([event], np.array([0]), np.array([5], np.int64), np.array([7], np.int64))
     assert [(b.tolist(), e.tolist()) for b, e in finder.found().values()] == [([5], [12])] * is_anchor
+
+
+# -- many alike -----------------------------------------------------------------------------------
+
+_ALIKE = st.fixed_dictionaries(
+    {
+        "ph": st.sampled_from("XXXXisbeBEC"),
+        "name": st.sampled_from(["a", "b", "gloo:all_reduce", '\u00e4 "x"']),
+        "ts": st.one_of(st.integers(0, 10**6), st.integers(0, 10**9).map(lambda ns: ns / 1000)),
+    },
+    optional={
+        "cat": st.sampled_from(["c", "kernel"]),
+        "dur": st.one_of(st.integers(0, 50), st.sampled_from([0.5, 12.345, 1e-7, 2.0**40])),
+        "id": st.one_of(st.integers(0, 9), st.integers(0, 2**39)),
+        "s": st.just("t"),
+        "args": st.sampled_from([{}, {"k": [1, 2.5]}, {"k": "v"}, [3]]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_ALIKE, min_size=1, max_size=40), st.sampled_from([200, 700, 1 << 20]), st.integers(2, 60))
+def test_events_of_learned_types_keep_all_their_members(
+    tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], piece: int, run_bytes: int
+) -> None:
+    directory = tmp_path_factory.mktemp("alike")
+    given = [{**event, "pid": 5, "tid": 1, "tail": i} for i, event in enumerate(events)]
+    for event in given:  # numbered in their arguments, where they may differ
+        if isinstance(event.get("args"), dict):
+            event["args"] = {**event["args"], "n": event.pop("tail") // 3}
+        event.pop("tail", None)
+    (directory / "a.json").write_text(json.dumps(given))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "PIECE", piece)
+        patch.setattr(runs, "RUN_BYTES", 100 * run_bytes)
+        code, _, err = run_cli(
+            *("--option", "combine", "--path", directory / "a.json", "--output", directory / "out.json")
+        )
+    assert code == 0, err
+    combined = json.loads((directory / "out.json").read_text())["traceEvents"]
+    found = [{**event, "pid": 5} for event in combined if event["ph"] != "M"]
+    assert sorted(map(_text, found)) == sorted(map(_text, given))
+    assert [event["ts"] for event in found] == sorted(event["ts"] for event in given)
+
+
+def _text(event: dict[str, Any]) -> str:
+    numbers = {key: float(event[key]) for key in ("ts", "dur") if key in event}
+    return json.dumps({**event, **numbers}, sort_keys=True)
+
+
+def test_names_that_appear_later_are_learned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "PIECE", 1000)
+    events = [
+        {"ph": "X", "name": f"n{i // 7}", "pid": i % 3, "tid": "x", "ts": i / 8, "dur": 1}
+        for i in range(2000)
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(events))
+    code, _, err = run_cli(
+        *("--option", "combine", "--path", tmp_path / "a.json", "--output", tmp_path / "out.json")
+    )
+    assert code == 0, err
+    combined = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    found = [(event["name"], event["ts"], event["dur"]) for event in combined if event["ph"] == "X"]
+    assert found == [(event["name"], event["ts"], event["dur"]) for event in events]
 
 
 # -- anything at all ------------------------------------------------------------------------------
