@@ -199,7 +199,7 @@ def _n_operations(model: Model, parts: bool) -> int:
     traced = [(i, one) for i, one in enumerate(model.recording.operations) if one.is_traced]
     if parts:
         return len(traced)
-    return len({(one.owner, one.main) if one.is_communication else i for i, one in traced})
+    return len({(one.owner, one.main) if one.whole or one.is_communication else i for i, one in traced})
 
 
 def _write(args: Namespace, found: Answer) -> tuple[Path | None, list[str]]:

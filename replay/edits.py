@@ -110,7 +110,8 @@ class Selection:
 def select(model: Model, name: str, text: str) -> Selection:
     """Return what `name` means: an operation, a part of one, a category, a stage, a link, a rank.
 
-    ``rank<r>.`` and ``wk<i>.`` before it mean those of that local rank (else the r-th rank) or worker.
+    ``wk<i>.`` before it means those of that worker; ``rank<r>.`` those of that local rank, or where all
+    have the same (one GPU a worker) or none has it, the r-th rank of the job.
 
     Raises
     ------
@@ -167,8 +168,11 @@ def _owners(model: Model, worker: str | None, rank: str | None) -> Bool:
     if rank is None:
         return of_worker
     local = of_worker & np.array([p is not None and p[2] == rank for p in parsed], np.bool_)
-    is_nth = np.arange(len(parsed)) == int(rank)
-    return local if local.any() or worker is not None else is_nth
+    all_alike = len(parsed) > 1 and bool(local.all())
+    if worker is not None or (local.any() and not all_alike):
+        return local
+    is_nth: Bool = np.arange(len(parsed)) == int(rank)
+    return is_nth
 
 
 def _nearest(model: Model, name: str) -> str:

@@ -20,6 +20,8 @@ from replay.recording import EdgeList, Operation, RecordedStep, Recording
 
 #: Category of the time before a tensor is handed over.
 UNTRACED = "untraced"
+#: Category of negotiation: until the last rank has computed the tensor, no bytes move.
+WAIT = "wait"
 
 _NEGOTIATE = "NEGOTIATE_"
 
@@ -73,19 +75,19 @@ def _number(event: _Event, numbers: dict[tuple[str, str], int], operations: list
     identity = (event.tensor, event.name)
     if identity not in numbers:
         numbers[identity] = len(operations)
-        is_traced = event.kind != "untraced"
+        is_traced, waits = event.kind != "untraced", event.kind == "negotiate"
         operations.append(
             Operation(
                 name=event.name,
-                cat="Comm" if is_traced else UNTRACED,
+                cat=WAIT if waits else "Comm" if is_traced else UNTRACED,
                 track=event.track,
                 owner=0,
                 trace_cat=event.cat,
-                phase="Comm" if is_traced else "BW",
+                phase=WAIT if waits else "Comm" if is_traced else "BW",
                 whole=event.tensor if is_traced else "",
                 stage=event.name if is_traced else "",
                 is_traced=is_traced,
-                is_collective=is_traced,
+                is_collective=is_traced and not waits,
             )
         )
     return numbers[identity]

@@ -13,9 +13,10 @@ from test_replay import KEY, MS, Row, one_gpu, trace, two_workers
 
 from conftest import run_cli
 from errors import UsageError
+from replay import horovod
 from replay.answer import answer
 from replay.byteps import GpuTrace, record
-from replay.edits import apply, communication, computation
+from replay.edits import apply, communication, computation, select
 from replay.explore import delay_each, speed_up_each
 from replay.links import link_rate
 from replay.model import Model, fit
@@ -59,6 +60,24 @@ def test_without_a_dag_a_communication_follows_the_operation_before_it() -> None
         rows += [("BW.a", 0, 7, at, at + 10), ("Comm.a", "Comm.a", "total", at + 11, at + 20)]
     model = fit(record([GpuTrace("rank0", None, trace([*rows, ("BW.a", 0, 7, 60, 70)]))]))
     assert iteration_ms(model, "BW=1.5") == 35
+
+
+@pytest.mark.parametrize("worker", [0, 1])
+def test_with_one_gpu_a_worker_a_rank_is_a_worker(worker: int) -> None:
+    model = two_workers(late=20)
+    by_rank, by_worker = (select(model, f"{name}{worker}.PUSH", "") for name in ("rank", "wk"))
+    assert by_rank.operations.tolist() == by_worker.operations.tolist()
+    assert by_rank.operations.sum() == 1
+
+
+def test_negotiation_is_no_transfer() -> None:
+    rows: list[Row] = []
+    for at in (0, 30, 60):
+        rows += [("NEGOTIATE_ALLREDUCE", 1, None, at, at + 20), ("ALLREDUCE", 1, None, at + 20, at + 24)]
+    model = fit(horovod.record(trace(rows)))
+    assert iteration_ms(model) == 30
+    assert iteration_ms(model, "bandwidth=2") == 28
+    assert iteration_ms(model, "Comm=2") == 34
 
 
 def test_edits_add_up() -> None:
