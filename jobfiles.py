@@ -206,11 +206,15 @@ def _holds_file(path: Path) -> bool:
 
 
 def _rank_job(path: Path) -> Job:
-    """Return the job whose rank files lie in `path`, or in directories of it."""
+    """Return the job whose rank files lie in `path`, or in directories of it.
+
+    What this program made of other traces is left out, unless there is nothing else.
+    """
     notes: list[str] = []
-    files = _rank_files(path, notes)
+    products: list[Path] = []
+    files = _rank_files(path, notes, products)
     if not files:
-        children = {child: _rank_files(child, notes) for child in _subdirectories(path)}
+        children = {child: _rank_files(child, notes, []) for child in _subdirectories(path)}
         children = {child: found for child, found in children.items() if found}
         files = [file for found in children.values() for file in found]
         if files:
@@ -221,6 +225,7 @@ def _rank_job(path: Path) -> Job:
             raise TraceError(
                 f"{path}: several directories in it hold traces of the same ranks; give one: {names}"
             )
+    files = files or products
     if not files:
         raise TraceError(f"{path}: no trace in this directory")
     if len(files) == 1:
@@ -229,18 +234,16 @@ def _rank_job(path: Path) -> Job:
     return Job(path, "ranks", [Source(file, rank=_rank_in_name(file)) for file in ranked], notes)
 
 
-def _rank_files(path: Path, notes: list[str]) -> list[Path]:
-    """Return the trace files right in `path`, in natural order."""
+def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:
+    """Return the trace files right in `path`, in natural order; `products` gets those made by this program."""
     found = []
     for file in _listing(path):
-        if (
-            not file.is_file()
-            or not file.name.endswith(_TRACE_SUFFIXES)
-            or file.name.split(".")[0] in PRODUCTS
-        ):
+        if not file.is_file() or not file.name.endswith(_TRACE_SUFFIXES):
             continue
         if file.stat().st_size == 0:
             notes.append(f"{file}: an empty file, left out")
+        elif file.name.split(".")[0] in PRODUCTS or _is_combined(file):
+            products.append(file)
         elif _is_trace(file):
             found.append(file)
         else:
@@ -257,6 +260,11 @@ def _is_trace(path: Path) -> bool:
     if text[:1] == b"[":
         return b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b"")
     return dasf.is_dasf(head)
+
+
+def _is_combined(path: Path) -> bool:
+    """Whether `combine` wrote the file: its header lists what it is made of."""
+    return b'"combined":[{"source":' in head_of(path).partition(b'"traceEvents"')[0]
 
 
 def head_of(path: Path) -> bytes:

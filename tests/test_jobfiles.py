@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import run_cli
 from errors import TraceError
 from jobfiles import find_gpus, find_job
 from trace_utils import load_job, load_paths
@@ -207,3 +208,14 @@ def test_empty_directories_among_those_of_ranks_are_said(tmp_path: Path) -> None
     make(tmp_path, "node0/rank0.pt.trace.json")
     (tmp_path / "node1").mkdir()
     assert find_job(tmp_path).notes == [f"{tmp_path}/node1: an empty directory, left out"]
+
+
+def test_a_combined_trace_beside_its_ranks_is_not_counted_again(tmp_path: Path) -> None:
+    make(tmp_path, "rank0.json", "rank1.json")
+    assert run_cli("--option", "combine", "--path", tmp_path, "--output", tmp_path / "merged.json")[0] == 0
+    assert [source.path.name for source in find_job(tmp_path).sources] == ["rank0.json", "rank1.json"]
+
+
+def test_a_directory_with_nothing_but_a_combined_trace(tmp_path: Path) -> None:
+    make(tmp_path, "combined.json")
+    assert [source.path.name for source in find_job(tmp_path).sources] == ["combined.json"]
