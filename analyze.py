@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,7 +63,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_common(parser)
     for name in options.MODULES:
         module = options.load(name)
-        group = parser.add_argument_group(f"--option {name}", f"{module.HELP}\ne.g. {module.EXAMPLE}")
+        group = parser.add_argument_group(
+            f"--option {name}", f"{textwrap.fill(module.HELP, 76)}\ne.g. {module.EXAMPLE}"
+        )
         module.add_arguments(group)
     return parser
 

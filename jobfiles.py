@@ -235,7 +235,7 @@ def _rank_job(path: Path) -> Job:
 
 
 def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:
-    """Return the trace files right in `path`, in natural order; `products` gets those made by this program."""
+    """Return the trace files right in `path`, in natural order; `products` gets those this program made."""
     found = []
     for file in _listing(path):
         if not file.is_file() or not file.name.endswith(_TRACE_SUFFIXES):

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from replay.model import Model
     from replay.plan import Int64
 
-HELP = "simulate the recorded steps, with their error, and what-if"
+HELP = (
+    "simulate the recorded steps, with their error, and what-if; "
+    "--sub_option smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck or whatif"
+)
 EXAMPLE = "analyze.py --option replay --path JOB --sub_option whatif --set bandwidth=2"
 
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")

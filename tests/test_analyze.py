@@ -143,6 +143,15 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+def test_help_lists_the_variants_of_each_option() -> None:
+    words = run_cli("--help")[1].split()
+    variants = (
+        "breakdown function_bottleneck task_bottleneck task_balance iter_time operator comm io pcap server"
+    )
+    replay = "smlt_delay_cmp smlt_delay_comm map_delay bottleneck whatif"
+    assert set(f"{variants} {replay}".split()) <= {word.strip(",;") for word in words}
+
+
 @pytest.mark.parametrize("word", ["", ",", ",,"])
 def test_words_that_name_no_path_are_wrong_usage(word: str) -> None:
     code, out, err = run_cli("--option", "statistic", "--path", word)
