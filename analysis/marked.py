@@ -121,13 +121,13 @@ def _track(path: Sequence[Stop], zero: int) -> Iterator[dict[str, Any]]:
 def _arrows(
     traces: Sequence[Trace], paths: Sequence[Sequence[Stop]], places: _Places, zero: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield a flow from each event of the path to the next on another track."""
+    """Yield a flow from each event of the path to the next."""
     number = 0
     for path in paths:
         known = [(stop, stop.event) for stop in path if stop.event is not None]
         for (a, event_a), (b, event_b) in itertools.pairwise(known):
             here, there = _track_of(traces, event_a, places), _track_of(traces, event_b, places)
-            if here == there and event_a[0] == event_b[0]:
+            if event_a == event_b:
                 continue
             number += 1
             leave = max(a.start_ns, min(a.start_ns + a.dur_ns - 1, b.start_ns))

@@ -22,7 +22,8 @@ def dasf_dag(traces: Sequence[Trace]) -> Dag | None:
     A task is one `Compute` record, named by its key, of the category of its function; run again under the
     same key it is ``key #2``, and who depends on the key waits for the last run before. It waits for its
     dependencies (a message where another worker computed them) and for the task before it on its worker.
-    A dependency that is no record (fused, or lost) is named in the notes.
+    A dependency that is no record (fused, or lost) is named in the notes. ``attrs["row"]`` gives the
+    trace's number and the row of each task.
     """
     cats: list[str] = []
     device: list[str] = []
@@ -30,7 +31,8 @@ def dasf_dag(traces: Sequence[Trace]) -> Dag | None:
     dur: list[int] = []
     wanted: list[Sequence[object]] = []
     keys: list[str] = []
-    for trace in traces:
+    events: list[tuple[int, int]] = []
+    for number, trace in enumerate(traces):
         key_of = trace.args["key"].as_dict() if "key" in trace.args else {}
         needs = trace.args["dependencies"].as_dict() if "dependencies" in trace.args else {}
         for row in np.argsort(trace.end_ns, kind="stable").tolist():
@@ -38,6 +40,7 @@ def dasf_dag(traces: Sequence[Trace]) -> Dag | None:
                 continue
             track = trace.tracks[trace.track_id[row]]
             keys.append(str(key_of[row]))
+            events.append((number, row))
             cats.append(trace.names[trace.name_id[row]])
             device.append(f"{track.pid} {track.tid}")
             start.append(int(trace.ts_ns[row]))
@@ -56,6 +59,7 @@ def dasf_dag(traces: Sequence[Trace]) -> Dag | None:
         dag,
         step_start_ns=np.array([start], np.int64),
         step_dur_ns=np.array([dur], np.int64),
+        attrs={"row": dict(enumerate(events))},
         notes=notes,
     )
 

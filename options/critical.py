@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -251,19 +251,14 @@ def _write_timeline(args: Namespace, dags: Dags, widest: _Found) -> Path | None:
 
     from analysis.marked import marked_events, stops
     from files import open_output
-    from trace_utils import load_paths
+    from options.dags import load_recorded
 
     if not widest.dag.n_steps:
         raise DagError(f"--output {args.output}: there is no recorded timeline to mark")
-    job = load_paths(args.path, jobs=args.jobs, progress=False)
-    sources = job.job.sources
+    sources, traces = load_recorded(args, dags)
     if args.output.exists() and any(args.output.samefile(source.path) for source in sources):
         raise UsageError(f"--output {args.output}: is one of the inputs")
     labels = [source.prefix if len(sources) > 1 else "" for source in sources]
-    traces = dags.traces or [
-        replace(trace, ts_ns=trace.ts_ns + dags.offsets.get(source.worker or 0, 0))
-        for trace, source in zip(job.traces, sources, strict=True)
-    ]
     paths = stops(widest.dag, widest.path, sources, traces)
     events, zero = marked_events(traces, labels, paths)
     document = {"traceEvents": events, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero}

@@ -15,7 +15,7 @@ from errors import AnalyzeError, DagError, TraceError, UsageError
 if TYPE_CHECKING:
     from dag_utils import Dag, Gpu
     from formats.columns import Trace
-    from trace_utils import LoadedJob
+    from trace_utils import LoadedJob, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Dags:
     ----------
     scopes : smallest first; the last covers everything
     step : the recorded step that the durations are of, as the trace calls it; "" for averages
-    traces : the traces whose rows ``attrs["row"]`` of the last graph gives (Kineto), else none
+    traces : the traces whose rows ``attrs["row"]`` of the last graph gives (Kineto, DASF), else none
     offsets : per worker the nanoseconds that were added to its timestamps
     """
 
@@ -109,6 +109,27 @@ def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
     return Dags(scopes, loaded.repairs, notes, offsets=offsets)
 
 
+def load_recorded(args: Namespace, dags: Dags) -> tuple[Sequence[Source], list[Trace]]:
+    """Return whose the traces are that `dags` was made of, and the traces on its clock.
+
+    A GPU without a final trace has that which `collect` would write.
+    """
+    from trace_utils import load_paths, read_trace
+
+    job = load_paths(args.path, jobs=args.jobs, progress=False)
+    sources = job.job.sources
+    if dags.traces:
+        return sources, list(dags.traces)
+    with tempfile.TemporaryDirectory() as directory:
+        stand_ins = _collected(args.path, Path(directory))
+        traces = [
+            read_trace(stand_ins[source.path.parent]) if source.path.parent in stand_ins else trace
+            for source, trace in zip(sources, job.traces, strict=True)
+        ]
+    offsets = [dags.offsets.get(source.worker or 0, 0) for source in sources]
+    return sources, [replace(t, ts_ns=t.ts_ns + ns) for t, ns in zip(traces, offsets, strict=True)]
+
+
 def _collected(paths: Sequence[Path], directory: Path) -> dict[Path, Path]:
     """Write into `directory` the final traces of the GPUs that have only the profiler's files; by GPU."""
     from collector.assemble import gather
@@ -165,7 +186,7 @@ def _from_traces(args: Namespace, every_scope: bool) -> Dags:
         dag = dasf_dag(job.traces)
         if dag is None:
             raise DagError(f"{args.path[0]}: no record of a task (Compute) with its key")
-        dags = Dags([Scope("job", 0, dag)], job.repairs)
+        dags = Dags([Scope("job", 0, dag)], job.repairs, traces=job.traces)
     elif not dialects:
         raise DagError(f"{args.path[0]}: the trace holds no operation with a duration")
     elif dialects <= {"byteps", "chrome"} and len(job.traces) == 1:

@@ -282,8 +282,9 @@ def test_the_timeline_marks_the_path(gpu: Path, tmp_path: Path) -> None:
                      ("FW.a", 10.0, 3.0), ("BW.a", 13.0, 3.0), ("Comm.w", 16.0, 2.0)]  # fmt: skip
     assert sum(e["ph"] == "X" for e in events) == len(EVENTS) + len(track)
     arrows = {(e["ph"], e["id"]): e for e in events if e["ph"] in "sf"}
-    assert set(arrows) == {("s", 1), ("f", 1), ("s", 2), ("f", 2)}  # BW.a to Comm.w in each step
-    assert all(arrows["s", i]["ts"] <= arrows["f", i]["ts"] for i in (1, 2))
+    # FW.a to BW.a and BW.a to Comm.w in each of two steps
+    assert set(arrows) == {(phase, i) for phase in "sf" for i in (1, 2, 3, 4)}
+    assert all(arrows["s", i]["ts"] <= arrows["f", i]["ts"] for i in (1, 2, 3, 4))
     marked = [e["name"] for e in events if e.get("args") == {"critical path": True}]
     assert sorted(marked) == ["BW.a", "BW.a", "Comm.w", "Comm.w", "FW.a", "FW.a"]
 
@@ -404,3 +405,23 @@ def test_a_scope_is_never_shorter_than_its_parts(shared_data: Path) -> None:
             gpus = [s["length_ms"] for s in scopes if s["scope"].startswith("GPU")]
             assert job >= max(workers) - 1e-6
             assert max(workers) >= max(gpus) - 1e-6
+
+
+def test_the_timeline_has_what_the_profilers_files_tell(shared_data: Path, tmp_path: Path) -> None:
+    marked = tmp_path / "marked.json"  # worker 0's first GPU has no final trace
+    answer("--path", shared_data / "byteps" / "fork_lenet_2w2g", "--step", 1, "--output", marked)
+    events = json.loads(marked.read_text())["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    track = [e["name"] for e in events if e["ph"] == "X" and processes[e["pid"]] == "critical path"]
+    own = [e["name"] for e in events if e.get("args") == {"critical path": True}]
+    assert len(own) == len(track) > 20
+    assert sum(e["ph"] == "s" for e in events) == len(own) - 1
+
+
+def test_the_timeline_marks_the_tasks_of_dasf(shared_data: Path, tmp_path: Path) -> None:
+    marked = tmp_path / "marked.json"
+    job = shared_data / "dasf" / "one-host-2workers" / "trace"
+    path = answer("--path", job, "--output", marked)["scopes"][-1]["path"]
+    events = json.loads(marked.read_text())["traceEvents"]
+    assert sum(e["ph"] == "s" for e in events) == len(path) - 1
+    assert sum(e.get("args") == {"critical path": True} for e in events) == len(path)
