@@ -63,7 +63,7 @@ class HeadTable(dict[tuple[Any, ...], int]):
         if phase is None or phase == "M":
             self[key] = 0
             return 0
-        if self._left <= 0:
+        if self.is_full:
             return 0
         name, pid, tid, role = self._place(key)
         members = {
@@ -83,6 +83,11 @@ class HeadTable(dict[tuple[Any, ...], int]):
         self._flags.append((phase == "X", phase in OWN_SCOPE, role))
         self._left -= 2 * len(text) + 200
         return number
+
+    @property
+    def is_full(self) -> bool:
+        """Whether kinds that are not known get no number any more."""
+        return self._left <= 0
 
     def set_args(self, number: int, args: bytes) -> None:
         """Give kind `number` the arguments that its second head is to hold."""

@@ -2,7 +2,8 @@
 
 Two passes. The first reads every source once, rewrites its events (`analysis.rewrite`) and spills them as
 sorted runs (`analysis.runs`); it also gathers what clocks are compared by. Then the clocks are known, and
-the second pass merges the runs, adding to each time what its source's clock needs. Memory depends on the
+the second pass merges the runs, adding to each time what its source's clock needs, and puts the texts of
+the events together (`analysis.heads`): several processes, each a stretch of time. Memory depends on the
 size of a run and of a block, not on the traces.
 """
 
@@ -323,5 +324,5 @@ class _spill_directory:  # noqa: N801  (used as a function)
 def _unwritable(output: Path, error: OSError) -> OutputError:
     reason = error.strerror or str(error)
     if error.errno == errno.ENOSPC:
-        reason += " (temporary files as large as the inputs are needed beside it)"
+        reason += " (temporary files as large as inputs and result may be needed beside it)"
     return OutputError(f"{output}: cannot be written: {reason}")

@@ -117,8 +117,16 @@ class _Pupil:
         try:
             if self._learned is not None and self._reader.uniform is self._learned.type:
                 self._work.add_learned(events, self._learned)
+                if self._work.is_too_diverse:
+                    self._learned = None
+                    self._reader.use(WholeEvent)
                 return
-            if not self._exact and self._work.learns and self._learn(events):
+            if (
+                not self._exact
+                and self._work.learns
+                and not self._work.is_too_diverse
+                and self._learn(events)
+            ):
                 again = self._reader.decode_as_learned(piece)
                 if again is not None and self._learned is not None:
                     self._work.add_learned(again, self._learned)
@@ -157,6 +165,7 @@ class _Rewriter:
         self._heads = HeadTable(self._head, place.table_bytes)
         self._kinds = _Kinds(self._heads, KEY)
         self._args_recur = True
+        self.is_too_diverse = False  # most events are of kinds that have no place in the table
         self._untimed: list[bytes] = []
         self._n_events = 0
         self._dropped = 0
@@ -208,6 +217,7 @@ class _Rewriter:
         taken = Events(ts, dur, heads, tails)
         self._n_events += n
         if not simple.all():
+            self.is_too_diverse = self._heads.is_full and bool(simple.mean() < 0.5)
             taken = self._with_others(taken, events, learned, simple)
         self._runs.add(taken)
 
@@ -441,7 +451,7 @@ class _Kinds(dict[tuple[Any, ...], int]):
     def __missing__(self, members: tuple[Any, ...]) -> int:
         known = dict(zip(self.names, members, strict=True))
         kind = self._table[tuple(known.get(name) for name in KEY)]
-        if len(self) < _TABLE_LIMIT:
+        if not self._table.is_full:
             self[members] = kind
         return kind
 

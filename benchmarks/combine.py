@@ -65,8 +65,8 @@ def _measure(dialect: str, paths: list[Path], directory: Path, with_peer: bool) 
     here = [measure.python(), "analyze.py", "--option", "combine", "--output", str(output), "--path"]
     here += [str(path.parent.parent if dialect == "byteps" else path) for path in paths]
     costs = {
-        "one process": measure.run([*here, "--jobs", "1"], repeat=2),
-        "two processes": measure.run([*here, "--jobs", "2"], repeat=2),
+        "one process": measure.run([*here, "--jobs", "1"], repeat=3),
+        "two processes": measure.run([*here, "--jobs", "2"], repeat=3),
     }
     peer = None
     if with_peer:

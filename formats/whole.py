@@ -141,11 +141,13 @@ class Lessons:
     """Gathers what the events of a file are like."""
 
     def __init__(self) -> None:
+        self._n = 0
         self._seen: dict[str, set[Any]] = {name: set() for name in KEY}
         self._kinds: dict[str, set[type]] = {name: set() for name in ("ts", "dur", "id")}
 
     def add(self, events: Sequence[WholeEvent]) -> None:
         """Take note of a piece of general events."""
+        self._n += len(events)
         for name, values in self._seen.items():
             values.update(map(attrgetter(name), events))
         for name, kinds in self._kinds.items():
@@ -164,7 +166,7 @@ class Lessons:
         ids = self._kinds["id"] - {nothing}
         if not times or not times <= {int, float} or not ids <= {int}:
             return None
-        if not with_names or len(self._seen["name"]) > _LITERALS:
+        if not with_names or len(self._seen["name"]) > min(_LITERALS, self._n / 8):
             seen["name"] = str | None
         is_int = times == {int}
         key = tuple(name for name in KEY if self._seen[name] != {None} or name in ("name", "cat"))
