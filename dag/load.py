@@ -58,10 +58,11 @@ def load_gpus(
         The trace of the only GPU cannot be read.
     """
     directories = _find(paths)
-    graphs = [_gml_of(gpu) for gpu in directories]
+    graphs, broken = _gmls_of(directories)
     other = stand_ins or {}
     sources = [other.get(gpu.path) or gpu.final_trace() or gpu.file("comm.json") for gpu in directories]
     traces, repairs = _read(sources, graphs, jobs, progress)
+    repairs = [*broken, *repairs]
     several_workers = len({gpu.worker for gpu in directories}) > 1
     gpus = []
     for directory, graph, trace in zip(directories, graphs, traces, strict=True):
@@ -118,6 +119,22 @@ def _find(paths: Sequence[Path]) -> list[GpuDir]:
         base = 1 + max((gpu.worker or 0 for gpu in found), default=-1) if len(paths) > 1 else 0
         found += [replace(gpu, worker=base + (gpu.worker or 0)) for gpu in gpus]
     return found
+
+
+def _gmls_of(directories: Sequence[GpuDir]) -> tuple[list[Dag | None], list[str]]:
+    """Return each GPU's graph, and a line for every broken file, as long as not all are broken."""
+    tried = [_try_gml(directory) for directory in directories]
+    errors = [one for one in tried if isinstance(one, DagError)]
+    if len(errors) == len(tried):
+        raise errors[0]
+    return [one if isinstance(one, Dag) else None for one in tried], [f"{e}; left out" for e in errors]
+
+
+def _try_gml(gpu: GpuDir) -> Dag | DagError | None:
+    try:
+        return _gml_of(gpu)
+    except DagError as error:
+        return error
 
 
 def _gml_of(gpu: GpuDir) -> Dag | None:

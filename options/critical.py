@@ -113,7 +113,10 @@ def _check(args: Namespace, dags: Dags) -> None:
     if dag.ungraphed:
         raise DagError(f"{args.path[0]}: the graph and its trace have no operation in common")
     if not dag.step_dur_ns.size:
-        raise DagError(f"{args.path[0]}: a graph without durations; give the GPU's directory with its trace")
+        why = f" ({'; '.join(dags.repairs)})" if dags.repairs else ""
+        raise DagError(
+            f"{args.path[0]}: a graph without durations{why}; give the GPU's directory with its trace"
+        )
 
 
 def _beside(path: Path, name: str) -> Path:

@@ -59,12 +59,10 @@ def _default(path: Path) -> Path:
 
 
 def _result(args: Namespace, loaded: Dags, path: CriticalPath, drawn: Drawn, output: Path) -> Result:
-    from dag_utils import MEETING, components, depths
+    from dag_utils import components, depths
 
     dag = loaded.whole
-
-    real = [cat != MEETING for cat in dag.cats]
-    by_cat = Counter(cat or "other" for cat, is_real in zip(dag.cats, real, strict=True) if is_real)
+    by_cat = Counter(cat or "other" for cat in dag.cats)  # with the points where ranks meet
     document: dict[str, Any] = {
         "option": "graph",
         "nodes": len(dag),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -405,3 +406,17 @@ def test_a_lost_dependency_is_named() -> None:
 
 def test_no_task_is_no_graph() -> None:
     assert dasf_dag([trace([("FW.a", "1", 0, 1)])]) is None
+
+
+def test_one_broken_gml_does_not_cost_the_job(tmp_path: Path) -> None:
+    for rank, gml in (("0", 'graph [ directed 1 node [ id 0 label "FW.a" ] ]'), ("1", "graph [ ")):
+        (tmp_path / rank).mkdir()
+        (tmp_path / rank / "dag.gml").write_text(gml)
+        event = {"ph": "X", "name": "FW.a", "cat": "operator", "pid": 0, "tid": 1, "ts": 0, "dur": 5}
+        (tmp_path / rank / "bps_trace_final.json").write_text(json.dumps({"traceEvents": [event]}))
+    loaded = load_gpus([tmp_path])
+    assert [list(gpu.dag.names) for gpu in loaded.gpus] == [["FW.a"], ["FW.a"]]
+    assert loaded.repairs[0].startswith(str(tmp_path / "1" / "dag.gml"))
+    (tmp_path / "0" / "dag.gml").write_text("graph [ ")
+    with pytest.raises(DagError, match=r"0/dag\.gml"):
+        load_gpus([tmp_path])
