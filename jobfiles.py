@@ -219,7 +219,7 @@ def _rank_job(path: Path) -> Job:
         files = [file for found in children.values() for file in found]
         if files:
             notes += _empty_notes(path, list(children))
-        ranks = [_rank_in_name(file) for file in files]
+        ranks = [_rank_of(file) for file in files]
         if len(children) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
             names = ", ".join(child.name for child in children)
             raise TraceError(
@@ -230,8 +230,9 @@ def _rank_job(path: Path) -> Job:
         raise TraceError(f"{path}: no trace in this directory")
     if len(files) == 1:
         return Job(path, "ranks", [Source(files[0])], notes)
-    ranked = sorted(files, key=lambda file: (_rank_in_name(file) is None, _rank_in_name(file) or 0))
-    return Job(path, "ranks", [Source(file, rank=_rank_in_name(file)) for file in ranked], notes)
+    rank_of = {file: _rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
+    ranked = sorted(files, key=lambda file: (rank_of[file] is None, rank_of[file] or 0))
+    return Job(path, "ranks", [Source(file, rank=rank_of[file]) for file in ranked], notes)
 
 
 def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:
@@ -289,6 +290,12 @@ def local_rank(name: str) -> int | None:
     """Return the local rank that a GPU directory's name states (``<rank>_<local_rank>`` or one number)."""
     match = _GPU_NAME.fullmatch(name)
     return int(match.group(2)) if match else None
+
+
+def _rank_of(path: Path) -> int | None:
+    """Return the rank that a file's name states, or else its directory's name."""
+    rank = _rank_in_name(path)
+    return _rank_in_name(path.parent) if rank is None else rank
 
 
 def _rank_in_name(path: Path) -> int | None:

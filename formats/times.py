@@ -89,9 +89,8 @@ def exact_ns(text: str) -> int:
 
 
 def _ints(us: Int64) -> Int64:
-    if len(us) and (us.max() > _INT_LIMIT_US or us.min() < -_INT_LIMIT_US):
-        return np.where(np.abs(us) > _INT_LIMIT_US, NO_TIME, us * 1000)
-    return us * 1000
+    beyond = (us > _INT_LIMIT_US) | (us < -_INT_LIMIT_US)  # not by abs(): that of the least int64 is negative
+    return np.where(beyond, NO_TIME, us * 1000) if beyond.any() else us * 1000
 
 
 def _floats(us: NDArray[np.float64]) -> Int64:

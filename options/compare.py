@@ -49,6 +49,10 @@ def run(args: Namespace) -> Result:
     TraceError
         A path holds no trace, or two runs have no operation in common.
     """
+    if args.output is not None:
+        raise UsageError(
+            "--output: compare writes no trace or picture; --xlsx FILE and --html FILE write its tables"
+        )
     check_words(args)
     from analysis.compare import compare
     from analysis.measured import labels, load_run

@@ -66,6 +66,10 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Return the statistics of the operations, or the variant that `--sub_option` names."""
+    if args.output is not None:
+        raise UsageError(
+            "--output: statistic writes no trace or picture; --xlsx FILE and --html FILE write its tables"
+        )
     if args.sub_option in _DASF:
         return _run_dasf(args)
     if args.sub_option not in (None, "breakdown"):

@@ -154,8 +154,8 @@ def effect_chart(title: str, effects: Sequence[Effect]) -> Bars:
     shown = effects[:MOST_BARS]
     return Bars(
         title=title,
-        x_label="",
-        y_label="change of the step (ms)",
+        x_label="change of the step (ms)",
+        y_label="",
         x=[one.group.name for one in shown],
         series={"change of the step": [one.effect_ns / 1e6 for one in shown]},
         horizontal=True,

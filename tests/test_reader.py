@@ -342,3 +342,14 @@ def test_an_event_nested_too_deeply_is_lost_alone(tmp_path: Path) -> None:
 def test_a_member_nested_too_deeply_costs_no_event(tmp_path: Path) -> None:
     deep = '"x": ' + "[" * 100_000 + "]" * 100_000
     assert events_of(written(tmp_path, text(EVENT, tail="], " + deep + "}")))[0] == [EVENT]
+
+
+def test_times_that_are_missing_altogether_are_counted(tmp_path: Path) -> None:
+    lacking_ts = {key: value for key, value in EVENT.items() if key != "ts"}
+    lacking_dur = {key: value for key, value in EVENT.items() if key != "dur"}
+    trace = read(written(tmp_path, text(EVENT, lacking_ts, lacking_dur, EVENT)))
+    assert (trace.ts_ns.tolist(), trace.dur_ns.tolist()) == ([10_000] * 3, [5_000, 0, 5_000])
+    assert trace.repairs == (
+        "1 events without a time ignored",
+        "1 X events without a duration taken as 0 long",
+    )
