@@ -20,6 +20,8 @@ __version__ = "0.1.0"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one option; return the process's exit code (0 done, 1 unusable data, 2 wrong usage)."""
+    # nothing here multiplies matrices, and threads that wait for some to come take a core at start-up
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = build_parser()
     args = parser.parse_args(argv)
     _set_up_logging(args.logging_level)
