@@ -2,7 +2,7 @@
 
 Waiting is no work: what an event spends waiting, for the other workers or for a link that is busy, is
 left out of its duration and produced by the simulation. What lies between the last input of an event
-and its start is kept, as a gap.
+and its start is kept, as a gap, unless it is such waiting: a transfer that began as its link came free.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import numpy as np
 from replay.engine import Schedule, critical_path, simulate
 from replay.plan import UNLIMITED, Int64, Plan, make_plan
 from replay.recording import Bool, RecordedStep, Recording
+
+#: A transfer that begins no later than this after its link came free was held back by the link.
+_PICKED_UP_NS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class StepModel:
     last : events that nothing of their owner's follows
     overtaken : (k, 2) transfers of one link, the second of which could have begun earlier than the first
         (or one before it) but was served after it: several are in flight, and the order is the network's
+    held : (n,) transfers that were recorded from when the link served them, not from when they were asked
+        for; they have no gap, and start with their body
     """
 
     gap_ns: Int64
@@ -42,6 +47,7 @@ class StepModel:
     roots: Int64
     last: Int64
     overtaken: Int64
+    held: Bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,12 @@ def _fit_step(
     np.maximum.at(ready, step.carried[: len(before_ns), 1], before_ns)
     np.maximum.at(ready, edges.after_end[:, 1], step.end_ns[edges.after_end[:, 0]])
     np.maximum.at(ready, edges.after_start[:, 1], step.start_ns[edges.after_start[:, 0]])
-    could_begin = step.start_ns.copy()
-    np.maximum.at(could_begin, edges.body_after_end[:, 1], step.end_ns[edges.body_after_end[:, 0]])
-    np.maximum.at(could_begin, edges.body_after_start[:, 1], step.start_ns[edges.body_after_start[:, 0]])
+    let_on = np.zeros(n, np.int64)
+    np.maximum.at(let_on, edges.body_after_end[:, 1], step.end_ns[edges.body_after_end[:, 0]])
+    np.maximum.at(let_on, edges.body_after_start[:, 1], step.start_ns[edges.body_after_start[:, 0]])
+    could_begin = np.maximum(step.start_ns, let_on)
+    held = _held_by_links(step, device, ready, could_begin, link_free)
+    could_begin[held] = np.maximum(ready, let_on)[held]
     overtaken = _wait_for_links(step, device, could_begin, link_free)
     into = np.concatenate([edges.after_end, edges.after_start])
     own = into[owner[into[:, 0]] == owner[into[:, 1]]]
@@ -90,7 +99,7 @@ def _fit_step(
     counts = (owner[out_of[:, 0]] == owner[out_of[:, 1]]) & in_step[out_of[:, 1]]
     followed = out_of[counts, 0]
     return StepModel(
-        gap_ns=np.maximum(step.start_ns - ready, 0),
+        gap_ns=np.where(held, 0, np.maximum(step.start_ns - ready, 0)),
         service_ns=np.maximum(step.end_ns - could_begin, 0),
         turn=np.argsort(np.argsort(step.end_ns, kind="stable")),
         tail_ns=_tails(step, owner, in_step),
@@ -98,7 +107,28 @@ def _fit_step(
         roots=np.setdiff1d(np.arange(n), own[:, 1]),
         last=np.setdiff1d(np.flatnonzero(in_step), followed),
         overtaken=overtaken,
+        held=held,
     )
+
+
+def _held_by_links(
+    step: RecordedStep, device: Int64, ready: Int64, could_begin: Int64, link_free: Int64
+) -> Bool:
+    """Return which transfers (n,) were ready while their link was busy, and began as it came free.
+
+    Not those whose start another event waits for: that must stay the start that was recorded.
+    """
+    held = np.zeros(len(step), np.bool_)
+    for served in _by_link(step, device):
+        before = _freed(step, served, int(link_free[device[served[0]]]))
+        begin = np.maximum(could_begin[served], before)
+        is_first = begin > before + _PICKED_UP_NS
+        first = np.maximum.accumulate(np.where(is_first, np.arange(len(served)), 0))
+        start, asked = step.start_ns[served], ready[served]
+        held[served] = ~is_first & (before <= start) & (begin[first] <= asked) & (asked < before)
+    held[step.edges.after_start[:, 0]] = False
+    held[step.edges.body_after_start[:, 0]] = False
+    return held
 
 
 def _wait_for_links(step: RecordedStep, device: Int64, could_begin: Int64, link_free: Int64) -> Int64:
@@ -106,17 +136,26 @@ def _wait_for_links(step: RecordedStep, device: Int64, could_begin: Int64, link_
 
     Returns `StepModel.overtaken`.
     """
-    transfers = np.flatnonzero(device != UNLIMITED)
-    transfers = transfers[np.lexsort((step.end_ns[transfers], device[transfers]))]
     overtaken = []
-    for link in np.unique(device[transfers]):
-        served = transfers[device[transfers] == link]
-        before = np.concatenate([link_free[link : link + 1], step.end_ns[served][:-1]])
+    for served in _by_link(step, device):
+        link = device[served[0]]
         late = could_begin[served][1:] < np.maximum.accumulate(could_begin[served])[:-1]
         overtaken.append(np.stack([served[:-1][late], served[1:][late]], axis=1))
-        could_begin[served] = np.maximum(could_begin[served], before)
+        could_begin[served] = np.maximum(could_begin[served], _freed(step, served, int(link_free[link])))
         link_free[link] = max(link_free[link], step.end_ns[served[-1]])
     return np.concatenate(overtaken) if overtaken else np.empty((0, 2), np.int64)
+
+
+def _by_link(step: RecordedStep, device: Int64) -> list[Int64]:
+    """Return the transfers of each link in the order in which it served them."""
+    transfers = np.flatnonzero(device != UNLIMITED)
+    transfers = transfers[np.lexsort((step.end_ns[transfers], device[transfers]))]
+    return [transfers[device[transfers] == link] for link in np.unique(device[transfers])]
+
+
+def _freed(step: RecordedStep, served: Int64, free_ns: int) -> Int64:
+    """Return when the link, free from `free_ns`, was through with what it served before each."""
+    return np.concatenate([[free_ns], step.end_ns[served][:-1]])
 
 
 def _ends_in_step(step: RecordedStep, owner: Int64) -> Bool:
@@ -171,9 +210,9 @@ class Replay:
 
     def interval(self, position: int) -> tuple[Int64, Int64]:
         """Return start and end (n,) of the events of the step at `position`, on the replay's clock."""
-        n = len(self.model.recording.steps[self.rows[position]])
-        heads = self.first_op[position] + 2 * np.arange(n)
-        return self.schedule.start_ns[heads], self.schedule.end_ns[heads + 1]
+        held = self.model.steps[self.rows[position]].held
+        heads = self.first_op[position] + 2 * np.arange(len(held))
+        return self.schedule.start_ns[heads + held], self.schedule.end_ns[heads + 1]
 
 
 def replay(model: Model, rows: Sequence[int], *, compiled: bool | None = None) -> Replay:

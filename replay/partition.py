@@ -171,6 +171,7 @@ def _cut(
             roots=np.flatnonzero(np.isin(like, step.roots)),
             last=np.flatnonzero(np.isin(like, step.last)),
             overtaken=np.empty((0, 2), np.int64),
+            held=step.held[like],
         ),
         replace(
             recorded,

@@ -80,6 +80,43 @@ def test_negotiation_is_no_transfer() -> None:
     assert iteration_ms(model, "Comm=2") == 34
 
 
+def behind_on_the_link(idle: float = 0) -> Model:
+    """BW.b to 30, BW.a to 45; b is pushed until 50 and pulled until 65; a, 5 each, finds both links busy.
+
+    The link for a's PUSH is `idle` for so long before it carries it; the update takes from 70 to 75.
+    """
+    rows: list[Row] = [
+        ("BW.b", 0, 7, 0, 30),
+        ("BW.a", 0, 7, 30, 45),
+        ("Comm.b", "Comm.b", "total", 30, 65),
+        ("Comm.b.PUSH", "Comm.b", str(KEY), 30, 50),
+        ("Comm.b.PULL", "Comm.b", str(KEY), 50, 65),
+        ("Comm.a", "Comm.a", "total", 45, 70),
+        ("Comm.a.PUSH", "Comm.a", str(2 * KEY), 50 + idle, 55 + idle),
+        ("Comm.a.PULL", "Comm.a", str(2 * KEY), 65, 70),
+        ("BW.b", 0, 7, 70, 100),
+    ]
+    edges = [("BW.b", "BW.a"), ("BW.b", "Comm.b"), ("BW.a", "Comm.a")]
+    return fit(record([GpuTrace("rank0", None, trace(rows), edges)]))
+
+
+def test_a_transfer_behind_another_goes_at_once_when_that_is_gone() -> None:
+    # without b: a is ready at 45, pushed until 50, pulled until 55
+    assert iteration_ms(behind_on_the_link()) == 70
+    assert iteration_ms(behind_on_the_link(), "drop=Comm.b") == 55
+
+
+def test_a_pause_that_the_link_does_not_explain_stays() -> None:
+    # the link was free from 50 and a began at 54: ready at 45, it still starts 9 later
+    assert iteration_ms(behind_on_the_link(idle=4), "drop=Comm.b") == 45 + 9 + 5 + 5
+
+
+def test_a_transfer_that_waited_for_its_link_starts_where_it_was_recorded() -> None:
+    model = behind_on_the_link()
+    start, _ = answer(model).result.interval(0)
+    assert start.tolist() == model.recording.steps[0].start_ns.tolist()
+
+
 def test_edits_add_up() -> None:
     assert iteration_ms(one_gpu(), "BW=0.5", "FW=2") == 22
 
