@@ -139,7 +139,7 @@ def _replayed(args: Namespace, loaded: Loaded, model: Model) -> Result:
         figures=figures,
         commentary=_commentary(found),
         notes=[*loaded.recording.notes, *written],
-        repairs=loaded.job.repairs,
+        repairs=loaded.repairs,
         html_default=_beside(args, "replay.html"),
     )
 
@@ -254,7 +254,7 @@ def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
             moved_chart({"recorded": path_shares(before), **{name: path_shares(a) for name, a in changed}})
         ],
         notes=[*loaded.recording.notes, *_cautions(args, model), *written],
-        repairs=loaded.job.repairs,
+        repairs=loaded.repairs,
         html_default=_beside(args, "replay.html"),
     )
 
@@ -329,7 +329,7 @@ def _explored(args: Namespace, loaded: Loaded, model: Model) -> Result:
         charts=[effect_chart(title, effects)],
         figures=_figures(found),
         notes=loaded.recording.notes,
-        repairs=loaded.job.repairs,
+        repairs=loaded.repairs,
         html_default=_beside(args, "replay.html"),
     )
 

@@ -189,6 +189,8 @@ def _split(gpu: GpuTrace) -> _GpuSteps:
         if 0 <= number <= n_steps:
             steps[number].append(event)
     begin_ns = [min((event.start_ns for event in step), default=-1) for step in steps]
+    if begin_ns[-1] < 0:  # nothing follows: the update, which lasts until the next step, tells the end
+        begin_ns[-1] = max((event.end_ns for event in steps[-2] if event.name.cat == "STEP"), default=-1)
     steps = steps[:n_steps]
     if not _has_backward(steps):
         steps = [_with_untraced(step) for step in steps]

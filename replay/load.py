@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dag_utils import read_dag
-from errors import TraceError, UsageError
+from dag_utils import Dag, read_dag
+from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
 from opname import OpName
 from replay import byteps, horovod, kineto
@@ -31,11 +31,25 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
+class _Beside:
+    """What lies beside a job's traces: graphs by their directory, and what logs tell."""
+
+    graphs: Mapping[Path, Dag]
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """A job's recording, where it came from, and a line for each flaw of its files."""
 
     recording: Recording
     job: LoadedJob
+    broken: Sequence[str] = ()  # a line for each graph that cannot be used
+
+    @property
+    def repairs(self) -> list[str]:
+        """What was repaired, left out or is missing: a line each file."""
+        return [*self.job.repairs, *self.broken]
 
     @property
     def sources(self) -> Sequence[Source]:
@@ -65,7 +79,9 @@ def load_recording(
     ------
     TraceError
         No trace there, none of a dialect whose steps can be replayed, or no step in it.
-    UsageError
+    DagError
+        The graphs of all GPUs are broken.
+    AnalyzeError
         A name in `only` is no communication of the job.
     """
     job = load_paths(paths, args=_INPUTS, jobs=jobs, progress=progress)
@@ -82,10 +98,29 @@ def load_recording(
         raise TraceError(f"{paths[0]}: a trace of dialect {dialect} cannot be replayed; those of {known} can")
     if align is not None and dialect in ("byteps", "kineto") and len(job.traces) > 1:
         job = replace(job, traces=aligned(job.traces, _hosts(job.job.sources), align))
-    record, logged = _RECORDERS[dialect], partitions or Partitions()
+    record = _RECORDERS[dialect]
+    graphs, broken = _graphs(job.job.sources) if dialect == "byteps" else ({}, [])
+    beside = _Beside(graphs, partitions or Partitions())
     if only:
-        _check_names(only, record(job, logged, frozenset()))
-    return Loaded(record(job, logged, frozenset(only)), job)
+        _check_names(only, record(job, beside, frozenset()))
+    return Loaded(record(job, beside, frozenset(only)), job, broken)
+
+
+def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, Dag], list[str]]:
+    """Return the ``dag.gml`` of each directory, and a line for every broken one, as long as not all are."""
+    graphs: dict[Path, Dag] = {}
+    errors: list[DagError] = []
+    directories = list(dict.fromkeys(source.path.parent for source in sources))
+    for directory in directories:
+        path = directory / "dag.gml"
+        try:
+            if path.is_file():
+                graphs[directory] = read_dag(path)
+        except DagError as error:
+            errors.append(error)
+    if len(errors) == len(directories):
+        raise errors[0]
+    return graphs, [f"{error}; left out" for error in errors]
 
 
 def _check_names(only: Collection[str], recording: Recording) -> None:
@@ -95,7 +130,7 @@ def _check_names(only: Collection[str], recording: Recording) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, sorted(known), 3)
             hint = f"; the nearest are {', '.join(near)}" if near else ""
-            raise UsageError(f"--filter {name}: no communication of the job is called so{hint}")
+            raise AnalyzeError(f"--filter {name}: no communication of the job is called so{hint}")
 
 
 def _hosts(sources: Sequence[Source]) -> list[int]:
@@ -125,16 +160,16 @@ def partition_sizes(tensors: Mapping[int, tuple[int, int]]) -> dict[int, int]:
     }
 
 
-def _byteps(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
+def _byteps(job: LoadedJob, beside: _Beside, only: frozenset[str]) -> Recording:
     gpus = [
         byteps.GpuTrace(
             prefix=owner_name(owner),
             worker=owner.worker,
             trace=part,
-            dag_edges=_dependencies(source.path.parent, part),
+            dag_edges=_dependencies(beside.graphs.get(source.path.parent), part),
             parameters=_parameters(source.path.parent),
-            bytes_of=partitions.bytes_of,
-            server_of=partitions.server_of,
+            bytes_of=beside.partitions.bytes_of,
+            server_of=beside.partitions.server_of,
             only=only,
         )
         for source, trace in zip(job.job.sources, job.traces, strict=True)
@@ -158,11 +193,9 @@ def _by_owner(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
     ]
 
 
-def _dependencies(directory: Path, trace: Trace) -> list[tuple[str, str]]:
-    """Return who comes before whom: from ``dag.gml`` beside the trace, else from the events' inputs."""
-    path = directory / "dag.gml"
-    if path.is_file():
-        dag = read_dag(path)
+def _dependencies(dag: Dag | None, trace: Trace) -> list[tuple[str, str]]:
+    """Return who comes before whom: from the graph beside the trace, else from the events' inputs."""
+    if dag is not None:
         pairs = zip(dag.src.tolist(), dag.dst.tolist(), strict=True)
         return [(dag.names[a], dag.names[b]) for a, b in pairs]
     found = {
@@ -182,7 +215,7 @@ def _parameters(directory: Path) -> dict[str, str]:
     return {f"byteps.gradient_{i}": line.strip() for i, line in enumerate(lines)}
 
 
-def _kineto(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
+def _kineto(job: LoadedJob, beside: _Beside, only: frozenset[str]) -> Recording:
     return kineto.record(
         [
             kineto.RankTrace(f"rank{i if source.rank is None else source.rank}", trace, only)
@@ -191,7 +224,7 @@ def _kineto(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Rec
     )
 
 
-def _horovod(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Recording:
+def _horovod(job: LoadedJob, beside: _Beside, only: frozenset[str]) -> Recording:
     if len(job.traces) > 1:
         raise TraceError(
             f"{job.job.root}: {len(job.traces)} timelines; Horovod writes one a job: give that one"
@@ -199,7 +232,7 @@ def _horovod(job: LoadedJob, partitions: Partitions, only: frozenset[str]) -> Re
     return horovod.record(job.traces[0], only)
 
 
-_RECORDERS: Mapping[str, Callable[[LoadedJob, Partitions, frozenset[str]], Recording]] = {
+_RECORDERS: Mapping[str, Callable[[LoadedJob, _Beside, frozenset[str]], Recording]] = {
     "byteps": _byteps,
     "kineto": _kineto,
     "horovod": _horovod,

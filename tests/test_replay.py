@@ -96,6 +96,12 @@ def test_steps_are_told_apart() -> None:
     assert answer(one_gpu([10, 12, 20])).result.iteration_ns[:, 0].tolist() == [23 * MS, 25 * MS, 33 * MS]
 
 
+def test_the_last_step_ends_with_its_update_where_nothing_follows() -> None:
+    rows = [*one_gpu_step(0), ("STEP", "STEP", 1, 14, 23), *one_gpu_step(23), ("STEP", "STEP", 1, 37, 48)]
+    model = fit(record([GpuTrace("rank0", None, trace(rows))]))
+    assert answer(model).result.iteration_ns[:, 0].tolist() == [23 * MS, 25 * MS]
+
+
 def test_steps_come_round_again() -> None:
     found = answer(one_gpu([10, 12]), 5)
     assert found.result.iteration_ns[:, 0].tolist() == [ms * MS for ms in (23, 25, 23, 25, 23)]
@@ -314,7 +320,7 @@ def test_an_unknown_name_in_the_filter_suggests_the_nearest(shared_data: Path) -
     code, _, err = run_cli(
         "--option", "replay", "--path", path, "--filter", "Comm.hybridsequential0_dense1_bia"
     )
-    assert code == 2 and "Comm.hybridsequential0_dense1_bias" in err
+    assert code == 1 and "Comm.hybridsequential0_dense1_bias" in err
 
 
 def test_too_many_steps_are_refused() -> None:
@@ -330,6 +336,29 @@ def test_a_cyclic_graph_is_one_line(shared_data: Path, tmp_path: Path) -> None:
     )
     code, out, err = run_cli("--option", "replay", "--path", job)
     assert code == 1 and out == "" and "cycle" in err and err.count("\n") == 1
+
+
+def test_one_broken_graph_does_not_cost_the_job(tmp_path: Path) -> None:
+    # two GPUs, 4 + 10 of computation; each communicates for 2, and the step takes 20
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+        times = [(name, 20 * n + at, ms) for n in (0, 1, 2) for name, at, ms in
+                 (("FW.a", 0, 4), ("BW.a", 4, 10), ("Comm.a", 14, 2))]  # fmt: skip
+        events = [
+            {"ph": "X", "name": name, "cat": "Comm" if name == "Comm.a" else "operator", "pid": name,
+             "tid": "total" if name == "Comm.a" else 1, "ts": at * 1000, "dur": ms * 1000}
+            for name, at, ms in times
+        ]  # fmt: skip
+        (tmp_path / rank / "bps_trace_final.json").write_text(json.dumps({"traceEvents": events}))
+    (tmp_path / "0" / "dag.gml").write_text('graph [ directed 1 node [ id 0 label "FW.a" ] ]')
+    (tmp_path / "1" / "dag.gml").write_text("graph [ ")
+    args = ("--option", "replay", "--path", tmp_path, "--output", "-", "--format", "json")
+    code, out, err = run_cli(*args)
+    assert code == 0 and json.loads(out)["predicted_ms"] == {"rank0": 20, "rank1": 20}
+    assert err.count("\n") == 1 and str(tmp_path / "1" / "dag.gml") in err
+    (tmp_path / "0" / "dag.gml").write_text("graph [ ")
+    code, _, err = run_cli(*args)
+    assert code == 1 and "dag.gml" in err and err.count("\n") == 1
 
 
 def test_no_operation_with_a_duration_is_one_line(tmp_path: Path) -> None:
