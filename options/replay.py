@@ -260,15 +260,18 @@ def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
 
 
 def _cautions(args: Namespace, model: Model) -> list[str]:
-    """Return what an edit takes for granted because the recording does not tell."""
-    if not any(edit.startswith("bandwidth") for edit in args.set):
-        return []
+    """Return what an edit takes for granted, or why it changes nothing."""
+    from replay.straggler import why_none
+
+    said = []
+    if "straggler=none" in args.set and (why := why_none(model)):
+        said.append(f"straggler=none changes nothing: {why}")
     links = [one for one in model.recording.operations if one.device >= 0]
-    if not links or any(one.n_bytes for one in links):
-        return []
-    return [
-        "bandwidth: no log tells the sizes of the transfers; they are taken from the copies to host memory"
-    ]
+    is_sized = not links or any(one.n_bytes for one in links)
+    if any(edit.startswith("bandwidth") for edit in args.set) and not is_sized:
+        said.append("bandwidth: no log tells the sizes of the transfers; "
+                    "they are taken from the copies to host memory")  # fmt: skip
+    return said
 
 
 def _edits(args: Namespace) -> list[tuple[str, Any]]:

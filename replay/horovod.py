@@ -16,12 +16,10 @@ import numpy as np
 
 from errors import TraceError
 from formats.columns import Trace, Track
-from replay.recording import EdgeList, Operation, RecordedStep, Recording
+from replay.recording import WAIT, EdgeList, Operation, RecordedStep, Recording
 
 #: Category of the time before a tensor is handed over.
 UNTRACED = "untraced"
-#: Category of negotiation: until the last rank has computed the tensor, no bytes move.
-WAIT = "wait"
 
 _NEGOTIATE = "NEGOTIATE_"
 

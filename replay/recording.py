@@ -19,6 +19,9 @@ from replay.plan import UNLIMITED, Int64
 
 Bool = NDArray[np.bool_]
 
+#: Category of negotiation: until the last rank has computed the tensor, no bytes move.
+WAIT = "wait"
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replay.model import Model
-from replay.recording import Operation
+from replay.recording import WAIT, Operation
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
@@ -36,6 +36,17 @@ def stragglers(model: Model) -> list[int]:
     peers = [np.median(np.delete(work, i, axis=1), axis=1) for i in range(work.shape[1])]
     ratio = [work[:, i] / np.maximum(median, 1) for i, median in enumerate(peers)]
     return [i for i, steps in enumerate(ratio) if np.quantile(steps, 1 - NEARLY_ALL) > THRESHOLD]
+
+
+def why_none(model: Model) -> str:
+    """Return why `without_stragglers` changes nothing; "" where it changes something."""
+    operations = model.recording.operations
+    if len(model.recording.owners) > 1:
+        few = f"no rank works {THRESHOLD - 1:.0%} longer than its peers in nearly all steps"
+        return "" if stragglers(model) else few
+    if any(operation.cat == WAIT for operation in operations):
+        return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
+    return "only one rank is recorded, without a peer to compare it with"
 
 
 def without_stragglers(model: Model) -> Model:

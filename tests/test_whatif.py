@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from test_replay import KEY, MS, Row, one_gpu, trace, two_workers
+from test_replay_ranks import timeline
 
 from conftest import run_cli
 from errors import UsageError
@@ -20,7 +21,7 @@ from replay.edits import apply, communication, computation, select
 from replay.explore import delay_each, speed_up_each
 from replay.links import link_rate
 from replay.model import Model, fit
-from replay.straggler import stragglers
+from replay.straggler import stragglers, why_none
 
 
 def iteration_ms(model: Model, *edits: str) -> float:
@@ -264,6 +265,19 @@ def test_a_straggler_is_brought_to_the_median_of_its_peers() -> None:
 def test_without_a_straggler_nothing_changes() -> None:
     model = two_workers(late=0)
     assert apply(model, ["straggler=none"]) is model
+    assert "no rank works 10% longer" in why_none(model)
+
+
+def test_a_timeline_of_one_rank_knows_no_straggler() -> None:
+    assert "only one rank" in why_none(one_gpu())
+    assert "does not tell the ranks' own work apart" in why_none(fit(horovod.record(timeline())))
+
+
+def test_why_straggler_none_changes_nothing_is_said(shared_data: Path) -> None:
+    path = shared_data / "horovod/2ranks-slow-rank1/trace"
+    args = ("--option", "replay", "--path", path, "--sub_option", "whatif", "--output", "-")
+    code, out, err = run_cli(*args, "--set", "straggler=none")
+    assert code == 0 and "straggler=none changes nothing: a Horovod timeline" in out + err
 
 
 def test_priority_lets_the_lower_tensor_go_first() -> None:
