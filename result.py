@@ -6,7 +6,7 @@ milliseconds from here on (`_ns` inside the analysis).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -116,14 +116,20 @@ class Network:
 
     One unit of `x` is one layer (time goes to the right), one unit of `y` is one row (downwards): a
     face draws a node as a box a little smaller than one by one, so that nodes at least 1 apart in
-    `x` or in `y` do not overlap. An edge of kind ``critical`` is a step of the critical path; where
-    there is no such edge, those between two critical nodes are marked.
+    `x` or in `y` do not overlap. `path` names the edges that are steps of the critical path; where it
+    is empty, the edges between two critical nodes are marked.
     """
 
     title: str
     nodes: Sequence[Mapping[str, Any]]
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
+    path: Collection[tuple[int, int]] = ()  # (source, target)
+
+    def looks(self) -> list[tuple[int, int, str]]:
+        """Return the edges as they are drawn: those of the path as kind ``critical``."""
+        path = set(self.path)
+        return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
 
 
 Chart = Bars | Lines | Timeline | Bars3D | Network

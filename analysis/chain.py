@@ -6,6 +6,25 @@ import numpy as np
 
 from dag_utils import COUPLING, MEETING, MISSING, CriticalPath, Dag
 
+_NAMED = 3  # one-sided operations that a note names
+
+
+def one_sided(dag: Dag) -> tuple[list[str], list[str]]:
+    """Return the names that are only in the graph, and those that are only in the trace."""
+    return [dag.names[i] for i in dag.unrecorded], list(dag.ungraphed)
+
+
+def one_sided_notes(dag: Dag) -> list[str]:
+    """Return a sentence for each side that knows operations which the other lacks, naming the first."""
+    notes = []
+    wheres = ("in the graph but not in the trace", "in the trace but not in the graph")
+    for names, where in zip(one_sided(dag), wheres, strict=True):
+        if names:
+            count = "1 operation" if len(names) == 1 else f"{len(names):,} operations"
+            more = ", …" if len(names) > _NAMED else ""
+            notes.append(f"{count} {where}: {', '.join(names[:_NAMED])}{more}")
+    return notes
+
 
 def by_category(dag: Dag, path: CriticalPath) -> dict[str, int]:
     """Return the nanoseconds of the path per category, in the order in which the path meets them."""

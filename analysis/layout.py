@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,8 @@ class Drawn:
     labels, cats, dur_ns, critical : (n,) of what is drawn; a condensed node has the sum of its members
     members : (n,) how many operations a node stands for
     x, y : (n,) layer and row
-    edges : (source, target, kind), the steps of the critical path as kind ``critical``
+    edges : (source, target, kind)
+    path : (source, target) of the edges that are steps of the critical path
     note : what was condensed, or ""
     """
 
@@ -57,6 +58,7 @@ class Drawn:
     x: Sequence[float]
     y: Sequence[float]
     edges: Sequence[tuple[int, int, str]]
+    path: Collection[tuple[int, int]]
     note: str = ""
 
 
@@ -69,11 +71,12 @@ def draw(dag: Dag, path: CriticalPath, *, most: int = MOST_NODES) -> Drawn:
         f"condensed: {len(dag):,} operations are drawn as {n:,}, by the beginnings of their names"
     )  # fmt: skip
     layer = _layers(dag, group, n)
-    steps = [
-        (a, b) for a, b in itertools.pairwise(path.nodes) if layer[group[a]] < layer[group[b]]
-    ]  # of a condensed path, only what leads onward
-    spine = dict.fromkeys(group[path.nodes].tolist()) if path.nodes else {}
-    edges = _edges(dag, group, steps)
+    walk = group[path.nodes].tolist() if path.nodes else []
+    steps = dict.fromkeys(  # of a condensed path, only what leads onward
+        (a, b) for a, b in itertools.pairwise(walk) if layer[a] < layer[b]
+    )
+    spine = dict.fromkeys(walk)
+    edges = _edges(dag, group)
     x, y = _places(n, layer, spine, edges)
     first = np.unique(group, return_index=True)[1].tolist()
     slack = np.full(n, np.iinfo(np.int64).max)
@@ -88,6 +91,7 @@ def draw(dag: Dag, path: CriticalPath, *, most: int = MOST_NODES) -> Drawn:
         x=x,
         y=y,
         edges=edges,
+        path=list(steps),
         note=note,
     )
 
@@ -109,7 +113,7 @@ def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
     return [int(r) for r in rank.reshape(-1)]
 
 
-def _edges(dag: Dag, group: Int64, steps: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
+def _edges(dag: Dag, group: Int64) -> list[tuple[int, int, str]]:
     """Return the edges between drawn nodes, each pair once, those to the next step too."""
     kinds: dict[tuple[int, int], str] = {}
     for a, b, kind in zip(group[dag.src].tolist(), group[dag.dst].tolist(), dag.kind.tolist(), strict=True):
@@ -117,9 +121,6 @@ def _edges(dag: Dag, group: Int64, steps: Sequence[tuple[int, int]]) -> list[tup
             kinds.setdefault((a, b), Kind(kind).label)
     for a, b in zip(group[dag.next_src].tolist(), group[dag.next_dst].tolist(), strict=True):
         kinds.setdefault((a, b), "next")
-    for a, b in steps:
-        if group[a] != group[b]:
-            kinds[int(group[a]), int(group[b])] = "critical"
     return [(a, b, kind) for (a, b), kind in kinds.items()]
 
 

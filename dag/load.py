@@ -53,16 +53,18 @@ def load_gpus(
     Raises
     ------
     DagError
-        No GPU directory there, or none of them holds a graph or a trace; a broken GML.
+        No GPU directory there, or none of them holds a graph or a trace; every GML is broken, and no
+        trace says what waits for what.
     TraceError
         The trace of the only GPU cannot be read.
     """
     directories = _find(paths)
-    graphs, broken = _gmls_of(directories)
+    tried = [_try_gml(directory) for directory in directories]
+    broken = {i: one for i, one in enumerate(tried) if isinstance(one, DagError)}
+    graphs = [one if isinstance(one, Dag) else None for one in tried]
     other = stand_ins or {}
     sources = [other.get(gpu.path) or gpu.final_trace() or gpu.file("comm.json") for gpu in directories]
-    traces, repairs = _read(sources, graphs, jobs, progress)
-    repairs = [*broken, *repairs]
+    traces, repairs = _read(directories, sources, graphs, jobs, progress)
     several_workers = len({gpu.worker for gpu in directories}) > 1
     gpus = []
     for directory, graph, trace in zip(directories, graphs, traces, strict=True):
@@ -70,6 +72,9 @@ def load_gpus(
         gpu, lines = _one(directory, graph, trace)
         gpus.append(replace(gpu, prefix=prefix))
         repairs += lines
+    if len(broken) == len(gpus) and not any(gpu.dag.n_edges for gpu in gpus):
+        raise broken[0]
+    repairs = [_instead(error, gpus[i].dag) for i, error in broken.items()] + repairs
     own = [gpu for gpu, directory in zip(gpus, directories, strict=True) if directory.path not in other]
     if any("STEP" not in gpu.recording.names and gpu.recording.names for gpu in own):
         gpus = [
@@ -121,13 +126,9 @@ def _find(paths: Sequence[Path]) -> list[GpuDir]:
     return found
 
 
-def _gmls_of(directories: Sequence[GpuDir]) -> tuple[list[Dag | None], list[str]]:
-    """Return each GPU's graph, and a line for every broken file, as long as not all are broken."""
-    tried = [_try_gml(directory) for directory in directories]
-    errors = [one for one in tried if isinstance(one, DagError)]
-    if len(errors) == len(tried):
-        raise errors[0]
-    return [one if isinstance(one, Dag) else None for one in tried], [f"{e}; left out" for e in errors]
+def _instead(error: DagError, dag: Dag) -> str:
+    """Return the line about a broken GML: what `dag` was made of without it."""
+    return f"{error}; {'the inputs in the events say what waits instead' if dag.n_edges else 'left out'}"
 
 
 def _try_gml(gpu: GpuDir) -> Dag | DagError | None:
@@ -144,7 +145,11 @@ def _gml_of(gpu: GpuDir) -> Dag | None:
 
 
 def _read(
-    sources: Sequence[Path | None], graphs: Sequence[Dag | None], jobs: int | None, progress: bool | None
+    directories: Sequence[GpuDir],
+    sources: Sequence[Path | None],
+    graphs: Sequence[Dag | None],
+    jobs: int | None,
+    progress: bool | None,
 ) -> tuple[list[Trace | None], list[str]]:
     """Read the traces that are there, with the inputs only where no graph is."""
     traces: list[Trace | None] = [None] * len(sources)
@@ -154,7 +159,10 @@ def _read(
         paths = [path for i in rows if (path := sources[i]) is not None]
         for i, trace in zip(rows, _read_some(paths, wanted, jobs, progress, repairs), strict=True):
             traces[i] = trace
-    if len(sources) == 1 and repairs and graphs[0] is None:
+    for i, (source, trace) in enumerate(zip(sources, traces, strict=True)):
+        if source is not None and not (trace and len(trace)):
+            traces[i] = _communications(directories[i], source, graphs[i], repairs) or trace
+    if len(sources) == 1 and repairs and graphs[0] is None and traces[0] is None:
         raise TraceError(repairs[0])
     repairs += [f"{trace.path}: {'; '.join(trace.repairs)}" for trace in traces if trace and trace.repairs]
     return traces, repairs
@@ -176,6 +184,18 @@ def _try(path: Path, args: Sequence[str], repairs: list[str]) -> Trace | None:
     except TraceError as error:
         repairs.append(str(error))
         return None
+
+
+def _communications(gpu: GpuDir, source: Path, graph: Dag | None, repairs: list[str]) -> Trace | None:
+    """Return what the GPU's ``comm.json`` holds, for a trace `source` without any; None if nothing."""
+    path = gpu.file("comm.json")
+    trace = (
+        None if path is None or path == source else _try(path, INPUT_ARGS if graph is None else (), repairs)
+    )
+    if trace is None or not len(trace):
+        return None
+    repairs.append(f"{gpu.path}: comm.json is read instead of {source.name}, which gives no operation")
+    return trace
 
 
 def _one(directory: GpuDir, graph: Dag | None, trace: Trace | None) -> tuple[Gpu, list[str]]:

@@ -39,7 +39,8 @@ class CriticalPath:
 def critical_path(dag: Dag) -> CriticalPath:
     """Return the longest path of `dag`, in O(n + m); ties go to the edge that comes first.
 
-    An empty graph has an empty path of length 0.
+    But an operation that waited is entered after its wait where that is no shorter, so that the path
+    names what was waited for. An empty graph has an empty path of length 0.
 
     Raises
     ------
@@ -48,13 +49,16 @@ def critical_path(dag: Dag) -> CriticalPath:
     """
     n, order = len(dag), dag.order()
     whole, service = dag.dur_ns.tolist(), (dag.dur_ns - dag.wait_ns).tolist()
+    waited = (dag.wait_ns > 0).tolist()
     into, out = _edge_lists(dag)
     finish, best = whole.copy(), [-1] * n
     for node in order:
+        after_wait = False
         for edge, before, coupled in into[node]:
             end = finish[before] + (service[node] if coupled else whole[node])
-            if end > finish[node] or (best[node] < 0 and end == finish[node]):
-                finish[node], best[node] = end, edge
+            names_it = coupled and waited[node] and not after_wait
+            if end > finish[node] or (end == finish[node] and (best[node] < 0 or names_it)):
+                finish[node], best[node], after_wait = end, edge, coupled
     length = max(finish, default=0)
     latest = [length] * n
     for node in reversed(order):

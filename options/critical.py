@@ -34,7 +34,6 @@ _OPERATIONS = (
 )  # fmt: skip
 _SHOWN = 20  # operations in a terminal without --head
 _STOPS = 60  # operations of paths in a terminal; shorter ones between them are summed
-_NAMED = 3  # missing operations that a note names
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -57,6 +56,7 @@ class _Found:
 
 def run(args: Namespace) -> Result:
     """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
+    from analysis.chain import one_sided
     from dag_utils import critical_path
     from options.dags import load_dags
 
@@ -79,11 +79,14 @@ def run(args: Namespace) -> Result:
         paths = paths[:_STOPS] if args.sort else _summed(paths, len(found))
     shown = operations if full else operations[:_SHOWN]
     rest = f"{len(operations):,} operations; all with --format json, --head, --xlsx or --html"
+    only_in_graph, only_in_trace = one_sided(dags.whole)
     document = {
         "option": "critical",
         "step": dags.step or None,
         "scopes": [_scope_document(each, of_scope) for each, of_scope in zip(found, rows, strict=True)],
         "operations": Table("operations", "", _OPERATIONS, operations).records(),
+        "only_in_graph": only_in_graph,
+        "only_in_trace": only_in_trace,
     }
     if written:
         document["output"] = str(written)
@@ -210,17 +213,10 @@ def _title(found: Sequence[_Found], each: _Found) -> str:
 
 def _notes(found: Sequence[_Found]) -> list[str]:
     """Return what must be known to trust a path: what was not recorded, and where it contradicts itself."""
-    from analysis.chain import iteration_ns, overlap_ns
+    from analysis.chain import iteration_ns, one_sided_notes, overlap_ns
 
-    notes: list[str] = []
     whole = found[-1].dag
-    for nodes, where in (([whole.names[i] for i in whole.unrecorded], "in the graph but not in the trace"),
-                         (list(whole.ungraphed), "in the trace but not in the graph")):  # fmt: skip
-        if nodes:
-            notes.append(
-                f"{len(nodes)} operations {where}: {', '.join(nodes[:_NAMED])}{', …' * (len(nodes) > _NAMED)}"
-            )
-    notes += whole.notes
+    notes = [*one_sided_notes(whole), *whole.notes]
     widest = found[-1]
     iteration, (overlap, worst) = iteration_ns(whole), overlap_ns(whole, widest.path)
     if iteration:

@@ -102,10 +102,10 @@ def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
     for name, worker, members in _scopes(gpus, every_scope, alone):
         dag = merge(members, del_queue=args.del_queue, lenders=gpus)
         scopes.append(Scope(name, worker, _filtered(dag, args)))
-    notes = (
-        [f"{len(stand_ins)} GPUs have no final trace: read from the profiler's files"] if stand_ins else []
-    )
-    notes = [*(notes if stand_ins else []), *([clocks] if clocks else [])]
+    notes = [clocks] if clocks else []
+    if stand_ins:
+        have = "1 GPU has" if len(stand_ins) == 1 else f"{len(stand_ins)} GPUs have"
+        notes.insert(0, f"{have} no final trace: read from the profiler's files")
     return Dags(scopes, loaded.repairs, notes, offsets=offsets)
 
 

@@ -59,10 +59,12 @@ def _default(path: Path) -> Path:
 
 
 def _result(args: Namespace, loaded: Dags, path: CriticalPath, drawn: Drawn, output: Path) -> Result:
+    from analysis.chain import one_sided, one_sided_notes
     from dag_utils import components, depths
 
     dag = loaded.whole
     by_cat = Counter(cat or "other" for cat in dag.cats)  # with the points where ranks meet
+    only_in_graph, only_in_trace = one_sided(dag)
     document: dict[str, Any] = {
         "option": "graph",
         "nodes": len(dag),
@@ -70,8 +72,11 @@ def _result(args: Namespace, loaded: Dags, path: CriticalPath, drawn: Drawn, out
         "components": components(len(dag), dag.src, dag.dst),
         "depth": max(depths(len(dag), dag.order(), dag.src, dag.dst), default=0),
         "by_cat": dict(by_cat),
+        "only_in_graph": only_in_graph,
+        "only_in_trace": only_in_trace,
         "output": str(output),
     }
+    sides = one_sided_notes(dag) if dag.n_steps else []  # without a trace all is one-sided
     columns = (Column("cat", "Category"), Column("count", "Operations", "int"))
     rows = sorted(by_cat.items(), key=lambda item: item[1], reverse=True) if args.sort else by_cat.items()
     table = Table("by_cat", "Operations by category", columns, list(rows)[: args.head])
@@ -86,7 +91,13 @@ def _result(args: Namespace, loaded: Dags, path: CriticalPath, drawn: Drawn, out
         tables=(table,),
         charts=(network(drawn, title, timed=bool(dag.dur_ns.any())),),
         figures=figures,
-        notes=[*loaded.notes, *dag.notes, *([drawn.note] if drawn.note else []), f"drawn in {output}"],
+        notes=[
+            *loaded.notes,
+            *sides,
+            *dag.notes,
+            *([drawn.note] if drawn.note else []),
+            f"drawn in {output}",
+        ],
         repairs=loaded.repairs,
         picture=output,
     )
@@ -109,4 +120,4 @@ def network(drawn: Drawn, title: str, *, timed: bool) -> Network:
         if drawn.members[i] > 1:
             node["operations"] = drawn.members[i]
         nodes.append(node)
-    return Network(title, nodes, drawn.edges, drawn.note)
+    return Network(title, nodes, drawn.edges, drawn.note, drawn.path)

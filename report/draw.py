@@ -57,7 +57,7 @@ def dot(chart: Network) -> str:
         label = _dot_text(str(node["label"])) + (f"\\n{node['dur_ms']:.3f} ms" if node.get("dur_ms") else "")
         edge = f', color="{_CRITICAL}", penwidth=3' if node.get("critical") else ""
         lines.append(f'  n{i} [label="{label}", fillcolor="{colour[str(node["cat"])]}"{edge}];')
-    for a, b, kind in chart.edges:
+    for a, b, kind in chart.looks():
         look = f'color="{_CRITICAL}", penwidth=2' if kind == "critical" else f'tooltip="{_dot_text(kind)}"'
         loose = ", style=dashed, constraint=false" if kind == "next" else ""
         lines.append(f"  n{a} -> n{b} [{look}{loose}];")
@@ -75,6 +75,7 @@ def graphml(chart: Network) -> str:
         kind = _xml_type([node[key] for node in chart.nodes if key in node])
         head.append(f'  <key id="d{i}" for="node" attr.name={_attr(key)} attr.type="{kind}"/>')
     head.append('  <key id="kind" for="edge" attr.name="kind" attr.type="string"/>')
+    head.append('  <key id="critical" for="edge" attr.name="critical" attr.type="boolean"/>')
     body = ['  <graph edgedefault="directed">']
     for n, node in enumerate(chart.nodes):
         data = "".join(
@@ -83,8 +84,10 @@ def graphml(chart: Network) -> str:
             if node.get(key) is not None
         )
         body.append(f'    <node id="n{n}">{data}</node>')
+    path = set(chart.path)
     for a, b, kind in chart.edges:
-        body.append(f'    <edge source="n{a}" target="n{b}"><data key="kind">{_xml(kind)}</data></edge>')
+        data = f'<data key="kind">{_xml(kind)}</data><data key="critical">{_xml((a, b) in path)}</data>'
+        body.append(f'    <edge source="n{a}" target="n{b}">{data}</edge>')
     return "\n".join([*head, *body, "  </graph>", "</graphml>", ""])
 
 
@@ -117,7 +120,7 @@ def _draw_edges(axes: Axes, chart: Network) -> None:
 
     paths: dict[str, list[Any]] = {}
     heads: dict[str, list[tuple[float, float]]] = {}
-    for a, b, kind in chart.edges:
+    for a, b, kind in chart.looks():
         source, target = chart.nodes[a], chart.nodes[b]
         start = (float(source["x"]) + _BOX[0] / 2, float(source["y"]))
         end = (float(target["x"]) - _BOX[0] / 2, float(target["y"]))
@@ -214,7 +217,7 @@ def _draw_legend(figure: Figure, chart: Network, colour: Mapping[str, str], heig
     ]
     if any(node.get("critical") for node in chart.nodes):
         handles.append(Line2D([], [], color=_CRITICAL, lw=2, label="critical path"))
-    if any(kind == "next" for _, _, kind in chart.edges):
+    if any(kind == "next" for _, _, kind in chart.looks()):
         handles.append(Line2D([], [], color=_EDGE, lw=1, ls="--", label="into the next step"))
     figure.text(_MARGIN / 2 / figure.get_figwidth(), 1 - 0.2 / height, printable(chart.title), fontsize=11,
                 fontweight="bold", va="center")  # fmt: skip

@@ -159,7 +159,7 @@ def _bars_3d(chart: Bars3D) -> dict[str, Any]:
 @_payload.register(Network)
 def _network(chart: Network) -> dict[str, Any]:
     kinds = _Numbered()
-    edges = [(source, target, kinds[kind]) for source, target, kind in chart.edges]
+    edges = [(source, target, kinds[kind]) for source, target, kind in chart.looks()]
     nodes = [{key: _cell(value) for key, value in node.items()} for node in chart.nodes]
     note = {"note": printable(chart.note)}
     return {**_common("network", chart), **note, "nodes": nodes, "edges": edges, "kinds": kinds.texts()}

@@ -350,6 +350,13 @@ def test_a_graph_and_a_trace_of_different_models(tmp_path: Path) -> None:
         1, f"{directory}: the graph and its trace have no operation in common")  # fmt: skip
 
 
+def test_what_only_one_side_knows_is_listed_whole(tmp_path: Path) -> None:
+    events = [x("FW.a", "1", 0, 5), *(x(f"BW.{i}", "1", 5 + i, 1) for i in range(5))]
+    document = answer("--path", write_gpu(tmp_path / "0", GML, events))
+    assert document["only_in_graph"] == ["BW.a", "Comm.w", "STEP"]
+    assert document["only_in_trace"] == ["BW.0", "BW.1", "BW.2", "BW.3", "BW.4"]
+
+
 def test_a_broken_graph_is_one_line(gpu: Path) -> None:
     (gpu / "dag.gml").write_text(GML[:200])
     code, out, err = run_cli("--option", "critical", "--path", gpu)

@@ -207,6 +207,26 @@ def test_a_communication_waits_for_every_rank() -> None:
     assert critical_path(dag).length_ns == 40_000_000
 
 
+def test_the_path_runs_through_the_worker_that_was_waited_for() -> None:
+    # worker 0: 10 + 30 ms, 15 of them waiting; worker 1: 25 + 15 ms: a tie of 40 ms
+    a = worker_gpu(0, 0, [("BW.a", "1", 0, 10), ("Comm.w", "total", 10, 30)])
+    b = worker_gpu(1, 0, [("BW.a", "1", 0, 25), ("Comm.w", "total", 25, 15)])
+    dag = merge([a, b])
+    path = [dag.names[node] for node in critical_path(dag).nodes]
+    assert path[1:4] == ["wk1.rank0.BW.a", "Comm.w", "wk0.rank0.Comm.w"]
+
+
+def test_waiting_inside_a_pull_leads_to_the_push_of_the_other_worker() -> None:
+    # worker 0 pulls from 20 to 60, of which until 50 for worker 1's PUSH: 30 + 10 ms
+    a = worker_gpu(0, 0, [("BW.a", "1", 0, 10), ("Comm.w.PUSH", "0", 10, 10), ("Comm.w.PULL", "0", 20, 40)])
+    b = worker_gpu(1, 0, [("BW.a", "1", 0, 40), ("Comm.w.PUSH", "0", 40, 10), ("Comm.w.PULL", "0", 50, 10)])
+    dag = merge([a, b], del_queue=True)
+    found = critical_path(dag)
+    assert found.length_ns == 60_000_000
+    assert [dag.names[node] for node in found.nodes[1:5]] == [
+        "wk1.rank0.BW.a", "wk1.rank0.Comm.w.PUSH.0", "Comm.w.PUSH.0", "wk0.rank0.Comm.w.PULL.0"]  # fmt: skip
+
+
 def test_a_clock_that_is_behind_is_put_right() -> None:
     a = worker_gpu(0, 0, [("BW.a", "1", 0, 10), ("Comm.w", "total", 10, 30)])
     b = worker_gpu(1, 0, [("BW.a", "1", 100, 25), ("Comm.w", "total", 125, 15)], offset_ns=-100_000_000)
@@ -420,3 +440,27 @@ def test_one_broken_gml_does_not_cost_the_job(tmp_path: Path) -> None:
     (tmp_path / "0" / "dag.gml").write_text("graph [ ")
     with pytest.raises(DagError, match=r"0/dag\.gml"):
         load_gpus([tmp_path])
+
+
+def test_the_inputs_in_the_events_stand_in_for_a_broken_gml(tmp_path: Path) -> None:
+    (tmp_path / "dag.gml").write_text("graph [ ")
+    event = {"ph": "X", "cat": "operator", "pid": 0, "tid": 1, "ts": 0, "dur": 5}
+    events = [{**event, "name": "FW.a"}, {**event, "name": "BW.a", "ts": 5, "args": {"input0": "FW.a"}}]
+    (tmp_path / "bps_trace_final.json").write_text(json.dumps({"traceEvents": events}))
+    loaded = load_gpus([tmp_path])
+    assert edges(loaded.gpus[0].dag) == {("FW.a", "BW.a", Kind.DATA)}
+    assert len(loaded.repairs) == 1
+    assert loaded.repairs[0].startswith(str(tmp_path / "dag.gml"))
+    assert loaded.repairs[0].endswith("; the inputs in the events say what waits instead")
+
+
+@pytest.mark.parametrize("content", ["", "garbage", '{"traceEvents": []}'])
+def test_comm_json_stands_in_for_a_trace_without_events(tmp_path: Path, content: str) -> None:
+    (tmp_path / "dag.gml").write_text('graph [ directed 1 node [ id 0 label "Comm.w" ] ]')
+    (tmp_path / "bps_trace_final.json").write_text(content)
+    event = {"ph": "X", "name": "Comm.w", "cat": "Comm", "pid": "Comm.w", "tid": "total", "ts": 0, "dur": 5}
+    (tmp_path / "comm.json").write_text(json.dumps({"traceEvents": [event]}))
+    loaded = load_gpus([tmp_path])
+    assert merge(loaded.gpus).dur_ns.tolist() == [5_000]
+    said = f"{tmp_path}: comm.json is read instead of bps_trace_final.json, which gives no operation"
+    assert said in loaded.repairs

@@ -9,7 +9,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from hypothesis import given, settings
-from test_critical import GML, random_dags
+from test_critical import GML, random_dags, write_gpu, x
 
 from analysis.layout import draw
 from conftest import run_cli
@@ -32,7 +32,7 @@ def test_a_chain_runs_to_the_right_then_onto_the_next_band() -> None:
     places = list(zip(found.y, found.x, strict=True))
     assert places == sorted(places)
     assert all(found.critical)
-    assert {kind for _, _, kind in found.edges} == {"critical"}
+    assert {(a, b) for a, b, _ in found.edges} == set(found.path)
 
 
 def test_the_critical_path_has_the_first_row() -> None:
@@ -76,7 +76,8 @@ def test_the_figures_of_a_graph(gml: Path) -> None:
     del document["repairs"]
     assert (code, document) == (0, {
         "option": "graph", "nodes": 4, "edges": 4, "components": 1, "depth": 4,
-        "by_cat": {"FW": 1, "BW": 1, "Comm": 1, "STEP": 1}, "output": str(gml.with_suffix(".svg")),
+        "by_cat": {"FW": 1, "BW": 1, "Comm": 1, "STEP": 1}, "only_in_graph": [], "only_in_trace": [],
+        "output": str(gml.with_suffix(".svg")),
     })  # fmt: skip
     assert gml.with_suffix(".svg").read_text().startswith("<?xml")
 
@@ -100,6 +101,28 @@ def test_graphml_is_read_by_networkx(gml: Path) -> None:
     names = nx.get_node_attributes(graph, "label")
     assert {(names[a], names[b]) for a, b in graph.edges} == {
         ("FW.a", "BW.a"), ("BW.a", "Comm.w"), ("Comm.w", "STEP"), ("STEP", "FW.a")}  # fmt: skip
+
+
+def test_graphml_keeps_the_kind_of_an_edge_of_the_critical_path(gml: Path) -> None:
+    output = gml.with_suffix(".graphml")
+    run_cli("--option", "graph", "--path", gml, "--output", output)
+    graph = nx.read_graphml(output)
+    names = nx.get_node_attributes(graph, "label")
+    said = {(names[a], names[b]): (d["kind"], d["critical"]) for a, b, d in graph.edges(data=True)}
+    assert said == {
+        ("FW.a", "BW.a"): ("data", True), ("BW.a", "Comm.w"): ("data", True),
+        ("Comm.w", "STEP"): ("data", True), ("STEP", "FW.a"): ("next", False)}  # fmt: skip
+
+
+def test_operations_that_only_the_graph_or_only_the_trace_knows(tmp_path: Path) -> None:
+    directory = write_gpu(tmp_path / "0", GML, [x("FW.a", "1", 0, 5), x("BW.other", "1", 5, 5)])
+    code, out, _ = run_cli("--option", "graph", "--path", directory, "--format", "json")
+    document = json.loads(out)
+    assert (code, document["only_in_graph"]) == (0, ["BW.a", "Comm.w", "STEP"])
+    assert document["only_in_trace"] == ["BW.other"]
+    _, out, _ = run_cli("--option", "graph", "--path", directory)
+    assert "3 operations in the graph but not in the trace: BW.a, Comm.w, STEP\n" in out
+    assert "1 operation in the trace but not in the graph: BW.other\n" in out
 
 
 def test_names_that_would_break_a_picture(tmp_path: Path) -> None:
