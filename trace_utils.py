@@ -34,6 +34,7 @@ __all__ = [
 _SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
 _FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
 _UNPACKED = 12  # what a gzip file's size is taken to grow by
+_MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ def rank_notes(path: Path, ranks: Sequence[int], world: int = 0) -> list[str]:
     if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
         notes.append(f"{path}: rank {numbers(doubled)} claimed by several files")
     world = max(world, max(ranks, default=-1) + 1)
-    if ranks and (missing := sorted(set(range(world)) - set(ranks))):
+    if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):
         notes.append(f"{path}: rank {numbers(missing)} of {world} missing")
     return notes
 

@@ -25,6 +25,7 @@ class Labels:
 
     def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
         self.ranks = [_rank(m, dialect, s) for m, s in zip(members, sources, strict=True)]
+        self.world_size = max(map(_world_size, sources))
         if dialect == "byteps":
             self.texts = [member.prefix for member in members]
         else:
@@ -56,6 +57,13 @@ def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
     if dialect == "kineto" and isinstance(own, int):
         return own
     return (member.rank or 0) if dialect == "byteps" else member.rank
+
+
+def _world_size(source: Rewritten) -> int:
+    """Return how many ranks there are, as a Kineto file says; 0 where it does not."""
+    found = source.header.get("distributedInfo")
+    size = found.get("world_size") if isinstance(found, Mapping) else None
+    return size if isinstance(size, int) else 0
 
 
 def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[str]:

@@ -27,11 +27,11 @@ import progress as bars
 from analysis.clock import Clock
 from analysis.heads import Heads, joined_heads, text_of
 from analysis.labels import Labels, merged_header, metadata_events
-from analysis.placing import Member, settled, sniff, timing
+from analysis.placing import Member, one_dialect, settled, sniffed, timing, usable
 from analysis.rewrite import Rewritten, rewrite
 from analysis.runs import Source, cuts, merge
 from analysis.tracks import Place
-from errors import AnalyzeError, OutputError, TraceError
+from errors import AnalyzeError, OutputError
 from files import open_output
 
 _STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
@@ -47,8 +47,9 @@ class Combined:
     """What was written, and how each source got on the common clock.
 
     `clocks` and `ranks` are per member, in their order; `warnings` are lines about input that was
-    repaired and about clocks that could not be aligned. `members` are those given, with hosts and
-    workers as their dialect has them.
+    repaired or left out and about clocks that could not be aligned. `members` are those given that
+    have events, with hosts and workers as their dialect has them. `world_size` is how many ranks the
+    files say there are, 0 where none says so.
     """
 
     output: Path
@@ -57,6 +58,7 @@ class Combined:
     dialect: str
     clocks: Sequence[Clock]
     ranks: Sequence[int | None]
+    world_size: int
     aligned_by: str
     warnings: Sequence[str]
 
@@ -65,6 +67,7 @@ def combine(
     members: Sequence[Member],
     output: Path,
     *,
+    skip_broken: bool = False,
     align: bool = True,
     names: Sequence[str] = (),
     jobs: int | None = None,
@@ -74,6 +77,7 @@ def combine(
 
     Parameters
     ----------
+    skip_broken : whether to leave out what is no trace, as long as a trace is left
     align : whether to estimate the offsets of clocks; if not, times stay as recorded
     names : communication operations to keep; empty keeps all
     jobs : processes that read; None means the cores this process may use
@@ -81,14 +85,15 @@ def combine(
     Raises
     ------
     TraceError
-        A source is no trace, or the sources are not of one dialect.
+        A source is no trace, none has events, or they are not of one dialect.
     OutputError
         The result, or a temporary file beside it, cannot be written.
     """
     jobs = jobs or _cores()
     with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
-        kinds = run(sniff, [(member.path,) for member in members])
-        dialect = _one_dialect(members, kinds)
+        found = run(sniffed, [(member.path,) for member in members])
+        members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
+        dialect = one_dialect(members, kinds)
         members = settled(members, dialect)
         places = _places(members, dialect, [kind.rank for kind in kinds], names)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
@@ -117,21 +122,10 @@ def combine(
         dialect=dialect,
         clocks=times.clocks,
         ranks=labels.ranks,
+        world_size=labels.world_size,
         aligned_by=times.aligned_by,
-        warnings=[*_repairs(members, sources), *times.warnings],
+        warnings=[*left_out, *_repairs(members, sources), *times.warnings],
     )
-
-
-def _one_dialect(members: Sequence[Member], kinds: Sequence[Any]) -> str:
-    """Return the dialect of all sources."""
-    dialects = dict.fromkeys(kind.dialect for kind in kinds)
-    if len(dialects) > 1:
-        first, second = list(dialects)[:2]
-        other = next(m.path for m, kind in zip(members, kinds, strict=True) if kind.dialect == second)
-        raise TraceError(
-            f"{other}: a {second} trace, but {members[0].path} is a {first} one; combine one kind at a time"
-        )
-    return str(next(iter(dialects)))
 
 
 def _places(

@@ -50,6 +50,7 @@ class Kind:
 
     dialect: str
     rank: int | None
+    has_events: bool  # other than metadata: what tells the dialect
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +68,88 @@ class Timing:
     warnings: Sequence[str]
 
 
+def sniffed(path: Path) -> Kind | TraceError:
+    """Return what wrote a file, or the error that says why it cannot be combined."""
+    try:
+        return sniff(path)
+    except TraceError as error:
+        return error
+
+
 def sniff(path: Path) -> Kind:
-    """Return what wrote a file, by its first pieces.
+    """Return what wrote a file, by its first pieces; by all of it where these are nothing but metadata.
 
     Raises
     ------
     TraceError
-        The file is unreadable, no trace, or a trace without events in the chrome format.
+        The file is unreadable, no trace, or no trace in the chrome format.
     """
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if dasf.is_dasf(head_of(path)[:64]):
         raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
     part = chrome.read_part(path, pieces=_SNIFFED)
+    if not _has_events(part):
+        part = chrome.read_part(path)
     rows = part.rows
+    phases = {phase for phase, *_ in rows.keys}
+    if phases <= {None} and (phases or part.strays):
+        raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     dialect = recognise(columns(rows), part.header, rows.metadata)
     ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
-    return Kind(dialect, ranks[0] if ranks and isinstance(ranks[0], int) else None)
+    rank = ranks[0] if ranks and isinstance(ranks[0], int) else None
+    return Kind(dialect, rank, _has_events(part))
+
+
+def _has_events(part: chrome.Part) -> bool:
+    return any(phase not in (None, "M") for phase, *_ in part.rows.keys)
+
+
+def usable(
+    members: Sequence[Member], found: Sequence[Kind | TraceError], *, skip_broken: bool
+) -> tuple[list[Member], list[Kind], list[str]]:
+    """Return the members that have events, what wrote them, and a line for each that is left out.
+
+    A rank that was killed before it wrote leaves a trace without events, which says nothing about its
+    dialect and its clock. What is no trace is left out where `skip_broken`.
+
+    Raises
+    ------
+    TraceError
+        A member is no trace, or nothing is left.
+    """
+    pairs = list(zip(members, found, strict=True))
+    kept = [(member, kind) for member, kind in pairs if isinstance(kind, Kind) and kind.has_events]
+    errors = [error for error in found if isinstance(error, TraceError)]
+    if errors and not (skip_broken and kept):
+        raise errors[0]
+    if not kept:
+        others = "" if len(members) == 1 else ", nor in the others"
+        raise TraceError(f"{members[0].path}: no events in it{others}: nothing to combine")
+    notes = [
+        f"{kind}; left out" if isinstance(kind, TraceError) else f"{member.path}: no events, left out"
+        for member, kind in pairs
+        if isinstance(kind, TraceError) or not kind.has_events
+    ]
+    return [member for member, _ in kept], [kind for _, kind in kept], notes
+
+
+def one_dialect(members: Sequence[Member], kinds: Sequence[Kind]) -> str:
+    """Return the dialect of all members.
+
+    Raises
+    ------
+    TraceError
+        They are of several.
+    """
+    first = kinds[0].dialect
+    for member, kind in zip(members, kinds, strict=True):
+        if kind.dialect != first:
+            raise TraceError(
+                f"{member.path}: a {kind.dialect} trace, but {members[0].path} is a {first} one; "
+                "combine one kind at a time"
+            )
+    return first
 
 
 def settled(members: Sequence[Member], dialect: str) -> list[Member]:

@@ -55,13 +55,15 @@ def run(args: Namespace) -> Result:
     combined = combine(
         members,
         output,
+        skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
         align=args.align == "auto",
         names=args.filter,
         jobs=args.jobs,
         progress=args.progress,
     )
     if combined.dialect not in ("byteps", "mxnet") and len(members) > 1:  # of these, directories tell
-        notes += rank_notes(args.path[0], [rank for rank in combined.ranks if rank is not None])
+        ranks = [rank for rank in combined.ranks if rank is not None]
+        notes += rank_notes(args.path[0], ranks, combined.world_size)
     workers = _workers(combined)
     table = Table(
         "workers", "Workers", _WORKERS, [[_cell(worker[c.key]) for c in _WORKERS] for worker in workers]
@@ -75,11 +77,11 @@ def run(args: Namespace) -> Result:
     }
     return Result(
         "combine",
-        f"Combined {len(members)} trace(s) of {len(workers)} worker(s)",
+        f"Combined {len(combined.members)} trace(s) of {len(workers)} worker(s)",
         document,
         tables=(table,),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
-        read=[f"{member.path}: {combined.dialect}" for member in members],
+        read=[f"{member.path}: {combined.dialect}" for member in combined.members],
         notes=[*_verdict(workers, combined), f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         xlsx_default=output.parent / "combine.xlsx",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analysis import merge, runs
+from analysis import merge, placing, runs
 from conftest import run_cli
 
 Event = dict[str, Any]
@@ -463,7 +463,7 @@ def test_two_dialects(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
     assert "byteps" in err
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1, 2", "hello", '{"a": [1]}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2", "[1, 2, 3]", '[{"a": 1}]', "hello", '{"a": [1]}'])
 def test_an_input_that_is_no_trace_leaves_nothing_behind(
     two_workers: tuple[Path, Path], tmp_path: Path, text: str
 ) -> None:
@@ -475,6 +475,66 @@ def test_an_input_that_is_no_trace_leaves_nothing_behind(
     assert code == 1
     assert str(bad) in err
     assert list(out.parent.iterdir()) == []
+
+
+_METADATA = '[{"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "python"}}]'
+
+
+def _kineto(path: Path, rank: int, world_size: int) -> Path:
+    event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    return _write(path, [event], schemaVersion=1, distributedInfo={"rank": rank, "world_size": world_size})
+
+
+@pytest.mark.parametrize("text", ["[]", '[{"name": "a", "ph', '{"traceEvents": []}', _METADATA])
+def test_a_rank_that_wrote_no_event_does_not_cost_the_job(tmp_path: Path, text: str) -> None:
+    empty, first, second = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"
+    empty.write_text(text)
+    _kineto(first, 0, 2)
+    _kineto(second, 1, 2)
+    answer = _combine(tmp_path / "out.json", empty, first, second, flags=["--align", "none"])
+    assert [worker["path"] for worker in answer["workers"]] == [str(first), str(second)]
+    assert answer["repairs"] == [f"{empty}: no events, left out"]
+
+
+def test_events_after_much_metadata_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "_SNIFFED", 1)
+    many = [{"name": "n", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "x" * 1000}}] * 3000
+    slices = [{"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+    answer = _combine(tmp_path / "out.json", _write(tmp_path / "a.json", many + slices))
+    assert answer["repairs"] == []
+
+
+@pytest.mark.parametrize("texts", [["[]"], ["[\n"], ["[]", _METADATA]])
+def test_without_any_event_there_is_nothing_to_combine(tmp_path: Path, texts: list[str]) -> None:
+    paths = [tmp_path / f"{i}.json" for i in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    code, err = _fails("--path", *paths, "--output", tmp_path / "out.json")
+    assert code == 1
+    assert f"{paths[0]}: no events in it" in err
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+@pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', "[1, 2, 3]"])
+def test_a_broken_trace_of_a_directory_is_left_out_and_said(
+    two_workers: tuple[Path, Path], tmp_path: Path, text: str
+) -> None:
+    bad = two_workers[0] / "1" / "bps_trace_local_rank1_20step.json"
+    bad.parent.mkdir()
+    bad.write_text(text)
+    answer = _combine(tmp_path / "out.json", *two_workers)
+    assert [(worker["path"], worker["ranks"]) for worker in answer["workers"]] == [
+        (str(worker), [0]) for worker in two_workers
+    ]
+    line = next(line for line in answer["repairs"] if line.startswith(f"{bad}: "))
+    assert line.endswith("; left out")
+
+
+def test_a_directory_of_nothing_but_broken_traces_is_refused(tmp_path: Path) -> None:
+    bad = tmp_path / "w" / "0" / "comm.json"
+    bad.parent.mkdir(parents=True)
+    bad.write_text("")
+    assert _fails("--path", tmp_path / "w") == (1, f"analyze.py: error: {bad}: the file is empty\n")
 
 
 def test_no_such_directory_for_the_output(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
@@ -521,3 +581,17 @@ def test_doubled_and_missing_ranks_are_said(tmp_path: Path) -> None:
     repairs = json.loads(out)["repairs"]
     assert f"{tmp_path}: rank 2 claimed by several files" in repairs
     assert f"{tmp_path}: rank 1 of 3 missing" in repairs
+
+
+def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: Path) -> None:
+    paths = [_kineto(tmp_path / "in" / f"{rank}.json", rank, 5) for rank in (0, 1, 3)]
+    for given in (paths, [tmp_path / "in"]):
+        answer = _combine(tmp_path / "out.json", *given, flags=["--align", "none"])
+        assert answer["repairs"] == [f"{given[0]}: rank 2, 4 of 5 missing"]
+
+
+def test_a_world_of_absurd_size_is_not_believed(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        _kineto(tmp_path / "in" / f"{rank}.json", rank, 10**15)
+    answer = _combine(tmp_path / "out.json", tmp_path / "in", flags=["--align", "none"])
+    assert answer["repairs"] == []
