@@ -25,6 +25,7 @@ class Column:
     digits: int = 3  # after the decimal point, for float and percent
     minor: bool = False  # left out first where a terminal is too narrow for all columns
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
+    floor: float | None = None  # what is below it is shown to people as "<" and this, not as 0.000
 
 
 @dataclass(frozen=True, slots=True)

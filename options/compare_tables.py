@@ -23,7 +23,7 @@ CHANGE = (
     Column("avg_relative", "change", "percent", 1, scale="diverging"),
     Column("ci_low_ms", "95 % from (ms)", "float", minor=True),
     Column("ci_high_ms", "to (ms)", "float", minor=True),
-    Column("p_value", "p", "float", 4),
+    Column("p_value", "p", "float", 4, floor=1e-4),
     Column("significant", "significant", "bool"),
 )
 

@@ -95,8 +95,8 @@ def _table(table: Table) -> dict[str, Any]:
 
 
 def _column(column: Column) -> dict[str, Any]:
-    title = printable(column.title)
-    return {"title": title, "kind": column.kind, "digits": column.digits, "scale": column.scale}
+    kept = {key: getattr(column, key) for key in ("kind", "digits", "floor", "scale")}
+    return {"title": printable(column.title), **kept}
 
 
 def _cell(cell: Cell) -> Cell:

@@ -16,8 +16,8 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
     r"""Return one column's cells as they are read by people; a gap, NaN or infinity is a dash.
 
     Numbers have thousands separators and `column.digits` decimals, so that right-aligned they line
-    up; a text in which something cannot be printed shows it as an escape (``\x1b``), which keeps
-    names from steering the terminal.
+    up; one below `column.floor` is that, as in ``<0.0001``. A text in which something cannot be printed
+    shows it as an escape (``\x1b``), which keeps names from steering the terminal.
     """
     if column.kind in ("float", "percent"):
         return _numbers(column, values)
@@ -60,13 +60,16 @@ def _numbers(column: Column, values: Sequence[Cell]) -> list[str]:
     scale, unit = (100.0, " %") if column.kind == "percent" else (1.0, "")
     layout = f",.{column.digits}f"
     minus_zero = format(-0.0, layout)
+    floor = -math.inf if column.floor is None else column.floor
     texts = []
     for value in values:
         if _is_gap(value):
             texts.append(GAP)
             continue
-        text = format(float(value) * scale, layout)  # type: ignore[arg-type]  # no gap: a number
-        texts.append((text[1:] if text == minus_zero else text) + unit)
+        number = float(value)  # type: ignore[arg-type]  # no gap: a number
+        text = format(max(number, floor) * scale, layout)
+        sign = "<" if number < floor else ""
+        texts.append(sign + (text[1:] if text == minus_zero else text) + unit)
     return texts
 
 

@@ -159,6 +159,15 @@ def test_csv_carries_the_operations(tmp_path: Path) -> None:
     )
 
 
+def test_a_tiny_p_is_not_shown_as_zero_but_its_number_is_in_the_files(tmp_path: Path) -> None:
+    paths = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
+    assert 0 < named(compared(*paths), "gloo:all_reduce")["p_value"] < 0.0001
+    _, out, _ = run_cli("--option", "compare", "--path", *paths)
+    row = next(line for line in out.splitlines() if line.startswith("gloo:all_reduce"))
+    assert "<0.0001" in row
+    assert "0.0000" not in out
+
+
 def test_the_workbook_has_a_sheet_per_input_with_legal_names(tmp_path: Path) -> None:
     import openpyxl
 

@@ -106,6 +106,13 @@ def test_an_empty_table_says_so() -> None:
     assert shown(table_of(NAME, rows=[])) == "T\n  nothing\n"
 
 
+def test_what_is_below_the_floor_of_its_column_is_said_to_be_that() -> None:
+    column = Column("p", "p", "float", 4, floor=0.0001)
+    assert tables.cell_texts(column, [0.0, 9.99e-5, 0.0001, 0.5, None]) == [
+        *("<0.0001", "<0.0001", "0.0001", "0.5000", "–")
+    ]
+
+
 def test_a_name_cannot_steer_the_terminal() -> None:
     assert "\\x1b[2J\\n" in shown(table_of(NAME, rows=[("\x1b[2J\n",)]))
 

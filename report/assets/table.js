@@ -8,6 +8,7 @@ function isNumber(column) {
 
 function cellText(column, value) {
   if (value === null) return GAP;
+  if (column.floor !== null && value < column.floor) return `<${cellText(column, column.floor)}`;
   if (column.kind === "int") return formatted(value, 0);
   if (column.kind === "float") return formatted(value, column.digits);
   if (column.kind === "percent") return `${formatted(100 * value, column.digits)} %`;
