@@ -4,6 +4,8 @@ How BytePS couples ranks (stages in `opname.QUEUES` order): the local ranks of a
 BROADCAST together; only the root (the rank that pushes, the largest) has PUSH and PULL, its PUSH waits
 for the stages before it on every local rank, and the stages after PULL on the others wait for the root's
 PULL; a key's PULL on any worker waits for that key's PUSH on every worker.
+
+STEP is recorded from the last backward operation on: what it waits for runs inside it (`Kind.JOIN`).
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ def _add_gpu(merger: _Merger, gpu: Gpu, del_queue: bool) -> None:
         exits.append([node])
     dag = gpu.dag
     for a, b, kind in zip(dag.src.tolist(), dag.dst.tolist(), dag.kind.tolist(), strict=True):
-        merger.link(exits[a], entries[b], kind)
+        merger.link(exits[a], entries[b], Kind.JOIN if dag.cats[b] == "STEP" else kind)
         if dag.cats[b] == "Comm":
             merger.sources.setdefault((id(gpu), dag.names[b]), []).extend(exits[a])
     for a, b in zip(dag.next_src.tolist(), dag.next_dst.tolist(), strict=True):

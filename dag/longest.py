@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dag.model import COUPLING, Dag
+from dag.model import COUPLING, Dag, Kind
 
 Int64 = NDArray[np.int64]
 
@@ -21,7 +21,7 @@ class CriticalPath:
     ----------
     nodes : the path, first to last, as node numbers
     part_ns : what each node adds to the length: its duration, or only its service time where the
-        path enters it through a MESSAGE or GROUP edge; the sum is `length_ns`
+        path enters it through a `COUPLING` edge; the sum is `length_ns`
     kinds : the `Kind` of the edge by which the path enters each node, -1 for the first
     length_ns : the longest chain of durations
     finish_ns : (n,) earliest end of every operation when all start as early as their inputs allow
@@ -52,6 +52,8 @@ def critical_path(dag: Dag) -> CriticalPath:
     waited = (dag.wait_ns > 0).tolist()
     into, out = _edge_lists(dag)
     finish, best = whole.copy(), [-1] * n
+    for node in dag.dst[dag.kind == Kind.JOIN].tolist():
+        finish[node] = -1  # no path begins with one that is under way before what it waits for
     for node in order:
         after_wait = False
         for edge, before, coupled in into[node]:

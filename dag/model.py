@@ -36,6 +36,7 @@ class Kind(IntEnum):
     SYNCHRONISE = 3  # a host call that waits for work on a device, a stream that waits for an event
     MESSAGE = 4  # comes over the network from another worker
     GROUP = 5  # all ranks of the group must have come this far
+    JOIN = 6  # is under way before that ends, and does its own work after it
 
     @property
     def label(self) -> str:
@@ -44,7 +45,7 @@ class Kind(IntEnum):
 
 
 #: Edges of these kinds enter an operation at the end of its waiting part (`Dag.wait_ns`).
-COUPLING = (Kind.MESSAGE, Kind.GROUP)
+COUPLING = (Kind.MESSAGE, Kind.GROUP, Kind.JOIN)
 
 
 _NEVER = np.int64(np.iinfo(np.int64).min)
@@ -65,8 +66,8 @@ class Dag:
         Kineto's categories; `MEETING` for a point where ranks meet
     dur_ns : (n,) the average recorded duration, or that of the step chosen by `at_step`; 0 if unrecorded
     wait_ns : (n,) how much of `dur_ns`, at its beginning, the operation spent waiting for the sources of
-        its MESSAGE and GROUP edges; these edges enter at the end of this part. ``dur_ns - wait_ns`` is
-        the service (transfer) time
+        its MESSAGE, GROUP and JOIN edges; these edges enter at the end of this part. ``dur_ns - wait_ns``
+        is the service (transfer) time
     device : (n,) index into `devices`, where the operation runs; the device "" is unlimited
     src, dst : (m,) the edges, as node numbers
     kind : (m,) `Kind` of the edge

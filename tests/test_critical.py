@@ -145,7 +145,7 @@ def test_shares_of_categories_add_up() -> None:
 
 
 def test_overlap_of_operations_that_should_follow_each_other() -> None:
-    gpu = Gpu(chain("BW.a", "STEP"), record(trace([("BW.a", "1", 0, 10), ("STEP", "1", 6, 10)])))
+    gpu = Gpu(chain("FW.a", "BW.a"), record(trace([("FW.a", "1", 0, 10), ("BW.a", "1", 6, 10)])))
     dag = merge([gpu])
     assert overlap_ns(dag, critical_path(dag)) == (4_000_000, 1)
 

@@ -227,6 +227,29 @@ def test_waiting_inside_a_pull_leads_to_the_push_of_the_other_worker() -> None:
         "wk1.rank0.BW.a", "wk1.rank0.Comm.w.PUSH.0", "Comm.w.PUSH.0", "wk0.rank0.Comm.w.PULL.0"]  # fmt: skip
 
 
+def test_step_counts_from_the_end_of_what_it_waits_for() -> None:
+    # FW 0-10, BW 10-20, Comm 20-50; STEP 20-55 waits 30 for Comm and works 5: 10 + 10 + 30 + 5
+    events = [("FW.a", "1", 0, 10), ("BW.a", "1", 10, 10), ("Comm.w", "total", 20, 30), ("STEP", "1", 20, 35)]
+    dag = merge([worker_gpu(0, 0, events)])
+    found = critical_path(dag)
+    assert dag.dur_ns[dag.names.index("wk0.rank0.STEP")] == 35_000_000
+    assert found.length_ns == 55_000_000
+    assert (found.part_ns[-1], found.kinds[-1]) == (5_000_000, Kind.JOIN)
+
+
+def test_no_path_begins_with_a_step_that_waits() -> None:
+    # Comm took 10 of STEP's 35 and ended after 30 of them: 10 + 5, not 35
+    dag = merge([worker_gpu(0, 0, [("Comm.w", "total", 20, 10), ("STEP", "1", 0, 35)])])
+    found = critical_path(dag)
+    assert [dag.names[node] for node in found.nodes[-2:]] == ["wk0.rank0.Comm.w", "wk0.rank0.STEP"]
+    assert found.length_ns == 15_000_000
+
+
+def test_a_step_after_what_it_waits_for_counts_whole() -> None:
+    dag = merge([worker_gpu(0, 0, [("Comm.w", "total", 20, 10), ("STEP", "1", 40, 35)])])
+    assert critical_path(dag).length_ns == 45_000_000
+
+
 def test_a_clock_that_is_behind_is_put_right() -> None:
     a = worker_gpu(0, 0, [("BW.a", "1", 0, 10), ("Comm.w", "total", 10, 30)])
     b = worker_gpu(1, 0, [("BW.a", "1", 100, 25), ("Comm.w", "total", 125, 15)], offset_ns=-100_000_000)
@@ -259,7 +282,8 @@ def test_del_queue_puts_stages_in_their_order() -> None:
     expected = set()
     for key in (0, 1):
         names = ["BW.a", *(f"Comm.w.{stage}.{key}" for stage in ("REDUCE", "PUSH", "PULL")), "STEP"]
-        expected |= {(a, b, Kind.DATA) for a, b in itertools.pairwise(names)}
+        expected |= {(a, b, Kind.DATA) for a, b in itertools.pairwise(names[:-1])}
+        expected.add((names[-2], "STEP", Kind.JOIN))
     assert edges(dag) == expected
     assert critical_path(dag).length_ns == 35_000_000
 
@@ -335,8 +359,7 @@ def test_what_one_side_lacks_is_named() -> None:
 
 
 def test_steps_never_take_longer_along_the_graph_than_they_were_recorded(shared_data: Path) -> None:
-    # without STEP, whose recorded interval overlaps the communications that it waits for
-    for case in ("fork_lenet_base", "fork_resnet50_2w1s"):
+    for case in ("fork_lenet_base", "fork_resnet50_2w1s", "fork_lenet_2w2g", "fork_mlp_2w2s_pcap"):
         gpus = load_gpus([shared_data / "byteps" / case], progress=False).gpus
         for del_queue in (False, True):
             dag = merge(gpus, del_queue=del_queue)
