@@ -231,8 +231,7 @@ def _in_processes(
     own = 1 if len(tasks) <= jobs else 0
     with ProcessPoolExecutor(min(jobs, len(tasks)) - own, mp_context=_context()) as pool:
         futures = [pool.submit(_read_range, *task) for task in tasks[own:]]
-        parts = [_read_range(*task) for task in tasks[:own]]
-        on_read(sum(task[3].size for task in tasks[:own]))
+        parts = [_read_range(*task, on_read) for task in tasks[:own]]
         for task, future in zip(tasks[own:], futures, strict=True):
             parts.append(future.result())
             on_read(task[3].size)
@@ -308,12 +307,16 @@ def _caught(
 
 
 def _read_range(
-    path: Path, args: Collection[str], points: bool, part: _Range
+    path: Path,
+    args: Collection[str],
+    points: bool,
+    part: _Range,
+    on_read: Callable[[int], object] | None = None,
 ) -> Trace | chrome.Part | TraceError:
     if part.start == 0 and part.stop is None:
-        return _caught(path, args, points)
+        return _caught(path, args, points, on_read)
     try:
-        return chrome.read_part(path, args, points, part.start, part.stop)
+        return chrome.read_part(path, args, points, part.start, part.stop, on_read=on_read)
     except TraceError as error:
         return error
 
