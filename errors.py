@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: ``1 event``, ``1,234 events``."""
+    return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
 class AnalyzeError(Exception):
     """Something the user can mend; `analyze.py` prints it and exits with `exit_code`.
 

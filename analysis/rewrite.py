@@ -15,6 +15,7 @@ from analysis.heads import Heads
 from analysis.rewriter import Rewriter
 from analysis.runs import Int64, Run, RunWriter
 from analysis.tracks import Place, Process, Track
+from errors import counted
 from formats.reader import repairs
 from formats.times import InexactError
 from formats.whole import ExactWholeEvent, LearnedWhole, Lessons, OddEvent, WholeEvent, WholeReader
@@ -74,7 +75,7 @@ def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader) -> Rewritten
     if work.n_mistaken:
         phrases.append("characters that are no UTF-8 replaced")
     if work.dropped:
-        phrases.append(f"{work.dropped:,} event(s) without a pid or tid left out")
+        phrases.append(f"{counted(work.dropped, 'event')} without a pid or tid left out")
     return Rewritten(
         runs=runs.runs,
         untimed=work.untimed,

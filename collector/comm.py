@@ -8,6 +8,7 @@ from typing import Any
 
 from collector.events import Event, Part, complete, listing
 from collector.names import GradientNames, gradient_index
+from errors import counted
 from opname import OpName
 
 
@@ -25,7 +26,7 @@ def collect_comm(
     found, warnings = complete(events)
     kept = [event for event in found if OpName.parse(_main(event)).is_comm]
     if len(kept) < len(found):
-        warnings.append(f"{len(found) - len(kept)} event(s) ignored that are no Comm")
+        warnings.append(f"{counted(len(found) - len(kept), 'event')} ignored: no Comm")
     done = [_renamed(event, names, inputs) for event in kept]
     tensors = Counter(_main(event) for event in kept)
     warnings += _about_names(tensors, names)

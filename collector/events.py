@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from errors import counted
 from opname import OpName
 
 Event = Mapping[str, Any]  # one event of a chrome trace, as an object
@@ -55,7 +56,9 @@ def complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
             kept.append(event)
         else:
             dropped += 1
-    return kept, [f"{dropped} event(s) left out that are not complete (X with ts and dur)"] if dropped else []
+    return kept, [
+        f"{counted(dropped, 'event')} left out: not complete (X with ts and dur)"
+    ] if dropped else []
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:

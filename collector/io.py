@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collector.events import Event, Part, complete
+from errors import counted
 from opname import OpName
 
 
@@ -22,5 +23,5 @@ def _of_category(events: Sequence[Event], cat: str) -> Part:
     kept, warnings = complete(events)
     chosen = [event for event in kept if OpName.parse(str(event["name"])).cat == cat]
     if len(chosen) < len(kept):
-        warnings.append(f"{len(kept) - len(chosen)} event(s) ignored that are no {cat}")
+        warnings.append(f"{counted(len(kept) - len(chosen), 'event')} ignored: no {cat}")
     return Part(chosen, warnings)

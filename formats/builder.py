@@ -59,7 +59,7 @@ class Builder:
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
         self._metadata: list[dict[str, Any]] = []
-        self._repairs: dict[str, int] = {}
+        self._repairs: dict[tuple[str, str], int] = {}
         fields = [key for key in self.wanted if not key.endswith("*")]
         names = {f"a{i}": key for i, key in enumerate(fields)}
         struct = msgspec.defstruct("Args", [(name, Any, None) for name in names], rename=names, gc=False)
@@ -174,7 +174,7 @@ class Builder:
         is_slice = roles <= END
         untimed = is_slice & (ts == NO_TIME)
         if untimed.any():
-            self._note("events without a time ignored", int(untimed.sum()))
+            self._note("event", "without a time ignored", int(untimed.sum()))
         return np.flatnonzero(is_slice & ~untimed)
 
     def _durations(self, dur: Int64, roles: NDArray[np.int8]) -> Int64:
@@ -183,13 +183,13 @@ class Builder:
         missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
         negative = is_x & (dur < 0) & ~missing
         if missing.any():
-            self._note("X events without a duration taken as 0 long", int(missing.sum()))
+            self._note("X event", "without a duration taken as 0 long", int(missing.sum()))
         if negative.any():
-            self._note("negative durations taken as 0", int(negative.sum()))
+            self._note("negative duration", "taken as 0", int(negative.sum()))
         return np.where(is_x & (dur > 0) & ~missing, dur, 0)
 
-    def _note(self, what: str, n: int) -> None:
-        self._repairs[what] = self._repairs.get(what, 0) + n
+    def _note(self, noun: str, fate: str, n: int) -> None:
+        self._repairs[noun, fate] = self._repairs.get((noun, fate), 0) + n
 
     def _add_points(self, events: Sequence[Event], ids: Int32, ts: Int64, rows: Int64) -> None:
         self._point_key.frombytes(ids[rows].tobytes())

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from errors import TraceError
+from errors import TraceError, counted
 from formats.event import UNDECODABLE, Event, ExactEvent, from_object, tolerant
 from formats.scan import (
     BETWEEN,
@@ -360,11 +360,11 @@ class Damage(Protocol):
 def repairs(parts: Sequence[Damage]) -> list[str]:
     """Return what was repaired or lost in consecutive parts of a file, a phrase each."""
     phrases = [note for part in parts for note in part.notes]
-    for n, what in (
-        (sum(part.lost for part in parts), "damaged event(s) lost"),
-        (sum(part.mended for part in parts), "event(s) repaired (NaN, bad characters or quotes)"),
-        (sum(part.strays for part in parts), "list item(s) ignored that are no events"),
+    for n, noun, fate in (
+        (sum(part.lost for part in parts), "damaged event", "lost"),
+        (sum(part.mended for part in parts), "event", "repaired (NaN, bad characters or quotes)"),
+        (sum(part.strays for part in parts), "list item", "ignored: no event"),
     ):
         if n:
-            phrases.append(f"{n:,} {what}")
+            phrases.append(f"{counted(n, noun)} {fate}")
     return phrases

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from errors import counted
 from formats.columns import ArgColumn, Int32, Int64, Points, Track
 from formats.pairs import Pairing, pair, pair_neighbours
 
@@ -42,7 +43,7 @@ class Rows:
     args: dict[str, tuple[Int64, list[Any]]]
     points: tuple[Int32, Int64, list[str | None]]
     metadata: list[dict[str, Any]]
-    repairs: dict[str, int] = field(default_factory=dict)
+    repairs: dict[tuple[str, str], int] = field(default_factory=dict)  # (noun, fate): how many
 
 
 def join(parts: Sequence[Rows]) -> Rows:
@@ -55,7 +56,7 @@ def join(parts: Sequence[Rows]) -> Rows:
     for part, new in zip(parts, maps, strict=True):
         counts[new] += part.counts
     args: dict[str, tuple[Int64, list[Any]]] = {}
-    repairs: dict[str, int] = {}
+    repairs: dict[tuple[str, str], int] = {}
     offset = 0
     for part in parts:
         for key, (rows, values) in part.args.items():
@@ -106,9 +107,9 @@ def columns(rows: Rows, *, ends_by_name: bool = False, ends_behind: bool = False
     """
     tables = _Tables(rows.keys)
     role = np.array([ROLE.get(key[0], OTHER) for key in rows.keys], np.int8)[rows.key]
-    repairs = [f"{n:,} {what}" for what, n in rows.repairs.items()]
+    repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
     if no_phase := sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None):
-        repairs.append(f"{no_phase:,} list item(s) ignored that are no events")
+        repairs.append(f"{counted(no_phase, 'list item')} ignored: no event")
     key, ts_ns, dur_ns, args = rows.key, rows.ts_ns, rows.dur_ns, rows.args
     if (role != SLICE).any():
         bounds = np.flatnonzero(role != SLICE)
@@ -159,13 +160,13 @@ def _slices(
     is_absurd = (between < 0) | (between > LONGEST_NS)
     dur_ns = rows.dur_ns.copy()
     dur_ns[begin] = np.where(is_absurd, 0, between)
-    for n, what in (
-        (int(is_absurd.sum()), "E events before their B, or decades after it, taken as 0 long"),
-        (found.unclosed, "B events never end and are left out"),
-        (found.unopened, "E events end nothing that was recorded and are left out"),
+    for n, noun, fate in (
+        (int(is_absurd.sum()), "E event", "before the B, or decades after it: taken as 0 long"),
+        (found.unclosed, "B event", "without an end left out"),
+        (found.unopened, "E event", "without a beginning left out"),
     ):
         if n:
-            repairs.append(f"{n:,} {what}")
+            repairs.append(f"{counted(n, noun)} {fate}")
     kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
     return kept, dur_ns[kept]
 

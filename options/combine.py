@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError
+from errors import TraceError, UsageError, counted
 from result import Column, Result, Table
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def run(args: Namespace) -> Result:
     }
     return Result(
         "combine",
-        f"Combined {len(combined.members)} trace(s) of {len(workers)} worker(s)",
+        f"Combined {counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}",
         document,
         tables=(table,),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),

@@ -395,9 +395,7 @@ def test_a_cut_input_is_combined_and_reported(two_workers: tuple[Path, Path], tm
     path.write_bytes(path.read_bytes()[:-40])
     answer = _combine(tmp_path / "out.json", *two_workers)
     assert len(_timed(_read(tmp_path / "out.json"))) == 5
-    assert answer["repairs"] == [
-        f"{path}: the file is cut off inside its last event; 1 damaged event(s) lost"
-    ]
+    assert answer["repairs"] == [f"{path}: the file is cut off inside its last event; 1 damaged event lost"]
 
 
 def test_headers_that_differ_are_kept_for_each_rank(tmp_path: Path) -> None:
