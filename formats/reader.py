@@ -35,6 +35,7 @@ from formats.stream import ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
 _TAIL_LIMIT = 64 << 20
+_PATIENCE = 16  # searches of a tenth of a second
 _LOST = object()
 _BOM = b"\xef\xbb\xbf"
 
@@ -67,6 +68,7 @@ class EventReader:
         self._has_stop = stop is not None
         self._ended = False
         self._lines = False
+        self._searches = 0  # for the end of an event that has none
         self.use(*types)
 
     def use(self, *types: Any) -> None:
@@ -111,6 +113,11 @@ class EventReader:
             self._note_open_end(carry)
         if self.stream.damage:
             self.notes.append(self.stream.damage)
+
+    @property
+    def _sight(self) -> int:
+        """How far to look for the end of a damaged event: less in a file that is full of them."""
+        return EVENT_LIMIT if self._searches < _PATIENCE else EVENT_LIMIT >> 6
 
     # -- the list of events ------------------------------------------------------------------
 
@@ -175,7 +182,7 @@ class EventReader:
                 continue
             event, end = self._take(data, at)
             if end is None:
-                if not at_end and len(data) - at < EVENT_LIMIT:
+                if not at_end and len(data) - at < self._sight:
                     return events, at, False
                 rest = NEXT_EVENT.search(data, at)
                 if rest is None:
@@ -204,7 +211,9 @@ class EventReader:
                 return self._with_phase(self._one.decode(text)), first.end()
             except UNDECODABLE:
                 pass
-        end = object_end(data, at)  # exact, unless a quote is missing or too many
+        end = object_end(data, at, self._sight)  # exact, unless a quote is missing or too many
+        if end is None:
+            self._searches += 1
         for stop in dict.fromkeys((end, first.end() if first else None)):
             if stop is not None and (found := self._mend(data[at:stop])) is not None:
                 return found[0], stop

@@ -14,7 +14,8 @@ from formats.event import UNDECODABLE
 
 EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
-NEXT_EVENT = re.compile(rb'\}\s*,\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
+#: Where the next event may begin after one that is damaged, and perhaps not closed.
+NEXT_EVENT = re.compile(rb',\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
 LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[\]{]|,?\s*\Z))")
 BETWEEN = re.compile(rb"[\s,]*")
@@ -51,10 +52,13 @@ def last_line(data: bytearray) -> int:
     return data.rfind(b"\n") + 1
 
 
-def object_end(data: bytes, at: int) -> int | None:
-    """Return the end of the JSON object or array that begins at `at`; None if its brackets do not match."""
+def object_end(data: bytes, at: int, limit: int = EVENT_LIMIT) -> int | None:
+    """Return the end of the JSON object or array that begins at `at`.
+
+    None if its brackets do not match, or not within `limit` bytes.
+    """
     closing: list[bytes] = []
-    for token in _TOKEN.finditer(data, at, at + EVENT_LIMIT):
+    for token in _TOKEN.finditer(data, at, at + limit):
         mark = token.group()[:1]
         if mark == b"{":
             closing.append(b"}")

@@ -258,6 +258,14 @@ def test_damage_in_the_middle_of_a_large_file_costs_one_event(tmp_path: Path) ->
     assert phrases == ["1 damaged event lost"]
 
 
+def test_many_damaged_events_cost_only_themselves(tmp_path: Path) -> None:
+    good = [json.dumps(EVENT | {"name": f"op{i}"}) for i in range(3000)]
+    parts = [part[:-1] if i % 20 == 7 else part for i, part in enumerate(good)]  # 150 lack their last brace
+    events, phrases = events_of(written(tmp_path, "[" + ", ".join(parts) + "]"))
+    assert [event["name"] for event in events] == [f"op{i}" for i in range(3000) if i % 20 != 7]
+    assert phrases == ["150 damaged events lost"]
+
+
 def test_ranges_of_a_file_make_the_same_trace(tmp_path: Path) -> None:
     phases = ({"ph": "B"}, {"ph": "E"}, {"ph": "X"}, {"ph": "i"})
     good = [EVENT | phases[i % 4] | {"name": f"n{i % 7}", "ts": i, "args": {"k": i}} for i in range(30_000)]
