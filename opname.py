@@ -98,6 +98,14 @@ class OpName(NamedTuple):
         """Return the name without worker and rank."""
         return self._replace(worker=None, rank=None, arrow=False)
 
+    def aliases(self) -> tuple[str, ...]:
+        """Return the names by which a user may call this operation, or the whole that it is a part of.
+
+        Its own, its stage over all partitions, its main task's; each with and without worker and rank.
+        """
+        bare = self.bare()
+        return tuple(dict.fromkeys(map(str, (self, self.main, bare, bare._replace(key=None), bare.main))))
+
     def _body(self) -> str:
         if self.cat is None:
             return self.label or ""

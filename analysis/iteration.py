@@ -36,11 +36,6 @@ class Iterations:
         return float(np.mean([step.dur_ns for step in self.steps])) if self.steps else None
 
     @property
-    def std_ns(self) -> float | None:
-        """Standard deviation of the iteration time (the population's); None without a whole step."""
-        return float(np.std([step.dur_ns for step in self.steps])) if self.steps else None
-
-    @property
     def fw_bw_mean_ns(self) -> float | None:
         """Average time of forward and backward pass; None where no step has both."""
         known = [value for value in self.fw_bw_ns if value is not None]

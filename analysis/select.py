@@ -54,8 +54,7 @@ class CommFilter:
     def _is_wanted(self, name: str) -> bool:
         op = OpName.parse(name)
         if op.is_comm:
-            forms = (op, op.main, op.bare(), op.bare().main)
-            return len([form for form in forms if self._has(str(form))]) > 0
+            return len([name for name in op.aliases() if self._has(name)]) > 0  # all that occur are noted
         return not _COLLECTIVE.match(name) or self._has(name)
 
     def _has(self, name: str) -> bool:

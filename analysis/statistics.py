@@ -101,7 +101,7 @@ def select_communication(traces: Sequence[Trace], wanted: Collection[str]) -> li
         comm = communication(trace)
         keep = np.zeros(len(trace.names), np.bool_)
         for i in np.unique(trace.name_id[comm]).tolist():
-            own = _meanings(trace.names[i])
+            own = OpName.parse(trace.names[i]).aliases()
             known.update(dict.fromkeys(own))
             keep[i] = not wanted or any(name in wanted for name in own)
         selected.append(trace.select(~comm | keep[trace.name_id]) if len(trace) else trace)
@@ -111,14 +111,6 @@ def select_communication(traces: Sequence[Trace], wanted: Collection[str]) -> li
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise AnalyzeError(f"--filter {name}: no such communication operation in the traces{hint}")
     return selected
-
-
-def _meanings(name: str) -> list[str]:
-    """Return the names by which `--filter` may call an operation: its own, its main task's, bare ones."""
-    parsed = OpName.parse(name)
-    bare = parsed.bare()
-    forms = (parsed, parsed.main, bare, bare._replace(key=None), bare.main)
-    return list(dict.fromkeys(map(str, forms)))
 
 
 def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:

@@ -35,8 +35,6 @@ _HEADER = re.compile(rb"\s*role\s*=\s*(\w+)\s*,.*?\bid\s*=\s*(\d{1,9})")
 
 _LATEST_US = 1 << 52  # a later time is no time
 
-KINDS = ("key log", "van verbose log", "ps-lite profile", "server log", "van log")
-
 
 @dataclass(slots=True)
 class Spans:

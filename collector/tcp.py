@@ -49,7 +49,6 @@ class Counts:
     """What reassembly had to mend, over all streams of interest."""
 
     retransmitted_bytes: int = 0
-    early_segments: int = 0
     lost_bytes: int = 0
 
 
@@ -133,7 +132,6 @@ class Half:
         self._drain(segment.ts_ns)
 
     def _hold(self, segment: Segment, position: int) -> None:
-        self.counts.early_segments += 1
         data = segment.block[segment.start : segment.end]
         if not data:
             return

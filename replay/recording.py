@@ -142,9 +142,3 @@ class Recording:
 def chain(edges: list[tuple[int, int]], events: Sequence[int]) -> None:
     """Add edges from each of `events` to the next."""
     edges.extend(itertools.pairwise(events))
-
-
-def is_serial(start_ns: Int64, end_ns: Int64) -> bool:
-    """Whether no two of the events (n,) overlap: one thread ran them."""
-    order = np.lexsort((end_ns, start_ns))
-    return bool((start_ns[order][1:] >= end_ns[order][:-1]).all())

@@ -76,6 +76,17 @@ def test_parts_and_main_task() -> None:
     )
 
 
+def test_what_a_user_may_call_an_operation() -> None:
+    assert OpName.parse("wk0.rank1.Comm.x.PUSH.5").aliases() == (
+        "wk0.rank1.Comm.x.PUSH.5",
+        "wk0.rank1.Comm.x",
+        "Comm.x.PUSH.5",
+        "Comm.x.PUSH",
+        "Comm.x",
+    )
+    assert OpName.parse("aten::add").aliases() == ("aten::add",)
+
+
 def test_partition_keys() -> None:
     # FORMATS: 26148864 is tensor 399, partition 0
     assert split_key(26148864) == (399, 0)
