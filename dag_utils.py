@@ -18,16 +18,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from dag.byteps import Gpu, merge
+from dag.critical_path import CriticalPath, critical_path
 from dag.dasf import TASK_ARGS, dasf_dag
 from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
 from dag.kineto import COMMUNICATION, GAP, kineto_dag
 from dag.kineto_rank import LINK_ARGS
 from dag.load import INPUT_ARGS, LoadedGpus, gpus_of_trace, load_gpus
-from dag.longest import CriticalPath, critical_path
 from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag, subgraph, without_others
-from dag.order import components, depths
 from dag.recording import Recording, record
+from dag.topology import components, depths
 
 __all__ = [
     "COMMUNICATION", "COUPLING", "GAP", "INPUT_ARGS", "LINK_ARGS", "MEETING", "MISSING", "TASK_ARGS",

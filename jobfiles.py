@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from errors import TraceError
-from formats import dasf
+from formats import dasf_records as dasf
 from formats.stream import ByteStream, unreadable
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]

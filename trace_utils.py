@@ -10,7 +10,8 @@ from typing import Any
 
 import progress as bars
 from errors import TraceError
-from formats import chrome, dasf
+from formats import chrome
+from formats import dasf_records as dasf
 from formats.columns import Trace
 from formats.reader import EventReader, repairs
 from formats.scan import find_boundary

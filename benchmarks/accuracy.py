@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.keys import read_keys
+from collector.network.partition_keys import read_keys
 from errors import AnalyzeError
 from replay.answer import answer, leave_one_out, mean_interval, measured_ns, whole_steps
-from replay.edits import apply
 from replay.load import Partitions, load_recording, partition_sizes
 from replay.model import Model, fit
 from replay.model import replay as run_steps
+from replay.whatif.edits import apply
 from result import Repairs
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.clock import Clock, align
 from benchmarks import measure
+from clocks.offsets import Clock, align
 
 Int64 = NDArray[np.int64]
 

@@ -24,7 +24,7 @@ SCAPY_MB = 24
 _OURS = """
 import sys, time
 from pathlib import Path
-from collector.transfers import read_traffic
+from collector.network.transfers import read_traffic
 begin = time.process_time()
 traffic = read_traffic(Path(sys.argv[1]))
 spent = time.process_time() - begin

@@ -10,7 +10,7 @@ import numpy as np
 
 from dag.model import Dag, Kind, new_dag
 from formats.columns import Trace
-from formats.dasf import COMPUTE
+from formats.dasf_records import COMPUTE
 
 #: Keys of the records' args that this module needs.
 TASK_ARGS = ("key", "dependencies")

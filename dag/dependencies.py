@@ -11,7 +11,7 @@ import numpy as np
 
 from dag.gml import Gml
 from dag.model import Dag, Kind, new_dag
-from dag.order import Int32
+from dag.topology import Int32
 from errors import DagError
 from formats.columns import Trace
 from opname import OpName

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atomic_output import open_output
 from errors import DagError
-from files import open_output
 
 if TYPE_CHECKING:
     import networkx as nx

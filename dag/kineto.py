@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from dag.innermost import IDLE, Segment, segments, split
 from dag.kineto_rank import Rank, read_rank
 from dag.model import MEETING, MISSING, Dag, Kind, new_dag
-from dag.threads import IDLE, Segment, segments, split
 from formats.columns import Trace
 
 #: Category of time in which nothing ran that the recording knows of.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dag.order import Int32, topological_order
+from dag.topology import Int32, topological_order
 from errors import DagError
 from opname import OpName
 

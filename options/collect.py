@@ -13,10 +13,10 @@ from errors import TraceError, UsageError
 from result import Repairs, Result
 
 if TYPE_CHECKING:
-    from collector.events import PartName
+    from collector.gpu.iteration_times import Gpu
+    from collector.gpu.parts import PartName
+    from collector.network.network_tables import Shown
     from formats.columns import Trace
-    from options.collect_network import Shown
-    from options.collect_times import Gpu
     from trace_utils import GpuDir, Source
 
 HELP = (
@@ -58,9 +58,9 @@ def run(args: Namespace) -> Result:
 
 
 def _collect(args: Namespace) -> Result:
-    from collector.events import PARTS
-    from collector.job import collect_gpus
-    from options.collect_times import time_result
+    from collector.gpu.collect_job import collect_gpus
+    from collector.gpu.iteration_times import time_result
+    from collector.gpu.parts import PARTS
 
     gpus = _gpus(args.path)
     if not gpus:
@@ -84,7 +84,7 @@ def _collect(args: Namespace) -> Result:
 
 
 def _iter_time(args: Namespace) -> Result:
-    from options.collect_times import time_result
+    from collector.gpu.iteration_times import time_result
     from trace_utils import find_gpus
 
     repairs = Repairs()
@@ -116,7 +116,7 @@ def _ranks(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Gpu
 
 def _recorded(gpus: Sequence[GpuDir], args: Namespace, repairs: Repairs) -> list[Gpu]:
     """Return the iteration times of GPU directories, from the sources where there is no final trace yet."""
-    from collector.job import collect_gpus
+    from collector.gpu.collect_job import collect_gpus
 
     raw = [g for g in gpus if g.final_trace() is None and (g.file("io.json") or g.file("temp.json"))]
     with tempfile.TemporaryDirectory(prefix="collect-") as scratch:
@@ -147,7 +147,7 @@ def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
 
 def _without_gpus(args: Namespace) -> Result:
     """Return what the network's files tell where there is nothing else; mostly there is nothing at all."""
-    from options.collect_times import time_result
+    from collector.gpu.iteration_times import time_result
 
     result = time_result(args, [], Repairs(), "Collected from")
     found = result if args.sub_option else _with_network(args, result)
@@ -171,8 +171,8 @@ def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trac
 
 
 def _gpu(name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int]) -> Gpu:
-    from analysis.iteration import iterations
-    from options.collect_times import Gpu
+    from collector.gpu.iteration_times import Gpu
+    from dialects.iteration import iterations
 
     return Gpu(name, path, trace_path, events, iterations(trace))
 
@@ -217,8 +217,8 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 def _network(args: Namespace, variant: str) -> Result:
     """Return what the captures, or the logs of the servers, under one path tell."""
-    from options import collect_network
-    from options.collect_times import time_result
+    from collector.gpu.iteration_times import time_result
+    from collector.network import network_tables as collect_network
 
     if len(args.path) > 1:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
@@ -232,7 +232,7 @@ def _network(args: Namespace, variant: str) -> Result:
 
 def _with_network(args: Namespace, result: Result) -> Result:
     """Add what captures and server logs below the paths tell, where there are any."""
-    from options import collect_network
+    from collector.network import network_tables as collect_network
 
     for path in args.path:
         shown, failed = collect_network.all_there_is(path, jobs=args.jobs, progress=args.progress)

@@ -12,8 +12,8 @@ from errors import TraceError, UsageError, counted
 from result import Column, Result, Table
 
 if TYPE_CHECKING:
-    from analysis.merge import Combined
-    from analysis.placing import Member
+    from combine.merge import Combined
+    from combine.sources import Member
     from jobfiles import Job
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
@@ -46,7 +46,7 @@ def run(args: Namespace) -> Result:
     """Write the combined trace and say how its clocks were aligned."""
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
-    from analysis.merge import combine
+    from combine.merge import combine
     from trace_utils import rank_notes
 
     members, notes = _members(args.path)
@@ -104,7 +104,7 @@ def _members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
 
 def _of_directories(jobs: Sequence[Job]) -> list[Member]:
     """Return the members of worker or job directories; each worker of each is a host."""
-    from analysis.placing import Member
+    from combine.sources import Member
 
     members: list[Member] = []
     several = len(jobs) > 1 or any(source.worker is not None for job in jobs for source in job.sources)
@@ -131,7 +131,7 @@ def _of_directories(jobs: Sequence[Job]) -> list[Member]:
 
 def _of_files(jobs: Sequence[Job]) -> list[Member]:
     """Return the members of files; those of GPU directories side by side are one worker's."""
-    from analysis.placing import Member
+    from combine.sources import Member
 
     paths = [job.root for job in jobs]
     homes = [path.resolve().parent for path in paths]

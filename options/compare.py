@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import UsageError
-from options.compare_tables import (
+from compare.compare_tables import (
     CHANGE,
     Pair,
     both_ms,
@@ -20,12 +19,13 @@ from options.compare_tables import (
     tables_of,
     tested_cells,
 )
+from errors import UsageError
 from result import Result
 
 if TYPE_CHECKING:
-    from analysis.change import Change
-    from analysis.compare import Comparison, OpChange
-    from analysis.measured import MeasuredRun
+    from compare.change import Change
+    from compare.comparison import Comparison, OpChange
+    from compare.run_table import MeasuredRun
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -54,8 +54,8 @@ def run(args: Namespace) -> Result:
             "--output: compare writes no trace or picture; --xlsx FILE and --html FILE write its tables"
         )
     check_words(args)
-    from analysis.compare import compare
-    from analysis.measured import labels, load_run
+    from compare.comparison import compare
+    from compare.run_table import labels, load_run
 
     runs = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
     names = labels(args.path)
@@ -143,7 +143,7 @@ def _document(pairs: Sequence[Pair], args: Namespace) -> dict[str, Any]:
 
 
 def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
-    from analysis.verdict import verdict
+    from compare.verdict import verdict
 
     found = pair.found
     return {
@@ -218,8 +218,8 @@ def _figures(pair: Pair) -> list[tuple[str, str]]:
 
 
 def _notes(pair: Pair, *, alone: bool) -> list[str]:
-    from analysis.significance import FEWEST_STEPS
-    from analysis.verdict import verdict
+    from compare.significance import FEWEST_STEPS
+    from compare.verdict import verdict
 
     found = pair.found
     notes = [*found.notes]

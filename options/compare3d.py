@@ -12,7 +12,7 @@ from options.compare import check_words
 from result import Bars, Bars3D, Cell, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
-    from analysis.sweep import Sweep, SweepRow
+    from compare.side_by_side import Sweep, SweepRow
 
 HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
 EXAMPLE = "analyze.py --option 3dcompare --path examples/lenet examples/lenet-100mbit --output sweep.html"
@@ -41,8 +41,8 @@ def run(args: Namespace) -> Result:
     output = args.output or Path("3dcompare.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from analysis.measured import filtered, load_run
-    from analysis.sweep import run_labels, sweep
+    from compare.run_table import filtered, load_run
+    from compare.side_by_side import run_labels, sweep
 
     runs = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
     if args.filter:

@@ -56,7 +56,7 @@ class _Found:
 
 def run(args: Namespace) -> Result:
     """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
-    from analysis.chain import one_sided
+    from dag.path_summary import one_sided
     from dag_utils import critical_path
     from options.dags import load_dags
 
@@ -127,7 +127,7 @@ def _beside(path: Path, name: str) -> Path:
 
 
 def _scope_document(found: _Found, rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
-    from analysis.chain import by_category, iteration_ns, overlap_ns
+    from dag.path_summary import by_category, iteration_ns, overlap_ns
 
     iteration = iteration_ns(found.dag)
     return {
@@ -176,7 +176,7 @@ def _sum_row(rows: Sequence[list[Cell]]) -> list[Cell]:
 
 
 def _share_rows(found: _Found) -> list[list[Cell]]:
-    from analysis.chain import by_category
+    from dag.path_summary import by_category
 
     shares = by_category(found.dag, found.path)
     length = found.path.length_ns
@@ -213,7 +213,7 @@ def _title(found: Sequence[_Found], each: _Found) -> str:
 
 def _notes(found: Sequence[_Found]) -> list[str]:
     """Return what must be known to trust a path: what was not recorded, and where it contradicts itself."""
-    from analysis.chain import iteration_ns, one_sided_notes, overlap_ns
+    from dag.path_summary import iteration_ns, one_sided_notes, overlap_ns
 
     whole = found[-1].dag
     notes = [*one_sided_notes(whole), *whole.notes]
@@ -230,7 +230,7 @@ def _notes(found: Sequence[_Found]) -> list[str]:
 
 
 def _bars(found: Sequence[_Found]) -> Bars:
-    from analysis.chain import by_category
+    from dag.path_summary import by_category
 
     shares = [by_category(each.dag, each.path) for each in found]
     cats = dict.fromkeys(cat for share in shares for cat in share)
@@ -248,8 +248,8 @@ def _write_timeline(args: Namespace, dags: Dags, widest: _Found) -> Path | None:
         return None
     import msgspec
 
-    from analysis.marked import marked_events, stops
-    from files import open_output
+    from atomic_output import open_output
+    from dag.marked_timeline import marked_events, stops
     from options.dags import load_recorded
 
     if not widest.dag.n_steps:

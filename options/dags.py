@@ -87,7 +87,7 @@ def _from_gml(path: Path) -> Dags:
 
 
 def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
-    from analysis.aligned import on_one_clock
+    from clocks.aligned import on_one_clock
     from dag_utils import load_gpus, merge
     from trace_utils import find_gpus
 
@@ -132,7 +132,7 @@ def load_recorded(args: Namespace, dags: Dags) -> tuple[Sequence[Source], list[T
 
 def _collected(paths: Sequence[Path], directory: Path) -> dict[Path, Path]:
     """Write into `directory` the final traces of the GPUs that have only the profiler's files; by GPU."""
-    from collector.assemble import gather
+    from collector.gpu.final_trace import gather
     from trace_utils import find_gpus
 
     found: dict[Path, Path] = {}
@@ -203,7 +203,7 @@ def _from_traces(args: Namespace, every_scope: bool) -> Dags:
 
 
 def _from_kineto(args: Namespace, job: LoadedJob, every_scope: bool) -> Dags:
-    from analysis.aligned import traces_on_one_clock
+    from clocks.aligned import traces_on_one_clock
     from dag_utils import kineto_dag
 
     sources = job.job.sources
@@ -228,7 +228,7 @@ def _windows(traces: Sequence[Trace], step: str | None) -> tuple[str, list[tuple
     `step` is the number of a ``ProfilerStep#``, or the name of an annotation (its last occurrence); None
     takes the step of median length that all ranks have, or the whole trace if there are no steps.
     """
-    from analysis.steps import find_steps
+    from dialects.steps import find_steps
 
     steps = [{s.label: (s.start_ns, s.end_ns) for s in find_steps(trace).whole} for trace in traces]
     common = [label for label in steps[0] if all(label in of_rank for of_rank in steps)]

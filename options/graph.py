@@ -11,7 +11,7 @@ from errors import UsageError
 from result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
-    from analysis.layout import Drawn
+    from dag.layout import Drawn
     from dag_utils import CriticalPath
     from options.dags import Dags
 
@@ -28,7 +28,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from analysis.layout import MOST_IN_A_STILL, MOST_NODES, draw
+    from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
     from dag_utils import critical_path
     from options.dags import load_dags
 
@@ -59,7 +59,7 @@ def _default(path: Path) -> Path:
 
 
 def _result(args: Namespace, loaded: Dags, path: CriticalPath, drawn: Drawn, output: Path) -> Result:
-    from analysis.chain import one_sided, one_sided_notes
+    from dag.path_summary import one_sided, one_sided_notes
     from dag_utils import components, depths
 
     dag = loaded.whole

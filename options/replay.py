@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from replay.anchors import Anchors
     from replay.answer import Answer
-    from replay.explore import Effect
     from replay.load import Loaded, Partitions
     from replay.model import Model
     from replay.plan import Int64
+    from replay.sensitivity import Effect
 
 HELP = (
     "simulate the recorded steps, with their error, and what-if; "
@@ -72,7 +72,7 @@ def run(args: Namespace) -> Result:
 
 def _shifts(hosts: Sequence[Anchors]) -> list[Callable[[Int64], Int64]]:
     """Return what is to be added to each host's times; nothing where their order is possible as it is."""
-    from analysis.clock import align
+    from clocks.offsets import align
 
     return [clock.shift for clock in align(hosts).clocks]
 
@@ -96,7 +96,7 @@ def _needs_sizes(args: Namespace) -> bool:
 
 def _partitions(args: Namespace) -> Partitions:
     """Return what the logs in or beside the job's directories tell about its partitions."""
-    from collector.keys import read_keys
+    from collector.network.partition_keys import read_keys
     from replay.load import Partitions, partition_sizes
 
     tensors: dict[int, tuple[int, int]] = {}
@@ -119,7 +119,7 @@ def _replayed(args: Namespace, loaded: Loaded, model: Model) -> Result:
     import numpy as np
 
     from replay.answer import answer, leave_one_out, path_items, typical_position
-    from replay.show import charts, path_table, step_table
+    from replay.replay_tables import charts, path_table, step_table
 
     found = answer(model, args.step_num)
     position = typical_position(found)
@@ -226,7 +226,7 @@ def _beside(args: Namespace, name: str) -> Path:
 
 def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
     from replay.answer import answer, path_shares
-    from replay.show import moved_chart, moved_table, whatif_table
+    from replay.replay_tables import moved_chart, moved_table, whatif_table
 
     edits = _edits(args)
     before = answer(model, args.step_num)
@@ -261,7 +261,7 @@ def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
 
 def _cautions(args: Namespace, model: Model) -> list[str]:
     """Return what an edit takes for granted, or why it changes nothing."""
-    from replay.straggler import why_none
+    from replay.whatif.straggler import why_none
 
     said = []
     if "straggler=none" in args.set and (why := why_none(model)):
@@ -276,7 +276,7 @@ def _cautions(args: Namespace, model: Model) -> list[str]:
 
 def _edits(args: Namespace) -> list[tuple[str, Any]]:
     """Return each edit by its name, and after several, all of them together."""
-    from replay.edits import Change, apply, changed, communication, computation
+    from replay.whatif.edits import Change, apply, changed, communication, computation
 
     if args.sub_option != "whatif":
         ratio = args.delay_ratio
@@ -311,8 +311,8 @@ def _change(name: str, before: Answer, after: Answer) -> dict[str, Any]:
 
 def _explored(args: Namespace, loaded: Loaded, model: Model) -> Result:
     from replay.answer import answer
-    from replay.explore import delay_each, speed_up_each
-    from replay.show import effect_chart, effect_table
+    from replay.replay_tables import effect_chart, effect_table
+    from replay.sensitivity import delay_each, speed_up_each
 
     found = answer(model)
     is_delay = args.sub_option == "map_delay"

@@ -12,9 +12,9 @@ from errors import TraceError, UsageError
 from result import Bars, Chart, Column, Repairs, Result, Table
 
 if TYPE_CHECKING:
-    from analysis.breakdown import Breakdown
-    from analysis.statistics import CategoryStat, Stat
     from formats.columns import Trace
+    from statistic.breakdown import Breakdown
+    from statistic.durations import CategoryStat, Stat
     from trace_utils import LoadedJob, Source
 
 HELP = (
@@ -75,7 +75,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option not in (None, "breakdown"):
         variants = ", ".join(("breakdown", *_DASF))
         raise UsageError(f"--sub_option {args.sub_option}: statistic has the variants {variants}")
-    from analysis.statistics import select_communication
+    from statistic.durations import select_communication
     from trace_utils import LoadedJob, load_paths
 
     job = load_paths(args.path, jobs=args.jobs, progress=args.progress)
@@ -87,7 +87,7 @@ def run(args: Namespace) -> Result:
 
 
 def _statistic(args: Namespace, job: LoadedJob) -> Result:
-    from analysis.statistics import categories
+    from statistic.durations import categories
 
     pairs = list(zip(job.job.sources, job.traces, strict=True))
     stats = _statistics(job)
@@ -126,8 +126,8 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
 
 def _statistics(job: LoadedJob) -> list[Stat]:
     """Return every operation's statistics; files that share a prefix (or have none) count as one trace."""
-    from analysis.statistics import statistics
     from formats.columns import concatenate
+    from statistic.durations import statistics
 
     by_prefix: dict[str, list[Trace]] = {}
     for source, trace in zip(job.job.sources, job.traces, strict=True):
@@ -136,7 +136,7 @@ def _statistics(job: LoadedJob) -> list[Stat]:
 
 
 def _breakdown(args: Namespace, job: LoadedJob) -> Result:
-    from analysis.breakdown import breakdown, by_rank
+    from statistic.breakdown import breakdown, by_rank
 
     rows = []
     for source, trace in zip(job.job.sources, job.traces, strict=True):
@@ -168,7 +168,7 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
 
 def _run_dasf(args: Namespace) -> Result:
     """Return one of DASF's own analyses of its profiles."""
-    from analysis import dasf
+    from statistic import dasf_analyses as dasf
 
     repairs = Repairs()
     tables = dasf.tables(args.sub_option, args.path, jobs=args.jobs, progress=args.progress, repairs=repairs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from files import open_output
+from atomic_output import open_output
 from replay.model import Replay
 from replay.recording import Operation
 

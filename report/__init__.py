@@ -24,8 +24,11 @@ FORMATS = {"table": "report.text", "json": "report.json", "csv": "report.csv"}
 #: Flags that name a file and the modules that write it.
 FILES = {"xlsx": "report.xlsx", "html": "report.html"}
 #: Suffixes of `Result.picture` and the modules that draw it.
-PICTURES = {".html": "report.html", ".png": "report.plot", ".svg": "report.plot", ".pdf": "report.plot",
-            ".dot": "report.draw", ".graphml": "report.draw"}  # fmt: skip
+PICTURES = {
+    ".html": "report.html",
+    **dict.fromkeys((".png", ".svg", ".pdf"), "report.chart_still"),
+    **dict.fromkeys((".dot", ".graphml"), "report.graph_still"),
+}
 
 #: Suffixes of the files that options read; no face writes such a file.
 INPUTS = (".json", ".gz", ".jsonl", ".msgpack", ".gml", ".pcap", ".txt")
@@ -80,7 +83,7 @@ def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[str, Path, 
             default: Path = getattr(result, f"{face}_default") or Path(f"{result.option}.{face}")
             yield f"--{face}", default if wanted is True else Path(wanted), module
     if result.picture is not None:
-        yield "--output", result.picture, PICTURES.get(result.picture.suffix.lower(), "report.plot")
+        yield "--output", result.picture, PICTURES.get(result.picture.suffix.lower(), "report.chart_still")
 
 
 def _print(result: Result, args: Namespace) -> None:

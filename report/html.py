@@ -9,7 +9,7 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from files import open_output
+from atomic_output import open_output
 from report.colours import PALETTE
 from report.json import encode
 from report.tables import printable

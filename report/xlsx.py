@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from files import open_output
+from atomic_output import open_output
 from report.tables import cell_texts, display_width, shorten
 from result import Cell, Column, Result, Table
 

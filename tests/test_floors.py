@@ -11,14 +11,13 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("files", "progress", "result", "opname"),
+    ("opname", "result", "progress", "atomic_output", "intervals"),
     ("formats",),
-    ("jobfiles",),
+    ("dialects", "jobfiles"),
     ("trace_utils",),
-    ("dag",),
+    ("clocks", "dag"),
     ("dag_utils",),
-    ("analysis",),
-    ("replay", "collector"),
+    ("statistic", "combine", "compare", "replay", "collector"),
     ("options", "report"),
     ("analyze",),
 )

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.intervals import clip, length, union, union_length, without
+from intervals import clip, length, union, union_length, without
 
 Pairs = list[tuple[int, int]]
 pairs = st.lists(

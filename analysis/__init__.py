@@ -1,1 +1,0 @@
-"""What the options compute: data in, data out, no output."""

@@ -1,0 +1,82 @@
+"""All GPU directories of a job, collected in parallel; one that fails does not stop the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import progress as bars
+from atomic_output import open_output
+from collector.gpu.final_trace import gather
+from collector.gpu.parts import PARTS, PartName, count_by_cat
+from errors import AnalyzeError
+from trace_utils import GpuDir
+
+OnDone = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """What became of one GPU directory."""
+
+    gpu: GpuDir
+    trace: Path | None  # the final trace; None where the directory failed
+    events: Mapping[str, int]  # per category
+    warnings: Sequence[str]  # lines "path: what", the reason of a failure last
+    notes: Sequence[str]
+
+
+def collect_gpus(
+    gpus: Sequence[GpuDir],
+    parts: Collection[PartName] = PARTS,
+    *,
+    into: Path | None = None,
+    jobs: int = 1,
+    progress: bool | None = None,
+) -> list[GpuReport]:
+    """Collect each directory's final trace (and its DAG where it has none), in the order of `gpus`.
+
+    Parameters
+    ----------
+    parts : what is renewed; see `collector.gpu.final_trace.gather`
+    into : a directory that takes the traces instead; then nothing is changed in those of `gpus`
+    jobs : processes
+    progress : show a bar on standard error; None means only on a terminal
+    """
+    targets = [into / f"{i}.json" if into is not None else None for i in range(len(gpus))]
+    work = [(gpu, frozenset(parts), target) for gpu, target in zip(gpus, targets, strict=True)]
+    with bars.bar(total=len(gpus), unit="GPUs", what="collect", enabled=progress) as bar:
+        if jobs == 1 or len(gpus) < 2:
+            return [_reported(item, bar.update) for item in work]
+        with ProcessPoolExecutor(min(jobs, len(gpus))) as pool:
+            futures = [pool.submit(_reported, item) for item in work]
+            for future in futures:
+                future.add_done_callback(lambda _: bar.update())
+            return [future.result() for future in futures]
+
+
+def _reported(
+    item: tuple[GpuDir, frozenset[PartName], Path | None], on_done: OnDone = lambda: None
+) -> GpuReport:
+    gpu, parts, target = item
+    try:
+        return _collect(gpu, parts, target)
+    except AnalyzeError as error:
+        return GpuReport(gpu, None, {}, [str(error)], [])
+    except OSError as error:
+        return GpuReport(gpu, None, {}, [f"{gpu.path}: {error.strerror or error}"], [])
+    finally:
+        on_done()
+
+
+def _collect(gpu: GpuDir, parts: frozenset[PartName], target: Path | None) -> GpuReport:
+    collected = gather(gpu, parts)
+    if target is None:
+        collected.write()
+    else:
+        with open_output(target) as file:
+            file.write(collected.encode())
+    path = target or collected.path
+    return GpuReport(gpu, path, count_by_cat(collected.events), collected.warnings, collected.notes)

@@ -1,0 +1,300 @@
+"""The final trace and the DAG of one GPU, put together from what the profilers left in its directory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from atomic_output import open_output
+from collector.gpu.comm_events import collect_comm
+from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
+from collector.gpu.gradient_names import GradientNames, read_names
+from collector.gpu.io_events import collect_loads, collect_trainer_steps
+from collector.gpu.mxnet_profile import collect_operators, node_of, passes
+from collector.gpu.parts import PARTS, Event, Part, PartName, part_of
+from dag.gml import read_gml, write_gml
+from errors import AnalyzeError, TraceError
+from formats.columns import Trace
+from opname import OpName
+from trace_utils import GpuDir, read_document, read_trace
+
+SOURCES: Mapping[PartName, str] = {
+    "io": "io.json", "step": "step.json", "comm": "comm.json", "operator": "temp.json"
+}  # fmt: skip
+_CONTENT: Mapping[PartName, str] = {
+    "io": "I/O", "step": "trainer's STEP", "comm": "Comm", "operator": "FW and BW"
+}  # fmt: skip
+_DAG, _SYMBOLS = "dag.gml", "symbol_debug_str.txt"
+_NEW_TRACE = "bps_trace_final.json"
+_LOSS = re.compile(r"loss(\d+)\.txt")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """One GPU's final trace as it is to be written.
+
+    `warnings` and `notes` are lines ``path: what``; `header` are the members of the trace's object
+    beside the events; `new_dag` is the DAG to write where the directory has none.
+    """
+
+    gpu: GpuDir
+    path: Path  # of the final trace, which need not exist yet
+    events: Sequence[Event]
+    header: Mapping[str, Any]
+    new_dag: Graph | None
+    warnings: Sequence[str]
+    notes: Sequence[str]
+
+    def encode(self) -> bytes:
+        """Return the trace as JSON, one event a line."""
+        lines = b",\n".join(map(_json, self.events))
+        rest = b"".join(b",\n" + _json(key) + b":" + _json(value) for key, value in self.header.items())
+        return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
+
+    def write(self) -> None:
+        """Replace the final trace, and create the DAG where there is none: whole or not at all.
+
+        Raises
+        ------
+        OutputError
+        """
+        with open_output(self.path) as file:
+            file.write(self.encode())
+        if self.new_dag is not None:
+            write_gml(self.new_dag.to_gml(), self.gpu.path / _DAG)
+
+
+def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
+    """Put the final trace of one GPU together from its sources; nothing is written.
+
+    `parts` are renewed, the others stay as they are in the final trace that is there; without one all
+    are gathered. A part whose source is missing or unusable stays too. The DAG is made where there is
+    none: from the symbol dumps, else from the names and order of the operations.
+
+    Raises
+    ------
+    TraceError
+        There is nothing to make a trace of.
+    """
+    return _Gathering(gpu).run(parts)
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """The state of one `gather`: what was said so far, and files that several parts need."""
+
+    gpu: GpuDir
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    profile: Trace | None = None
+
+    def run(self, parts: Collection[PartName]) -> Collected:
+        path = self.gpu.final_trace()
+        old = self._tried(path, lambda: read_document(path)) if path is not None else None
+        if old is None and set(parts) != set(PARTS):
+            self.notes.append(f"{self.gpu.path}: no final trace to renew a part of: all parts collected")
+            parts = PARTS
+        kept = _by_part(old["traceEvents"] if old else [])
+        uses_graph = bool({"comm", "operator"} & set(parts))
+        names = self._names() if uses_graph else None
+        graph, is_new = self._graph(names) if uses_graph else (None, False)
+        inputs = graph.inputs() if graph is not None else {}
+        for part in PARTS:
+            if part in parts:
+                new = self._part(part, names, inputs, len(kept[part]))
+                kept[part] = kept[part] if new is None else list(new)
+        if _tells_steps(kept["operator"]):
+            kept["step"] = []
+        elif kept["step"]:
+            self.notes.append(f"{self.gpu.path}: STEP is the trainer's call, from {SOURCES['step']}")
+        events = sorted((event for part in (None, *PARTS) for event in kept[part]), key=_time)
+        if not events:
+            raise TraceError(f"{self.gpu.path}: nothing to collect: {'; '.join(self._without_path())}")
+        header = {k: v for k, v in old.items() if k not in ("traceEvents", "repairs")} if old else {}
+        return Collected(
+            gpu=self.gpu,
+            path=path or self.gpu.path / _NEW_TRACE,
+            events=events,
+            header=header if old else {"displayTimeUnit": "ms"},
+            new_dag=graph if is_new else None,
+            warnings=self.warnings,
+            notes=self.notes,
+        )
+
+    # ---- sources
+
+    def _part(
+        self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]], n_old: int
+    ) -> Sequence[Event] | None:
+        """Return the events of a part from its source; None where what is there has to stay."""
+        path = self.gpu.path / SOURCES[part]
+        if not path.is_file():
+            if part != "step":  # only some wrappers write it, and the operators tell more
+                self._warn(path, f"missing: {_fate(part, n_old)}")
+            return None
+        try:
+            source: Any = self._read_profile(path) if part == "operator" else read_document(path)
+        except AnalyzeError as error:
+            self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {_fate(part, n_old)}")
+            return None
+        new, damage = self._collected(part, source, names, inputs)
+        remarks = [*damage, *new.warnings]
+        self.notes += [f"{path}: {line}" for line in new.notes]
+        useless = not new.events or (bool(damage) and len(new.events) < n_old)
+        if useless and not remarks:
+            remarks.append(f"no {_CONTENT[part]} in it")
+        if useless and n_old:
+            remarks.append(f"{len(new.events)} events: {_fate(part, n_old)}")
+        if remarks:
+            self._warn(path, "; ".join(remarks))
+        return None if useless else new.events
+
+    def _collected(
+        self,
+        part: PartName,
+        source: Any,
+        names: GradientNames | None,
+        inputs: Mapping[str, Sequence[str]],
+    ) -> tuple[Part, Sequence[str]]:
+        if part == "operator":
+            return collect_operators(source, inputs), source.repairs
+        events, damage = source["traceEvents"], source["repairs"]
+        if part == "comm":
+            return collect_comm(events, names, inputs), damage
+        return (collect_loads(events) if part == "io" else collect_trainer_steps(events)), damage
+
+    def _read_profile(self, path: Path) -> Trace:
+        if self.profile is None:
+            self.profile = read_trace(path)
+        return self.profile
+
+    def _profile_if_usable(self) -> Trace | None:
+        """Return the profile; None, without a word, where it is not: that is said of its operations."""
+        try:
+            return self._read_profile(self.gpu.path / SOURCES["operator"])
+        except AnalyzeError:
+            return None
+
+    def _names(self) -> GradientNames | None:
+        return self._tried(self.gpu.path, lambda: read_names(self.gpu.path))
+
+    # ---- the DAG
+
+    def _graph(self, names: GradientNames | None) -> tuple[Graph | None, bool]:
+        """Return the DAG, and whether the directory has no file of it yet."""
+        path = self.gpu.file(_DAG)
+        recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
+        described = self._described()
+        if recorded is not None and self._fits(recorded):
+            # the dump numbers the inputs of an operation as the profiler did, the file's edges do not
+            same = described is not None and described.edges.keys() == recorded.edges.keys()
+            return (described if same else recorded), False
+        graph = described or self._by_order(names)
+        how = f"from {_SYMBOLS}" if described else "from the names and order of the operations"
+        if path is None:
+            built = f"built {how}" if graph else "nothing to build it from: events without inputs"
+            self._warn(self.gpu.path / _DAG, f"missing: {built}")
+        elif recorded is None:
+            self._warn(path, "left as it is" + (f"; inputs {how}" if graph else ""))
+        elif graph is not None and self._fits(graph):
+            self._warn(path, f"has no operation of the profile (another model's?): inputs {how}")
+        else:
+            return recorded, False
+        return graph, path is None and graph is not None
+
+    def _fits(self, graph: Graph) -> bool:
+        """Whether operations of the profile are in the DAG; so too where there is no profile to ask."""
+        profile = self._profile_if_usable()
+        if profile is None or not len(profile):
+            return True
+        inputs = graph.inputs()
+        return any(node_of(name, inputs) for name in profile.names)
+
+    def _described(self) -> Graph | None:
+        """Return the DAG that the symbol dumps describe; None without a model's dump."""
+        model = self.gpu.file(_SYMBOLS)
+        if model is None:
+            return None
+        losses = {int(m[1]): p for p in sorted(self.gpu.path.iterdir()) if (m := _LOSS.fullmatch(p.name))}
+        texts = [_text(losses[k]) if k in losses else None for k in range(max(losses, default=-1) + 1)]
+        graph = from_symbols(_text(model), texts)
+        if graph is None:
+            self._warn(model, "describes no operation")
+        return graph
+
+    def _by_order(self, names: GradientNames | None) -> Graph | None:
+        profile = self._profile_if_usable()
+        if profile is None:
+            return None
+        forward, backward = passes(profile)
+        graph = from_order(forward, backward, names.names if names else ())
+        return from_gml(graph.to_gml()) if graph is not None else None  # inputs numbered as when read back
+
+    # ---- remarks
+
+    def _warn(self, path: Path, what: str) -> None:
+        """Say `what` of a file, on the line that there may be of it already: each has one."""
+        for i, line in enumerate(self.warnings):
+            if line.startswith(f"{path}: "):
+                self.warnings[i] = f"{line}; {what}"
+                return
+        self.warnings.append(f"{path}: {what}")
+
+    def _tried(self, path: Path, read: Callable[[], T]) -> T | None:
+        """Return what `read` returns; None, and its error as a warning, where the file is unusable."""
+        try:
+            return read()
+        except AnalyzeError as error:
+            text = str(error)
+            if text.startswith(f"{path}: "):
+                self._warn(path, text.removeprefix(f"{path}: "))
+            else:
+                self.warnings.append(text if text.startswith(str(path)) else f"{path}: {text}")
+            return None
+
+    def _without_path(self) -> list[str]:
+        return [line.removeprefix(f"{self.gpu.path}/") for line in self.warnings]
+
+
+def _by_part(events: Sequence[Event]) -> dict[PartName | None, list[Event]]:
+    found: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
+    for event in events:
+        found[part_of(event)].append(event)
+    return found
+
+
+def _tells_steps(operators: Sequence[Event]) -> bool:
+    return any(OpName.parse(str(event["name"])).cat == "STEP" for event in operators)
+
+
+def _time(event: Event) -> float:
+    ts = event.get("ts")
+    return ts if isinstance(ts, (int, float)) and not isinstance(ts, bool) else float("-inf")
+
+
+def _fate(part: PartName, n_old: int) -> str:
+    """Say what becomes of a part that cannot be renewed."""
+    what = _CONTENT[part]
+    return f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _json(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value)
+    except (ValueError, OverflowError):  # a lone surrogate, an integer beyond 64 bits
+        return json.dumps(value).encode()

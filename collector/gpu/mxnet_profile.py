@@ -1,0 +1,250 @@
+"""MXNet's profile (`temp.json`): the forward and backward operations of the DAG, and the model update."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collector.gpu.parts import Event, Part, listing
+from formats.columns import Id, Int64, Trace
+from opname import OpName
+
+Inputs = Mapping[str, Sequence[str]]  # every node of a DAG and what it depends on
+
+_NAMED = re.compile(r"name=([^;]*)")
+#: The engine frees memory whenever it likes, between any two operations: no part of the update.
+_HOUSEKEEPING = frozenset({"DeleteVariable"})
+
+
+def collect_operators(profile: Trace, inputs: Inputs) -> Part:
+    """Return the operations of the DAG as the final trace has them, and one ``STEP`` a step.
+
+    An operation of several profiler processes counts once: in the process that has most of them, or
+    in another if it is only there. ``STEP`` spans what this process ran from the last backward
+    operation of a step to the first forward one of the next: told by order, not by names; only the
+    freeing of memory is left out.
+
+    Parameters
+    ----------
+    profile : the slices of `temp.json`
+    inputs : the nodes of the DAG and what each depends on
+    """
+    nodes = [node_of(name, inputs) for name in profile.names]
+    chosen = _one_process_each(profile, nodes)
+    if not len(chosen.rows):
+        return Part(warnings=[_nothing_found(profile)])
+    events = [_operation_event(profile, row, nodes, inputs) for row in chosen.rows.tolist()]
+    updates = _updates(profile, chosen, nodes, inputs)
+    events += [_step_event(profile, rows, chosen.process) for rows in updates]
+    return Part(events, _doubts(nodes, inputs), _remarks(profile, chosen, nodes, updates))
+
+
+def node_of(name: str, nodes: Inputs) -> str | None:
+    """Return the DAG's node of an operator's `name`; None if the DAG has none.
+
+    Forward operators are called as their node or ``<node>_fwd``, backward ones ``<node>_backward`` or
+    ``<node>_fwd_backward``; Gluon may wrap this in ``…name=<node>;…``.
+    """
+    named = _NAMED.search(name)
+    text = named[1] if named else name
+    kind = name[: named.start()] if named else ""
+    base, backward, _ = text.partition("_backward")
+    prefix = "BW." if backward or "_backward_" in kind else "FW."
+    candidates = (base, base.removesuffix("_fwd"), base.partition("_fwd")[0])
+    return next((f"{prefix}{c}" for c in candidates if f"{prefix}{c}" in nodes), None)
+
+
+def passes(profile: Trace) -> tuple[list[str], list[str]]:
+    """Return the operations of one forward and one backward pass in the order in which they ran.
+
+    Told without a DAG: a backward operator is called ``<forward operator>_backward``, so whatever has
+    such a partner, or is called ``…_fwd``, is an operation of the model. Names are without ``_fwd``.
+    """
+    backward = {n: base.removesuffix("_fwd") for n in profile.names if (base := _backward_of(n))}
+    partners = set(backward.values())
+    forward = {
+        n: n.removesuffix("_fwd")
+        for n in profile.names
+        if n not in backward and (n.removesuffix("_fwd") in partners or n.endswith("_fwd"))
+    }
+    rows = np.argsort(profile.ts_ns, kind="stable")
+    rows = rows[_first_of_pass(profile, rows, forward) :]
+    names = [profile.names[i] for i in profile.name_id[rows].tolist()]
+    fw = dict.fromkeys(forward[name] for name in names if name in forward)
+    bw = dict.fromkeys(backward[name] for name in names if name in backward)
+    return list(fw), list(bw)
+
+
+def _backward_of(name: str) -> str:
+    """Return the forward operator that a backward one belongs to; "" for any other operator."""
+    base, marker, _ = name.partition("_backward")
+    return base if marker else ""
+
+
+def _first_of_pass(profile: Trace, order: Int64, forward: Collection[str]) -> int:
+    """Return where in `order` (rows by start) a forward pass begins for the first time.
+
+    It begins with the operation before which the longest pause among forward operations typically
+    lies: backward pass, communication and update are in it.
+    """
+    is_forward = np.array([name in forward for name in profile.names], np.bool_)
+    places = np.flatnonzero(is_forward[profile.name_id[order]])
+    if len(places) < 2:
+        return 0
+    rows = order[places]
+    ids = profile.name_id[rows]
+    pause = profile.ts_ns[rows][1:] - np.maximum.accumulate(profile.end_ns[rows])[:-1]
+    typical = {i: float(np.median(pause[ids[1:] == i])) for i in dict.fromkeys(ids[1:].tolist())}
+    first = max(typical, key=lambda i: typical[i])
+    return int(places[ids == first][0])
+
+
+# ---- which slices count
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    rows: Int64  # slices of the DAG's operations, by start
+    process: Id  # the profiler's process that most of them are of
+    others: list[Id]  # processes that were passed over
+
+
+def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> _Chosen:
+    known = np.array([node is not None for node in nodes], np.bool_)
+    rows = np.flatnonzero(known[profile.name_id])
+    pids = [profile.tracks[t].pid for t in profile.track_id[rows].tolist()]
+    ranked = [pid for pid, _ in Counter(pids).most_common()]  # at a tie the first one met
+    place = {pid: i for i, pid in enumerate(ranked)}
+    best: dict[str | None, int] = {}
+    names = [nodes[i] for i in profile.name_id[rows].tolist()]
+    for name, pid in zip(names, pids, strict=True):
+        best[name] = min(best.get(name, len(ranked)), place[pid])
+    kept = [place[pid] == best[name] for name, pid in zip(names, pids, strict=True)]
+    rows = rows[np.array(kept, np.bool_)]
+    rows = rows[np.argsort(profile.ts_ns[rows], kind="stable")]
+    used = set(best.values())
+    others = [pid for pid in ranked if place[pid] not in used]
+    return _Chosen(rows, ranked[0] if ranked else None, others)
+
+
+def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], inputs: Inputs) -> list[Int64]:
+    """Return for every step the slices between its last backward operation and what follows it."""
+    names = [nodes[i] or "" for i in profile.name_id[chosen.rows].tolist()]
+    first = next((name for name in names if _begins_step(name, inputs)), None)
+    marks = [i for i, name in enumerate(names) if name == first] or [0]
+    bounds = [*marks, len(names)]
+    if marks[0] > 0:  # the profile begins within a step
+        bounds.insert(0, 0)
+    candidates = _outside(profile, chosen, nodes)
+    starts = profile.ts_ns[candidates]
+    found = []
+    for begin, end in itertools.pairwise(bounds):
+        backward = [i for i in range(begin, end) if names[i].startswith("BW.")]
+        if not backward:
+            continue
+        since = profile.ts_ns[chosen.rows[backward[-1]]]
+        until = profile.ts_ns[chosen.rows[end]] if end < len(names) else np.iinfo(np.int64).max
+        rows = candidates[np.searchsorted(starts, since) : np.searchsorted(starts, until)]
+        if len(rows):
+            found.append(rows)
+    return found
+
+
+def _begins_step(name: str, inputs: Inputs) -> bool:
+    return name.startswith("FW.") and any(i in ("I/O", "STEP") for i in inputs.get(name, ()))
+
+
+def _outside(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None]) -> Int64:
+    """Return the slices of the chosen process that are no operations of the DAG, by start."""
+    counted = [
+        node is None and name not in _HOUSEKEEPING for node, name in zip(nodes, profile.names, strict=True)
+    ]
+    here = [track.pid == chosen.process for track in profile.tracks]
+    rows = np.flatnonzero(np.array(counted)[profile.name_id] & np.array(here)[profile.track_id])
+    return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
+
+
+# ---- events
+
+
+def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inputs: Inputs) -> Event:
+    name = nodes[profile.name_id[row]]
+    assert name is not None
+    track = profile.tracks[profile.track_id[row]]
+    args = {"name": name, **{f"input{i}": source for i, source in enumerate(inputs[name])}}
+    event: dict[str, Any] = {
+        "name": name,
+        "cat": "operator",
+        "ph": "X",
+        "ts": _us(int(profile.ts_ns[row])),
+        "pid": track.pid,
+        "tid": track.tid,
+        "dur": _us(int(profile.dur_ns[row])),
+        "args": args,
+    }
+    return {key: value for key, value in event.items() if value is not None}
+
+
+def _step_event(profile: Trace, rows: Int64, process: Id) -> Event:
+    start = int(profile.ts_ns[rows].min())
+    end = int(profile.end_ns[rows].max())
+    return {
+        "name": "STEP",
+        "ts": _us(start),
+        "dur": _us(end - start),
+        "ph": "X",
+        "cat": "operator",
+        "pid": process,
+        "args": {"name": "STEP"},
+    }
+
+
+def _us(time_ns: int) -> int | float:
+    return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
+
+
+# ---- remarks
+
+
+def _nothing_found(profile: Trace) -> str:
+    n = len(np.unique(profile.name_id))
+    if not n:
+        return "no operator in it: no FW and BW"
+    return (
+        f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
+        "of another model): no FW and BW"
+    )
+
+
+def _doubts(nodes: Sequence[str | None], inputs: Inputs) -> list[str]:
+    wanted = {node for node in inputs if OpName.parse(node).cat == "FW"}
+    found = wanted & set(nodes)
+    if 2 * len(found) >= len(wanted):
+        return []
+    return [f"only {len(found)} of the DAG's {len(wanted)} forward operations occur: another model's DAG?"]
+
+
+def _remarks(
+    profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], updates: Sequence[Int64]
+) -> list[str]:
+    outside = Counter(profile.names[i] for i in profile.name_id.tolist() if nodes[i] is None)
+    remarks = []
+    if outside:
+        remarks.append(
+            f"{outside.total()} events of {len(outside)} operations outside the DAG: {listing(outside)}"
+        )
+    if chosen.others:
+        others = ", ".join(map(str, chosen.others))
+        remarks.append(f"operations of process {chosen.process} counted, not again those of process {others}")
+    if updates:
+        within = Counter(profile.names[i] for rows in updates for i in profile.name_id[rows].tolist())
+        remarks.append(f"STEP is what runs after the last BW and before the next FW: {listing(within)}")
+    else:
+        remarks.append("no STEP: nothing runs between the last BW and the next FW")
+    return remarks

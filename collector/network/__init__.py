@@ -1,0 +1,1 @@
+"""Packet captures and server logs as timelines."""

@@ -1,0 +1,194 @@
+"""Who the two ends of a connection are, and which keys a server owns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collector.network.pslite import Node, key_base, server_rank
+from collector.network.transfers import Connection, Traffic
+
+_KEYS_END = 1 << 32  # a partition key has a 16-bit declared key above 16 bits of partition
+_MOST_SERVERS = 4096  # tried where nothing tells how many there are
+
+NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One connection between a worker and a server, named."""
+
+    worker: str
+    server: str
+    connection: Connection
+    capture: Path
+    sure: bool  # a file's name tells which worker it is
+
+
+def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> list[list[Link]]:
+    """Return the links of each capture.
+
+    A node is called after the file or directory of the capture in which it is the only one of its role
+    (``worker_0.pcap``), or as `known` says; the others by ps-lite's rank, or where files name some by the
+    number that is left, or by id.
+    """
+    nodes = _known_nodes(traffics)
+    ends = [[_end_keys(connection, nodes) for connection in traffic.connections] for traffic in traffics]
+    names: dict[NodeKey, str] = {}
+    sure: set[NodeKey] = set()
+    for role, side in (("worker", 0), ("server", 1)):
+        of_role = [{pair[side] for pair in pairs} for pairs in ends]
+        by_file = _names_by_file(role, of_role, [traffic.capture.path for traffic in traffics], known)
+        sure |= by_file.keys()
+        others = sorted(set().union(*of_role) - by_file.keys(), key=str)
+        names |= by_file | _other_names(role, by_file, others)
+    return [
+        [
+            Link(names[worker], names[server], connection, traffic.capture.path, worker in sure)
+            for (worker, server), connection in zip(pairs, traffic.connections, strict=True)
+        ]
+        for pairs, traffic in zip(ends, traffics, strict=True)
+    ]
+
+
+def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[int]]) -> dict[NodeKey, str]:
+    """Return the servers whose keys are those of a key log, by the name of the log's server.
+
+    `served` : partition keys by name. A log and a server belong together where each is the other's best
+    and they share more than half of the keys they have together.
+    """
+    nodes = _known_nodes(traffics)
+    n_servers = n_announced(traffics, "server")
+    keys: dict[NodeKey, set[int]] = {}
+    for traffic in traffics:
+        transfers = traffic.transfers
+        for i, connection in enumerate(traffic.connections):
+            node = _end_keys(connection, nodes)[1]
+            wire_keys = np.unique(transfers.wire_key[transfers.connection == i])
+            found = partition_keys(wire_keys, connection.server_id, n_servers)
+            keys.setdefault(node, set()).update(found.tolist())
+    shared = {
+        (node, name): len(mine & set(of_log)) / max(len(mine | set(of_log)), 1)
+        for node, mine in keys.items()
+        for name, of_log in served.items()
+    }
+    best = {node: max(served, key=lambda name: shared[node, name]) for node in keys} if served else {}
+    return {
+        node: name
+        for node, name in best.items()
+        if shared[node, name] > 0.5 and node == max(keys, key=lambda n: shared[n, name])
+    }
+
+
+def n_announced(traffics: Sequence[Traffic], role: str) -> int:
+    """Return how many nodes of a role the scheduler announced; 0 where that was not captured."""
+    return len({node.id for traffic in traffics for node in traffic.nodes if node.role == role})
+
+
+def _known_nodes(traffics: Sequence[Traffic]) -> set[Node]:
+    """Return the nodes that were announced, and those whose connections tell their ids."""
+    nodes = {node for traffic in traffics for node in traffic.nodes}
+    for c in (connection for traffic in traffics for connection in traffic.connections):
+        if c.worker_id is not None:
+            nodes.add(Node("worker", c.worker_id, c.worker_host, c.worker_port))
+        if c.server_id is not None:
+            nodes.add(Node("server", c.server_id, c.server_host, c.server_port))
+    return nodes
+
+
+def _end_keys(connection: Connection, nodes: Collection[Node]) -> tuple[NodeKey, NodeKey]:
+    """Return worker and server of a connection, by id where it can be known."""
+    c = connection
+    worker = c.worker_id if c.worker_id is not None else _announced(nodes, "worker", c.worker_host, None)
+    server = c.server_id
+    if server is None:
+        server = _announced(nodes, "server", c.server_host, c.server_port)
+    return (
+        ("worker", c.worker_host if worker is None else worker),
+        ("server", c.server_host if server is None else server),
+    )
+
+
+def _announced(nodes: Collection[Node], role: str, host: str, port: int | None) -> int | None:
+    """Return the id of the only node of that role at the address, as the scheduler announced it."""
+    at_host = [node for node in nodes if node.role == role and node.host == host]
+    found = {node.id for node in at_host if port is None or node.port == port} or {n.id for n in at_host}
+    return found.pop() if len(found) == 1 else None
+
+
+def _names_by_file(
+    role: str, of_role: Sequence[set[NodeKey]], paths: Sequence[Path], known: Mapping[NodeKey, str]
+) -> dict[NodeKey, str]:
+    names = {node: known[node] for nodes in of_role for node in nodes if node in known}
+    for nodes, path in zip(of_role, paths, strict=True):
+        index = index_in_path(path, role)
+        if index is not None and len(nodes) == 1:
+            names.setdefault(next(iter(nodes)), f"{role}_{index}")
+    return names
+
+
+def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[NodeKey]) -> dict[NodeKey, str]:
+    """Name the nodes that no file names; a single one gets the only number that is left."""
+    left = {f"{role}_{i}" for i in range(len(by_file) + 1)} - set(by_file.values())
+    if by_file and len(others) == len(left) == 1:
+        return {others[0]: left.pop()}
+    return {node: _own_name(node, bool(by_file)) for node in others}
+
+
+def _own_name(node: NodeKey, some_named: bool) -> str:
+    role, which = node
+    if isinstance(which, str):
+        return f"{role} {which}"
+    return f"{role}_ps{which}" if some_named else f"{role}_{server_rank(which)}"
+
+
+def index_in_path(path: Path, role: str) -> int | None:
+    """Return i of the innermost ``<role>_<i>`` in a path's file or directory names."""
+    for part in (path.name, *(parent.name for parent in path.parents)):
+        if match := re.match(rf"{role}[_-]?(\d+)(?![0-9])", part):
+            return int(match[1])
+    return None
+
+
+def partition_keys(wire_keys: NDArray[np.uint64], server_id: int | None, n_servers: int) -> NDArray[np.int64]:
+    """Return the partition keys of one server's wire keys; -1 where no key range fits.
+
+    Parameters
+    ----------
+    wire_keys : (n,) of one server
+    server_id : its ps-lite id, if known
+    n_servers : as the scheduler announced them; 0 where that is not known
+    """
+    if not len(wire_keys):
+        return np.empty(0, np.int64)
+    middle = int(np.sort(wire_keys)[len(wire_keys) // 2])  # a damaged key or two shall not decide
+    rank = None if server_id is None else server_rank(server_id)
+    for base in _bases(middle, rank, n_servers):
+        offsets = wire_keys - np.uint64(base)
+        fits = (wire_keys >= np.uint64(base)) & (offsets < np.uint64(_KEYS_END))
+        if fits.sum() * 2 > len(fits):
+            keys: NDArray[np.int64] = np.where(fits, offsets.astype(np.int64), -1)
+            return keys
+    return np.full(len(wire_keys), -1, np.int64)
+
+
+def _bases(key: int, rank: int | None, n_servers: int) -> Iterator[int]:
+    """Yield beginnings of key ranges in which the wire key may lie, the likely ones first."""
+    whole = 2**64 - 1
+    if n_servers:
+        near = key * n_servers // whole
+        yield from (key_base(r, n_servers) for r in ([near, near + 1] if rank is None else [rank]))
+    if key < _KEYS_END and not rank:
+        yield 0
+    if rank:
+        n = round(rank * whole / key) if key else 0
+        yield from (key_base(rank, m) for m in (n, n + 1, n - 1) if m > rank)
+    for n in range(2, _MOST_SERVERS):
+        r = round(key * n / whole)
+        if 0 < r < n:
+            yield key_base(r, n)

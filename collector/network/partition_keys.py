@@ -1,0 +1,192 @@
+"""Which tensor a ps-lite key belongs to: BytePS's own log, `key_dict.txt`, `comm.json`, name lists.
+
+A partition key is ``declared_key << 16 | partition``; on the wire the beginning of the server's key
+range is added to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collector.gpu.gradient_names import GradientNames, read_names
+from errors import TraceError
+from formats.columns import Id, Trace
+from opname import OpName
+from result import Repairs
+from trace_utils import GpuDir, find_gpus, read_trace
+
+PART_BITS = 16
+
+_DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d+)")
+_PARTITIONED = re.compile(
+    rb"(?:\] |\s)(\S+) partitioned to (\d+) part\(s\), total_len=(\d+), key_range=\[(\d+),"
+)
+_ASSIGNED = re.compile(rb"key (\d+) assigned to server (\d+)")
+_TEXT = {".txt", ".log", ".out", ".err", ""}
+_SNIFF = 4096  # bytes in which a binary file shows itself
+_LONGEST_LINE = 1 << 16
+_MOST_DEPTH = 4  # directories below the job root in which logs and captures are looked for
+
+
+@dataclass(slots=True)
+class Tensor:
+    """What is known of one declared tensor."""
+
+    name: str
+    total_bytes: int | None = None
+    n_parts: int | None = None
+
+
+@dataclass(slots=True)
+class Keys:
+    """The dictionary of a job: `tensors` by declared key, ranks of servers by partition key."""
+
+    tensors: dict[int, Tensor] = field(default_factory=dict)
+    servers: dict[int, int] = field(default_factory=dict)
+    parameters: GradientNames | None = None
+    comm: list[tuple[GpuDir, Trace]] = field(default_factory=list)  # the `comm.json` that were read
+
+    def tensor(self, key: int) -> str:
+        """Return the name of the tensor that partition key `key` is a part of, else the key itself."""
+        tensor = self.tensors.get(key >> PART_BITS)
+        if tensor is None:
+            return f"key {key}"
+        return (self.parameters and self.parameters.parameter(tensor.name)) or tensor.name
+
+    def n_parts(self, key: int) -> int | None:
+        """Return the number of partitions of the tensor of `key`, if it was logged."""
+        tensor = self.tensors.get(key >> PART_BITS)
+        return tensor.n_parts if tensor else None
+
+    def declare(self, declared: int, name: str) -> Tensor:
+        """Return the tensor of a declared key, noting its name where it is new."""
+        return self.tensors.setdefault(declared, Tensor(name))
+
+
+def read_keys(root: Path, repairs: Repairs) -> Keys:
+    """Return what the files under `root` say about keys; files that cannot be used go to `repairs`."""
+    keys = Keys()
+    for path in text_files(root):
+        with attempt(path, repairs):
+            _read_text(path, keys)
+    for gpu in find_gpus(root if root.is_dir() else root.parent):
+        with attempt(gpu.path, repairs):
+            keys.parameters = keys.parameters or read_names(gpu.path)
+        if (comm := gpu.file("comm.json")) is not None:
+            with attempt(comm, repairs):
+                trace = read_trace(comm)
+                _add_comm(trace, keys)
+                keys.comm.append((gpu, trace))
+                if trace.repairs:
+                    repairs.add(comm, "; ".join(trace.repairs))
+    return keys
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    """Yield the regular files of a job, and those beside a worker's directory that bear its name."""
+    yield from _files(root, _MOST_DEPTH)
+    if root.is_dir() and root.name:
+        beside = sorted(root.parent.glob(glob.escape(root.name) + ".*"), key=natural)
+        yield from (path for path in beside if path.is_file())
+
+
+def text_files(root: Path) -> Iterator[Path]:
+    """Yield the files under `root` that may be logs."""
+    return (path for path in files_below(root) if path.suffix.lower() in _TEXT)
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a log in bounded memory; a file that is no text has none."""
+    with open(path, "rb") as file:
+        if b"\0" in file.read(_SNIFF):
+            return
+        file.seek(0)
+        yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
+
+
+def natural(path: Path) -> list[tuple[int, int | str]]:
+    """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
+
+
+def _files(directory: Path, depth: int) -> Iterator[Path]:
+    if directory.is_file():
+        yield directory
+        return
+    try:
+        entries = sorted(directory.iterdir(), key=natural)
+    except OSError:
+        return
+    yield from (entry for entry in entries if entry.is_file() and not entry.name.startswith("."))
+    if depth:
+        for entry in entries:
+            if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
+                yield from _files(entry, depth - 1)
+
+
+@contextlib.contextmanager
+def attempt(path: Path, repairs: Repairs) -> Iterator[None]:
+    """Turn what makes `path` unusable into a line of `repairs`."""
+    try:
+        yield
+    except TraceError as error:
+        repairs.lines.append(str(error))
+    except OSError as error:
+        repairs.add(path, f"cannot be read: {error.strerror or error}")
+
+
+def _read_text(path: Path, keys: Keys) -> None:
+    if path.name == "key_dict.txt":
+        _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
+        return
+    _read_debug_log(lines_of(path), keys)
+
+
+def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
+    """Read BytePS's debug log; lines of several threads may run into each other."""
+    for line in lines:
+        if b"key" not in line:
+            continue
+        if match := _DECLARED.search(line):
+            keys.declare(int(match[2]), _text(match[1]))
+        elif match := _PARTITIONED.search(line):
+            tensor = keys.declare(int(match[4]) >> PART_BITS, _text(match[1]))
+            tensor.n_parts, tensor.total_bytes = int(match[2]), int(match[3])
+        elif match := _ASSIGNED.search(line):
+            keys.servers[int(match[1])] = int(match[2])
+
+
+def _read_key_dict(lines: Iterable[str], keys: Keys) -> None:
+    """Read dPRO's ``name: key [key…]``; parts of a tensor may have lines of their own (``name~PARTi``)."""
+    for line in lines:
+        name, colon, numbers = line.rpartition(":")
+        values = [int(number) for number in numbers.split() if number.isdecimal()]
+        if colon and values:
+            tensor = keys.declare(values[0] >> PART_BITS, name.strip().partition("~PART")[0])
+            if tensor.n_parts is None and len(values) > 1:
+                tensor.n_parts = len(values)
+
+
+def _add_comm(trace: Trace, keys: Keys) -> None:
+    pairs = set(zip(trace.name_id.tolist(), trace.track_id.tolist(), strict=True))
+    for name_id, track_id in pairs:
+        name = OpName.parse(trace.names[name_id])
+        key = partition_key(trace.tracks[track_id].tid)
+        if name.is_comm and name.label and key is not None:
+            keys.declare(key >> PART_BITS, name.label)
+
+
+def partition_key(tid: Id) -> int | None:
+    """Return the partition key that the `tid` of a BytePS event is; None for ``total``."""
+    text = str(tid)
+    return int(text) & 0xFFFFFFFF if text.removeprefix("-").isdecimal() else None  # 32 bits, signed
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

@@ -1,0 +1,273 @@
+"""ps-lite's messages over ZeroMQ: headers of both generations, and where a message begins.
+
+The header ("meta") is a protobuf message in older versions (`src/meta.proto`: PBMeta) and a C struct
+in newer ones (`src/meta.h`: RawMeta). A message is [identity of the server,] meta, keys, values,
+lengths; a control message is a meta alone.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NamedTuple
+
+from collector.network.zmtp import Message
+
+RAW_META, RAW_NODE = 112, 552  # bytes of the structs
+MORE_SHORT = 1  # flags of a short frame that is not the last of its message
+LENGTHS_FRAME = 6  # bytes of the frame behind the values of one key
+ADD_NODE = 2  # the control command that tells every node who the others are
+ROLES = ("server", "worker", "scheduler")  # by number, in both generations
+
+
+class Node(NamedTuple):
+    """A member of the job as the scheduler announces it."""
+
+    role: str
+    id: int
+    host: str
+    port: int
+
+
+class Meta(NamedTuple):
+    """What is needed of a message's header."""
+
+    request: bool
+    push: bool
+    timestamp: int  # number of the request; its response repeats it
+    app_id: int = 0
+    customer_id: int = 0
+    head: int = 0
+    control: int | None = None  # command of a control message
+    nodes: tuple[Node, ...] = ()
+
+
+class Header(NamedTuple):
+    """A message's meta and where its parts are."""
+
+    meta: Meta
+    sender: int | None  # ps-lite id in front of a response
+    key: int | None  # wire key
+    n_keys: int
+    value_bytes: int
+
+
+def server_rank(node_id: int) -> int:
+    """Return the rank of a server or worker by its ps-lite id (8 + 2r, 9 + 2r)."""
+    return (node_id - 8) // 2
+
+
+def role_of(node_id: int) -> str:
+    """Return the role that a ps-lite id stands for."""
+    if node_id < 8:
+        return "scheduler"
+    return "worker" if node_id % 2 else "server"
+
+
+def key_base(rank: int, n_servers: int) -> int:
+    """Return where the key range of the server of this rank begins."""
+    return (2**64 - 1) // n_servers * rank
+
+
+def read_header(message: Message) -> Header | None:
+    """Return what a ZMTP message says; None if it is no message of ps-lite."""
+    frames = message.frames
+    sender = identity(frames[0]) if len(frames) > 1 else None
+    at = 0 if sender is None else 1
+    meta = read_meta(frames[at])
+    if meta is None:
+        return None
+    keys = frames[at + 1] if len(frames) > at + 1 else b""
+    if len(keys) % 8 or (meta.control is not None and len(frames) > at + 1):
+        return None
+    return Header(
+        meta,
+        sender,
+        int.from_bytes(keys[:8], "little") if keys else None,
+        len(keys) // 8,
+        message.sizes[at + 2] if len(message.sizes) > at + 2 else 0,
+    )
+
+
+def identity(frame: bytes) -> int | None:
+    """Return the ps-lite id in an identity frame (``ps11``)."""
+    return int(frame[2:]) if frame[:2] == b"ps" and len(frame) < 12 and frame[2:].isdigit() else None
+
+
+def read_meta(body: bytes) -> Meta | None:
+    """Decode a header of either generation; None if it is neither."""
+    return _raw_meta(body) or _protobuf_meta(body)
+
+
+_RAW = struct.Struct("<iIiI16x?3xiiI16xi?")
+
+
+def _raw_meta(body: bytes) -> Meta | None:
+    if len(body) < RAW_META or body[32] > 1 or body[68] > 1:
+        return None
+    head, n_body, command, n_nodes, request, app_id, timestamp, n_types, customer, push = _RAW.unpack_from(
+        body
+    )
+    if len(body) != RAW_META + n_body + 4 * n_types + RAW_NODE * n_nodes or not 0 <= command < 32:
+        return None
+    nodes_at = RAW_META + n_body + 4 * n_types
+    nodes = tuple(_raw_node(body, nodes_at + i * RAW_NODE) for i in range(n_nodes))
+    return Meta(request, push, timestamp, app_id, customer, head, command or None, nodes)
+
+
+def _raw_node(body: bytes, at: int) -> Node:
+    role, node_id = struct.unpack_from("<ii", body, at)
+    (port,) = struct.unpack_from("<i", body, at + 204)
+    host = body[at + 8 : at + 72].split(b"\0")[0].decode("ascii", "replace")
+    return Node(_role(role), node_id, host, port)
+
+
+def _role(number: int) -> str:
+    return ROLES[number] if 0 <= number < len(ROLES) else f"role {number}"
+
+
+def _protobuf_meta(body: bytes) -> Meta | None:
+    fields = _fields(body)
+    if fields is None or not fields.keys() & {3, 8}:
+        return None
+    control = fields.get(3)
+    numbers = {number: value & 0xFFFFFFFF for number, value in fields.items() if isinstance(value, int)}
+    if control is None and not {4, 5, 8} <= numbers.keys():
+        return None
+    command, nodes = _control(control) if isinstance(control, bytes) else (None, ())
+    return Meta(
+        bool(numbers.get(4, 0)),
+        bool(numbers.get(5, 0)),
+        numbers.get(8, 0),
+        numbers.get(7, 0),
+        numbers.get(10, 0),
+        numbers.get(1, 0),
+        command,
+        nodes,
+    )
+
+
+def _control(body: bytes) -> tuple[int, tuple[Node, ...]]:
+    """Decode Control: 1 command, 2 nodes (1 role, 2 id, 3 host name, 4 port)."""
+    nodes: list[Node] = []
+    fields = _fields(body, repeated=2, into=nodes) or {}
+    command = fields.get(1, 0)
+    return (command if isinstance(command, int) else 0), tuple(nodes)
+
+
+def _node(body: bytes) -> Node | None:
+    fields = _fields(body) or {}
+    role, node_id, host, port = (fields.get(i, 0) for i in (1, 2, 3, 4))
+    if not (isinstance(role, int) and isinstance(node_id, int) and isinstance(port, int)):
+        return None
+    return Node(
+        _role(role), node_id, host.decode("ascii", "replace") if isinstance(host, bytes) else "", port
+    )
+
+
+def _fields(body: bytes, repeated: int = 0, into: list[Node] | None = None) -> dict[int, int | bytes] | None:
+    """Decode one level of a protobuf message; None if it is not one, or has fields beyond ps-lite's."""
+    fields: dict[int, int | bytes] = {}
+    at, end = 0, len(body)
+    while at < end:
+        tag, at = _varint(body, at)
+        number, kind = tag >> 3, tag & 7
+        if at < 0 or not 0 < number < 32 or kind not in (0, 2):
+            return None
+        value, at = _varint(body, at)
+        if at < 0:
+            return None
+        if kind == 0:
+            fields[number] = value
+            continue
+        at += value
+        if at > end:
+            return None
+        fields[number] = part = body[at - value : at]
+        if number == repeated and into is not None and (node := _node(part)) is not None:
+            into.append(node)
+    return fields
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """Return (value, offset behind it); the offset is -1 where none is there."""
+    value = shift = 0
+    while at < len(body) and shift < 70:
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    return 0, -1
+
+
+#: What every data message contains near its beginning, in bytes that are quick to look for: a server's
+#: identity; the end of the struct's data types and the header of a key frame; protobuf fields 6 and 7.
+_IDENTITY_FRAME = re.compile(rb"\x01[\x03-\x0b]ps[0-9]{1,9}(?=[\x00-\x03])")
+_STRUCT_KEY = b"\x00\x00\x00\x01\x08"
+_PROTOBUF_META = re.compile(
+    rb"\x01[\x0c-\xff]\x08.{1,5}?\x20[\x00\x01]\x28[\x00\x01]\x30[\x00\x01]\x38", re.DOTALL
+)
+_PROTOBUF_MARK = b"\x30\x00\x38"
+
+
+def locate(data: bytes) -> int:
+    """Return the offset of the first data message that can be told with certainty, or -1.
+
+    What is recognised is a meta of either generation that decodes whole and is followed by what must
+    follow it, so a payload that looks like one by chance is improbable (less than 1 in 2^64).
+    """
+    found = [at for at in (_locate_identity(data), _locate_struct(data), _locate_protobuf(data)) if at >= 0]
+    return min(found, default=-1)
+
+
+def _locate_identity(data: bytes) -> int:
+    at = data.find(b"ps")
+    while at >= 0:
+        match = _IDENTITY_FRAME.match(data, at - 2) if at >= 2 else None
+        if match and match.end() - at == data[at - 1] and _meta_at(data, match.end()):
+            return at - 2
+        at = data.find(b"ps", at + 1)
+    return -1
+
+
+def _locate_struct(data: bytes) -> int:
+    at = data.find(_STRUCT_KEY)
+    while at >= 0:
+        meta_end = at + 3
+        for n_types in (3, 2, 1, 4):
+            size = RAW_META + 4 * n_types
+            start = meta_end - size - 2
+            if start >= 0 and data[start] == MORE_SHORT and data[start + 1] == size and _meta_at(data, start):
+                return start
+        at = data.find(_STRUCT_KEY, at + 1)
+    return -1
+
+
+def _locate_protobuf(data: bytes) -> int:
+    at = data.find(_PROTOBUF_MARK)
+    while at >= 0:
+        match = _PROTOBUF_META.search(data, max(at - 13, 0), at + 3)
+        if match and _meta_at(data, match.start()):
+            return match.start()
+        at = data.find(_PROTOBUF_MARK, at + 1)
+    return -1
+
+
+def _meta_at(data: bytes, at: int) -> bool:
+    """Whether a whole meta frame of a data message is at `at`, and a key frame behind it if it says so."""
+    if at + 2 > len(data) or data[at] > 1:
+        return False
+    body = at + 2
+    end = body + data[at + 1]
+    if end > len(data):
+        return False
+    meta = read_meta(data[body:end])
+    if meta is None or meta.control is not None:
+        return False
+    if data[at] == MORE_SHORT:
+        return (
+            end + 2 <= len(data) and data[end] == MORE_SHORT and data[end + 1] % 8 == 0 and data[end + 1] > 0
+        )
+    return True

@@ -1,0 +1,1 @@
+"""Several traces as one timeline."""

@@ -1,0 +1,182 @@
+"""What a combined file says about itself: names and order of processes and threads, merged headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from clocks.offsets import Clock
+from combine.pid_tid import Process, Track
+from combine.sources import Member, Timing
+from combine.spill_source import Rewritten
+from combine.unique_ids import frame_id
+
+_ENCODE = msgspec.json.Encoder().encode
+_DIGITS = re.compile(r"(\d+)")
+_LAST = 99_999  # Composer's sort index of a thread that is not the front one
+_OWN = ("traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
+
+
+class Labels:
+    """The names by which the sources of a combined file are told apart, and their order."""
+
+    def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
+        self.ranks = [_rank(m, dialect, s) for m, s in zip(members, sources, strict=True)]
+        self.world_size = max(map(_world_size, sources))
+        if dialect == "byteps":
+            self.texts = [member.prefix for member in members]
+        else:
+            self.texts = _distinct(members, self.ranks)
+        self._is_prefix = dialect == "byteps"
+        self.order = sorted(range(len(members)), key=lambda i: self._place(members[i], i))
+
+    def process(self, source: int, process: Process) -> str:
+        """Return the name of a process: the rank, and the name it has in its own file."""
+        label = self.texts[source]
+        own = process.name if process.name is not None else process.text
+        if self._is_prefix:
+            is_number = process.name is None and process.text.lstrip("-").isdigit()
+            return f"{label}pid {own}" if is_number else label + own
+        if not own or own.lower().startswith(label.lower()):
+            return own or label
+        return f"{label}: {own}"
+
+    def _place(self, member: Member, i: int) -> tuple[int, bool, int, int]:
+        rank = self.ranks[i]
+        return member.worker or 0, rank is None, rank or 0, i
+
+
+def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
+    if dialect == "composer" and source.processes:
+        return source.processes[0].pid
+    found = source.header.get("distributedInfo")
+    own = found.get("rank") if isinstance(found, Mapping) else source.header.get("global_rank")
+    if dialect == "kineto" and isinstance(own, int):
+        return own
+    return (member.rank or 0) if dialect == "byteps" else member.rank
+
+
+def _world_size(source: Rewritten) -> int:
+    """Return how many ranks there are, as a Kineto file says; 0 where it does not."""
+    found = source.header.get("distributedInfo")
+    size = found.get("world_size") if isinstance(found, Mapping) else None
+    return size if isinstance(size, int) else 0
+
+
+def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[str]:
+    """Return ``rank <r>``, or as much of the end of the path as tells the sources apart."""
+    texts = [_label(m, r) for m, r in zip(members, ranks, strict=True)]
+    for depth in range(2, 8):
+        doubled = {text for text in texts if texts.count(text) > 1}
+        if not doubled:
+            break
+        for i, member in enumerate(members):
+            if texts[i] in doubled:
+                parts = "/".join(member.path.parts[-depth:])
+                texts[i] = parts if ranks[i] is None else f"rank {ranks[i]} ({parts})"
+    return texts
+
+
+def _label(member: Member, rank: int | None) -> str:
+    if rank is None:
+        return member.path.name
+    return f"rank {rank}" if member.worker is None else f"worker {member.worker} rank {rank}"
+
+
+def metadata_events(labels: Labels, dialect: str, sources: Sequence[Rewritten]) -> list[bytes]:
+    """Return the metadata events that name and order the processes and threads, as JSON."""
+    lines = []
+    named: set[int] = set()
+    for i in labels.order:
+        for process in sorted(sources[i].processes, key=lambda p: _process_order(p, dialect)):
+            if process.pid in named:
+                continue
+            named.add(process.pid)
+            lines.append(_meta("process_name", process.pid, None, "name", labels.process(i, process)))
+            lines.append(_meta("process_sort_index", process.pid, None, "sort_index", len(named) - 1))
+        lines += _threads(labels, dialect, i, sources[i])
+    return lines
+
+
+def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterator[bytes]:
+    processes = {process.pid: process for process in source.processes}
+    for track in source.tracks:
+        name = track.name
+        if name is None and track.text is not None:
+            name = track.text or labels.process(i, processes[track.pid])
+        if name is not None:
+            yield _meta("thread_name", track.pid, track.tid, "name", name)
+        index = _thread_order(track, dialect, source)
+        if index is not None:
+            yield _meta("thread_sort_index", track.pid, track.tid, "sort_index", index)
+
+
+def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None:
+    """Return a thread's sort index: BytePS's whole communications first, then partitions by key."""
+    if dialect == "composer":
+        if track.tid == source.front_tid:
+            return 1
+        return _LAST if track.sort_index is None else track.sort_index
+    if track.sort_index is None and dialect == "byteps":
+        return -1 if track.text == "total" else track.tid
+    return track.sort_index
+
+
+def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
+    natural = [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(process.text)]
+    last = process.sort_index is None
+    return last, process.sort_index or 0, natural if dialect == "byteps" else []
+
+
+def _meta(name: str, pid: int, tid: int | None, key: str, value: object) -> bytes:
+    event = {"name": name, "ph": "M", "pid": pid, "tid": 0 if tid is None else tid, "args": {key: value}}
+    return _ENCODE(event)
+
+
+def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], times: Timing) -> bytes:
+    """Return the members of the combined object beside its events, as JSON without the last brace.
+
+    A member that all files agree on stays where it was; the others are under ``otherData``, for each
+    source, beside what was done to its times.
+    """
+    headers = [source.header for source in sources]
+    common = {
+        key: value
+        for key, value in headers[0].items()
+        if key not in _OWN and all(key in header and header[key] == value for header in headers)
+    }
+    common.setdefault("displayTimeUnit", headers[0].get("displayTimeUnit", "ms"))
+    if times.base_ns:
+        common["baseTimeNanoseconds"] = times.base_ns
+    if frames := _stack_frames(headers):
+        common["stackFrames"] = frames
+    others = [
+        {
+            "source": labels.texts[i].rstrip("."),
+            **_clock(times.clocks[i]),
+            **{key: value for key, value in headers[i].items() if key not in common},
+        }
+        for i in labels.order
+    ]
+    common["otherData"] = {"aligned_by": times.aligned_by, "combined": others}
+    return _ENCODE(common)[:-1]
+
+
+def _clock(clock: Clock) -> dict[str, float | None]:
+    bound = None if clock.bound_ns is None else clock.bound_ns / 1000
+    return {"offset_us": clock.offset_ns / 1000, "bound_us": bound, "drift_ppm": clock.drift_ppm}
+
+
+def _stack_frames(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the stack frames of all sources under keys of their own."""
+    merged = {}
+    for i, header in enumerate(headers):
+        frames = header.get("stackFrames")
+        for key, frame in frames.items() if isinstance(frames, Mapping) else ():
+            if isinstance(frame, Mapping) and "parent" in frame:
+                frame = {**frame, "parent": frame_id(frame["parent"], i)}
+            merged[frame_id(key, i)] = frame
+    return merged

@@ -1,0 +1,356 @@
+"""Events rewritten for a place among others: new pids, tids, names and ids.
+
+Events of a known kind share a head (`combine.event_text`) and are only looked at all together; the others are
+rewritten one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from operator import attrgetter, eq, itemgetter
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from combine.collective_finder import COLLECTIVE_PREFIXES, AnchorFinder
+from combine.comm_filter import CommFilter
+from combine.event_text import HeadTable, packed
+from combine.event_times import LONGEST_NS, learned_times, times
+from combine.external_sort import Events, Int32, Int64, RunWriter
+from combine.pid_tid import Place, Process, Tables, Track
+from combine.unique_ids import EXACT_SOURCES, first_id, make_unique, unique_others
+from formats.event import NO_ARGS, NO_TIME, args_object
+from formats.whole import KEY, ExactWholeEvent, LearnedWhole, OddEvent, WholeEvent, encode
+
+_TRACK = attrgetter("pid", "tid")
+_ARGS = attrgetter("args")
+_ID = attrgetter("id")
+_ARGS_MEMBER = b',"args":'
+_ROLE = itemgetter(3)
+_NAMED_TRACK = attrgetter("name", "pid", "tid")
+_ENCODE = msgspec.json.Encoder().encode
+_TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table starts anew
+_Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
+#: Metadata that is gathered, and written anew at the head of the combined file.
+_GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
+
+
+class Rewriter:
+    """Rewrites the events of one source and hands them to `runs`; gathers what is to be known of the source.
+
+    Parameters
+    ----------
+    place : of the source in the combined file
+    runs : takes the events that have a time; those without are in `untimed`, ready to be written
+    """
+
+    def __init__(self, place: Place, runs: RunWriter) -> None:
+        self._place = place
+        self._runs = runs
+        self.tables = Tables(place)
+        self.anchors = AnchorFinder(place.dialect)
+        self.filter = CommFilter(place.dialect, place.names)
+        self._by_name = bool(place.prefix)
+        self._entries = _Entries(self._entry)
+        self._roles = np.empty(0, np.int64)
+        self._args = _Packed()
+        self.heads = HeadTable(self._head, place.table_bytes)
+        self._kinds = _Kinds(self.heads, KEY)
+        self._args_recur = True
+        self.is_too_diverse = False  # most events are of kinds that have no place in the table
+        self.untimed: list[bytes] = []
+        self.n_events = 0
+        self.dropped = 0
+        self.n_mistaken = 0  # pieces with bytes that are no UTF-8
+        self.sync: dict[str, int] = {}
+        self.start_ns: int | None = None
+        self.front_tid: int | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Whether events may be decoded as a learned type: not where each must be looked at."""
+        return not self.filter and self._place.only_pid is None
+
+    def add(self, events: list[WholeEvent], *, exact: bool) -> None:
+        """Rewrite the events of one piece, each for itself, and hand them on.
+
+        Raises
+        ------
+        InexactError
+            Times need to be decoded as text; nothing was taken.
+        """
+        ts, dur = times(events, exact=exact)
+        rows, texts = self._rewritten(events, ts, dur)
+        self._runs.add(Events(ts[rows], dur[rows], np.zeros(len(rows), np.int32), texts))
+
+    def add_learned(self, events: list[Any], learned: LearnedWhole) -> None:
+        """Rewrite the events of one piece by their kinds; those that have none, each for itself.
+
+        Raises
+        ------
+        InexactError
+            Times need to be decoded as text; nothing was taken.
+        """
+        n = len(events)
+        ts, dur, is_exact = learned_times(events, learned)
+        if self._kinds.names != learned.key:
+            self._kinds = _Kinds(self.heads, learned.key)
+        n_known = len(self.heads.args)
+        kinds = np.fromiter(map(self._kinds.__getitem__, map(self._kinds.getter, events)), np.int32, n)
+        slices, own_ids, roles = (column[kinds] for column in self.heads.columns())
+        simple = (kinds > 0) & (ts != NO_TIME) & np.where(slices, is_exact, dur == NO_TIME)
+        dur = np.where(slices & (dur >= 0), np.minimum(dur, LONGEST_NS), -1)
+        heads, tails = self._split(events, kinds, n_known)
+        if learned.with_ids:
+            ids = np.fromiter(map(_ID, events), np.int64, n)
+            simple &= (ids < 0) | (~own_ids & (self._place.number < EXACT_SOURCES))
+            tails = self._with_ids(ids, tails)
+        self._look_for_anchors(events, np.where(simple, roles, 0), ts, dur, simple)
+        taken = Events(ts, dur, heads, tails)
+        self.n_events += n
+        if not simple.all():
+            self.is_too_diverse = self.heads.is_full and bool(simple.mean() < 0.5)
+            taken = self._with_others(taken, events, learned, simple)
+        self._runs.add(taken)
+
+    def _split(self, events: list[Any], kinds: Int32, n_known: int) -> tuple[Int32, list[bytes] | None]:
+        """Return the heads and tails of events: their arguments are in one or in the other."""
+        args = list(map(_ARGS, events))
+        if not self._args_recur:
+            return 2 * kinds, _tails(args)
+        if len(self.heads.args) > n_known:
+            for row in np.unique(kinds, return_index=True)[1].tolist():
+                if kinds[row] >= n_known:
+                    self.heads.set_args(int(kinds[row]), bytes(args[row]))
+        expected = map(self.heads.args.__getitem__, kinds.tolist())
+        recurs = np.fromiter(map(eq, args, expected), np.bool_, len(args))
+        if recurs.all():
+            return 2 * kinds + 1, None
+        self._args_recur = bool(recurs.mean() > 0.5)
+        for row in np.flatnonzero(recurs).tolist():
+            args[row] = NO_ARGS
+        return 2 * kinds + recurs, _tails(args)
+
+    def _with_ids(self, ids: Int64, tails: list[bytes] | None) -> list[bytes] | None:
+        """Return the tails with the ids (n,; -1 where there is none) that no other source has."""
+        rows = np.flatnonzero(ids >= 0)
+        if not len(rows):
+            return tails
+        tails = [b""] * len(ids) if tails is None else tails
+        for row, number in zip(
+            rows.tolist(), (ids[rows] + first_id(self._place.number)).tolist(), strict=True
+        ):
+            tails[row] = b',"id":%d%b' % (number, tails[row])
+        return tails
+
+    def _look_for_anchors(
+        self, events: list[Any], roles: Int64, ts: Int64, dur: Int64, simple: NDArray[np.bool_]
+    ) -> None:
+        if self._place.dialect == "byteps":
+            self.anchors.add(events, roles, ts, dur)
+        else:
+            rows = np.flatnonzero((roles != 0) & simple)
+            self.anchors.add([events[i] for i in rows.tolist()], roles[rows], ts[rows], dur[rows])
+
+    def _with_others(
+        self, taken: Events, events: list[Any], learned: LearnedWhole, simple: NDArray[np.bool_]
+    ) -> Events:
+        """Return `taken` with the events that are not `simple` rewritten, or without them."""
+        others = np.flatnonzero(~simple)
+        self.n_events -= len(others)
+        ts, dur, heads = taken.ts, taken.dur, taken.heads
+        tails = [b""] * len(ts) if taken.tails is None else taken.tails
+        rows, texts = self._rewritten(
+            [learned.whole(events[i]) for i in others.tolist()], ts[others], dur[others]
+        )
+        rows = others[rows]
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            tails[row] = text
+        heads[rows] = 0
+        keep = simple
+        keep[rows] = True
+        return Events(ts, dur, heads, tails).in_order(np.flatnonzero(keep))
+
+    def _rewritten(self, events: list[WholeEvent], ts: Int64, dur: Int64) -> tuple[Int64, list[bytes]]:
+        """Rewrite events with the times `ts`, `dur` (n,); return which stay, and their texts.
+
+        The texts lack the braces and the time. Events without a time are put aside.
+        """
+        phases = [event.ph for event in events]
+        if self.filter:  # what is left out still tells about the clocks
+            roles = [self.anchors.role(event.name, event.tid) for event in events]
+            self.anchors.add(events, np.array(roles, np.int64), ts, dur)
+        rows = np.arange(len(events))
+        if set(phases) != {"X"} or not self.learns:
+            rows = np.array(self._sift(events, phases), np.int64)
+            events = [events[i] for i in rows.tolist()]
+        if not events:
+            return rows, []
+        self._move(events)
+        if not self.filter:
+            self.anchors.add(events, self._roles, ts[rows], dur[rows])
+        kinds = set(map(type, events))
+        make_unique(events, self._place.number)
+        if OddEvent in kinds:
+            for event in events:
+                if isinstance(event, OddEvent):
+                    event.others = unique_others(event, self._place.number)
+        texts = _encode(events, kinds)
+        self.n_events += len(events)
+        timed = ts[rows] != NO_TIME
+        self.untimed += [texts[i] for i in np.flatnonzero(~timed).tolist()]
+        tails = [b"," + text[1:-1] if len(text) > 2 else b"" for text in texts]
+        return rows[timed], [tails[i] for i in np.flatnonzero(timed).tolist()]
+
+    # -- what is kept --------------------------------------------------------------------------
+
+    def _sift(self, events: list[WholeEvent], phases: Sequence[str | None]) -> list[int]:
+        """Gather the metadata; return which events go on."""
+        gone = {i for i, phase in enumerate(phases) if phase is None}
+        if "M" in phases:
+            rows = [i for i, phase in enumerate(phases) if phase == "M"]
+            gone.update(i for i in rows if self._gather(events[i]))
+        if self._place.only_pid is not None:
+            rest = [i for i in range(len(events)) if i not in gone]
+            gone.update(i for i in rest if not self._is_composers(events[i]))
+        if self.filter:
+            gone.update(i for i, event in enumerate(events) if not self.filter.keeps(event))
+        return [i for i in range(len(events)) if i not in gone] if gone else list(range(len(events)))
+
+    def _gather(self, event: WholeEvent) -> bool:
+        """Take note of a metadata event; True if it is to be written anew at the end."""
+        args = args_object(event.args)
+        if event.name not in _GATHERED:
+            if event.name in ("clock_sync_timestamp_us", "clock_sync_error_bound"):
+                self.sync.setdefault(str(event.name), _int(args.get("value")))
+            return False
+        if "start_time_since_epoch_in_micros" in args:
+            self.start_ns = _int(args["start_time_since_epoch_in_micros"]) * 1000
+            return True
+        self.filter.learn(event, args)
+        kind, what = str(event.name).split("_", 1)
+        process = self.tables.process(event.pid)
+        if kind == "thread" and self._is_left_out(event):
+            return True
+        it: Process | Track = process if kind == "process" else self.tables.track(event.pid, event.tid)
+        value = args.get(what)
+        if what == "name" and value is not None:
+            it.name = str(value)
+        elif what == "sort_index" and isinstance(value, (int, float)):
+            it.sort_index = value
+        return True
+
+    def _is_composers(self, event: WholeEvent) -> bool:
+        if event.pid is None or event.tid is None:
+            self.dropped += 1
+            return False
+        if self._is_left_out(event):
+            return False
+        if event.name == "MulBackward0":
+            self.front_tid = self.tables.track(event.pid, event.tid).tid
+        return True
+
+    def _is_left_out(self, event: WholeEvent) -> bool:
+        return self._place.only_pid is not None and "PyTorch Profiler" in str(event.tid)
+
+    # -- rewriting -----------------------------------------------------------------------------
+
+    def _move(self, events: list[WholeEvent]) -> None:
+        """Give the events their pid, tid and name; keep the role of each as an anchor."""
+        getter = _NAMED_TRACK if self._by_name else _TRACK
+        if len(self._entries) > _TABLE_LIMIT:
+            self._entries.clear()
+        entries = list(map(self._entries.__getitem__, map(getter, events)))
+        if not self._by_name:
+            for event, (_, pid, tid, _) in zip(events, entries, strict=True):
+                event.pid = pid
+                event.tid = tid
+            return
+        if len(self._args) > _TABLE_LIMIT:
+            self._args.clear()
+        packed = map(self._args.__getitem__, map(bytes, map(_ARGS, events)))
+        for event, (name, pid, tid, _), args in zip(events, entries, packed, strict=True):
+            event.name = name
+            event.pid = pid
+            event.tid = tid
+            event.args = args
+        self._roles = np.fromiter(map(_ROLE, entries), np.int64, len(entries))
+
+    def _head(self, key: tuple[Any, ...]) -> _Entry:
+        """Return the new name, pid and tid of events by their `KEY`, and their role as anchors."""
+        _, name, _, pid, tid, _, _ = key
+        new, pid, tid, role = self._entry((name, pid, tid) if self._by_name else (pid, tid))
+        is_collective = self._place.dialect == "kineto" and str(name)[:4] in COLLECTIVE_PREFIXES
+        return new if self._by_name else name, pid, tid, int(is_collective) or role
+
+    def _entry(self, key: tuple[Any, ...]) -> _Entry:
+        name, pid, tid = key if self._by_name else (None, *key)
+        track = self.tables.track(pid, tid)
+        role = self.anchors.role(name, tid) if self._by_name else 0
+        new = self._place.prefix + name if isinstance(name, str) else name
+        return new, track.pid, track.tid, role
+
+
+def _encode(events: list[WholeEvent], kinds: Set[type]) -> list[bytes]:
+    """Return the events as JSON, without their times."""
+    if kinds == {WholeEvent} or kinds == {ExactWholeEvent}:
+        nothing: Any = NO_ARGS if kinds == {ExactWholeEvent} else None
+        for event in events:
+            event.ts = nothing
+        return list(map(_ENCODE, events))
+    return [_encode_untimed(event) for event in events]
+
+
+class _Packed(dict[bytes, msgspec.Raw]):
+    """Recurring `args` -> the same without the white space between their members."""
+
+    def __missing__(self, text: bytes) -> msgspec.Raw:
+        args = self[text] = msgspec.Raw(packed(text)) if text else NO_ARGS
+        return args
+
+
+class _Kinds(dict[tuple[Any, ...], int]):
+    """Some members of an event -> its kind; `getter` gets the members `names` of an event."""
+
+    def __init__(self, table: HeadTable, names: Sequence[str]) -> None:
+        self._table = table
+        self.names = tuple(names)
+        self.getter = attrgetter(*names)
+
+    def __missing__(self, members: tuple[Any, ...]) -> int:
+        known = dict(zip(self.names, members, strict=True))
+        kind = self._table[tuple(known.get(name) for name in KEY)]
+        if not self._table.is_full:
+            self[members] = kind
+        return kind
+
+
+class _Entries(dict[Any, _Entry]):
+    """(name, pid, tid) or (pid, tid) -> what they become."""
+
+    def __init__(self, make: Callable[[Any], _Entry]) -> None:
+        self._make = make
+
+    def __missing__(self, key: Any) -> _Entry:
+        entry = self[key] = self._make(key)
+        return entry
+
+
+def _tails(args: list[msgspec.Raw]) -> list[bytes]:
+    """Return arguments as members of events."""
+    tails = list(map(_ARGS_MEMBER.__add__, args))
+    n_args = np.fromiter(map(len, tails), np.int64, len(tails))
+    for row in np.flatnonzero(n_args == len(_ARGS_MEMBER)).tolist():
+        tails[row] = b""
+    return tails
+
+
+def _encode_untimed(event: WholeEvent) -> bytes:
+    event.ts = NO_ARGS if isinstance(event, ExactWholeEvent) else None  # type: ignore[assignment]
+    return encode(event)
+
+
+def _int(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) else 0

@@ -1,0 +1,322 @@
+"""Many traces as one: rewritten in parallel, put on one clock, merged in time order, streamed to a file.
+
+Two passes. The first reads every source once, rewrites its events (`combine.spill_source`) and spills them as
+sorted runs (`combine.external_sort`); it also gathers what clocks are compared by. Then the clocks are
+known, and the second pass merges the runs, adding to each time what its source's clock needs, and puts
+the texts of the events together (`combine.event_text`): several processes, each a stretch of time. Memory
+depends on the size of a run and of a block, not on the traces.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+import progress as bars
+from atomic_output import open_output
+from clocks.offsets import Clock
+from combine.combined_header import Labels, merged_header, metadata_events
+from combine.event_text import Heads, joined_heads, text_of
+from combine.external_sort import Source, cuts, merge
+from combine.pid_tid import Place
+from combine.sources import Member, one_dialect, settled, sniffed, timing, usable
+from combine.spill_source import Rewritten, rewrite
+from errors import AnalyzeError, OutputError
+
+_STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
+_MAX_PID = (1 << 31) - 1
+_TABLE_BYTES = 64 << 20  # of texts that recur, over all sources
+_SOURCE_TABLE_BYTES = 16 << 20
+_PARALLEL_WORTH = 8 << 20  # bytes of runs that are merged in several processes
+_COPIED = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """What was written, and how each source got on the common clock.
+
+    `clocks` and `ranks` are per member, in their order; `warnings` are lines about input that was
+    repaired or left out and about clocks that could not be aligned. `members` are those given that
+    have events, with hosts and workers as their dialect has them. `world_size` is how many ranks the
+    files say there are, 0 where none says so.
+    """
+
+    output: Path
+    members: Sequence[Member]
+    n_events: int
+    dialect: str
+    clocks: Sequence[Clock]
+    ranks: Sequence[int | None]
+    world_size: int
+    aligned_by: str
+    warnings: Sequence[str]
+
+
+def combine(
+    members: Sequence[Member],
+    output: Path,
+    *,
+    skip_broken: bool = False,
+    align: bool = True,
+    names: Sequence[str] = (),
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> Combined:
+    """Write the traces of `members` as one to `output`; it appears when it is complete.
+
+    Parameters
+    ----------
+    skip_broken : whether to leave out what is no trace, as long as a trace is left
+    align : whether to estimate the offsets of clocks; if not, times stay as recorded
+    names : communication operations to keep; empty keeps all
+    jobs : processes that read; None means the cores this process may use
+
+    Raises
+    ------
+    TraceError
+        A source is no trace, none has events, or they are not of one dialect.
+    OutputError
+        The result, or a temporary file beside it, cannot be written.
+    """
+    jobs = jobs or _cores()
+    with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
+        found = run(sniffed, [(member.path,) for member in members])
+        members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
+        dialect = one_dialect(members, kinds)
+        members = settled(members, dialect)
+        places = _places(members, dialect, [kind.rank for kind in kinds], names)
+        with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
+            tasks = [(place, spill / f"{place.number}.runs") for place in places]
+            try:
+                sources = run(rewrite, tasks, lambda i: bar.update(_size(members[i])))
+            except OSError as error:  # of the spill: trouble with the input is a TraceError
+                raise _unwritable(output, error) from error
+        _check_names(names, sources)
+        times = timing(members, dialect, sources, align=align)
+        labels = Labels(members, dialect, sources)
+        head = merged_header(labels, dialect, sources, times)
+        metadata = metadata_events(labels, dialect, sources)
+        metadata += [text for source in sources for text in source.untimed]
+        first = np.cumsum([0, *(len(source.heads.texts) for source in sources)]).tolist()
+        runs = [(part, times.shifts[i], first[i]) for i, source in enumerate(sources) for part in source.runs]
+        heads = joined_heads([source.heads for source in sources])
+        size = sum(part.n_bytes for part, _, _ in runs)
+        with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
+            parts = jobs if size > _PARALLEL_WORTH else 1
+            _write(file, head, metadata, _texts(runs, heads, parts, spill, bar.update))
+    return Combined(
+        output=output,
+        members=members,
+        n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
+        dialect=dialect,
+        clocks=times.clocks,
+        ranks=labels.ranks,
+        world_size=labels.world_size,
+        aligned_by=times.aligned_by,
+        warnings=[*left_out, *_repairs(members, sources), *times.warnings],
+    )
+
+
+def _places(
+    members: Sequence[Member], dialect: str, ranks: Sequence[int | None], names: Sequence[str]
+) -> list[Place]:
+    stride = min(_STRIDE, _MAX_PID // len(members))
+    is_byteps = dialect == "byteps"
+    return [
+        Place(
+            path=member.path,
+            number=i,
+            dialect=dialect,
+            prefix=member.prefix if is_byteps else "",
+            first_pid=1 + i * stride,
+            n_pids=stride,
+            only_pid=(i if ranks[i] is None else ranks[i]) if dialect == "composer" else None,
+            names=tuple(names),
+            table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
+        )
+        for i, member in enumerate(members)
+    ]
+
+
+def _check_names(names: Sequence[str], sources: Sequence[Rewritten]) -> None:
+    met = {name for source in sources for name in source.met}
+    for name in names:
+        if name not in met:
+            raise AnalyzeError(f"--filter {name}: no such communication operation in the traces")
+
+
+def _repairs(members: Sequence[Member], sources: Sequence[Rewritten]) -> list[str]:
+    return [
+        f"{member.path}: {'; '.join(source.repairs)}"
+        for member, source in zip(members, sources, strict=True)
+        if source.repairs
+    ]
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes]) -> None:
+    """Write the object: the members `head` (JSON, without its last brace), then the events."""
+    file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
+    before = b",\n".join(metadata)[:-1]
+    file.write(before)
+    is_first = not before
+    for text in texts:
+        file.write(memoryview(text)[3:] if is_first else text)  # no event ends before the first one
+        is_first = False
+    file.write(b"\n]}\n" if is_first else b"}\n]}\n")
+
+
+def _texts(
+    runs: Sequence[Source], heads: Heads, n: int, spill: Path, on_read: Callable[[int], object]
+) -> Iterator[bytes]:
+    """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
+    context = _context()
+    if n == 1 or context.get_start_method() != "fork":
+        yield from (text_of(block, heads) for block in merge(runs, on_read))
+        return
+    times = cuts(runs, n)
+    paths = [spill / f"{i}.part" for i in range(1, n)]
+    tasks = [
+        context.Process(target=_merge_part, args=(path, runs, heads, since, until), daemon=True)
+        for path, since, until in zip(paths, times, [*times[1:], None], strict=True)
+    ]
+    try:
+        for task in tasks:
+            task.start()
+        first = merge(runs, lambda read: on_read(read * n), until=times[0])
+        yield from (text_of(block, heads) for block in first)
+        for task, path in zip(tasks, paths, strict=True):
+            yield from _part_of(task, path)
+    finally:
+        for task in tasks:
+            if task.is_alive():
+                task.terminate()
+
+
+def _merge_part(path: Path, runs: Sequence[Source], heads: Heads, since: int, until: int | None) -> None:
+    """Write the events of a stretch of time to a file; in a process that ends with the number of an error."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        with open(path, "wb") as file:
+            for block in merge(runs, since=since, until=until):
+                file.write(text_of(block, heads))
+    except OSError as error:
+        raise SystemExit(error.errno) from None
+
+
+def _part_of(task: BaseProcess, path: Path) -> Iterator[bytes]:
+    """Yield what a process wrote, when it is done."""
+    task.join()
+    code = task.exitcode or 0
+    if code > 1:
+        raise OSError(code, os.strerror(code))
+    if code:
+        raise AnalyzeError("a process that merged the traces was killed (memory?); try --jobs 1")
+    with open(path, "rb") as file:
+        while text := file.read(_COPIED):
+            yield text
+    path.unlink()
+
+
+# -- processes and temporary files -----------------------------------------------------------------
+
+_Run = Callable[..., list[Any]]
+
+
+class _pool:  # noqa: N801  (used as a function)
+    """Runs a function over argument lists, in processes where that pays."""
+
+    def __init__(self, jobs: int, members: Sequence[Member]) -> None:
+        self._pool = None
+        if jobs > 1 and sum(map(_size, members)) > _FORK_WORTH:
+            # an interrupt ends the processes at once, without a word
+            self._pool = ProcessPoolExecutor(
+                jobs,
+                mp_context=_context(),
+                initializer=signal.signal,
+                initargs=(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    def __enter__(self) -> _Run:
+        return self._run
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(
+        self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], done: Callable[[int], object] = int
+    ) -> list[Any]:
+        results = []
+        futures = [] if self._pool is None else [self._pool.submit(work, *task) for task in tasks]
+        for i, task in enumerate(tasks):
+            try:
+                results.append(futures[i].result() if futures else work(*task))
+            except BrokenProcessPool as error:
+                raise AnalyzeError(
+                    "a process that read the traces was killed (memory?); try --jobs 1"
+                ) from error
+            done(i)
+        return results
+
+
+_FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
+
+
+def _context() -> Any:
+    import multiprocessing
+
+    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _size(member: Member) -> int:
+    try:
+        return member.path.stat().st_size
+    except OSError:
+        return 0  # reading it will say what is wrong
+
+
+class _spill_directory:  # noqa: N801  (used as a function)
+    """A new directory beside the output that is removed with all in it at the end."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+
+    def __enter__(self) -> Path:
+        beside = self._output.resolve().parent
+        is_device = self._output.exists() and not self._output.is_file()
+        try:
+            self._temporary = tempfile.TemporaryDirectory(
+                prefix=f".{self._output.name[:40]}.", suffix=".part", dir=None if is_device else beside
+            )
+        except OSError as error:
+            raise _unwritable(self._output, error) from error
+        return Path(self._temporary.name)
+
+    def __exit__(self, *_: object) -> None:
+        self._temporary.cleanup()
+
+
+def _unwritable(output: Path, error: OSError) -> OutputError:
+    reason = error.strerror or str(error)
+    if error.errno == errno.ENOSPC:
+        reason += " (temporary files as large as inputs and result may be needed beside it)"
+    return OutputError(f"{output}: cannot be written: {reason}")

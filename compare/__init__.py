@@ -1,0 +1,1 @@
+"""What changed between runs, whether it is real, and what it explains."""

@@ -1,0 +1,158 @@
+"""What a step's time was spent on: each instant of it goes to the operations that decided it.
+
+Durations of operations do not add up to the time of a step: they nest, and they run beside each other.
+Here every instant of a step is given away exactly once, so that the parts add up to the step and the
+changes of the parts to the change of the step:
+
+- on one track (thread, stream, partition) the innermost operation counts;
+- among the tracks of a rank, computing comes before communicating before the host's preparing before
+  spans that only frame others: communication counts where nothing computes ("exposed");
+- operations of the same layer that run at the same time share the instant equally;
+- what is left is "nothing recorded".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.classify import Mask, communication, computation, memory
+from dialects.steps import Step
+from formats.columns import Int64, Trace
+from opname import OpName
+
+Float = NDArray[np.float64]
+
+#: The layers, in the order in which they claim an instant. `IGNORED` spans claim nothing.
+COMPUTE, COMMUNICATION, HOST, FRAME, IGNORED = range(5)
+
+_FOREVER = (1 << 63) - 1
+_STEP_MARK = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
+_HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
+_IGNORED_CATS = frozenset({"gpu_user_annotation", "Trace"})
+
+
+def exposed_ns(
+    trace: Trace, layer: NDArray[np.integer], ids: Int64, n_ids: int, steps: Sequence[Step]
+) -> Float:
+    """Return what each operation took of each step.
+
+    Parameters
+    ----------
+    layer, ids : (n,) the layer and the operation (0 … `n_ids` - 1) of each slice
+    steps : k steps that do not overlap, in order
+
+    Returns
+    -------
+    (k, n_ids + 1) nanoseconds
+        The last column is the time in which nothing was recorded. Each row adds up to its step.
+    """
+    starts = np.array([step.start_ns for step in steps], np.int64)
+    ends = np.array([step.end_ns for step in steps], np.int64)
+    result = np.zeros((len(steps), n_ids + 1))
+    if not len(steps):
+        return result
+    rows = np.flatnonzero((layer < IGNORED) & (trace.end_ns > starts[0]) & (trace.ts_ns < ends[-1]))
+    owner, left, right = _innermost(trace, rows)
+    owner, left, right, step = _cut(owner, left, right, starts, ends)
+    share = _shares(left, right, np.asarray(layer)[owner])
+    cell = step * (n_ids + 1) + ids[owner]
+    result += np.bincount(cell, share, result.size).reshape(result.shape)
+    result[:, -1] = np.maximum((ends - starts) - result[:, :-1].sum(1), 0.0)
+    return result
+
+
+def layers(trace: Trace) -> NDArray[np.int64]:
+    """Return the layer of each slice (n,)."""
+    layer = np.full(len(trace), FRAME)
+    layer[_where_cat(trace, lambda cat: bool(_HOST_CATS.fullmatch(cat)))] = HOST
+    layer[computation(trace)] = COMPUTE
+    layer[communication(trace) | memory(trace)] = COMMUNICATION
+    if trace.dialect == "byteps":
+        ops = [OpName.parse(name) for name in trace.names]
+        layer[_of_names(trace, [op.is_comm and op.queue is None for op in ops])] = FRAME  # queues included
+        layer[_of_names(trace, [op.cat == "STEP" for op in ops])] = FRAME  # from backward to forward
+        layer[_of_names(trace, [op.cat in ("I/O", None) for op in ops])] = HOST
+    elif trace.dialect == "horovod":
+        waits = _of_names(trace, [name.startswith("NEGOTIATE") for name in trace.names])
+        layer = np.where(waits, HOST, COMMUNICATION)
+    layer[_where_cat(trace, _IGNORED_CATS.__contains__)] = IGNORED
+    layer[_of_names(trace, [bool(_STEP_MARK.fullmatch(name)) for name in trace.names])] = IGNORED
+    return layer
+
+
+def _of_names(trace: Trace, flags: Sequence[bool]) -> Mask:
+    """Return which slices (n,) have a name that is flagged."""
+    return np.array(flags, np.bool_)[trace.name_id]
+
+
+def _where_cat(trace: Trace, accept: Callable[[str], bool]) -> Mask:
+    return np.array([accept(cat) for cat in trace.cats], np.bool_)[trace.cat_id]
+
+
+def _innermost(trace: Trace, rows: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return the pieces of time in which a slice is the innermost of its track: (slice, start, end)."""
+    order = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
+    starts, ends = trace.ts_ns[order].tolist(), trace.end_ns[order].tolist()
+    tracks, slices = trace.track_id[order].tolist(), order.tolist()
+    pieces: list[tuple[int, int, int]] = []
+    open_: list[tuple[int, int]] = []  # (end, slice), innermost last
+    cursor, track = 0, -1
+
+    def close(until: int) -> None:
+        nonlocal cursor
+        while open_ and open_[-1][0] <= until:
+            end, which = open_.pop()
+            if end > cursor:
+                pieces.append((which, cursor, end))
+                cursor = end
+
+    for start, end, here, which in zip(starts, ends, tracks, slices, strict=True):
+        if here != track:
+            close(_FOREVER)
+            track = here
+        close(start)
+        if open_ and start > cursor:
+            pieces.append((open_[-1][1], cursor, start))
+        cursor = start
+        open_.append((end, which))
+    close(_FOREVER)
+    owner, left, right = np.array(pieces, np.int64).reshape(-1, 3).T
+    return owner, left, right
+
+
+def _cut(
+    owner: Int64, left: Int64, right: Int64, starts: Int64, ends: Int64
+) -> tuple[Int64, Int64, Int64, Int64]:
+    """Cut pieces at the bounds of the steps; return (slice, start, end, step) of what lies in a step."""
+    first = np.searchsorted(ends, left, side="right")
+    last = np.searchsorted(starts, right, side="left")  # one beyond
+    times = np.maximum(last - first, 0)
+    row = np.repeat(np.arange(len(owner)), times)
+    step = first[row] + np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    return owner[row], np.maximum(left[row], starts[step]), np.minimum(right[row], ends[step]), step
+
+
+def _shares(left: Int64, right: Int64, layer_of: NDArray[np.integer]) -> Float:
+    """Return how much time each piece gets when the lowest layer claims an instant, equals sharing it."""
+    points = np.unique(np.r_[left, right])
+    if len(points) < 2:
+        return np.zeros(len(left))
+    at_left, at_right = np.searchsorted(points, left), np.searchsorted(points, right)
+    lengths = np.diff(points)
+    free = np.ones(len(lengths), np.bool_)
+    share = np.zeros(len(left))
+    for which in (COMPUTE, COMMUNICATION, HOST, FRAME):
+        mine = layer_of == which
+        change = np.bincount(at_left[mine], minlength=len(points)) - np.bincount(
+            at_right[mine], minlength=len(points)
+        )
+        active = np.cumsum(change)[:-1]
+        each = np.where(free & (active > 0), lengths / np.maximum(active, 1), 0.0)
+        until = np.r_[0.0, np.cumsum(each)]
+        share[mine] = until[at_right[mine]] - until[at_left[mine]]
+        free &= active == 0
+    return share

@@ -1,0 +1,114 @@
+"""Operations that two runs call differently but that are evidently the same."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compare.run_table import MeasuredRun, Operations, OpKey, op_keys
+from opname import OpName
+
+Float = NDArray[np.float64]
+
+#: Keys of the events' args that tell an operation's shape.
+SHAPE_ARGS = ("Input Dims", "grid", "block")
+
+_NEAR = 0.1  # of a step: farther apart nothing is the same
+_CLEARLY = 3.0  # times nearer than the next candidate
+_TIE = 0.02  # of a step: over how much those between two known operations are spread
+_APART = 0.0005  # of a step: what two candidates must at least be apart
+
+
+def pairs(
+    a: Operations,
+    b: Operations,
+    left_a: Sequence[int],
+    left_b: Sequence[int],
+    shapes_a: Sequence[Hashable],
+    shapes_b: Sequence[Hashable],
+) -> list[tuple[int, int]]:
+    """Pair operations of `a` with those of `b` that have another name.
+
+    Parameters
+    ----------
+    left_a, left_b : the operations to pair, as indices
+    shapes_a, shapes_b : what is known of the shape of *every* operation, as `shapes` returns it
+
+    Returns
+    -------
+    list of (index in a, index in b)
+        Same worker, category, shape and count per step, and each the other's clearly nearest in
+        where they come in the step.
+    """
+    of_a, of_b = _by_signature(a, left_a, shapes_a), _by_signature(b, left_b, shapes_b)
+    tie = _TIE if len(left_a) == len(left_b) else 0.0
+    place_a, place_b = _slots(a, left_a, tie), _slots(b, left_b, tie)
+    found: list[tuple[int, int]] = []
+    for signature in of_a.keys() & of_b.keys():
+        rows, columns = of_a[signature], of_b[signature]
+        distance = np.abs(place_a[rows][:, None] - place_b[columns][None, :])
+        found += [
+            (rows[i], columns[j])
+            for i, j in enumerate(distance.argmin(1).tolist())
+            if distance[:, j].argmin() == i and _is_clear(distance[i], j) and _is_clear(distance[:, j], i)
+        ]
+    return sorted(found)
+
+
+def shapes(run: MeasuredRun, keys: Sequence[OpKey], *, tell_workers: bool) -> list[Hashable]:
+    """Return what is known of each operation's shape.
+
+    Kineto: the distinct input dimensions, or a kernel's grid and block (where `run` was loaded with
+    `SHAPE_ARGS`). BytePS: the partition of a sub-task, the partitions of a whole communication.
+    """
+    index = {key: i for i, key in enumerate(keys)}
+    seen: list[set[str]] = [set() for _ in keys]
+    for rank in run.ranks:
+        of_rank, ids = op_keys(rank, tell_workers=tell_workers)
+        for name in SHAPE_ARGS:
+            for row, value in rank.trace.args[name].as_dict().items() if name in rank.trace.args else ():
+                seen[index[of_rank[int(ids[row])]]].add(f"{name} {value}")
+    if "byteps" not in run.dialects:
+        return [frozenset(each) for each in seen]
+    ops = [OpName.parse(key.name) for key in keys]
+    partitions: dict[OpName, set[int]] = defaultdict(set)
+    for op in ops:
+        if op.key is not None:
+            partitions[op.main].add(op.key)
+    return [op.key if op.queue else frozenset(partitions[op]) for op in ops]
+
+
+def _by_signature(
+    ops: Operations, rows: Sequence[int], shape: Sequence[Hashable]
+) -> dict[Hashable, list[int]]:
+    steps = np.maximum((ops.count > 0).sum(1), 1)
+    per_step = np.round(ops.count.sum(1) / steps, 2)
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for row in rows:
+        op = OpName.parse(ops.keys[row].name)
+        groups[op.worker, op.kind, ops.keys[row].cat, shape[row], float(per_step[row])].append(row)
+    return groups
+
+
+def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float:
+    """Return where each operation comes in the sequence of a step, 0 to 1, however long others take.
+
+    It is the share of the operations with a namesake that come before it. Where that says nothing, the
+    order among those without one counts a little (`tie`), if both runs have as many of them.
+    """
+    known = np.sort(np.delete(ops.place, left))
+    before = np.searchsorted(known, ops.place) / max(1, len(known))
+    among = np.zeros(len(ops.keys))
+    order = np.array(left)[np.argsort(ops.place[left], kind="stable")]
+    among[order] = np.linspace(0, 1, len(order))
+    return np.asarray(before + tie * among, np.float64)
+
+
+def _is_clear(distances: Float, nearest: int) -> bool:
+    """Whether one candidate is near, and the others are not nearly as near."""
+    others = np.delete(distances, nearest)
+    near = float(distances[nearest])
+    return near <= _NEAR and (not len(others) or float(others.min()) >= max(_CLEARLY * near, _APART))

@@ -1,0 +1,288 @@
+"""A run as `compare` and `3dcompare` see it: its ranks, their steps, and every operation step by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.steps import Step, Steps, find_steps
+from errors import TraceError
+from formats.columns import Int64, Trace
+from opname import OpName
+from statistic.durations import select_communication
+from trace_utils import load_job
+
+Float = NDArray[np.float64]
+
+#: Keys of the events' args that tell where steps begin.
+_STEP_ARGS = ("batch", "input*")
+_BATCHES = 10  # samples into which the occurrences of an operation are pooled where no step is marked
+_STEP_MARK = re.compile(r"ProfilerStep#\d+")
+
+
+class OpKey(NamedTuple):
+    """An operation of a run: ranks merged, workers told apart by ``wk<i>.`` where there are several."""
+
+    name: str
+    cat: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The trace of one GPU or process, and its steps; `worker` and `rank` None where there is only one."""
+
+    worker: int | None
+    rank: int | None
+    trace: Trace
+    steps: Steps
+
+    @property
+    def name(self) -> str:
+        """``wk<i>.rank<r>``, or what of it is known."""
+        parts = (("wk", self.worker), ("rank", self.rank))
+        return ".".join(f"{kind}{n}" for kind, n in parts if n is not None)
+
+    @property
+    def bounds(self) -> list[Step]:
+        """All steps, those recorded in part as well, in order."""
+        return sorted((*self.steps.whole, *self.steps.partial), key=lambda step: step.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """One input: a file, or a directory whose ranks belong together."""
+
+    path: Path
+    ranks: Sequence[Rank]
+    repairs: Sequence[str]
+
+    @property
+    def dialects(self) -> list[str]:
+        """What wrote its traces, each once."""
+        return list(dict.fromkeys(rank.trace.dialect for rank in self.ranks if len(rank.trace)))
+
+    @property
+    def n_slices(self) -> int:
+        """Slices of all ranks."""
+        return sum(len(rank.trace) for rank in self.ranks)
+
+    @property
+    def workers(self) -> set[int]:
+        """The indices of its workers; empty where they are not told apart."""
+        return {rank.worker for rank in self.ranks if rank.worker is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Every operation of a run, by first appearance.
+
+    `count` and `total_ns` (m, k) are its events and their durations in each of k steps, over all
+    ranks; `place` (m,) is where in a step it starts on average, from 0 to 1.
+    """
+
+    keys: Sequence[OpKey]
+    count: Int64
+    total_ns: Float
+    place: Float
+
+    @property
+    def mean_ns(self) -> Float:
+        """Average duration of each operation's events (m,)."""
+        return np.asarray(self.total_ns.sum(1) / np.maximum(self.count.sum(1), 1))
+
+
+def load_run(
+    path: Path,
+    *,
+    args: Sequence[str] = (),
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> MeasuredRun:
+    """Load what `path` holds as one run; `args` are further keys of the events' args to keep.
+
+    Raises
+    ------
+    TraceError
+        There is no such path, nothing under it is a trace, or the traces hold no operation.
+    """
+    loaded = load_job(path, args=(*_STEP_ARGS, *args), jobs=jobs, progress=progress)
+    ranks: list[Rank] = []
+    for source, trace in zip(loaded.job.sources, loaded.traces, strict=True):
+        ranks.extend(_ranks_of(source.worker, source.rank, trace))
+    if not any(len(rank.trace) for rank in ranks):
+        raise TraceError(f"{path}: the trace holds no operation")
+    return MeasuredRun(path, ranks, loaded.repairs)
+
+
+def filtered(runs: Sequence[MeasuredRun], wanted: Collection[str]) -> list[MeasuredRun]:
+    """Return the runs without the communication operations that are not in `wanted`; () keeps all.
+
+    Raises
+    ------
+    AnalyzeError
+        A name in `wanted` is no communication operation of any of the runs.
+    """
+    kept = iter(select_communication([rank.trace for run in runs for rank in run.ranks], wanted))
+    return [
+        replace(run, ranks=[replace(rank, trace=trace) for rank, trace in zip(run.ranks, kept, strict=False)])
+        for run in runs
+    ]
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Return a short name for each run: the last part of its path, more parts where that is ambiguous.
+
+    A run that is given again gets `` (2)``, `` (3)``, … after the name.
+    """
+    parts = [path.resolve().parts for path in paths]
+    depth, deepest = 1, max(map(len, parts))
+    while depth < deepest and len({each[-depth:] for each in parts}) < len(set(parts)):
+        depth += 1
+    names = ["/".join(each[-depth:]) for each in parts]
+    turns = [names[: i + 1].count(name) for i, name in enumerate(names)]
+    return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(names, turns, strict=True)]
+
+
+def operations(run: MeasuredRun, *, tell_workers: bool) -> Operations:
+    """Return the operations of a run, step by step.
+
+    The step of an event is the one in which it begins (before the first: the first). BytePS's
+    communications overlap the next step, so there the n-th event of a name on a track is the n-th
+    step's. Where a trace marks no steps, the occurrences of each operation are cut into at most ten
+    stretches of equal length, in order of time, which stand for steps ("batch means": Law and
+    Kelton, Simulation Modeling and Analysis).
+    """
+    keys: dict[OpKey, int] = {}
+    ids = [_op_ids(rank, keys, tell_workers) for rank in run.ranks]
+    steps = [_step_ids(rank, op) for rank, op in zip(run.ranks, ids, strict=True)]
+    m, k = len(keys), 1 + max(int(step.max(initial=0)) for step in steps)
+    count, total_ns, place = np.zeros(m * k), np.zeros(m * k), np.zeros(m)
+    for rank, op, step in zip(run.ranks, ids, steps, strict=True):
+        cell = op * k + step
+        count += np.bincount(cell, minlength=m * k)
+        total_ns += np.bincount(cell, rank.trace.dur_ns, m * k)
+        place += np.bincount(op, _places(rank), m)
+    whole = count.astype(np.int64).reshape(m, k)
+    return Operations(list(keys), whole, total_ns.reshape(m, k), place / np.maximum(whole.sum(1), 1))
+
+
+def op_keys(rank: Rank, *, tell_workers: bool) -> tuple[list[OpKey], Int64]:
+    """Return the operations of a rank by first appearance, and each slice's index into them (n,)."""
+    keys: dict[OpKey, int] = {}
+    ids = _op_ids(rank, keys, tell_workers)
+    return list(keys), ids
+
+
+def category(name: str, cat: str, dialect: str) -> str:
+    """Return the category that an operation is counted under.
+
+    BytePS: the queue stage or kind (``PUSH``, ``FW``); Horovod and Composer, whose events have no
+    category that groups them, the name; else the file's own category.
+    """
+    if dialect == "byteps":
+        return OpName.parse(name).kind or cat
+    if dialect == "composer" and "," in cat:  # a list of the events and callbacks that it belongs to
+        return name
+    return cat or (name if dialect in ("horovod", "composer") else "")
+
+
+def iteration_ns(run: MeasuredRun) -> Float:
+    """Return how long each whole step took, averaged over the ranks (k,); empty without steps."""
+    by_label: dict[int, list[int]] = {}
+    for rank in run.ranks:
+        for step in rank.steps.whole:
+            by_label.setdefault(step.label, []).append(step.dur_ns)
+    return np.array([np.mean(by_label[label]) for label in sorted(by_label)], np.float64)
+
+
+def _ranks_of(worker: int | None, rank: int | None, trace: Trace) -> list[Rank]:
+    """Return the ranks of one file: a combined BytePS trace holds several, told by its names."""
+    names = trace.names if trace.dialect == "byteps" else ()
+    owners = [(op.worker, op.rank) for op in map(OpName.parse, names)]
+    distinct = sorted(set(owners), key=lambda owner: [-1 if n is None else n for n in owner])
+    if len(distinct) < 2:
+        return [Rank(worker, rank, trace, find_steps(trace))]
+    of_name = np.array([distinct.index(owner) for owner in owners])
+    parts = [trace.select(of_name[trace.name_id] == i) for i in range(len(distinct))]
+    return [
+        Rank(worker if owner[0] is None else owner[0], owner[1], part, find_steps(part))
+        for owner, part in zip(distinct, parts, strict=True)
+        if len(part)
+    ]
+
+
+def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
+    """Return each slice's operation (n,) as an index into `keys`, which grows."""
+    trace = rank.trace
+    n_cats, n_tracks = max(1, len(trace.cats)), max(1, len(trace.tracks))
+    is_byteps = trace.dialect == "byteps"
+    track_id = trace.track_id if is_byteps else np.zeros_like(trace.track_id)  # only there part of a name
+    code = (trace.name_id.astype(np.int64) * n_cats + trace.cat_id) * n_tracks + track_id
+    distinct, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    prefix = f"wk{rank.worker}." if tell_workers and rank.worker is not None else ""
+    ids = np.empty(len(distinct), np.int64)
+    for at in np.argsort(first).tolist():
+        name_and_cat, track = divmod(int(distinct[at]), n_tracks)
+        name_id, cat_id = divmod(name_and_cat, n_cats)
+        name, cat = trace.names[name_id], trace.cats[cat_id]
+        if is_byteps:
+            name = _byteps_name(name, trace.tracks[track].tid)
+            cat = cat or OpName.parse(name).cat or ""
+        elif _STEP_MARK.fullmatch(name):
+            name = "ProfilerStep*"
+        ids[at] = keys.setdefault(OpKey(prefix + name, cat), len(keys))
+    return ids[inverse]
+
+
+def _byteps_name(name: str, tid: object) -> str:
+    """Return the name without worker and rank; a sub-task's with its partition key, which `tid` holds."""
+    op = OpName.parse(name).bare()
+    if op.queue is not None and op.key is None and str(tid).isdecimal():
+        op = op._replace(key=int(str(tid)))
+    return str(op)
+
+
+def _step_ids(rank: Rank, ids: Int64) -> Int64:
+    """Return the step of each slice (n,), from 0; see `operations`."""
+    trace, bounds = rank.trace, rank.bounds
+    if bounds:
+        starts = np.array([step.start_ns for step in bounds], np.int64)
+        step = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
+    else:
+        turn, turns = _turns(ids, trace.ts_ns)
+        step = turn * np.minimum(turns, _BATCHES) // np.maximum(turns, 1)
+    if trace.dialect == "byteps":
+        ops = [OpName.parse(name) for name in trace.names]
+        by_turn = np.array([op.is_comm or op.cat == "I/O" for op in ops], np.bool_)[trace.name_id]
+        series = trace.name_id.astype(np.int64) * len(trace.tracks) + trace.track_id
+        step = np.where(by_turn, _turns(series, trace.ts_ns)[0], step)
+    return step
+
+
+def _turns(series: Int64, ts_ns: Int64) -> tuple[Int64, Int64]:
+    """Return, per event, the how-manieth of its series it is by time (from 0), and how many there are."""
+    order = np.lexsort((ts_ns, series))
+    first = np.flatnonzero(np.diff(series[order], prepend=-1))
+    length = np.diff(first, append=len(series))
+    turn, turns = np.empty(len(series), np.int64), np.empty(len(series), np.int64)
+    turn[order] = np.arange(len(series)) - np.repeat(first, length)
+    turns[order] = np.repeat(length, length)
+    return turn, turns
+
+
+def _places(rank: Rank) -> Float:
+    """Return where in its step each slice begins (n,), from 0 to 1; in the whole trace without steps."""
+    trace, bounds = rank.trace, rank.bounds
+    if not len(trace):
+        return np.empty(0)
+    spans = [(step.start_ns, step.end_ns) for step in bounds]
+    starts, ends = np.array(spans or [(trace.ts_ns.min(), trace.end_ns.max())], np.float64).T
+    step = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
+    share = (trace.ts_ns - starts[step]) / np.maximum(1.0, ends - starts)[step]
+    return np.asarray(np.clip(share, 0.0, 1.0), np.float64)

@@ -1,0 +1,74 @@
+"""What the steps of a run were spent on, per operation, and per rank on own work or on communication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compare.exposure import COMMUNICATION, exposed_ns, layers
+from compare.run_table import MeasuredRun, Operations, Rank, op_keys
+
+Float = NDArray[np.float64]
+
+NOTHING = "(nothing recorded)"
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpent:
+    """What one rank spent its whole steps on, nanoseconds.
+
+    `own` (k,) is what it computed, prepared or recorded nothing in, `communication` (k,) what it only
+    communicated or waited in, step by step (`labels`); `mean` (m + 1,) is what each operation, and last
+    nothing, took of an average step, and `is_comm` (m + 1,) which of them are communication.
+    """
+
+    name: str
+    labels: Sequence[int]
+    own: Float
+    communication: Float
+    mean: Float
+    is_comm: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run spent its whole steps on: `job` (k, m + 1), averaged over the ranks step by step."""
+
+    names: Sequence[str]  # (m + 1) the operations, and `NOTHING`
+    job: Float
+    ranks: Sequence[RankSpent]
+
+
+def time_spent(run: MeasuredRun, ops: Operations, *, tell_workers: bool) -> Spent:
+    """Return what each operation took of each whole step, as `compare.exposure` gives time away."""
+    index = {key: i for i, key in enumerate(ops.keys)}
+    n_columns = len(ops.keys) + 1
+    names = [*(key.name for key in ops.keys), NOTHING]
+    total: dict[int, Float] = {}
+    n_ranks: dict[int, int] = {}
+    ranks: list[RankSpent] = []
+    for rank in run.ranks:
+        if not rank.steps.whole:
+            continue
+        keys, ids = op_keys(rank, tell_workers=tell_workers)
+        of_run = np.array([index[key] for key in keys], np.int64)[ids]
+        found, part = _rank_spent(rank, of_run, n_columns)
+        ranks.append(part)
+        for label, row in zip(part.labels, found, strict=True):
+            total[label] = total.get(label, 0.0) + row
+            n_ranks[label] = n_ranks.get(label, 0) + 1
+    job = [total[label] / n_ranks[label] for label in sorted(total)]
+    return Spent(names, np.array(job).reshape(-1, n_columns), ranks)
+
+
+def _rank_spent(rank: Rank, ids: NDArray[np.int64], n_columns: int) -> tuple[Float, RankSpent]:
+    layer = layers(rank.trace)
+    found = exposed_ns(rank.trace, layer, ids, n_columns - 1, rank.steps.whole)
+    is_comm = np.zeros(n_columns, np.bool_)
+    is_comm[ids[layer == COMMUNICATION]] = True
+    own, communication = found[:, ~is_comm].sum(1), found[:, is_comm].sum(1)
+    labels = [step.label for step in rank.steps.whole]
+    return found, RankSpent(rank.name, labels, own, communication, found.mean(0), is_comm)

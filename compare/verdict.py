@@ -1,0 +1,149 @@
+"""A comparison in a sentence: what the iteration time did, and what explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compare.change import Change
+from compare.comparison import CategoryChange, Comparison, OpChange
+from compare.significance import FEWEST_STEPS
+from compare.spent import NOTHING
+
+_WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
+_WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
+_NOTHING = 0.0005  # of the step: a change below it is none
+_MOST = 4  # categories that are named
+_BULK = 0.25  # of the change: what one operation must explain to be named
+
+
+def verdict(comparison: Comparison) -> str:
+    """Return the sentence, e.g. ``iteration time +12.4 ms (+9.8 %, 95 % CI 9.1–15.6): PUSH +10.9 ms, …``."""
+    iteration = comparison.iteration
+    if iteration.ns is None:
+        return _without_steps(comparison)
+    head = f"iteration time {_signed(iteration.ns)}{_brackets(comparison)}"
+    if iteration.relative is not None and abs(iteration.relative) < _NOTHING:
+        return f"iteration time unchanged ({(iteration.a_ns or 0) / 1e6:.{_digits(iteration.a_ns or 0)}f} ms)"
+    if iteration.p is not None and not iteration.significant:
+        return f"{head}: no more than chance"
+    clauses = [_categories(comparison.categories, iteration), _operations(comparison), _straggler(comparison)]
+    named = [clause for clause in clauses if clause]
+    return f"{head}: {'; '.join(named)}" if named else head
+
+
+def _without_steps(comparison: Comparison) -> str:
+    """Return the sentence where a run marks no steps: what the operations say."""
+    ops = comparison.operations
+    changed = [op for op in ops if op.average.significant]
+    head = f"no iteration time (steps are not marked in {_stepless(comparison)})"
+    if not changed:
+        return f"{head}; no operation of {len(ops)} changed significantly"
+    top = max(changed, key=lambda op: abs((op.average.ns or 0) * max(op.count)))
+    return (
+        f"{head}; {len(changed)} of {len(ops)} operations changed significantly, most of all "
+        f"{top.name} {_signed(top.average.ns or 0)} ({_percent(top.average)})"
+    )
+
+
+def _stepless(comparison: Comparison) -> str:
+    a, b = comparison.steps
+    return "both runs" if a == b == 0 else "the new run" if a else "the base"
+
+
+def _brackets(comparison: Comparison) -> str:
+    change = comparison.iteration
+    if change.low_ns is None or change.high_ns is None:
+        a, b = comparison.steps
+        few = f"too few steps for a test: {a} and {b}, {FEWEST_STEPS} needed"
+        return f" ({_percent(change)}, {few})"
+    return f" ({_percent(change)}, 95 % CI {interval(change)})"
+
+
+def interval(change: Change) -> str:
+    """Return the confidence interval in milliseconds, ``9.1–15.6``; ``−3.0 to 1.2`` below zero."""
+    if change.low_ns is None or change.high_ns is None:
+        return ""
+    digits = _digits(max(abs(change.low_ns), abs(change.high_ns)))
+    low, high = (f"{value / 1e6:.{digits}f}".replace("-", "−") for value in (change.low_ns, change.high_ns))
+    return f"{low}–{high}" if change.low_ns >= 0 else f"{low} to {high}"
+
+
+def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
+    """Name what explains the change, largest first, and what large part of the step did not change."""
+    size, whole = abs(iteration.ns or 0), iteration.a_ns or 0
+    large = [each for each in categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
+    parts = [f"{each.cat} {_signed(each.explained.ns or 0)}{_doubt(each)}" for each in large[:_MOST]]
+    parts += [
+        f"{each.cat} unchanged"
+        for each in categories
+        if each not in large and each.cat != NOTHING and not each.explained.significant
+        if (each.explained.a_ns or 0) >= _WORTH_STATING * whole
+    ]
+    return ", ".join(parts)
+
+
+def _doubt(category: CategoryChange) -> str:
+    tested = category.explained.p is not None
+    return " (uncertain)" if tested and not category.explained.significant else ""
+
+
+def _operations(comparison: Comparison) -> str:
+    """Name the operation that explains most, where it says more than its category."""
+    if comparison.straggler is not None:
+        return ""
+    sign, size = (1 if (comparison.iteration.ns or 0) > 0 else -1), abs(comparison.iteration.ns or 0)
+    ops = [op for op in comparison.operations if op.kind != op.name]
+    if not ops:
+        return ""
+
+    def part(op: OpChange) -> float:
+        return sign * (op.explained.ns or 0)
+
+    top = max(ops, key=part)
+    return f"most of it in {top.name} {_signed(sign * part(top))}" if part(top) >= _BULK * size else ""
+
+
+def _straggler(comparison: Comparison) -> str:
+    """Name the rank for which the others wait."""
+    iteration, rank = comparison.iteration, comparison.straggler
+    verb = "is" if (iteration.ns or 0) > 0 else "was"
+    if rank is not None:
+        name, change = rank.top
+        waits = max(
+            (each for each in comparison.ranks if each.name != rank.name),
+            key=lambda each: abs(each.communication.ns or 0),
+        )
+        waiting = ""
+        if (waits.communication.ns or 0) * (iteration.ns or 0) > 0 and waits.top_wait[0]:
+            more = "wait" if (iteration.ns or 0) > 0 else "wait less"
+            waiting = f", the others {more} ({waits.name}: {waits.top_wait[0]} {_signed(waits.top_wait[1])})"
+        return f"{rank.name} {verb} the straggler: {name} {_signed(change)} there{waiting}"
+    return _late(comparison)
+
+
+def _late(comparison: Comparison) -> str:
+    """Name the rank that became ready later than before, where the trace tells (Horovod)."""
+    if len(comparison.late_ns) < 2 or not comparison.iteration.ns:
+        return ""
+    sign = 1 if comparison.iteration.ns > 0 else -1
+    rank, ns = max(comparison.late_ns.items(), key=lambda item: sign * item[1])
+    if sign * ns < 0.3 * abs(comparison.iteration.ns):
+        return ""
+    when = f"it becomes ready {abs(ns) / 1e6:.{_digits(ns)}f} ms {'later' if sign > 0 else 'earlier'}"
+    return f"{rank} {'is' if sign > 0 else 'was'} the straggler: {when}"
+
+
+def _signed(ns: float) -> str:
+    text = f"{ns / 1e6:+.{_digits(ns)}f} ms"
+    return text.replace("-", "−")
+
+
+def _digits(ns: float) -> int:
+    """Return how many decimals of a millisecond say something."""
+    return 1 if abs(ns) >= 1e6 or ns == 0 else 3
+
+
+def _percent(change: Change) -> str:
+    if change.relative is None:
+        return "from nothing"
+    return f"{100 * change.relative:+.1f} %".replace("-", "−")

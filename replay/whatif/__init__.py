@@ -1,0 +1,1 @@
+"""Edits of a replayed step: what would happen if."""

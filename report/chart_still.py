@@ -1,0 +1,235 @@
+"""Stills: a chart as a PNG, SVG or PDF file, drawn by matplotlib without a display."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import singledispatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atomic_output import open_output
+from errors import OutputError, UsageError
+from report import colours
+from report.tables import printable, shorten
+from result import Bars, Bars3D, Chart, Lines, Network, Result, Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+_DPI = 150
+_MOST_LABELS_3D = 16
+_LABEL = 36  # characters of a name on an axis
+_LABEL_3D = 22
+_MOST_LABELS = 60  # on one axis; beyond, every n-th is written
+_EDGED_SPANS = 2000  # from here on, edges would hide the spans
+_NAMED_SPAN = 0.04  # of a timeline's width: spans from here on carry their name
+_STYLE: dict[Any, Any] = {
+    "text.parse_math": False,  # a $ in a name is a dollar
+    "svg.hashsalt": "analyze",  # the same chart gives the same file
+    "font.family": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e4e4e4",
+}
+
+
+def write(result: Result, path: Path) -> None:
+    """Draw the first chart of `result`; see `write_still`."""
+    if not result.charts:
+        raise OutputError(f"{path}: {result.option} has no chart to draw here")
+    write_still(result.charts[0], path)
+
+
+def write_still(chart: Chart, path: Path) -> None:
+    """Draw `chart` into `path`, whose suffix (.png, .svg, .pdf) decides the format.
+
+    Raises
+    ------
+    UsageError
+        The suffix is none of these.
+    OutputError
+        The file cannot be written.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{path}: a picture ends in {', '.join(SUFFIXES)} or .html")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE), warnings.catch_warnings(), open_output(path) as stream:
+        warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks is drawn as a box
+        figure = Figure(layout="constrained")
+        _draw(chart, figure)
+        dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=dated)
+
+
+@singledispatch
+def _draw(chart: object, figure: Figure) -> None:
+    """Draw one kind of chart; a registration below for each."""
+    raise UsageError(f"a {type(chart).__name__.lower()} has no still picture; use .html")
+
+
+@_draw.register(Network)
+def _network(chart: Network, figure: Figure) -> None:
+    from report import graph_still as draw
+
+    draw.draw(chart, figure)
+
+
+@_draw.register(Bars)
+def _bars(chart: Bars, figure: Figure) -> None:
+    long_side = _clamp(2.0 + 0.28 * len(chart.x) * (1 if chart.stacked else len(chart.series) ** 0.5), 6, 28)
+    figure.set_size_inches((8, max(long_side * 0.7, 3)) if chart.horizontal else (long_side, 5))
+    axes: Any = figure.subplots()
+    colour = colours.assign(chart.series)
+    thickness = 0.8 if chart.stacked else 0.8 / max(len(chart.series), 1)
+    base = [0.0] * len(chart.x)
+    for index, (name, values) in enumerate(chart.series.items()):
+        shift = 0.0 if chart.stacked else (index - (len(chart.series) - 1) / 2) * thickness
+        heights = _floats(values)
+        places = [place + shift for place in range(len(chart.x))]
+        style = {"color": colour[name], "label": _label(name)}
+        if chart.horizontal:
+            axes.barh(places, heights, thickness, left=base if chart.stacked else None, **style)
+        else:
+            axes.bar(places, heights, thickness, bottom=base if chart.stacked else None, **style)
+        if chart.stacked:
+            base = [
+                low + (0.0 if math.isnan(high) else high) for low, high in zip(base, heights, strict=True)
+            ]
+    _name_places(axes.yaxis if chart.horizontal else axes.xaxis, chart.x, slanted=not chart.horizontal)
+    if chart.horizontal:
+        axes.invert_yaxis()
+    _finish(figure, axes, chart.title, chart.x_label, chart.y_label, n_series=len(chart.series))
+
+
+@_draw.register(Lines)
+def _lines(chart: Lines, figure: Figure) -> None:
+    figure.set_size_inches(9, 5)
+    axes: Any = figure.subplots()
+    colour = colours.assign(chart.series)
+    marker = "o" if len(chart.x) <= 60 else ""
+    for name, values in chart.series.items():
+        style = {"color": colour[name], "marker": marker, "markersize": 3.5, "linewidth": 1.4}
+        axes.plot(list(chart.x), _floats(values), label=_label(name), **style)
+    _finish(figure, axes, chart.title, chart.x_label, chart.y_label, n_series=len(chart.series))
+
+
+@_draw.register(Timeline)
+def _timeline(chart: Timeline, figure: Figure) -> None:
+    lanes = {lane: row for row, lane in enumerate(dict.fromkeys(span.lane for span in chart.spans))}
+    figure.set_size_inches(12, _clamp(1.6 + 0.45 * len(lanes), 3, 30))
+    axes: Any = figure.subplots()
+    colour = colours.assign(span.group for span in chart.spans)
+    boxes: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for span in chart.spans:
+        boxes[span.lane, span.group].append((span.start_ms, span.dur_ms))
+    edge = {"edgecolor": "white", "linewidth": 0.3 if len(chart.spans) < _EDGED_SPANS else 0}
+    for (lane, group), places in boxes.items():
+        axes.broken_barh(places, (lanes[lane] - 0.4, 0.8), facecolor=colour[group], **edge)
+    _name_spans(axes, chart, lanes)
+    axes.set_ylim(len(lanes) - 0.5, -0.5)
+    _name_places(axes.yaxis, list(lanes))
+    _legend(figure, colour)
+    _finish(figure, axes, chart.title, chart.x_label, "", n_series=1)
+
+
+@_draw.register(Bars3D)
+def _bars_3d(chart: Bars3D, figure: Figure) -> None:
+    figure.set_size_inches(10, 8)
+    axes: Any = figure.add_subplot(projection="3d")
+    colour = colours.assign(chart.group)
+    axes.computed_zorder = False  # matplotlib sorts by the faces' middles, which is wrong for long bars
+    for row, values in enumerate(chart.z):
+        bars = [(run, height) for run, height in enumerate(_floats(values)) if not math.isnan(height)]
+        if bars:
+            left, heights = [run - 0.3 for run, _ in bars], [height for _, height in bars]
+            shade = colour[chart.group[row]]
+            axes.bar3d(left, row - 0.4, 0, 0.6, 0.8, heights, color=shade, zorder=10 + len(chart.z) - row)
+    _name_places(axes.xaxis, chart.x)
+    _name_places(axes.yaxis, chart.y, most=_MOST_LABELS_3D, longest=_LABEL_3D)
+    axes.tick_params(axis="both", labelsize=7)
+    for label in axes.get_yticklabels():
+        label.set_horizontalalignment("left")
+    axes.set_xlabel(printable(chart.x_label), labelpad=8)
+    axes.set_ylabel(printable(chart.y_label), labelpad=3 * min(_LABEL_3D, max(map(len, chart.y), default=0)))
+    axes.set_zlabel(printable(chart.z_label))
+    axes.set_title(_title(chart.title), fontweight="bold")
+    axes.view_init(elev=28, azim=-50)
+    axes.set_box_aspect((1.0, 1.6, 0.9), zoom=0.95)
+    _legend(figure, colour)
+
+
+def _finish(figure: Figure, axes: Any, title: str, x_label: str, y_label: str, *, n_series: int) -> None:
+    axes.set_title(_title(title), loc="left", fontweight="bold")
+    axes.set_xlabel(printable(x_label))
+    axes.set_ylabel(printable(y_label))
+    if n_series > 1:
+        figure.legend(loc="outside right upper", frameon=False)
+
+
+def _legend(figure: Figure, colour: dict[str, str]) -> None:
+    """Say which colour is which group."""
+    from matplotlib.patches import Patch
+
+    handles = [Patch(color=shade, label=_label(name)) for name, shade in colour.items()]
+    figure.legend(handles=handles, loc="outside right upper", frameon=False)
+
+
+def _name_places(
+    axis: Any,
+    names: Sequence[str],
+    *,
+    slanted: bool = False,
+    most: int = _MOST_LABELS,
+    longest: int = _LABEL,
+) -> None:
+    """Write the names at 0, 1, 2, … on an axis; every n-th where there are too many."""
+    step = max(1, math.ceil(len(names) / most))
+    places = list(range(0, len(names), step))
+    labels = [_label(names[place], longest) for place in places]
+    axis.set_ticks(places, labels)
+    if slanted and sum(map(len, labels)) > 60:
+        for label in axis.get_ticklabels():
+            label.set(rotation=40, ha="right", rotation_mode="anchor")
+
+
+def _name_spans(axes: Any, chart: Timeline, lanes: dict[str, int]) -> None:
+    """Write its name into each span that is wide enough to hold some of it."""
+    if not chart.spans:
+        return
+    first = min(span.start_ms for span in chart.spans)
+    whole = max(span.start_ms + span.dur_ms for span in chart.spans) - first
+    for span in chart.spans:
+        share = span.dur_ms / whole if whole else 0.0
+        if share >= _NAMED_SPAN:
+            text = shorten(printable(span.name), int(130 * share))
+            middle = span.start_ms + span.dur_ms / 2
+            style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
+            axes.text(middle, lanes[span.lane], text, clip_on=True, **style)
+
+
+def _floats(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _label(name: str, longest: int = _LABEL) -> str:
+    text = shorten(printable(name), longest)
+    return f" {text}" if text.startswith("_") else text  # matplotlib hides labels that begin with _
+
+
+def _title(text: str) -> str:
+    return shorten(printable(text), 110)
+
+
+def _clamp(value: float, low: float, high: float) -> float:
+    return min(max(value, low), high)

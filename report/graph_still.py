@@ -1,0 +1,272 @@
+"""Graphs as stills and in the languages of other programs: svg, png, pdf; dot, graphml."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
+
+from atomic_output import open_output
+from errors import OutputError
+from report import colours
+from report.tables import printable, shorten
+from result import Network, Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_UNIT = (1.75, 0.42)  # inches of one layer and one row
+_BOX = (0.86, 0.74)  # of a unit
+_MARGIN = 0.3  # inches
+_HEAD = 0.75  # inches for title and legend
+_MOST_INCHES = 90  # of either side, and
+_MOST_SQUARE_INCHES = 2600  # of both: what a bitmap of 150 dots an inch can hold; beyond, everything shrinks
+_LABEL = 25  # characters that fit a box
+_CRITICAL = "#c8102e"
+_EDGE = "#8a94a3"
+_LONG = 1.5  # layers or bands: longer edges are drawn faintly
+_ILLEGAL_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_TWO_LINES = 2_500  # from this many nodes on, names go without durations
+
+
+def write(result: Result, path: Path) -> None:
+    """Write the first graph of `result` as ``.dot`` or ``.graphml``, by the suffix of `path`.
+
+    Raises
+    ------
+    OutputError
+        There is no graph in the result, or the file cannot be written.
+    """
+    chart = next((chart for chart in result.charts if isinstance(chart, Network)), None)
+    if chart is None:
+        raise OutputError(f"{path}: {result.option} has no graph to write as {path.suffix}")
+    text = dot(chart) if path.suffix.lower() == ".dot" else graphml(chart)
+    with open_output(path) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def dot(chart: Network) -> str:
+    """Return the graph in Graphviz's language, nodes coloured as in the pictures."""
+    colour = colours.assign(str(node["cat"]) for node in chart.nodes)
+    lines = ["digraph {", "  rankdir=LR; node [shape=box, style=filled, fontname=Helvetica];"]
+    for i, node in enumerate(chart.nodes):
+        label = _dot_text(str(node["label"])) + (f"\\n{node['dur_ms']:.3f} ms" if node.get("dur_ms") else "")
+        edge = f', color="{_CRITICAL}", penwidth=3' if node.get("critical") else ""
+        lines.append(f'  n{i} [label="{label}", fillcolor="{colour[str(node["cat"])]}"{edge}];')
+    for a, b, kind in chart.looks():
+        look = f'color="{_CRITICAL}", penwidth=2' if kind == "critical" else f'tooltip="{_dot_text(kind)}"'
+        loose = ", style=dashed, constraint=false" if kind == "next" else ""
+        lines.append(f"  n{a} -> n{b} [{look}{loose}];")
+    return "\n".join([*lines, "}", ""])
+
+
+def graphml(chart: Network) -> str:
+    """Return the graph as GraphML; every figure of a node is an attribute."""
+    keys = list(dict.fromkeys(key for node in chart.nodes for key in node))
+    head = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
+    ]
+    for i, key in enumerate(keys):
+        kind = _xml_type([node[key] for node in chart.nodes if key in node])
+        head.append(f'  <key id="d{i}" for="node" attr.name={_attr(key)} attr.type="{kind}"/>')
+    head.append('  <key id="kind" for="edge" attr.name="kind" attr.type="string"/>')
+    head.append('  <key id="critical" for="edge" attr.name="critical" attr.type="boolean"/>')
+    body = ['  <graph edgedefault="directed">']
+    for n, node in enumerate(chart.nodes):
+        data = "".join(
+            f'<data key="d{i}">{_xml(node[key])}</data>'
+            for i, key in enumerate(keys)
+            if node.get(key) is not None
+        )
+        body.append(f'    <node id="n{n}">{data}</node>')
+    path = set(chart.path)
+    for a, b, kind in chart.edges:
+        data = f'<data key="kind">{_xml(kind)}</data><data key="critical">{_xml((a, b) in path)}</data>'
+        body.append(f'    <edge source="n{a}" target="n{b}">{data}</edge>')
+    return "\n".join([*head, *body, "  </graph>", "</graphml>", ""])
+
+
+def draw(chart: Network, figure: Figure) -> None:
+    """Draw the graph on `figure`, which gets the size it needs; text stays text in SVG."""
+    import matplotlib as mpl
+
+    mpl.rcParams["svg.fonttype"] = "none"
+    xs, ys = [float(node["x"]) for node in chart.nodes], [float(node["y"]) for node in chart.nodes]
+    left, right = min(xs, default=0) - 0.55, max(xs, default=0) + 0.55
+    top, bottom = min(ys, default=0) - 0.8, max(ys, default=0) + 0.8
+    width = (right - left) * _UNIT[0] + 2 * _MARGIN
+    height = (bottom - top) * _UNIT[1] + 2 * _MARGIN + _HEAD
+    scale = min(1.0, _MOST_INCHES / max(width, height), math.sqrt(_MOST_SQUARE_INCHES / (width * height)))
+    width, height = max(width * scale, 6.0), max(height * scale, 2.0)
+    figure.set_layout_engine("none")
+    figure.set_size_inches(width, height)
+    axes = figure.add_axes((0, 0, 1, 1 - _HEAD / height))
+    axes.set(xlim=(left, right), ylim=(bottom, top))
+    axes.axis("off")
+    colour = colours.assign(str(node["cat"]) for node in chart.nodes)
+    _draw_edges(axes, chart)
+    _draw_nodes(axes, chart, colour, scale)
+    _draw_legend(figure, chart, colour, height)
+
+
+def _draw_edges(axes: Axes, chart: Network) -> None:
+    """Draw every edge as a curve from the right of its source to the left of its target."""
+    from matplotlib.collections import PathCollection
+
+    paths: dict[str, list[Any]] = {}
+    heads: dict[str, list[tuple[float, float]]] = {}
+    for a, b, kind in chart.looks():
+        source, target = chart.nodes[a], chart.nodes[b]
+        start = (float(source["x"]) + _BOX[0] / 2, float(source["y"]))
+        end = (float(target["x"]) - _BOX[0] / 2, float(target["y"]))
+        look = kind if kind in ("critical", "next") else _look(start, end)
+        paths.setdefault(look, []).append(_curve(start, end))
+        heads.setdefault(look, []).append(end)
+    styles: dict[str, dict[str, Any]] = {
+        "next": {"colors": _EDGE, "alpha": 0.5, "lw": 0.8, "ls": "--"},
+        "long": {"colors": _EDGE, "alpha": 0.22, "lw": 0.6, "ls": "-"},
+        "short": {"colors": _EDGE, "alpha": 0.9, "lw": 0.8, "ls": "-"},
+        "critical": {"colors": _CRITICAL, "alpha": 1.0, "lw": 2.0, "ls": "-"},
+    }  # fmt: skip
+    for order, (look, style) in enumerate(styles.items(), 1):
+        if look not in paths:
+            continue
+        axes.add_collection(
+            PathCollection(
+                paths[look], facecolors="none", edgecolors=style["colors"], alpha=style["alpha"],
+                linewidths=style["lw"], linestyles=style["ls"], zorder=order,
+            ),
+            autolim=False,
+        )  # fmt: skip
+        points = heads[look]
+        axes.scatter([x for x, _ in points], [y for _, y in points], marker=">", s=14, zorder=order + 5,
+                     color=style["colors"], alpha=max(style["alpha"], 0.4), linewidths=0)  # fmt: skip
+
+
+def _look(start: tuple[float, float], end: tuple[float, float]) -> str:
+    gap = end[0] - start[0]
+    return "short" if -0.2 < gap < _LONG and abs(end[1] - start[1]) < 8 else "long"
+
+
+def _curve(start: tuple[float, float], end: tuple[float, float]) -> Any:
+    from matplotlib.path import Path as Curve
+
+    (x0, y0), (x1, y1) = start, end
+    if x1 - x0 > 1 and y1 == y0:  # past the boxes between them
+        points = [(x0, y0), (x0 + 0.2, y0 + 0.65), (x1 - 0.2, y0 + 0.65), (x1, y1)]
+        return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
+    if x1 > x0:
+        bend = max(0.06, min(0.5, (x1 - x0) / 2))
+        points = [(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)]
+        return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
+    between = y1 - 0.75 if y1 > y0 else y1 + 0.75  # back to the left, in the gap between two bands
+    points = [
+        (x0, y0),
+        (x0 + 0.12, y0),
+        (x0 + 0.12, between),
+        (x1 - 0.12, between),
+        (x1 - 0.12, y1),
+        (x1, y1),
+    ]
+    return Curve(points, [Curve.MOVETO] + [Curve.LINETO] * 5)
+
+
+def _draw_nodes(axes: Axes, chart: Network, colour: Mapping[str, str], scale: float) -> None:
+    """Draw the boxes with names and durations, those of the critical path framed."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import FancyBboxPatch
+
+    boxes = []
+    for node in chart.nodes:
+        x, y = float(node["x"]) - _BOX[0] / 2, float(node["y"]) - _BOX[1] / 2
+        boxes.append(
+            FancyBboxPatch((x, y), *_BOX, boxstyle="round,pad=0,rounding_size=0.06", mutation_aspect=4)
+        )
+    faces = [colour[str(node["cat"])] for node in chart.nodes]
+    frames = [_CRITICAL if node.get("critical") else "#ffffff" for node in chart.nodes]
+    widths = [2.2 if node.get("critical") else 0.6 for node in chart.nodes]
+    collection = PatchCollection(boxes, facecolors=[_pale(face) for face in faces], zorder=20,
+                                 edgecolors=frames, linewidths=widths)  # fmt: skip
+    axes.add_collection(collection, autolim=False)
+    timed = len(chart.nodes) < _TWO_LINES
+    for node in chart.nodes:
+        duration = node.get("dur_ms") if timed else None
+        text = printable(shorten(str(node["label"]), _LABEL))
+        x, y = float(node["x"]), float(node["y"])
+        axes.text(x, y - (0.16 if duration else 0), text, fontsize=7 * scale, ha="center", va="center",
+                  zorder=21, color="#1c2733")  # fmt: skip
+        if duration:
+            axes.text(x, y + 0.19, _milliseconds(duration), fontsize=6 * scale, ha="center", va="center",
+                      zorder=21, color="#44505e")  # fmt: skip
+
+
+def _draw_legend(figure: Figure, chart: Network, colour: Mapping[str, str], height: float) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    counts: dict[str, int] = {}
+    for node in chart.nodes:
+        counts[str(node["cat"])] = counts.get(str(node["cat"]), 0) + 1
+    handles: list[Any] = [
+        Patch(facecolor=_pale(colour[cat]), label=f"{cat or 'other'} ({n:,})") for cat, n in counts.items()
+    ]
+    if any(node.get("critical") for node in chart.nodes):
+        handles.append(Line2D([], [], color=_CRITICAL, lw=2, label="critical path"))
+    if any(kind == "next" for _, _, kind in chart.looks()):
+        handles.append(Line2D([], [], color=_EDGE, lw=1, ls="--", label="into the next step"))
+    figure.text(_MARGIN / 2 / figure.get_figwidth(), 1 - 0.2 / height, printable(chart.title), fontsize=11,
+                fontweight="bold", va="center")  # fmt: skip
+    if chart.note:
+        figure.text(_MARGIN / 2 / figure.get_figwidth(), 1 - 0.62 / height, printable(chart.note), fontsize=8,
+                    va="center")  # fmt: skip
+    if handles:
+        columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.5)))
+        figure.legend(handles=handles, loc="upper left", ncols=columns, bbox_to_anchor=(0, 1 - 0.3 / height),
+                      frameon=False, fontsize=8)  # fmt: skip
+
+
+def _milliseconds(duration: float) -> str:
+    return f"{duration:,.0f} ms" if duration >= 100 else f"{duration:.3g} ms"
+
+
+def _pale(colour: str) -> str:
+    """Return `colour` mixed with white, so that dark text on it can be read."""
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(part * 0.5 + 255 * 0.5):02x}" for part in parts)
+
+
+def _dot_text(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _attr(text: str) -> str:
+    return quoteattr(_legal(text))
+
+
+def _xml(value: Any) -> str:
+    from xml.sax.saxutils import escape
+
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return escape(_legal(str(value)))
+
+
+def _legal(text: str) -> str:
+    """Return `text` without the characters that XML cannot hold."""
+    return _ILLEGAL_XML.sub("\ufffd", text)
+
+
+def _xml_type(values: Sequence[Any]) -> str:
+    known = [value for value in values if value is not None]
+    if known and all(isinstance(value, bool) for value in known):
+        return "boolean"
+    if known and all(isinstance(value, int) and not isinstance(value, bool) for value in known):
+        return "long"
+    if known and all(isinstance(value, int | float) and math.isfinite(value) for value in known):
+        return "double"
+    return "string"

@@ -1,0 +1,1 @@
+"""How long operations take, and where a step's time goes."""

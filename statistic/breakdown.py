@@ -1,0 +1,98 @@
+"""Where the time of a step goes: computation, communication, both at once, or nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dialects.classify import Mask, communication, computation, memory, update
+from dialects.steps import step_bounds
+from formats.columns import Int64, Trace
+from intervals import clip, length, union, without
+from opname import OpName
+
+Intervals = tuple[Int64, Int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """How long each kind of work ran in one step; `step` is None for the whole trace.
+
+    A model update that waits for communication (BytePS's STEP) is computation while none runs.
+    ``idle`` is when nothing ran at all; copies and fills of a device's memory are neither computation
+    nor communication, but not idle either.
+    """
+
+    step: int | None
+    wall_ns: int
+    compute_ns: int
+    comm_ns: int
+    overlap_ns: int  # computation and communication at once
+    idle_ns: int
+
+    @property
+    def exposed_comm_ns(self) -> int:
+        """Communication that no computation hid."""
+        return self.comm_ns - self.overlap_ns
+
+
+def breakdown(trace: Trace) -> list[Breakdown]:
+    """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps."""
+    if len(trace) == 0:
+        return []
+    comm = _busy(trace, communication(trace))
+    compute = _joined(_busy(trace, computation(trace)), without(_busy(trace, update(trace)), comm))
+    copies = _busy(trace, memory(trace))
+    steps = step_bounds(trace)
+    if not steps:
+        whole = (int(trace.ts_ns.min()), int(trace.end_ns.max()))
+        return [_of_window(None, *whole, compute, comm, copies)]
+    return [_of_window(s.label, s.start_ns, s.end_ns, compute, comm, copies) for s in steps]
+
+
+def by_rank(trace: Trace) -> list[tuple[str, Trace]]:
+    """Return each rank that a combined trace's names tell of (``wk0.rank1``) and its trace, names bare.
+
+    A trace of one rank, or whose names tell of none, comes back whole, under the name "".
+    """
+    ops = [OpName.parse(name) for name in trace.names]
+    prefix_of = [op.prefix.rstrip(".") for op in ops]
+    ranks = sorted({prefix_of[i] for i in np.unique(trace.name_id)}, key=_numbers)
+    if len(ranks) < 2 or "" in ranks:
+        return [("", trace)]
+    parts = []
+    for rank in ranks:
+        own = [prefix == rank for prefix in prefix_of]
+        names = [str(op.bare()) if mine else "" for op, mine in zip(ops, own, strict=True)]
+        parts.append((rank, replace(trace.select(np.array(own)[trace.name_id]), names=names)))
+    return parts
+
+
+def _numbers(prefix: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", prefix)]
+
+
+def _busy(trace: Trace, rows: Mask) -> Intervals:
+    part = trace.select(rows)
+    return union(part.ts_ns, part.end_ns)
+
+
+def _of_window(
+    step: int | None, start_ns: int, end_ns: int, compute: Intervals, comm: Intervals, copies: Intervals
+) -> Breakdown:
+    compute, comm, copies = (clip(part, start_ns, end_ns) for part in (compute, comm, copies))
+    either = _joined(compute, comm)
+    return Breakdown(
+        step=step,
+        wall_ns=end_ns - start_ns,
+        compute_ns=length(compute),
+        comm_ns=length(comm),
+        overlap_ns=length(compute) + length(comm) - length(either),
+        idle_ns=end_ns - start_ns - length(_joined(either, copies)),
+    )
+
+
+def _joined(a: Intervals, b: Intervals) -> Intervals:
+    return union(np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]))

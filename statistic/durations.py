@@ -1,0 +1,239 @@
+"""How long each operation takes: exact figures per (name, category), and per category."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.classify import communication
+from errors import AnalyzeError
+from formats.columns import Int32, Int64, Trace
+from intervals import union_length
+from opname import OpName
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The durations of one operation; the variance is the population's, percentiles interpolate linearly."""
+
+    name: str
+    cat: str
+    count: int
+    total_ns: int
+    min_ns: int
+    max_ns: int
+    mean_ns: float
+    var_ns2: float
+    p50_ns: float
+    p95_ns: float
+    p99_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryStat:
+    """The slices of one category. Where they nest on a track, the time is counted once in the total."""
+
+    cat: str
+    count: int
+    total_ns: int
+    max_name: str  # the operation with the highest average
+    max_avg_ns: float
+
+
+def statistics(trace: Trace, prefix: str = "") -> list[Stat]:
+    """Return the duration statistics of every operation, in order of first appearance.
+
+    An operation is a distinct (name, category); a BytePS sub-task's name carries its partition key,
+    which its track holds. `prefix` goes before each name.
+    """
+    if len(trace) == 0:
+        return []
+    op, name_cat = _operations(trace)
+    count = np.bincount(op, minlength=len(name_cat))
+    start = np.cumsum(count) - count
+    dur = _sorted_by_op(op, trace.dur_ns, len(name_cat))
+    fits = int(dur.max()) < (1 << 62) // len(dur)
+    total = np.add.reduceat(dur if fits else dur.astype(np.float64), start)
+    mean = total / count
+    deviation = np.repeat(mean, count)
+    np.subtract(dur, deviation, out=deviation)
+    var = np.add.reduceat(np.square(deviation, out=deviation), start) / count
+    quantiles = [_quantile(dur, start, count, q) for q in (0.50, 0.95, 0.99)]
+    figures = (count, total, dur[start], dur[start + count - 1], mean, var, *quantiles)
+    return [
+        Stat(prefix + name, cat, *values)
+        for (name, cat), *values in zip(name_cat, *(column.tolist() for column in figures), strict=True)
+    ]
+
+
+def categories(traces: Sequence[Trace], stats: Sequence[Stat]) -> list[CategoryStat]:
+    """Return the statistics per category of traces whose operations have the statistics `stats`."""
+    total: dict[str, int] = {}
+    count: dict[str, int] = {}
+    for trace in traces:
+        for cat, ns in _category_totals(trace).items():
+            total[cat] = total.get(cat, 0) + ns
+    best: dict[str, Stat] = {}
+    for stat in stats:
+        count[stat.cat] = count.get(stat.cat, 0) + stat.count
+        if stat.cat not in best or stat.mean_ns > best[stat.cat].mean_ns:
+            best[stat.cat] = stat
+    return [CategoryStat(cat, count[cat], total[cat], top.name, top.mean_ns) for cat, top in best.items()]
+
+
+def select_communication(traces: Sequence[Trace], wanted: Collection[str]) -> list[Trace]:
+    """Return the traces without the communication operations that are not in `wanted`.
+
+    A name in `wanted` stands for the operation as the trace writes it, and for all its sub-tasks.
+
+    Raises
+    ------
+    AnalyzeError
+        A name in `wanted` is no communication operation of any of the traces.
+    """
+    known: dict[str, None] = {}
+    selected = []
+    for trace in traces:
+        comm = communication(trace)
+        keep = np.zeros(len(trace.names), np.bool_)
+        for i in np.unique(trace.name_id[comm]).tolist():
+            own = OpName.parse(trace.names[i]).aliases()
+            known.update(dict.fromkeys(own))
+            keep[i] = not wanted or any(name in wanted for name in own)
+        selected.append(trace.select(~comm | keep[trace.name_id]) if len(trace) else trace)
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise AnalyzeError(f"--filter {name}: no such communication operation in the traces{hint}")
+    return selected
+
+
+def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
+    """Return each slice's operation (n,), numbered by first appearance, and their (name, category)."""
+    staged = np.array([_lacks_key(name) for name in trace.names], np.bool_)
+    code = trace.name_id.astype(np.int64)
+    code *= len(trace.cats)
+    code += trace.cat_id
+    if staged.any():
+        code *= len(trace.tracks) + 1
+        code += np.where(staged[trace.name_id], trace.track_id + 1, 0)
+    op, first = _dense(code)
+    names = []
+    for row in first.tolist():
+        name = trace.names[trace.name_id[row]]
+        if staged[trace.name_id[row]]:
+            name = _with_key(name, trace.tracks[trace.track_id[row]].tid)
+        names.append((name, trace.cats[trace.cat_id[row]] or _derived_cat(name)))
+    return _merged(op, names)
+
+
+def _dense(code: Int64) -> tuple[Int32, Int64]:
+    """Renumber codes (n,) by first appearance; return also the row of each number's first one."""
+    space = int(code.max()) + 1
+    if space <= 4 * len(code) + (1 << 20):  # a table is faster than sorting
+        first_row = np.full(space, -1, np.int64)
+        first_row[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+        used = np.flatnonzero(first_row >= 0)
+        used = used[np.argsort(first_row[used])]
+        number = np.empty(space, np.int32)
+        number[used] = np.arange(len(used))
+        return number[code], first_row[used]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty(len(order), np.int32)
+    number[order] = np.arange(len(order))
+    return number[inverse], first[order]
+
+
+def _merged(op: Int32, names: list[tuple[str, str]]) -> tuple[Int32, list[tuple[str, str]]]:
+    """Join operations that have the same name and category after all (one key on several tracks)."""
+    distinct = {pair: i for i, pair in enumerate(dict.fromkeys(names))}
+    if len(distinct) == len(names):
+        return op, names
+    return np.array([distinct[pair] for pair in names], np.int32)[op], list(distinct)
+
+
+def _lacks_key(name: str) -> bool:
+    """Whether the name is a stage of a communication without its partition key."""
+    parsed = OpName.parse(name)
+    return parsed.queue is not None and parsed.key is None
+
+
+def _with_key(name: str, tid: object) -> str:
+    """Add the partition key that a sub-task's track states; ``total`` marks a whole communication."""
+    return f"{name}.{tid}" if str(tid).isdecimal() else name
+
+
+def _derived_cat(name: str) -> str:
+    """Return the category that an event without one has by its name."""
+    return OpName.parse(name).cat or ""
+
+
+def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
+    """Return the durations sorted by (operation, duration); by one key in 63 bits if they fit."""
+    bits = int(dur.max()).bit_length()
+    if bits + n_ops.bit_length() >= 63:
+        return dur[np.lexsort((dur, op))]
+    key = op.astype(np.int64)  # in place from here on: a trace may have millions of rows
+    key <<= bits
+    key |= dur
+    key.sort()
+    key &= (1 << bits) - 1
+    return key
+
+
+def _quantile(dur: Int64, start: Int64, count: Int64, q: float) -> NDArray[np.float64]:
+    """Return the q-quantile of each run of sorted durations, by linear interpolation (Hyndman & Fan 7)."""
+    at = q * (count - 1)
+    low = np.floor(at).astype(np.int64)
+    high = np.minimum(low + 1, count - 1)
+    below, above = dur[start + low], dur[start + high]
+    out: NDArray[np.float64] = below + (above - below) * (at - low)
+    return out
+
+
+def _category_totals(trace: Trace) -> dict[str, int]:
+    """Return nanoseconds per category: on each track, the time in which a slice of it was open."""
+    totals: dict[str, int] = {}
+    if len(trace) == 0:
+        return totals
+    code = trace.track_id.astype(np.int64)
+    code *= len(trace.cats)
+    code += trace.cat_id
+    group, _ = _dense(code)
+    del code
+    counts = np.bincount(group)
+    bounds = np.cumsum(counts) - counts
+    order = _time_order(group, trace.ts_ns)
+    start, end = trace.ts_ns[order], trace.dur_ns[order]
+    sums = np.add.reduceat(end, bounds)
+    end += start
+    nests = np.zeros(len(start), np.bool_)
+    nests[1:] = start[1:] < end[:-1]
+    nests[bounds] = False
+    has_nests = np.logical_or.reduceat(nests, bounds)
+    for i, begin in enumerate(bounds.tolist()):
+        stop = int(bounds[i + 1]) if i + 1 < len(bounds) else len(start)
+        cat = _category(trace, int(order[begin]))
+        ns = union_length(start[begin:stop], end[begin:stop]) if has_nests[i] else int(sums[i])
+        totals[cat] = totals.get(cat, 0) + ns
+    return totals
+
+
+def _time_order(group: Int32, ts_ns: Int64) -> Int64:
+    """Return the rows by group, then time: by one key where both fit into 63 bits, which is faster."""
+    since = ts_ns - ts_ns.min()
+    bits = int(since.max()).bit_length()
+    if bits + int(group.max()).bit_length() >= 63:
+        return np.lexsort((ts_ns, group))
+    since |= group.astype(np.int64) << bits
+    return np.argsort(since)
+
+
+def _category(trace: Trace, row: int) -> str:
+    return trace.cats[trace.cat_id[row]] or _derived_cat(trace.names[trace.name_id[row]])

@@ -1,0 +1,250 @@
+"""Packet captures as segments: formats, link layers, damage; scapy is the oracle."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
+
+from collector.network.layers import Segment, read_segments
+from collector.network.pcap import Capture, is_capture
+from errors import TraceError
+
+Form = Callable[[Iterable[Packet]], Iterator[bytes]]
+
+A, B = ("10.1.2.3", 4000), ("10.1.2.4", 5000)
+V6 = ("fd00::1", 4000), ("fd00::2", 5000)
+PAYLOAD = b"some bytes of a message"
+
+
+def packet(payload: bytes = PAYLOAD, ts_ns: int = 1_700_000_000_123_456_789, v6: bool = False) -> Packet:
+    ends = V6 if v6 else (A, B)
+    return Packet(ts_ns, tcp(*ends, 77, 88, ACK, payload))
+
+
+def read(tmp_path: Path, pieces: Iterable[bytes]) -> tuple[list[Segment], Capture]:
+    path = tmp_path / "x.pcap"
+    path.write_bytes(b"".join(pieces))
+    capture = Capture(path)
+    return list(read_segments(capture)), capture
+
+
+def payload(segment: Segment) -> bytes:
+    return segment.block[segment.start : segment.end]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("ns", "expected"), [(True, 123_456_789), (False, 123_456_000)])
+def test_classic_captures_of_either_byte_order_and_clock(
+    tmp_path: Path, order: str, ns: bool, expected: int
+) -> None:
+    segments, _ = read(tmp_path, pcap([packet()], order=order, ns=ns))
+    assert [s.ts_ns for s in segments] == [1_700_000_000_000_000_000 + expected]
+    assert payload(segments[0]) == PAYLOAD
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_pcapng_in_nanoseconds(tmp_path: Path, order: str) -> None:
+    segments, _ = read(tmp_path, pcapng([packet(), packet(b"2")], order=order))
+    assert [(s.ts_ns, payload(s)) for s in segments] == [
+        (1_700_000_000_123_456_789, PAYLOAD),
+        (1_700_000_000_123_456_789, b"2"),
+    ]
+
+
+def test_gzip_is_unpacked(tmp_path: Path) -> None:
+    segments, _ = read(tmp_path, [gzip.compress(b"".join(pcap([packet()] * 3)))])
+    assert [payload(s) for s in segments] == [PAYLOAD] * 3
+
+
+@pytest.mark.parametrize("link", [0, 1, 101, 113, 276])
+@pytest.mark.parametrize("v6", [False, True])
+def test_link_layers(tmp_path: Path, link: int, v6: bool) -> None:
+    segments, capture = read(tmp_path, pcap([packet(v6=v6)], link))
+    assert [(payload(s), s.ends[1], s.ends[3], s.seq, s.ack) for s in segments] == [
+        (PAYLOAD, 4000, 5000, 77, 88)
+    ]
+    assert not capture.other_links
+
+
+def test_vlan_tags_are_stepped_over(tmp_path: Path) -> None:
+    data = tagged(packet().data)
+    record = struct.pack("<IIII", 1, 0, len(data), len(data)) + data
+    segments, _ = read(tmp_path, [next(iter(pcap([]))), record])
+    assert [payload(s) for s in segments] == [PAYLOAD]
+
+
+def test_a_link_layer_that_only_scapy_knows(tmp_path: Path) -> None:
+    ppp = b"\xff\x03\x00\x21"  # address, control, protocol IPv4
+    data = ppp + packet().data
+    record = struct.pack("<IIII", 1, 0, len(data), len(data)) + data
+    header = b"".join(pcap([], 1))[:20] + struct.pack("<I", 9)  # LINKTYPE_PPP
+    segments, _ = read(tmp_path, [header, record])
+    assert [payload(s) for s in segments] == [PAYLOAD]
+
+
+def test_a_link_layer_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    header = b"".join(pcap([]))[:20] + struct.pack("<I", 147)
+    segments, capture = read(tmp_path, [header, struct.pack("<IIII", 1, 0, 4, 4) + b"abcd"])
+    assert (segments, capture.other_links) == ([], {147})
+
+
+def test_padding_of_short_ethernet_frames_is_no_payload(tmp_path: Path) -> None:
+    data = framed(1, packet(b"ab").data) + bytes(4)  # a frame has at least 60 bytes
+    record = struct.pack("<IIII", 1, 0, len(data), len(data)) + data
+    segments, _ = read(tmp_path, [next(iter(pcap([]))), record])
+    assert [(payload(s), s.length) for s in segments] == [(b"ab", 2)]
+
+
+def test_an_offloaded_packet_whose_length_field_is_zero(tmp_path: Path) -> None:
+    segments, _ = read(tmp_path, pcap([packet(bytes(70_000))]))
+    assert [s.length for s in segments] == [70_000]
+
+
+def test_cut_packets_keep_their_length_on_the_wire(tmp_path: Path) -> None:
+    segments, capture = read(tmp_path, pcap([packet()], snaplen=60))  # 54 bytes of headers
+    assert [(payload(s), s.length) for s in segments] == [(PAYLOAD[:6], len(PAYLOAD))]
+    assert capture.n_cut == 1
+
+
+def test_fragments_are_counted(tmp_path: Path) -> None:
+    data = bytearray(packet().data)
+    data[6:8] = struct.pack("!H", 0x2000)  # more fragments follow
+    segments, capture = read(tmp_path, pcap([Packet(0, bytes(data))]))
+    assert (segments, capture.n_fragments) == ([], 1)
+
+
+def test_rdma_is_noticed(tmp_path: Path) -> None:
+    udp = struct.pack("!HHHH", 1000, 4791, 8, 0)
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28, 0, 0, 64, 17, 0, b"abcd", b"efgh")
+    _, capture = read(tmp_path, pcap([Packet(0, ip + udp)]))
+    assert capture.n_roce == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "empty"),
+        (b"a text file\n", "not a packet capture"),
+        (b"".join(pcap([]))[:17], "cut off in the file header"),
+        (gzip.compress(b"", mtime=0)[:5], "damaged or cut off"),
+    ],
+)
+def test_what_is_no_capture_is_refused_in_a_line(tmp_path: Path, content: bytes, said: str) -> None:
+    with pytest.raises(TraceError, match=said) as caught:
+        read(tmp_path, [content])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [pcap, pcapng])
+def test_a_capture_cut_at_any_byte_gives_the_packets_before(tmp_path: Path, form: Form) -> None:
+    pieces = list(form([packet(b"%d" % i) for i in range(4)]))
+    ends = list(accumulate(map(len, pieces)))
+    packets_end = ends[-4:]
+    for size in range(ends[0], ends[-1] + 1):
+        segments, capture = read(tmp_path, [b"".join(pieces)[:size]])
+        assert [payload(s) for s in segments] == [
+            b"%d" % i for i in range(sum(e <= size for e in packets_end))
+        ]
+        assert bool(capture.damage) == (size not in ends)
+
+
+def test_a_gzip_capture_cut_at_any_byte_gives_some_of_its_packets(tmp_path: Path) -> None:
+    data = gzip.compress(b"".join(pcap([packet(b"%d" % i) for i in range(4)])))
+    for size in range(1, len(data)):
+        try:
+            segments, capture = read(tmp_path, [data[:size]])
+        except TraceError as error:
+            assert "\n" not in str(error)
+            continue
+        assert [payload(s) for s in segments] == [b"%d" % i for i in range(len(segments))]
+        assert capture.damage
+
+
+def test_a_cut_is_told_with_its_place(tmp_path: Path) -> None:
+    data = b"".join(pcap([packet(), packet()]))
+    _, capture = read(tmp_path, [data[:-1]])
+    # header 24 bytes, a record header 16, a packet 14 + 40 + 23
+    assert capture.damage == "cut off inside a packet at byte 117"
+
+
+def test_an_impossible_length_ends_the_reading(tmp_path: Path) -> None:
+    data = [*pcap([packet()]), struct.pack("<IIII", 0, 0, 1 << 31, 1 << 31), bytes(100)]
+    segments, capture = read(tmp_path, data)
+    assert len(segments) == 1
+    assert capture.damage.startswith("damaged at byte 117")
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=50, deadline=None)
+def test_any_bytes_behind_a_header_do_no_harm(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = tmp_path_factory.mktemp("fuzz")
+    for header in (b"".join(pcap([])), b"".join(pcapng([]))):
+        read(folder, [header, data])
+    record = struct.pack("<IIII", 0, 0, len(data), len(data)) + data
+    for link in (0, 1, 101, 113, 276, 105):
+        read(folder, [b"".join(pcap([]))[:20] + struct.pack("<I", link), record])
+
+
+def test_names_of_captures() -> None:
+    names = ["a.pcap", "a.PCAPNG", "a.pcap.gz", "worker_0.pcap12", "a.cap", "a.pcap.txt", "pcap"]
+    assert [is_capture(Path(name)) for name in names] == [True] * 5 + [False] * 2
+
+
+def test_a_recorded_capture_as_scapy_reads_it(shared_data: Path) -> None:
+    from scapy.layers.inet import IP, TCP
+    from scapy.utils import PcapReader
+
+    path = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0.pcap"
+    ours = [
+        (s.ts_ns // 1000, s.ends[1], s.ends[3], s.seq, s.flags, payload(s), s.length)
+        for s in read_segments(Capture(path))
+    ]
+    with PcapReader(str(path)) as packets:
+        for p, mine in zip((p for p in packets if TCP in p), ours, strict=True):
+            t = p[TCP]
+            size = p[IP].len - 4 * p[IP].ihl - 4 * t.dataofs
+            raw = bytes(t.payload)[:size]
+            assert mine == (int(p.time * 1_000_000), t.sport, t.dport, t.seq, int(t.flags), raw, size)
+
+
+@pytest.mark.parametrize("form", ["pcapng", "gz", "nanoseconds", "cooked"])
+def test_a_recorded_capture_as_scapy_writes_it(shared_data: Path, tmp_path: Path, form: str) -> None:
+    from scapy.layers.l2 import CookedLinux, Ether
+    from scapy.utils import PcapNgWriter, PcapReader, PcapWriter
+
+    path = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0.pcap"
+    with PcapReader(str(path)) as packets:
+        some = packets.read_all(200)
+    target = tmp_path / "again.pcap"
+    writers = {
+        "pcapng": lambda: PcapNgWriter(str(target)),
+        "gz": lambda: PcapWriter(str(target), gz=True, linktype=1),
+        "nanoseconds": lambda: PcapWriter(str(target), nano=True, linktype=1),
+        "cooked": lambda: PcapWriter(str(target), linktype=113),
+    }
+    with writers[form]() as out:  # type: ignore[no-untyped-call]
+        for p in some:
+            written = CookedLinux(proto=0x0800) / p[Ether].payload if form == "cooked" else p
+            written.time = p.time
+            out.write(written)
+    before = [(s.ts_ns, s.ends, s.seq, payload(s)) for s in read_segments(Capture(path))][:200]
+    after = [(s.ts_ns, s.ends, s.seq, payload(s)) for s in read_segments(Capture(target))]
+    assert after == before
+
+
+def test_a_time_beyond_all_measure_is_damage(tmp_path: Path) -> None:
+    section, interface, record = pcapng([packet()])
+    coarse = interface.replace(
+        struct.pack("<HH", 9, 1) + b"\x09", struct.pack("<HH", 9, 1) + b"\x00"
+    )  # seconds
+    segments, capture = read(tmp_path, [section, coarse, record])
+    assert segments == []
+    assert "damaged" in capture.damage

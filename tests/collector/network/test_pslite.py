@@ -1,0 +1,350 @@
+"""ps-lite's headers of both generations, and requests put together with their responses."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traffic import (
+    NEW,
+    OLD,
+    SERVER_BASE,
+    Connection,
+    Dialect,
+    Expected,
+    Packet,
+    greeting,
+    in_order,
+    message,
+    pcap,
+    protobuf_meta,
+    shaken,
+    struct_meta,
+    train,
+    varint,
+)
+
+from collector.network.endpoints import partition_keys
+from collector.network.pslite import (
+    ADD_NODE,
+    Node,
+    identity,
+    key_base,
+    locate,
+    read_meta,
+    role_of,
+    server_rank,
+)
+from collector.network.transfers import Traffic, read_traffic
+
+DIALECTS = pytest.mark.parametrize("dialect", [NEW, OLD], ids=["struct", "protobuf"])
+START_NS = 1_700_000_000 * 10**9
+
+
+def test_ids_tell_role_and_rank() -> None:
+    assert [(role_of(i), server_rank(i)) for i in (8, 9, 10, 11)] == [
+        ("server", 0),
+        ("worker", 0),
+        ("server", 1),
+        ("worker", 1),
+    ]
+    assert role_of(1) == "scheduler"
+
+
+def test_the_key_range_of_the_second_of_two_servers() -> None:
+    assert [key_base(0, 2), key_base(1, 2)] == [0, 0x7FFFFFFFFFFFFFFF]
+
+
+@pytest.mark.parametrize("meta", [struct_meta, protobuf_meta])
+@pytest.mark.parametrize("request_", [True, False])
+@pytest.mark.parametrize("push", [True, False])
+def test_a_header_says_request_push_and_number(meta, request_: bool, push: bool) -> None:  # type: ignore[no-untyped-def]
+    found = read_meta(meta(request_, push, 300, 3))
+    assert found is not None
+    assert (found.request, found.push, found.timestamp, found.control) == (request_, push, 300, None)
+
+
+def test_the_struct_of_a_recorded_job() -> None:
+    """The first push of a worker of BytePS 0.2.5, as captured."""
+    body = bytearray(124)
+    body[32], body[68], body[40] = 1, 1, 2
+    struct.pack_into("<I", body, 44, 3)
+    struct.pack_into("<QQ", body, 80, 0x7FFF59EBBCB0, 0x7FECA24B9000)  # never set for ZeroMQ
+    found = read_meta(bytes(body))
+    assert found is not None
+    assert (found.request, found.push, found.timestamp) == (True, True, 2)
+
+
+def test_the_protobuf_of_a_recorded_job() -> None:
+    """A push of a worker of the profiler's fork, as captured, and its response."""
+    push = read_meta(bytes.fromhex("0800200128013000380040034a03080b035000588c2060006800700078e5aa01"))
+    response = read_meta(bytes.fromhex("0800200028013000380040034a02080b500058086000680070187800"))
+    assert push is not None
+    assert response is not None
+    assert (push.request, push.push, push.timestamp) == (True, True, 3)
+    assert (response.request, response.push, response.timestamp) == (False, True, 3)
+
+
+def test_the_scheduler_announces_the_nodes_in_a_struct() -> None:
+    node = bytearray(552)
+    struct.pack_into("<ii", node, 0, 1, 9)
+    node[8:17] = b"10.77.0.5"
+    struct.pack_into("<i", node, 204, 58639)
+    body = bytearray(struct_meta(False, False, 1, 0, ADD_NODE))
+    struct.pack_into("<I", body, 12, 1)
+    found = read_meta(bytes(body) + bytes(node))
+    assert found is not None
+    assert (found.control, found.nodes) == (ADD_NODE, (Node("worker", 9, "10.77.0.5", 58639),))
+
+
+def test_the_scheduler_announces_the_nodes_in_protobuf() -> None:
+    node = b"\x08\x00\x10\x0a\x1a\x0910.77.0.2\x20" + varint(33823) + b"\x28\x00"
+    control = b"\x08\x02\x12" + varint(len(node)) + node
+    found = read_meta(b"\x08\x00\x1a" + varint(len(control)) + control + b"\x40\x01")
+    assert found is not None
+    assert found.nodes == (Node("server", 10, "10.77.0.2", 33823),)
+
+
+def test_identities() -> None:
+    assert [identity(name) for name in (b"ps11", b"ps", b"xps1", b"ps1a", b"")] == [11] + [None] * 4
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=300)
+def test_random_bytes_hold_no_message(data: bytes) -> None:
+    read_meta(data)
+    assert locate(data) == -1
+
+
+@pytest.mark.parametrize(("rank", "n_servers"), [(0, 1), (1, 2), (2, 3), (7, 8), (99, 100)])
+@pytest.mark.parametrize("told", ["both", "rank", "number", "nothing"])
+def test_partition_keys_come_out_of_wire_keys(rank: int, n_servers: int, told: str) -> None:
+    keys = np.array([65536, 65537, 26148864], np.uint64)
+    wire = keys + np.uint64(key_base(rank, n_servers))
+    server_id = 8 + 2 * rank if told in ("both", "rank") else None
+    found = partition_keys(wire, server_id, n_servers if told in ("both", "number") else 0)
+    if told == "nothing":  # ranges of 2 of 4 and 1 of 2 servers differ by 1: the tensor is certain
+        assert (abs(found - keys.astype(np.int64)) <= n_servers).all()
+    else:
+        assert found.tolist() == keys.tolist()
+
+
+def test_a_damaged_key_does_not_spoil_the_others() -> None:
+    base = key_base(1, 2)
+    wire = np.array([base + 65536, base + 65537, 5, base + 65538, 2**64 - 1], np.uint64)
+    assert partition_keys(wire, 10, 2).tolist() == [65536, 65537, -1, 65538, -1]
+
+
+def test_a_key_in_no_range_is_not_known() -> None:
+    assert partition_keys(np.array([1 << 40], np.uint64), 8, 2).tolist() == [-1]
+
+
+# ---- requests and responses
+
+
+def job(dialect: Dialect) -> tuple[list[Connection], list[Expected]]:
+    """One worker and two servers; sequence numbers wrap around."""
+    first = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000), first=(2**32 - 9000, 2**32 - 50_000))
+    second = Connection(("10.0.0.1", 40_001), ("10.0.0.8", 9001))
+    keys = [(65536, 4096), (65537, 100), (131072, 40_000)]
+    made = train(first, dialect, server=8, worker=9, keys=keys, steps=4, start_ns=START_NS)
+    made += train(
+        second,
+        dialect,
+        server=10,
+        worker=9,
+        keys=[(SERVER_BASE + 65538, 9000)],
+        steps=4,
+        start_ns=START_NS + 777,
+        seed=1,
+    )
+    return [first, second], made
+
+
+def read(tmp_path: Path, packets: list[Packet], **how: int) -> Traffic:
+    path = tmp_path / "x.pcap"
+    path.write_bytes(b"".join(pcap(packets, ns=True, **how)))  # type: ignore[arg-type]
+    return read_traffic(path)
+
+
+def rows(traffic: Traffic) -> Counter[Expected]:
+    t = traffic.transfers
+    columns = (
+        t.wire_key,
+        t.push,
+        t.timestamp,
+        t.value_bytes,
+        t.request_start_ns,
+        t.request_end_ns,
+        t.response_start_ns,
+        t.response_end_ns,
+    )
+    return Counter(Expected(*row) for row in zip(*(c.tolist() for c in columns), strict=True))
+
+
+def what(expected: Counter[Expected]) -> Counter[tuple[int, bool, int, int]]:
+    return Counter({(e.key, e.push, e.timestamp, e.n_bytes): n for e, n in expected.items()})
+
+
+@DIALECTS
+def test_every_transfer_with_its_times(tmp_path: Path, dialect: Dialect) -> None:
+    connections, made = job(dialect)
+    traffic = read(tmp_path, in_order(connections))
+    assert rows(traffic) == Counter(made)
+    assert (traffic.n_unanswered, traffic.n_unasked) == (0, 0)
+
+
+@DIALECTS
+def test_the_two_ends(tmp_path: Path, dialect: Dialect) -> None:
+    connections, _ = job(dialect)
+    ends = read(tmp_path, in_order(connections)).connections
+    assert {(c.worker_host, c.worker_id, c.server_host, c.server_id, c.round_trip_ns) for c in ends} == {
+        ("10.0.0.1", 9, "10.0.0.9", 8, 100_000),
+        ("10.0.0.1", 9, "10.0.0.8", 10, 100_000),
+    }
+
+
+@DIALECTS
+@pytest.mark.parametrize("seed", range(5))
+def test_retransmissions_and_disorder_change_nothing(tmp_path: Path, dialect: Dialect, seed: int) -> None:
+    connections, made = job(dialect)
+    traffic = read(tmp_path, shaken(in_order(connections), seed))
+    assert what(rows(traffic)) == what(Counter(made))
+    assert traffic.counts.lost_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_single_packets_far_out_of_order_change_nothing(tmp_path: Path, seed: int) -> None:
+    """Handshakes too: a SYN may be captured after the data."""
+    connections, made = job(NEW)
+    traffic = read(tmp_path, shaken(in_order(connections), seed, reach=40, share=0.03))
+    assert what(rows(traffic)) == what(Counter(made))
+
+
+@DIALECTS
+@pytest.mark.parametrize("start", [1, 3, 7, 20, 50, 100, 180])
+def test_a_capture_begun_in_the_middle(tmp_path: Path, dialect: Dialect, start: int) -> None:
+    connections, made = job(dialect)
+    packets = in_order(connections)
+    begun_ns = packets[start].ts_ns
+    traffic = read(tmp_path, packets[start:])
+    assert rows(traffic) == Counter(e for e in made if e.request_start_ns >= begun_ns)
+
+
+@DIALECTS
+def test_lost_packets_cost_the_messages_they_belong_to(tmp_path: Path, dialect: Dialect) -> None:
+    connections, made = job(dialect)
+    packets = in_order(connections)
+    kept = [p for i, p in enumerate(packets) if i < 30 or i % 41]
+    traffic = read(tmp_path, kept)
+    found, all_made = what(rows(traffic)), what(Counter(made))
+    assert not found - all_made
+    assert found.total() > 0.7 * len(made)
+    assert traffic.counts.lost_bytes > 0
+
+
+@DIALECTS
+@pytest.mark.parametrize("mss", [1448, 60_000])
+def test_a_snapshot_length_that_keeps_the_headers_loses_no_transfer(
+    tmp_path: Path, dialect: Dialect, mss: int
+) -> None:
+    connection = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000), mss=mss)
+    keys = [(65536, 50_000), (65537, 3)]
+    made = train(connection, dialect, server=8, worker=9, keys=keys, steps=3, start_ns=START_NS)
+    assert rows(read(tmp_path, connection.packets, snaplen=300)) == Counter(made)
+
+
+@DIALECTS
+def test_foreign_traffic_beside_it_is_left_out(tmp_path: Path, dialect: Dialect) -> None:
+    connections, made = job(dialect)
+    web = Connection(("10.0.0.1", 50_000), ("10.0.0.7", 80))
+    web.open(START_NS)
+    web.send(0, b"GET / HTTP/1.1\r\n\r\n", START_NS + 10**6)
+    web.send(1, b"HTTP/1.1 200 OK\r\n\r\n" + bytes(range(256)) * 400, START_NS + 2 * 10**6)
+    joined = Connection(("10.0.0.1", 50_001), ("10.0.0.7", 81))
+    joined.send(1, b"ps" * 20_000 + bytes(20_000), START_NS + 10**6)
+    assert rows(read(tmp_path, in_order([*connections, web, joined]))) == Counter(made)
+
+
+@DIALECTS
+def test_ports_used_again_within_a_capture(tmp_path: Path, dialect: Dialect) -> None:
+    connections, made = [], []
+    for run in range(3):
+        again = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000), first=(1000 * run, 77 * run))
+        start_ns = START_NS + run * 10**9
+        made += train(again, dialect, server=8, worker=9, keys=[(0, 3000)], steps=2, start_ns=start_ns)
+        connections.append(again)
+    assert rows(read(tmp_path, in_order(connections))) == Counter(made)
+
+
+def test_responses_over_a_connection_of_their_own(tmp_path: Path) -> None:
+    """Plain ps-lite: each node sends over the connection that it opened itself."""
+    ask = Connection(("10.0.0.1", 40_000), ("10.0.0.9", 9000))
+    reply = Connection(("10.0.0.9", 41_000), ("10.0.0.1", 9100))
+    for connection, name in ((ask, "ps9"), (reply, "ps8")):
+        connection.open(START_NS)
+        connection.send(0, greeting(name), START_NS + 200_000)
+    for i in range(4):
+        ask.send(0, NEW.push(i, 65536, bytes(500)), START_NS + (i + 1) * 10**6)
+        reply.send(0, message(struct_meta(False, True, i)), START_NS + (i + 1) * 10**6 + 500)
+    traffic = read(tmp_path, in_order([ask, reply]))
+    assert [(e.timestamp, e.n_bytes) for e in sorted(rows(traffic), key=lambda e: e.timestamp)] == [
+        (i, 500) for i in range(4)
+    ]
+    assert traffic.n_unanswered == 0
+
+
+def test_an_unanswered_request_is_counted(tmp_path: Path) -> None:
+    connections, made = job(NEW)
+    last = max(e.request_end_ns for e in made)
+    traffic = read(tmp_path, [p for p in in_order(connections) if p.ts_ns <= last])
+    assert (rows(traffic).total(), traffic.n_unanswered) == (len(made) - 1, 1)
+
+
+_LINE = re.compile(
+    r"zeromq 11\s+(?:sent|received): (?:\?|\d+) => \d+\. Meta: request=([01]), timestamp=(\d+), "
+    r"app_id=0, .*?push=([01]),.*?(?:data_size=\[8,(\d+),|$)"
+)
+
+
+def test_the_verbose_log_of_a_recorded_job_has_the_same_transfers(shared_data: Path) -> None:
+    """The textual truth: ps-lite's own line for each message that worker 0 sent or received."""
+    case = shared_data / "byteps" / "master_mxnet_mlp_2w2s_pcap"
+    requests: dict[tuple[int, int], int] = {}
+    pulled: dict[int, int] = {}
+    for line in (case / "worker_0.van_verbose_log.txt").read_text().splitlines():
+        if (found := _LINE.search(line)) and found[1] == "1":
+            requests[int(found[2]), int(found[3])] = int(found[4] or 0)
+        elif found and found[3] == "0":
+            pulled[int(found[2])] = int(found[4] or 0)
+    t = read_traffic(case / "worker_0.pcap").transfers
+    ours = dict(
+        zip(zip(t.timestamp.tolist(), t.push.tolist(), strict=True), t.value_bytes.tolist(), strict=True)
+    )
+    assert len(t) == len(ours) == 448
+    logged = {(n, bool(push)): size if push else pulled.get(n) for (n, push), size in requests.items()}
+    agree = [ours[number] == size for number, size in logged.items() if size]
+    # lines of several threads run into each other in this log: some of the 448 are broken
+    assert len(agree) > 380
+    assert all(agree)
+
+
+@pytest.mark.parametrize(
+    ("case", "worker"),
+    [
+        ("master_mxnet_mlp_2w2s_pcap", 0),
+        ("master_mxnet_mlp_2w2s_pcap", 1),
+        ("fork_mlp_2w2s_pcap", 0),
+    ],
+)
+def test_the_recorded_captures_match_without_remainder(shared_data: Path, case: str, worker: int) -> None:
+    traffic = read_traffic(shared_data / "byteps" / case / f"worker_{worker}.pcap")
+    assert (len(traffic.transfers), traffic.n_unanswered, traffic.n_unasked) == (448, 0, 0)
+    assert {c.server_id for c in traffic.connections} == {8, 10}
+    assert {c.worker_id for c in traffic.connections} == {11 if worker == 0 else 9}

@@ -1,0 +1,268 @@
+"""Server logs and profiles, line by line, and their timeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.network.server_logs import read_log, rows
+from collector.network.server_timeline import collect_server
+from errors import TraceError
+from trace_utils import read_trace
+
+US = 1000
+DEBUG_LOG = (
+    "[2026] Declared tensor byteps.gradient_0, declared key (not PS key): 4 rank=0\n"
+    "[2026] byteps.gradient_0 partitioned to 3 part(s), total_len=9000, key_range=[262144, 262146] rank=0\n"
+    "[2026] key 262144 assigned to server 0, accumulated workload for this server is 29760\n"
+    "[2026] key 262145 assigned to server 1, accumulated workload for this server is 29760\n"
+    "[2026] key 262146 assigned to server 1, accumulated workload for this server is 29760\n"
+)
+
+
+def lines(text: str) -> list[bytes]:
+    return text.encode().splitlines(keepends=True)
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_bytes())["traceEvents"]
+    return found
+
+
+# ---- the formats
+
+
+def test_key_log() -> None:
+    log = read_log(
+        lines(
+            "[00:19:41] byteps/server/server.cc:158: push key=262144\t sender=11\t size=4096\n"
+            "[00:19:41] byteps/server/server.cc:158: push key=262144\t sender=9\t size=4096\n"
+            "[00:19:41] byteps/server/server.cc:186: Collected all 2 requests for key=262144, init\n"
+            "[00:19:42] byteps/server/server.cc:162: pull key=262144\t sender=9\n"
+        )
+    )
+    assert dict(log.requests) == {(262144, "push"): 2, (262144, "pull"): 1}
+    assert dict(log.pushed_bytes) == {262144: 8192}
+    # 00:19:41 is second 19 * 60 + 41
+    second = log.seconds["key log", "push", 1181]
+    assert (second.n, second.n_bytes, second.peers) == (2, 8192, {9, 11})
+
+
+def test_key_log_lines_that_ran_into_each_other() -> None:
+    log = read_log(
+        lines(
+            "[00:25:42] src/van.cc:662: zeromq 10\treceived: [00:25:42] server.cc:217: push key=0\t "
+            "sender=11\t size=64\n"
+        )
+    )
+    assert dict(log.requests) == {(0, "push"): 1}
+
+
+def test_a_key_log_over_midnight() -> None:
+    log = read_log(
+        lines(
+            "[23:59:59] server.cc:1: pull key=1\t sender=9\n[00:00:00] server.cc:1: pull key=1\t sender=9\n"
+        )
+    )
+    assert [second for _, _, second in log.seconds] == [86_399, 86_400]
+
+
+def test_van_verbose_log() -> None:
+    meta = "app_id=0, customer_id=0, simple_app=0, push=1, sid=0, head=0, key=0"
+    log = read_log(
+        lines(
+            f"[00:25:42] src/van.cc:639: zeromq 11\tsent: ? => 10. Meta: request=1, timestamp=2, {meta}, "
+            "dtype={ UINT64 OTHER INT32 } Body: { CPU(0)->CPU(0) data_size=[8,64,4,] }\n"
+            f"[00:25:42] src/van.cc:662: zeromq 11\treceived: 10 => 11. Meta: request=0, timestamp=2, "
+            f"{meta}\n"
+            "[00:25:42] src/van.cc:639: zeromq 11\tsent: ? => 1. Meta: request=1, timestamp=1, "
+            "control={ cmd=BARRIER, barrier_group=7 }. NOT DATA MSG!\n"
+        )
+    )
+    assert {what: (s.n, s.n_bytes, s.peers) for (_, what, _), s in log.seconds.items()} == {
+        "sent PUSH request": (1, 64, {10}),
+        "received PUSH response": (1, 0, {10}),
+    }
+    assert log.n_other == 0
+
+
+def test_profile_of_the_server_application() -> None:
+    log = read_log(
+        lines(
+            "-1\tserver_process_push\t100\n"
+            "-1\tserver_process_pull\t110\n-1\tserver_process_pull\t115\n"
+            "-1\tserver_send_pull_response\t130\n-1\tserver_send_pull_response\t150\n"
+            "7\tserver_process_pu"
+        )
+    )
+    served = list(rows(log.profile["pulls served"]))
+    assert served == [("PULL", 110 * US, 130 * US, -1), ("PULL", 115 * US, 150 * US, -1)]
+    assert (log.n_other, log.n_unpaired) == (1, 0)
+
+
+def test_dpro_server_log() -> None:
+    log = read_log(
+        lines(
+            "1000: start, 262144, INIT\n1001: stop, 262144, INIT\n"
+            "1010: start, 262144, COPY_FIRST, 2\n1025: stop, 262144, COPY_FIRST, 2\n"
+            "1030: start, 262144, SUM, 3\n1032: start, 262145, SUM, 1\n1040: stop, 262144, SUM, 3\n"
+            "1041: start, 262144, COPY_MERGED\n1046: stop, 262144, COPY_MERGED\n"
+        )
+    )
+    assert {name: list(rows(spans)) for name, spans in log.tracks.items()} == {
+        "thread 2": [("COPY_FIRST", 1010 * US, 1025 * US, 262144)],
+        "thread 3": [("SUM", 1030 * US, 1040 * US, 262144)],
+        "server": [("COPY_MERGED", 1041 * US, 1046 * US, 262144)],
+    }
+    assert log.n_unpaired == 1  # 262145 never stops
+
+
+@pytest.mark.parametrize(("yes", "no"), [("true", "false"), ("True", "False"), ("1", "0")])
+def test_dpro_van_log(yes: str, no: str) -> None:
+    log = read_log(
+        lines(
+            "role=worker, id=9\n"
+            f"500 {yes} {yes} {yes} 262144 9 8\n520 {no} {yes} {yes} 262144 9 8\n"
+            f"530 {yes} {no} {no} 262145 8 9\n570 {no} {no} {no} 262145 8 9\n"
+        )
+    )
+    assert log.ids == {9: "worker"}
+    assert {ends: list(rows(spans)) for ends, spans in log.transfers.items()} == {
+        (9, 8): [("PUSH request", 500 * US, 520 * US, 262144)],
+        (8, 9): [("PULL response", 530 * US, 570 * US, 262145)],
+    }
+
+
+def test_other_lines_are_counted() -> None:
+    log = read_log(lines("hello\n\n12: 13\n"))
+    assert (dict(log.kinds), log.n_other) == ({}, 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{'9' * 30}: start, 1, SUM",
+        f"5: start, {'9' * 30}, SUM",
+        f"1\tserver_process_push\t{'9' * 16}",
+        f"{'9' * 30}\tserver_process_push\t5",
+        f"{'9' * 16} 1 1 1 5 9 8",
+        f"[00:00:00] server.cc:1: push key={'9' * 30}\t sender=9",
+    ],
+)
+def test_numbers_beyond_all_measure_are_other_lines(line: str) -> None:
+    assert dict(read_log([line.encode()]).kinds) == {}
+
+
+@given(st.lists(st.binary(max_size=120), max_size=20))
+@settings(max_examples=100)
+def test_any_lines_do_no_harm(data: list[bytes]) -> None:
+    read_log(data)
+
+
+# ---- the timeline
+
+
+def test_operations_of_a_server_bear_the_tensors_names(tmp_path: Path) -> None:
+    (tmp_path / "worker_0.byteps_debug_log.txt").write_text(DEBUG_LOG)
+    (tmp_path / "server_0.txt").write_text("1000: start, 262145, SUM, 1\n1030: stop, 262145, SUM, 1\n")
+    found = collect_server(tmp_path)
+    assert [(o.node, o.operation, o.count, o.total_ns) for o in found.operations] == [
+        ("server_0", "SUM", 1, 30 * US)
+    ]
+    [event] = [e for e in events(found.output) if e["ph"] == "X"]
+    assert (event["name"], event["ts"], event["dur"]) == ("byteps.gradient_0.SUM", 1000, 30)
+    assert event["args"] == {"key": 262145, "partition": 1}
+
+
+def test_transfers_of_van_logs_are_between_named_ends(tmp_path: Path) -> None:
+    (tmp_path / "worker_3.txt").write_text("role=worker, id=9\n5 1 1 1 262144 9 8\n6 0 1 1 262144 9 8\n")
+    (tmp_path / "server_1.txt").write_text("role=server, id=8\n")
+    found = collect_server(tmp_path)
+    names = [e["args"]["name"] for e in events(found.output) if e["name"] == "process_name"]
+    assert names == ["worker_3 -> server_1"]
+
+
+def test_a_servers_profile_is_decoded_by_its_key_range(tmp_path: Path) -> None:
+    """Of two servers the second's range begins at 2^63 - 1: its lower half, as a signed number, is -1."""
+    (tmp_path / "log.txt").write_text(DEBUG_LOG)
+    (tmp_path / "server_0.kvapp.txt").write_text(
+        "262144\tserver_process_push\t50\n262145\tserver_process_push\t60\n"
+    )
+    found = events(collect_server(tmp_path).output)
+    assert [e["args"]["key"] for e in found if e["ph"] == "i"] == [262145, 262146]
+
+
+def test_the_clock_of_a_key_log_is_set_by_a_profile(tmp_path: Path) -> None:
+    at_us = 1_795_220_381_000_000 + 500_000  # 2026-11-21T00:19:41.5Z
+    (tmp_path / "server_0.van.txt").write_text(f"1\tserver_van_recv_push\t{at_us}\n")
+    # the log's clock is two hours ahead
+    (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: push key=1\t sender=9\t size=4\n")
+    found = [e for e in events(collect_server(tmp_path).output) if e["ph"] == "X"]
+    assert [(e["name"], e["ts"]) for e in found] == [("1 x push", 1_795_220_381_000_000)]
+
+
+def test_the_profile_of_the_former_server(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(DEBUG_LOG)
+    trace = [
+        {"ph": ph, "name": "push-9", "pid": 262144, "tid": 262144, "ts": ts}
+        for ph, ts in (("B", 5), ("E", 9))
+    ]
+    (tmp_path / "server_profile.json").write_text(json.dumps({"traceEvents": trace}))
+    found = [e for e in events(collect_server(tmp_path).output) if e["ph"] == "X"]
+    assert [(e["name"], e["ts"], e["dur"]) for e in found] == [("byteps.gradient_0.push-9", 5, 4)]
+
+
+def test_nothing_there_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing of this kind\n")
+    with pytest.raises(TraceError, match="no server log or ps-lite profile") as caught:
+        collect_server(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_each_bad_log_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: pull key=1\t sender=9\n")
+    (tmp_path / "server_1.key_log.txt").write_text("")
+    (tmp_path / "server_2.key_log.txt").write_bytes(bytes(range(256)))
+    (tmp_path / "server_3.txt").write_text("9: stop, 1, SUM\n")
+    assert collect_server(tmp_path).repairs == [
+        f"{tmp_path}/server_1.key_log.txt: empty",
+        f"{tmp_path}/server_2.key_log.txt: no line of a known server log",
+        f"{tmp_path}/server_3.txt: 1 starts or stops without the other left out",
+    ]
+
+
+def test_binary_files_are_no_logs(tmp_path: Path) -> None:
+    (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: pull key=1\t sender=9\n")
+    (tmp_path / "weights").write_bytes(bytes(100_000))
+    found = collect_server(tmp_path)
+    assert [log.path.name for log in found.logs] == ["server_0.key_log.txt"]
+    assert found.repairs == []
+
+
+# ---- the recorded jobs
+
+
+@pytest.mark.parametrize("name", ["fork_mlp_2w2s_pcap", "master_mxnet_mlp_2w2s_pcap"])
+def test_every_line_of_the_recorded_logs_is_understood(shared_data: Path, tmp_path: Path, name: str) -> None:
+    found = collect_server(shared_data / "byteps" / name, output=tmp_path / "server_timeline.json")
+    assert {log.node for log in found.logs} >= {"server_0", "worker_0"}
+    for log in found.logs:  # what is left are lines that were cut or ran into each other
+        assert log.n_other <= 0.09 * log.n_lines
+    assert len(read_trace(found.output)) > 0
+
+
+def test_pulls_served_by_the_recorded_server(shared_data: Path, tmp_path: Path) -> None:
+    case = shared_data / "byteps" / "fork_mlp_2w2s_pcap"
+    found = collect_server(case, output=tmp_path / "server_timeline.json")
+    text = (case / "server_0.pslite_profile_kvapp_server.txt").read_text()
+    assert [(o.node, o.operation, o.count) for o in found.operations] == [
+        ("server_0", "PULL", text.count("server_send_pull_response"))
+    ]
+    served = [e for e in events(found.output) if e["ph"] == "X" and e["name"].endswith(".PULL")]
+    assert len(served) == text.count("server_send_pull_response")
+    assert all("key" in e["args"] for e in served)

@@ -1,0 +1,735 @@
+"""`collect`: each source alone on small inputs, whole jobs against what their own profiler wrote."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from collector.gpu.comm_events import collect_comm
+from collector.gpu.dag_from_symbols import from_order, from_symbols
+from collector.gpu.final_trace import gather
+from collector.gpu.gradient_names import GradientNames, gradient_index, read_names
+from collector.gpu.io_events import collect_loads
+from collector.gpu.mxnet_profile import collect_operators, node_of, passes
+from collector.gpu.parts import part_of
+from conftest import run_cli
+from errors import OutputError, TraceError
+from formats.columns import Trace, Track
+from opname import partition_key
+from trace_utils import find_gpus
+
+Event = Mapping[str, Any]
+
+# ---- a job of one step: conv -> dense, one gradient each; microseconds
+
+NODES = {
+    "FW.conv": ["I/O", "STEP"],
+    "FW.dense": ["FW.conv"],
+    "BW.dense": ["OUTPUT0"],
+    "BW.conv": ["BW.dense"],
+    "Comm.conv_weight": ["BW.conv"],
+    "Comm.dense_weight": ["BW.dense"],
+    "STEP": ["BW.conv", "Comm.conv_weight", "Comm.dense_weight"],
+    "OUTPUT0": ["FW.dense"],
+    "I/O": [],
+}
+MODEL = """Symbol Outputs:
+\toutput[0]=dense_fwd(0)
+Variable:data
+Variable:conv_weight
+--------------------
+Op:Convolution, Name=conv_fwd
+Inputs:
+\targ[0]=data(0) version=0
+\targ[1]=conv_weight(0) version=0
+Variable:dense_weight
+--------------------
+Op:FullyConnected, Name=dense_fwd
+Inputs:
+\targ[0]=conv_fwd(0)
+\targ[1]=dense_weight(0) version=0
+"""
+PASS = [
+    ("conv_fwd", 100, 10),
+    ("dense_fwd", 110, 5),
+    ("dense_backward", 120, 6),
+    ("conv_fwd_backward", 130, 9),
+]
+UPDATE = [("DeleteVariable", 139, 1), ("BytePSPushPull", 141, 20), ("sgd_update", 162, 8)]
+
+
+def profile_events(starts: Iterable[int] = (0, 100), *, form: str = "BE", pid: int = 0) -> list[Event]:
+    """Return what MXNet's profiler writes of a step at each of `starts` (relative to 100)."""
+    events: list[Event] = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"cpu/{pid}"}}]
+    for start in starts:
+        for name, ts, dur in PASS + UPDATE:
+            common = {"name": name, "cat": "operator", "pid": pid, "tid": 17744863269121484553}
+            if form == "X":
+                events.append({**common, "ph": "X", "ts": start + ts, "dur": dur})
+            else:
+                events.append({**common, "ph": "B", "ts": start + ts})
+                events.append({**common, "ph": "E", "ts": start + ts + dur})
+    return events
+
+
+def comm_events(starts: Iterable[int] = (0, 100)) -> list[Event]:
+    """Return what BytePS writes of the two gradients: main tasks and one stage of one partition."""
+    events: list[Event] = []
+    for i, key in ((0, partition_key(3, 0)), (1, partition_key(4, 1))):
+        name = f"Comm.byteps.gradient_{i}"
+        common = {"ph": "X", "args": {"name": name}, "pid": name, "cat": "Comm"}
+        for start in starts:
+            events.append({**common, "name": name, "ts": start + 140 - i, "dur": 20, "tid": "total"})
+            events.append({**common, "name": f"{name}.PUSH", "ts": start + 145, "dur": 5, "tid": str(key)})
+    return events
+
+
+def write(path: Path, events: Sequence[Event]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    return path
+
+
+def write_gpu(path: Path) -> Path:
+    """Write a complete GPU directory of two steps, without a DAG and without a final trace."""
+    write(path / "temp.json", profile_events())
+    write(path / "comm.json", comm_events())
+    loads = [{"name": "I/O", "ph": "X", "ts": t + 0.5, "dur": 2.25, "pid": "I/O"} for t in (90, 190, 290)]
+    write(path / "io.json", [{**load, "cat": "I/O", "args": {"name": "I/O"}} for load in loads])
+    (path / "gradient_name_list.txt").write_text("conv_weight\ndense_weight\n")
+    (path / "symbol_debug_str.txt").write_text(MODEL)
+    return path
+
+
+def operators(events: Sequence[Event], tmp_path: Path) -> list[Event]:
+    from trace_utils import read_trace
+
+    return list(collect_operators(read_trace(write(tmp_path / "p.json", events)), NODES).events)
+
+
+def rows(events: Iterable[Event]) -> list[tuple[str, int, int]]:
+    return [(event["name"], event["ts"], event["dur"]) for event in events]
+
+
+STEP_ONE = [("FW.conv", 100, 10), ("FW.dense", 110, 5), ("BW.dense", 120, 6), ("BW.conv", 130, 9)]
+
+
+# ---- operators
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("conv_fwd", "FW.conv"),
+        ("conv", "FW.conv"),
+        ("conv_fwd_backward", "BW.conv"),
+        ("conv_backward", "BW.conv"),
+        ("Convolution:name=conv_fwd;attr=1", "FW.conv"),
+        ("[x]name=conv_fwd_backward;", "BW.conv"),
+        ("_backward_Convolution:name=conv_fwd;", "BW.conv"),
+        ("Convolution", None),
+        ("DeleteVariable", None),
+    ],
+)
+def test_operator_names_become_nodes(name: str, node: str | None) -> None:
+    assert node_of(name, NODES) == node
+
+
+@pytest.mark.parametrize("form", ["BE", "X"])
+def test_operations_have_their_times_and_one_step_a_step(tmp_path: Path, form: str) -> None:
+    found = operators(profile_events([0], form=form), tmp_path)
+    # the update: from the start of the push to the end of sgd_update; freeing memory is no part of it
+    assert rows(found) == [*STEP_ONE, ("STEP", 141, 170 - 141)]
+
+
+def test_an_operation_says_where_it_ran_and_what_it_waits_for(tmp_path: Path) -> None:
+    first = operators(profile_events([0]), tmp_path)[0]
+    assert first == {
+        "name": "FW.conv",
+        "cat": "operator",
+        "ph": "X",
+        "ts": 100,
+        "pid": 0,
+        "tid": 17744863269121484553,
+        "dur": 10,
+        "args": {"name": "FW.conv", "input0": "I/O", "input1": "STEP"},
+    }
+
+
+def test_what_several_profiler_processes_report_counts_once(tmp_path: Path) -> None:
+    twice = profile_events([0]) + profile_events([0], pid=1)
+    assert rows(operators(twice, tmp_path)) == [*STEP_ONE, ("STEP", 141, 29)]
+
+
+def test_an_operation_that_only_another_process_has_is_kept(tmp_path: Path) -> None:
+    elsewhere = [{**e, "pid": 1} if e["name"] == "dense_fwd" else e for e in profile_events([0])]
+    assert ("FW.dense", 110, 5) in rows(operators(elsewhere, tmp_path))
+
+
+def test_a_profile_of_another_model_gives_one_line(tmp_path: Path) -> None:
+    from trace_utils import read_trace
+
+    profile = read_trace(write(tmp_path / "p.json", profile_events()))
+    part = collect_operators(profile, {"FW.other": ["I/O"]})
+    assert not part.events
+    assert len(part.warnings) == 1
+    assert "none of its 7 operations is in the DAG" in part.warnings[0]
+
+
+def test_the_order_of_the_passes_is_told_without_a_dag() -> None:
+    slices = [(n, t + k, d) for k in (0, 100) for n, t, d in PASS + UPDATE]
+    names = list(dict.fromkeys(name for name, _, _ in slices))
+    empty = np.zeros(len(slices), np.int32)
+    profile = Trace(
+        path="p",
+        dialect="mxnet",
+        names=names,
+        cats=[""],
+        tracks=[Track(0, 0)],
+        name_id=np.array([names.index(n) for n, _, _ in slices], np.int32),
+        cat_id=empty,
+        track_id=empty,
+        ts_ns=np.array([t for _, t, _ in slices], np.int64),
+        dur_ns=np.array([d for _, _, d in slices], np.int64),
+    )
+    assert passes(profile) == (["conv", "dense"], ["dense", "conv"])
+
+
+# ---- communication
+
+
+def test_gradients_get_their_parameters_names_and_inputs() -> None:
+    names = GradientNames(Path("names"), ["conv_weight", "dense_weight"])
+    events = collect_comm(comm_events([0]), names, NODES).events
+    assert events[3] == {
+        "ph": "X",
+        "args": {"name": "Comm.dense_weight", "input0": "BW.dense"},
+        "pid": "Comm.dense_weight",
+        "cat": "Comm",
+        "name": "Comm.dense_weight.PUSH",
+        "ts": 145,
+        "dur": 5,
+        "tid": str(4 * 65536 + 1),
+    }
+
+
+def test_without_a_name_list_bytepss_names_stay() -> None:
+    part = collect_comm(comm_events([0]), None, {})
+    assert [event["name"] for event in part.events[:2]] == [
+        "Comm.byteps.gradient_0",
+        "Comm.byteps.gradient_0.PUSH",
+    ]
+    assert part.warnings == ["no list of gradient names: 2 gradients keep BytePS's names"]
+
+
+def test_a_name_list_that_is_too_short_is_said() -> None:
+    names = GradientNames(Path("gradient_name_list.txt"), ["conv_weight"])
+    part = collect_comm(comm_events([0]), names, {})
+    assert {event["pid"] for event in part.events} == {"Comm.conv_weight", "Comm.byteps.gradient_1"}
+    assert part.warnings == [
+        "gradient_name_list.txt has 1 names, but there is gradient_1: 1 gradients keep BytePS's names"
+    ]
+
+
+def test_tensors_with_names_of_their_own_keep_them() -> None:
+    name = "Comm.byteps.Gradient.fc1.weight"
+    event = {"ph": "X", "name": f"{name}.PULL", "pid": name, "ts": 1, "dur": 2, "tid": "65536"}
+    names = GradientNames(Path("names"), ["conv_weight"])
+    found = collect_comm([event], names, {}).events[0]
+    assert (found["name"], found["cat"], found["args"]) == (f"{name}.PULL", "Comm", {"name": name})
+
+
+def test_gradient_1_is_not_gradient_10() -> None:
+    assert gradient_index("byteps.gradient_10") == 10
+    assert gradient_index("byteps.Gradient.1") is None
+
+
+def test_name_lists_of_dpro_are_json(tmp_path: Path) -> None:
+    (tmp_path / "gradient_name_list.json").write_text('{"gradient_name_list": ["a", "b"]}')
+    names = read_names(tmp_path)
+    assert names is not None
+    assert names.names == ["a", "b"]
+
+
+def test_an_empty_name_list_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "gradient_name_list.txt").write_text("\n")
+    with pytest.raises(TraceError, match="names no gradient"):
+        read_names(tmp_path)
+
+
+# ---- loads
+
+
+def test_other_events_in_io_json_are_left_out() -> None:
+    load = {"name": "I/O", "ph": "X", "ts": 1.5, "dur": 2, "pid": "I/O"}
+    part = collect_loads([load, {**load, "name": "STEP"}, {"name": "I/O", "ph": "B", "ts": 1}])
+    assert part.events == [load]
+    assert len(part.warnings) == 2
+
+
+# ---- the DAG
+
+
+def test_a_symbol_dump_becomes_the_dag() -> None:
+    graph = from_symbols(MODEL)
+    assert graph is not None
+    assert {node: set(inputs) for node, inputs in graph.inputs().items()} == {
+        node: set(inputs) for node, inputs in NODES.items()
+    }
+
+
+def test_a_shared_weight_belongs_to_all_its_operations() -> None:
+    tied = MODEL.replace("dense_weight(0)", "conv_weight(0)").replace("Variable:dense_weight\n", "")
+    graph = from_symbols(tied)
+    assert graph is not None
+    assert graph.inputs()["Comm.conv_weight"] == ["BW.conv", "BW.dense"]
+
+
+def test_a_loss_stands_behind_the_output() -> None:
+    loss = "Symbol Outputs:\n\toutput[0]=mean(0)\nVariable:data0\n" + "-" * 20
+    loss += "\nOp:mean, Name=mean\nInputs:\n\targ[0]=data0(0) version=0\n"
+    graph = from_symbols(MODEL, [loss])
+    assert graph is not None
+    inputs = graph.inputs()
+    assert inputs["FW.mean"] == ["FW.dense"]
+    assert set(inputs["OUTPUT0"]) == {"FW.dense", "FW.mean"}
+    assert set(inputs["BW.dense"]) == {"OUTPUT0", "BW.mean"}
+
+
+def test_names_and_order_alone_give_two_chains() -> None:
+    graph = from_order(["conv", "dense"], ["dense", "conv"], ["conv_weight", "other"])
+    assert graph is not None
+    inputs = graph.inputs()
+    assert inputs["BW.dense"] == ["OUTPUT0"]
+    assert inputs["Comm.conv_weight"] == ["BW.conv"]
+    assert inputs["Comm.other"] == []
+    assert set(inputs["STEP"]) == {"BW.conv", "Comm.conv_weight", "Comm.other"}
+
+
+def test_only_the_edges_out_of_step_make_a_cycle() -> None:
+    for graph in (from_symbols(MODEL), from_order(["conv", "dense"], ["dense", "conv"], ["conv_weight"])):
+        assert graph is not None
+        assert nx.is_directed_acyclic_graph(nx.DiGraph(e for e in graph.edges if e[0] != "STEP"))
+        assert not nx.is_directed_acyclic_graph(nx.DiGraph(list(graph.edges)))
+
+
+# ---- one GPU directory
+
+
+def collect(path: Path, *flags: object) -> dict[str, Any]:
+    code, out, err = run_cli("--option", "collect", "--path", path, "--format", "json", *flags)
+    assert code == 0, err
+    document = json.loads(out)
+    assert isinstance(document, dict)
+    return document
+
+
+def final(path: Path) -> dict[str, Any]:
+    found = json.loads((path / "bps_trace_final.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def test_the_answer_of_one_gpu(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    answer = collect(gpu)
+    assert answer == {
+        "option": "collect",
+        "gpus": [
+            {
+                "path": str(gpu),
+                "trace": str(gpu / "bps_trace_final.json"),
+                "events": {"I/O": 3, "FW": 4, "BW": 4, "Comm": 8, "STEP": 2},
+                "steps": 2,
+                "fw_bw_ms": 0.039,
+                "iteration_ms": 0.1,
+                "iteration_ms_per_step": [0.1, 0.1],
+            }
+        ],
+        "iteration_ms": 0.1,
+        "repairs": [f"{gpu / 'dag.gml'}: missing: built from symbol_debug_str.txt"],
+    }
+
+
+def test_the_final_trace_is_in_time_order_and_complete(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    collect(gpu)
+    events = final(gpu)["traceEvents"]
+    assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
+    assert {event["ph"] for event in events} == {"X"}
+    assert all(event["args"]["name"] for event in events)
+
+
+def test_twice_gives_the_same_files(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    collect(gpu)
+    once = files(gpu)
+    collect(gpu)
+    assert files(gpu) == once
+
+
+def test_sources_and_unknown_files_are_left_alone(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    (gpu / "notes.txt").write_text("mine")
+    before = files(gpu)
+    collect(gpu)
+    after = files(gpu)
+    assert set(after) - set(before) == {"bps_trace_final.json", "dag.gml"}
+    assert {name: after[name] for name in before} == before
+
+
+def test_a_dag_that_is_there_is_not_replaced(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    (gpu / "dag.gml").write_text("no graph at all")
+    repairs = collect(gpu)["repairs"]
+    assert (gpu / "dag.gml").read_text() == "no graph at all"
+    assert any("left as it is; inputs from symbol_debug_str.txt" in line for line in repairs)
+    assert len([line for line in repairs if "dag.gml" in line]) == 1
+
+
+def test_a_dag_of_another_model_gives_way_to_the_symbols(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    other = nx.DiGraph([("I/O", "FW.embedding"), ("FW.embedding", "OUTPUT0"), ("OUTPUT0", "BW.embedding")])
+    nx.write_gml(other, gpu / "dag.gml")
+    before = (gpu / "dag.gml").read_bytes()
+    answer = collect(gpu)
+    assert answer["gpus"][0]["events"] == {"I/O": 3, "FW": 4, "BW": 4, "Comm": 8, "STEP": 2}
+    assert len(answer["repairs"]) == 1
+    assert "has no operation of the profile (another model's?)" in answer["repairs"][0]
+    assert (gpu / "dag.gml").read_bytes() == before
+
+
+def test_without_symbols_the_dag_comes_from_names_and_order(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    (gpu / "symbol_debug_str.txt").unlink()
+    answer = collect(gpu)
+    assert answer["repairs"] == [
+        f"{gpu / 'dag.gml'}: missing: built from the names and order of the operations"
+    ]
+    assert answer["gpus"][0]["events"]["STEP"] == 2
+    once = files(gpu)
+    collect(gpu)
+    assert files(gpu) == once
+
+
+@pytest.mark.parametrize(
+    ("variant", "changed"), [("operator", {"FW", "BW", "STEP"}), ("comm", {"Comm"}), ("io", {"I/O"})]
+)
+def test_a_variant_renews_one_part_and_leaves_the_rest(
+    tmp_path: Path, variant: str, changed: set[str]
+) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    collect(gpu)
+    old = final(gpu)
+    for event in old["traceEvents"]:
+        event["args"]["mark"] = [1, 2.5, None]
+    old["otherData"] = {"version": "x"}
+    (gpu / "bps_trace_final.json").write_text(json.dumps(old))
+    collect(gpu, "--sub_option", variant)
+    new = final(gpu)
+    renewed = {event["name"].split(".")[0] for event in new["traceEvents"] if "mark" not in event["args"]}
+    assert renewed == changed
+    assert new["otherData"] == {"version": "x"}
+    kept = [event for event in old["traceEvents"] if event["name"].split(".")[0] not in changed]
+    assert [event for event in new["traceEvents"] if "mark" in event["args"]] == kept
+
+
+def test_foreign_events_of_a_final_trace_stay(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    foreign = [
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "cpu"}},
+        {"ph": "X", "name": "mine", "ts": 125, "dur": 1, "pid": 7, "tid": 8},
+    ]
+    write(gpu / "bps_trace_local_rank0_2step.json", foreign)
+    collect(gpu)
+    events = json.loads((gpu / "bps_trace_local_rank0_2step.json").read_text())["traceEvents"]
+    assert not (gpu / "bps_trace_final.json").exists()
+    assert [event for event in events if part_of(event) is None] == foreign
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[{", b"not json", b"\x1f\x8b\x08\x00broken", b"{}", b"null"]
+)
+@pytest.mark.parametrize("name", ["temp.json", "comm.json", "io.json"])
+def test_one_bad_source_costs_its_own_part_only(tmp_path: Path, name: str, content: bytes | None) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    if content is None:
+        (gpu / name).unlink()
+    else:
+        (gpu / name).write_bytes(content)
+    answer = collect(gpu)
+    lost = {"temp.json": {"FW", "BW", "STEP"}, "comm.json": {"Comm"}, "io.json": {"I/O"}}[name]
+    assert set(answer["gpus"][0]["events"]) == {"FW", "BW", "STEP", "Comm", "I/O"} - lost
+    assert len([line for line in answer["repairs"] if name in line]) == 1
+
+
+@pytest.mark.parametrize("name", ["temp.json", "comm.json", "io.json"])
+def test_a_source_that_got_lost_does_not_cost_what_was_collected(tmp_path: Path, name: str) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    collect(gpu)
+    once = final(gpu)
+    (gpu / name).unlink()
+    repairs = collect(gpu)["repairs"]
+    assert final(gpu) == once
+    assert len(repairs) == 1
+    assert repairs[0].startswith(f"{gpu / name}: missing: ")
+    assert repairs[0].endswith(" stay as they are in the final trace")
+
+
+def test_a_source_that_was_cut_does_not_replace_more_than_it_has(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    collect(gpu)
+    once = final(gpu)
+    text = (gpu / "comm.json").read_text()
+    (gpu / "comm.json").write_text(text[: len(text) // 2])
+    repairs = collect(gpu)["repairs"]
+    assert final(gpu) == once
+    assert len(repairs) == 1
+    assert "stay as they are" in repairs[0]
+
+
+def test_the_trainers_steps_stand_in_where_operators_tell_none(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    step = {"name": "STEP", "ph": "X", "ts": 141.5, "dur": 30.0, "cat": "STEP", "pid": "STEP"}
+    write(gpu / "step.json", [step | {"args": {"name": "STEP"}}])
+    collect(gpu)
+    assert [e["cat"] for e in final(gpu)["traceEvents"] if e["name"] == "STEP"] == ["operator", "operator"]
+    (gpu / "bps_trace_final.json").unlink()
+    (gpu / "temp.json").unlink()
+    collect(gpu)
+    assert [e["cat"] for e in final(gpu)["traceEvents"] if e["name"] == "STEP"] == ["STEP"]
+
+
+def test_a_directory_with_nothing_usable_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "comm.json").write_text("")
+    code, out, err = run_cli("--option", "collect", "--path", tmp_path)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "nothing to collect" in err
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    (gpu / "bps_trace_final.json").mkdir()
+    before = files(gpu)
+    with pytest.raises(OutputError, match="bps_trace_final"):
+        gather(find_gpus(gpu)[0]).write()
+    assert files(gpu) == before
+
+
+# ---- jobs
+
+
+def test_a_failing_gpu_does_not_stop_the_others(tmp_path: Path) -> None:
+    for worker, rank in ((0, 0), (0, 1), (1, 0)):
+        write_gpu(tmp_path / f"worker_{worker}" / str(rank))
+    bad = tmp_path / "worker_1" / "1"
+    write(bad / "comm.json", [])
+    answer = collect(tmp_path, "--jobs", 2)
+    assert [Path(gpu["path"]).relative_to(tmp_path).as_posix() for gpu in answer["gpus"]] == [
+        "worker_0/0",
+        "worker_0/1",
+        "worker_1/0",
+    ]
+    assert [line for line in answer["repairs"] if str(bad) in line and "nothing to collect" in line]
+    assert answer["iteration_ms"] == 0.1
+
+
+def test_the_jobs_time_is_of_the_steps_that_all_have(tmp_path: Path) -> None:
+    for rank, loads in ((0, (0, 100, 200)), (1, (0, 100, 200, 1200))):
+        events = [{"name": "I/O", "ph": "X", "ts": t + 0.5, "dur": 2, "pid": "I/O"} for t in loads]
+        write(tmp_path / str(rank) / "io.json", events)
+    answer = collect(tmp_path)
+    assert [gpu["iteration_ms"] for gpu in answer["gpus"]] == [0.1, 0.4]  # 1.2 ms in 3 steps
+    assert answer["iteration_ms"] == 0.1
+
+
+def test_processes_change_nothing(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        for rank in range(3):
+            write_gpu(tmp_path / name / str(rank))
+    collect(tmp_path / "one", "--jobs", 1)
+    collect(tmp_path / "two", "--jobs", 3)
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_iter_time_changes_nothing_and_uses_the_sources(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    before = files(gpu)
+    answer = collect(gpu, "--sub_option", "iter_time")
+    assert files(gpu) == before
+    assert answer["gpus"][0]["iteration_ms_per_step"] == [0.1, 0.1]
+    assert answer["gpus"][0]["trace"] == str(gpu / "comm.json")
+
+
+def test_iter_time_of_communication_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "comm.json", comm_events([0, 100, 230]))
+    answer = collect(path, "--sub_option", "iter_time")
+    # gradient_1 comes first in each step
+    assert answer["gpus"][0]["iteration_ms_per_step"] == [0.1, 0.13]
+    assert answer["gpus"][0]["fw_bw_ms"] is None
+
+
+def test_iter_time_of_a_trace_without_steps_is_one_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.json", [{"ph": "X", "name": "f", "ts": 0, "dur": 1, "pid": 0, "tid": 0}])
+    code, out, err = run_cli("--option", "collect", "--sub_option", "iter_time", "--path", path)
+    assert (code, out) == (1, "")
+    assert f"{path}: no whole step can be told in it" in err
+
+
+def test_an_unknown_variant_is_wrong_usage(tmp_path: Path) -> None:
+    code, _, err = run_cli("--option", "collect", "--sub_option", "all", "--path", tmp_path)
+    assert code == 2
+    assert "iter_time" in err
+
+
+def test_other_traces_have_nothing_to_collect(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", [])
+    code, _, err = run_cli("--option", "collect", "--path", path)
+    assert code == 1
+    assert "--sub_option iter_time" in err
+
+
+# ---- recorded jobs: equal to what the profiler itself wrote
+
+
+def copied(shared: Path, case: str, to: Path) -> Path:
+    target = to / case
+    shutil.copytree(shared / "byteps" / case, target, ignore=shutil.ignore_patterns("*.pcap", "*log*.txt"))
+    for path in [target, *target.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return target
+
+
+def as_texts(events: Iterable[Event]) -> Counter[str]:
+    return Counter(json.dumps(event, sort_keys=True) for event in events)
+
+
+# The profiler takes the first BW that follows an FW for the begin of the backward pass; with a traced
+# loss this is the loss's, which an asynchronous engine runs before the forward pass is through. It then
+# finds no last BW, hence no STEP. Each step has one all the same: the traced steps are the difference.
+@pytest.mark.parametrize(
+    ("case", "gpu", "steps_it_missed"),
+    [
+        ("fork_lenet_base", "worker_0/0", 11),
+        ("fork_lenet_slownet", "worker_0/0", 11),
+        ("fork_lenet_2w2g", "worker_0/1", 0),
+        ("fork_mlp_2w2s_pcap", "worker_0/0", 0),
+        ("fork_resnet50_2w1s", "worker_0/0", 3),
+    ],
+)
+def test_equal_to_the_profilers_own_trace(
+    shared_data: Path, tmp_path: Path, case: str, gpu: str, steps_it_missed: int
+) -> None:
+    path = copied(shared_data, case, tmp_path) / gpu
+    trace = next(path.glob("bps_trace*"))
+    expected = as_texts(json.loads(trace.read_text())["traceEvents"])
+    trace.unlink()  # else what cannot be collected would be kept from it
+    found = as_texts(gather(find_gpus(path)[0]).events)
+    assert not expected - found
+    more = [json.loads(text) for text in (found - expected).elements()]
+    assert [event["name"] for event in more] == ["STEP"] * steps_it_missed
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        "fork_lenet_base/worker_1/0",
+        "fork_lenet_2w2g/worker_1/1",
+        "fork_mlp_2w2s_pcap/worker_0/0",
+        "fork_resnet50_2w1s/worker_0/0",
+    ],
+)
+def test_the_dag_from_symbols_is_byte_for_byte_the_profilers(
+    shared_data: Path, tmp_path: Path, gpu: str
+) -> None:
+    case, _, rest = gpu.partition("/")
+    path = copied(shared_data, case, tmp_path) / rest
+    recorded = (path / "dag.gml").read_bytes()
+    (path / "dag.gml").unlink()
+    gather(find_gpus(path)[0]).write()
+    assert (path / "dag.gml").read_bytes() == recorded
+
+
+def test_stock_operator_names_leave_communication_and_loads(shared_data: Path, tmp_path: Path) -> None:
+    path = copied(shared_data, "fork_lenet_stock_mxnet", tmp_path)
+    answer = collect(path)
+    # 11 steps: 8 gradients, 15 partitions with 6 stages, one main task each; I/O and STEP of steps 1 to 16
+    comm = json.loads((path / "worker_0" / "0" / "comm.json").read_text())["traceEvents"]
+    assert answer["gpus"][0]["events"] == {"I/O": 16, "STEP": 16, "Comm": len(comm)}
+    assert ["none of its 7 operations is in the DAG" in line for line in answer["repairs"]] == [True]
+
+
+def test_a_cut_comm_json_gives_what_is_whole(shared_data: Path, tmp_path: Path) -> None:
+    path = copied(shared_data, "master_torch_truncated", tmp_path)
+    text = (path / "worker_0" / "0" / "comm.json").read_text()
+    answer = collect(path)
+    # every whole event has its "cat", its last member, and a closing brace
+    assert answer["gpus"][0]["events"] == {"Comm": text.count('"cat": "Comm"\n        }')}
+    cut = [line for line in answer["repairs"] if "comm.json" in line]
+    assert len(cut) == 2  # one for each worker
+
+
+# ---- captures and server logs
+
+
+def network_job(shared: Path, to: Path) -> Path:
+    path = to / "job"
+    shutil.copytree(shared / "byteps" / "fork_mlp_2w2s_pcap", path)
+    for item in [path, *path.rglob("*")]:
+        item.chmod(0o755 if item.is_dir() else 0o644)
+    return path
+
+
+def test_everything_includes_captures_and_logs(shared_data: Path, tmp_path: Path) -> None:
+    path = network_job(shared_data, tmp_path)
+    answer = collect(path)
+    assert answer["gpus"][0]["steps"] == 6
+    assert answer["network"]["output"] == str(path / "comm_timeline.json")
+    assert answer["server"]["output"] == str(path / "server_timeline.json")
+    for part in ("network", "server"):
+        assert json.loads(Path(answer[part]["output"]).read_text())["traceEvents"]
+
+
+def test_one_part_alone_leaves_the_captures(shared_data: Path, tmp_path: Path) -> None:
+    path = network_job(shared_data, tmp_path)
+    answer = collect(path, "--sub_option", "comm")
+    assert answer.keys() == {"option", "gpus", "iteration_ms", "repairs"}
+    assert not (path / "comm_timeline.json").exists()
+
+
+@pytest.mark.parametrize(("variant", "member"), [("pcap", "network"), ("server", "server")])
+def test_the_network_alone(shared_data: Path, tmp_path: Path, variant: str, member: str) -> None:
+    path = network_job(shared_data, tmp_path)
+    before = files(path)
+    answer = collect(path, "--sub_option", variant, "--output", tmp_path / "made.json")
+    assert answer["gpus"] == []
+    assert answer[member]["output"] == str(tmp_path / "made.json")
+    assert files(path) == before
+
+
+def test_captures_without_any_gpu_directory(shared_data: Path, tmp_path: Path) -> None:
+    capture = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0.pcap"
+    shutil.copyfile(capture, tmp_path / "worker_0.pcap")
+    answer = collect(tmp_path)
+    assert answer["gpus"] == []
+    assert answer["network"]["keys"]
+
+
+def test_a_job_without_captures_has_no_network(tmp_path: Path) -> None:
+    write_gpu(tmp_path / "0")
+    code, out, err = run_cli("--option", "collect", "--sub_option", "pcap", "--path", tmp_path)
+    assert (code, out) == (1, "")
+    assert "no packet captures" in err

@@ -1,0 +1,300 @@
+"""The parts of combine: whole events, sorted runs, ids, steps of a drifting clock, anchors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clocks.offsets import Clock
+from combine import external_sort as runs
+from combine.collective_finder import AnchorFinder
+from combine.event_text import microseconds
+from combine.external_sort import Events, RunWriter, merge
+from combine.stepwise_shift import steps
+from combine.unique_ids import unique_id
+from conftest import run_cli
+from formats import stream
+from formats.whole import WholeEvent, WholeReader, encode
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def _unmoved(ts: Ints) -> Ints:
+    return np.zeros(len(ts), np.int64)
+
+
+def _spill(path: Path, events: list[tuple[bytes, int, int]], piece: int = 7) -> list[runs.Run]:
+    with RunWriter(path) as writer:
+        for i in range(0, len(events), piece):
+            texts, ts, dur = zip(*events[i : i + piece], strict=True)
+            heads = np.zeros(len(ts), np.int32)
+            writer.add(Events(np.array(ts, np.int64), np.array(dur, np.int64), heads, list(texts)))
+    return writer.runs
+
+
+# -- whole events ---------------------------------------------------------------------------------
+
+
+def test_unknown_members_survive_as_they_were_written(tmp_path: Path) -> None:
+    text = '[{"ph":"X","ts":1,"dur":2.50,"name":"a","zz":{"b": [1e3, "}],["]},"args":{"x":1e400}}]'
+    (tmp_path / "a.json").write_text(text)
+    event = next(iter(WholeReader(tmp_path / "a.json")))[0][0]
+    event.ts = None
+    out = encode(event).decode()
+    assert '"zz":{"b": [1e3, "}],["]}' in out
+    assert '"args":{"x":1e400}' in out
+    assert json.loads(out)["dur"] == 2.5
+
+
+def test_an_event_that_the_strict_decoder_refuses_keeps_its_members(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"ph":"X","ts":1,"dur":2,"name":"a","zz":NaN,"pid":3}]')
+    event = next(iter(WholeReader(tmp_path / "a.json")))[0][0]
+    assert isinstance(event, WholeEvent)
+    assert event.pid == 3
+    assert "zz" in json.loads(encode(event))
+
+
+# -- sorting --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(0, 40), max_size=60), min_size=1, max_size=4), st.integers(1, 400))
+def test_a_merge_is_a_stable_sort(
+    tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], run_bytes: int
+) -> None:
+    directory = tmp_path_factory.mktemp("runs")
+    parts = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "RUN_BYTES", run_bytes)
+        patch.setattr(runs, "_FEWEST", 3)
+        patch.setattr(runs, "_MERGE_BYTES", 1)
+        for number, times in enumerate(sources):
+            events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
+            parts += [(run, _unmoved, 0) for run in _spill(directory / f"{number}", events)]
+        merged = [text for block in merge(parts) for text in block.tails or ()]
+    order = sorted((t, number, i) for number, times in enumerate(sources) for i, t in enumerate(times))
+    assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=60), min_size=1, max_size=3), st.integers(1, 4)
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_parts_of_a_merge_are_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], n: int
+) -> None:
+    directory = tmp_path_factory.mktemp("runs")
+    parts: list[runs.Source] = []
+    for number, times in enumerate(sources):
+        events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
+        parts += [
+            (run, lambda ts: np.full(len(ts), 100), 0) for run in _spill(directory / f"{number}", events)
+        ]
+    edges = [None, *runs.cuts(parts, n), None]
+    assert len(edges) == n + 1
+    found = [
+        text
+        for since, until in itertools.pairwise(edges)
+        for block in merge(parts, since=since, until=until)
+        for text in block.tails or ()
+    ]
+    assert found == [text for block in merge(parts) for text in block.tails or ()]
+
+
+def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
+    shifts: list[Callable[[Ints], Ints]] = [_unmoved, lambda ts: np.full(len(ts), -15, np.int64)]
+    parts = []
+    for number, shift in enumerate(shifts):
+        events = [(b"{%d" % number, t, 1) for t in (10, 20)]
+        parts += [(run, shift, 0) for run in _spill(tmp_path / f"{number}", events)]
+    blocks = list(merge(parts))
+    assert np.concatenate([block.ts for block in blocks]).tolist() == [-5, 5, 10, 20]
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0"), (1500, "1.5"), (-1, "-0.001"), (-1_500_000, "-1500"), (10**18 + 1, "1000000000000000.001")],
+)
+def test_nanoseconds_become_exact_microseconds(ns: int, text: str) -> None:
+    found = microseconds(np.array([ns, 500], np.int64))
+    assert (found[0].decode(), Decimal(found[1].decode())) == (text, Decimal("0.5"))
+
+
+@given(st.lists(st.one_of(st.integers(-(10**16), 10**16), st.integers(-(10**18), 10**18)), min_size=1))
+def test_microseconds_are_exact_whatever_is_beside_them(ns: list[int]) -> None:
+    texts = microseconds(np.array(ns, np.int64))
+    assert [Decimal(text.decode()) * 1000 for text in texts] == ns
+
+
+# -- ids ------------------------------------------------------------------------------------------
+
+_IDS = st.one_of(
+    st.integers(-(2**70), 2**70), st.text(max_size=12), st.integers(0, 2**64).map(hex), st.floats()
+)
+
+
+@given(_IDS, st.integers(0, 5000))
+def test_an_id_is_a_number_or_hexadecimal(value: Any, source: int) -> None:
+    found = unique_id(value, source)
+    assert 0 <= (found if isinstance(found, int) else int(found, 16)) < 1 << 64
+    assert not isinstance(found, int) or found < 1 << 53
+
+
+@given(_IDS, st.integers(0, 5000), st.integers(0, 5000))
+def test_ids_of_two_sources_differ(value: Any, one: int, other: int) -> None:
+    assert (unique_id(value, one) == unique_id(value, other)) == (one == other)
+
+
+# -- drift ----------------------------------------------------------------------------------------
+
+
+def test_steps_follow_the_drift_and_move_nothing_past_another(tmp_path: Path) -> None:
+    # slices of 10 ms every 100 ms for 100 s, a clock that gains 100 us/s: 10 ms in all
+    events = [(b"{", t, 10_000_000) for t in range(0, 100_000_000_000, 100_000_000)]
+    clock = Clock(offset_ns=5_000, drift_ppm=-100.0, bound_ns=0, middle_ns=50_000_000_000)
+    taken = steps(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    ts = np.array([t for _, t, _ in events], np.int64)
+    moved = ts + taken.shift(ts)
+    assert (np.diff(moved) >= 10_000_000).all()
+    assert np.abs(taken.shift(ts) - clock.shift(ts)).max() <= taken.error_ns <= 20_000
+    assert (taken.shift(ts) == taken.shift(ts + 10_000_000)).all()  # a slice's end goes with its begin
+
+
+def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
+    events = [(b"{", 0, 1_000_000_000), (b"{", 500_000_000, 1)]
+    clock = Clock(drift_ppm=100.0, bound_ns=0, middle_ns=0)
+    taken = steps(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    assert len(set(taken.shift(np.array([0, 500_000_000], np.int64)).tolist())) == 1
+    assert taken.error_ns == 50_000  # 100 ppm of half a second
+
+
+# -- anchors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "is_anchor"),
+    [
+        ("gloo:all_reduce", "user_annotation", True),
+        ("gloo:broadcast", "user_annotation", False),  # its root need not wait
+        ("gloo:send", "user_annotation", False),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", "kernel", True),
+        ("ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*)", "kernel", False),
+        ("nccl:all_reduce", "user_annotation", False),  # only the launch
+        ("aten::add", "cpu_op", False),
+    ],
+)
+def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bool) -> None:
+    finder = AnchorFinder("kineto")
+    event = WholeEvent(ph="X", name=name, cat=cat)
+    finder.add([event], np.array([0]), np.array([5], np.int64), np.array([7], np.int64))
+    assert [(b.tolist(), e.tolist()) for b, e in finder.found().values()] == [([5], [12])] * is_anchor
+
+
+# -- many alike -----------------------------------------------------------------------------------
+
+_ALIKE = st.fixed_dictionaries(
+    {
+        "ph": st.sampled_from("XXXXisbeBEC"),
+        "name": st.sampled_from(["a", "b", "gloo:all_reduce", '\u00e4 "x"']),
+        "ts": st.one_of(st.integers(0, 10**6), st.integers(0, 10**9).map(lambda ns: ns / 1000)),
+    },
+    optional={
+        "cat": st.sampled_from(["c", "kernel"]),
+        "dur": st.one_of(st.integers(0, 50), st.sampled_from([0.5, 12.345, 1e-7, 2.0**40])),
+        "id": st.one_of(st.integers(0, 9), st.integers(0, 2**39)),
+        "s": st.just("t"),
+        "args": st.sampled_from([{}, {"k": [1, 2.5]}, {"k": "v"}, [3]]),
+    },
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_ALIKE, min_size=1, max_size=40), st.sampled_from([200, 700, 1 << 20]), st.integers(2, 60))
+def test_events_of_learned_types_keep_all_their_members(
+    tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], piece: int, run_bytes: int
+) -> None:
+    directory = tmp_path_factory.mktemp("alike")
+    given = [{**event, "pid": 5, "tid": 1, "tail": i} for i, event in enumerate(events)]
+    for event in given:  # numbered in their arguments, where they may differ
+        if isinstance(event.get("args"), dict):
+            event["args"] = {**event["args"], "n": event.pop("tail") // 3}
+        event.pop("tail", None)
+    (directory / "a.json").write_text(json.dumps(given))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "PIECE", piece)
+        patch.setattr(runs, "RUN_BYTES", 100 * run_bytes)
+        code, _, err = run_cli(
+            *("--option", "combine", "--path", directory / "a.json", "--output", directory / "out.json")
+        )
+    assert code == 0, err
+    combined = json.loads((directory / "out.json").read_text())["traceEvents"]
+    found = [{**event, "pid": 5} for event in combined if event["ph"] != "M"]
+    assert sorted(map(_text, found)) == sorted(map(_text, given))
+    assert [event["ts"] for event in found] == sorted(event["ts"] for event in given)
+
+
+def _text(event: dict[str, Any]) -> str:
+    numbers = {key: float(event[key]) for key in ("ts", "dur") if key in event}
+    return json.dumps({**event, **numbers}, sort_keys=True)
+
+
+def test_names_that_appear_later_are_learned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "PIECE", 1000)
+    events = [
+        {"ph": "X", "name": f"n{i // 7}", "pid": i % 3, "tid": "x", "ts": i / 8, "dur": 1}
+        for i in range(2000)
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(events))
+    code, _, err = run_cli(
+        *("--option", "combine", "--path", tmp_path / "a.json", "--output", tmp_path / "out.json")
+    )
+    assert code == 0, err
+    combined = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    found = [(event["name"], event["ts"], event["dur"]) for event in combined if event["ph"] == "X"]
+    assert found == [(event["name"], event["ts"], event["dur"]) for event in events]
+
+
+# -- anything at all ------------------------------------------------------------------------------
+
+_SCALARS = st.sampled_from(
+    [0, 1, -5, 1.5, 1e300, 2**70, -(2**63), "x", "12", "0x1f", "", None, True, {"a": [{"}]": 1}]}]
+)
+_EVENTS = st.dictionaries(
+    st.sampled_from(
+        ["name", "pid", "tid", "ts", "dur", "cat", "id", "id2", "bind_id", "sf", "args", "s", "q"]
+    ),
+    st.one_of(_SCALARS, st.sampled_from(["process_name", "thread_name", "Comm.a.PUSH", "kernel"])),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(_EVENTS, st.sampled_from("XBEMisfbeCN")), min_size=1, max_size=12), st.floats(0, 1))
+def test_whatever_the_events_hold_the_result_is_whole(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[dict[str, Any], str]], cut: float
+) -> None:
+    directory = tmp_path_factory.mktemp("any")
+    text = json.dumps([{**members, "ph": phase} for members, phase in events])
+    (directory / "rank0.json").write_text(text)
+    (directory / "rank1.json").write_text(text[: int(len(text) * cut)])
+    holds_events = any(phase != "M" for _, phase in events)
+    for paths in (["rank0.json"], ["rank0.json", "rank1.json"]):
+        files = [directory / path for path in paths]
+        code, _, err = run_cli("--option", "combine", "--path", *files, "--output", directory / "out.json")
+        assert code in (0, 1), err
+        if not holds_events:
+            assert code == 1
+            assert not (directory / "out.json").exists()
+            return
+    combined = json.loads((directory / "out.json").read_text())["traceEvents"]
+    times = [event["ts"] for event in combined if "ts" in event]
+    assert times == sorted(times)
+    assert all(type(event["pid"]) is type(event["tid"]) is int for event in combined)

@@ -1,0 +1,597 @@
+"""`--option combine` from end to end: what the combined file holds, against what went in."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from combine import external_sort as runs
+from combine import merge
+from combine import sources as placing
+from conftest import run_cli
+
+Event = dict[str, Any]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    found = json.loads(data, parse_float=Decimal)
+    return found if isinstance(found, dict) else {"traceEvents": found}
+
+
+def _combine(output: Path, *paths: object, flags: Iterable[object] = ()) -> dict[str, Any]:
+    code, out, err = run_cli(
+        *("--option", "combine", "--format", "json", "--output", output, "--path", *paths, *flags)
+    )
+    assert code == 0, err
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+def _fails(*args: object) -> tuple[int, str]:
+    code, out, err = run_cli("--option", "combine", *args)
+    assert out == ""
+    assert err.count("\n") == 1, err
+    return code, err
+
+
+def _timed(document: Mapping[str, Any]) -> list[Event]:
+    return [event for event in document["traceEvents"] if event["ph"] != "M"]
+
+
+def _content(event: Event, *but: str) -> str:
+    """What combining must not change, as text; numbers by their value."""
+    kept = {key: value for key, value in event.items() if key not in ("ts", "pid", "tid", "id", *but)}
+    if isinstance(kept.get("dur"), int):  # 4 and 4.000 are one duration
+        kept["dur"] = Decimal(kept["dur"])
+    return json.dumps(kept, sort_keys=True, default=lambda number: str(number.normalize()))
+
+
+def _overlaps(events: Iterable[Event]) -> int:
+    """Count slices that end after the slice in which they begin."""
+    tracks = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            start = Decimal(str(event["ts"]))
+            tracks[str(event.get("pid")), str(event.get("tid"))].append(
+                (start, start + Decimal(str(event["dur"])))
+            )
+    found = 0
+    for spans in tracks.values():
+        open_until: list[Decimal] = []
+        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            found += bool(open_until) and end > open_until[-1]
+            open_until.append(end)
+    return found
+
+
+def _names(document: Mapping[str, Any], what: str = "process_name") -> dict[int, Any]:
+    events = [event for event in document["traceEvents"] if event["ph"] == "M" and event["name"] == what]
+    key = what.split("_", 1)[1]
+    return {event["pid"]: event["args"][key] for event in events}
+
+
+def _write(path: Path, events: Iterable[Mapping[str, Any]], **header: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": list(events), **header}), encoding="utf-8")
+    return path
+
+
+def _push(tensor: str, key: int, start: int, end: int) -> list[Event]:
+    base = {
+        "ph": "X",
+        "cat": "Comm",
+        "pid": f"Comm.{tensor}",
+        "tid": str(key),
+        "args": {"name": f"Comm.{tensor}"},
+    }
+    middle = (start + end) // 2
+    return [
+        {**base, "name": f"Comm.{tensor}.PUSH", "ts": start, "dur": middle - start},
+        {**base, "name": f"Comm.{tensor}.PULL", "ts": middle, "dur": end - middle},
+        {**base, "name": f"Comm.{tensor}", "ts": start, "dur": end - start, "tid": "total"},
+    ]
+
+
+@pytest.fixture
+def two_workers(tmp_path: Path) -> tuple[Path, Path]:
+    """One partition a worker; worker 1's clock is 1 s ahead, windows of 100 us."""
+    first = _write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
+    second = _write(tmp_path / "w1" / "0" / "comm.json", _push("x", 65536, 2_000_000, 2_000_100))
+    return first.parent.parent, second.parent.parent
+
+
+REAL = {
+    "byteps": ["byteps/fork_lenet_2w2g"],
+    "byteps workers": ["byteps/fork_lenet_base/worker_0", "byteps/fork_lenet_base/worker_1"],
+    "kineto": ["kineto/ddp2-gloo-base/trace"],
+    "kineto absolute": ["kineto/gpu-hta-2of128/trace"],
+    "kineto old": [
+        "kineto/gpu-hta-compare-tiny/base/base.json.gz",
+        "kineto/gpu-hta-compare-tiny/test/test.json.gz",
+    ],
+    "horovod": ["horovod/2ranks-base/trace/timeline.json", "horovod/2ranks-cycles/trace/timeline.json"],
+    "composer": ["composer/ws2/trace"],
+    "odd members": ["generic/catapult/nestable_async.json", "generic/node/node_trace.json"],
+    "objects": ["generic/viztracer/viz_small.json", "generic/catapult/instance_counters.json"],
+}
+
+
+def _inputs(paths: Iterable[Path]) -> list[Path]:
+    files = []
+    for path in paths:
+        found = [path] if path.is_file() else [p for p in sorted(path.rglob("*")) if p.is_file()]
+        if path.is_dir() and "byteps" in path.parts:
+            gpus = sorted({p.parent for p in found if p.name == "comm.json"})
+            found = [next(iter(gpu.glob("bps_trace*")), gpu / "comm.json") for gpu in gpus]
+        files += found
+    return files
+
+
+@pytest.mark.parametrize("case", REAL)
+def test_nothing_is_lost_or_changed(shared_data: Path, tmp_path: Path, case: str) -> None:
+    paths = [shared_data / path for path in REAL[case]]
+    answer = _combine(tmp_path / "out.json", *paths)
+    combined = _read(tmp_path / "out.json")
+    given = [event for path in _inputs(paths) for event in _timed(_read(path))]
+    # names get a prefix in BytePS traces; identifiers of frames and flows change everywhere
+    but = ("sf", "esf", "bind_id", *(("name",) if "byteps" in case else ()))
+    before = Counter(_content(event, *but) for event in given)
+    assert Counter(_content(event, *but) for event in _timed(combined)) == before
+    assert answer["events"] == len(combined["traceEvents"])
+
+
+@pytest.mark.parametrize("case", REAL)
+def test_a_viewer_can_show_it(shared_data: Path, tmp_path: Path, case: str) -> None:
+    paths = [shared_data / path for path in REAL[case]]
+    _combine(tmp_path / "out.json", *paths)
+    combined = _read(tmp_path / "out.json")
+    events = combined["traceEvents"]
+    assert {type(event[key]) for event in events for key in ("pid", "tid")} == {int}
+    assert all(0 <= event[key] < 1 << 31 for event in events for key in ("pid", "tid"))
+    times = [event["ts"] for event in events if "ts" in event]
+    assert times == sorted(times)
+    names, order = _names(combined), _names(combined, "process_sort_index")
+    assert {event["pid"] for event in events} <= names.keys() & order.keys()
+    assert len(set(order.values())) == len(order)
+    before = sum(_overlaps(_timed(_read(path))) for path in _inputs(paths))
+    assert _overlaps(_timed(combined)) <= before
+
+
+@pytest.mark.parametrize("case", ["fork_lenet_base", "fork_lenet_2w2g", "master_torch_cnn_2w1s"])
+def test_statistics_of_the_combined_file_are_those_of_the_job(
+    shared_data: Path, tmp_path: Path, case: str
+) -> None:
+    _combine(tmp_path / "out.json", shared_data / "byteps" / case)
+    tables = []
+    for path in (shared_data / "byteps" / case, tmp_path / "out.json"):
+        code, out, _ = run_cli("--option", "statistic", "--format", "json", "--path", path)
+        assert code == 0
+        tables.append({(op["name"], op["cat"]): op for op in json.loads(out)["operations"]})
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.parametrize("case", ["ws2", "ws2-slow-rank1", "ws2-torch", "ws1-torch"])
+def test_composers_own_merger_says_the_same(shared_data: Path, tmp_path: Path, case: str) -> None:
+    _combine(tmp_path / "out.json", shared_data / "composer" / case / "trace")
+    combined = _read(tmp_path / "out.json")
+    oracle = _read(shared_data / "composer" / case / "oracle" / "merged_trace.json")
+    assert Counter(map(_composers, _timed(combined))) == Counter(map(_composers, _timed(oracle)))
+
+
+def _composers(event: Event) -> str:
+    tid = event["tid"] if event["tid"] != "" and event["tid"] < 2_000_000_000 else "text"
+    # its merger leaves ids as they are: only that they are the same on one rank can be compared
+    key = (event["pid"], tid, Decimal(str(event["ts"])).normalize())
+    return f"{key} {_content(event)}"
+
+
+def test_composers_backward_thread_is_below_the_forward_one(shared_data: Path, tmp_path: Path) -> None:
+    _combine(tmp_path / "out.json", shared_data / "composer" / "ws2-torch" / "trace")
+    combined, oracle = (
+        _read(path)["traceEvents"]
+        for path in (tmp_path / "out.json", shared_data / "composer/ws2-torch/oracle/merged_trace.json")
+    )
+    effective = [
+        {(e["pid"], e["tid"]): e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
+        for events in (combined, oracle)
+    ]
+    numbered = {key: index for key, index in effective[1].items() if key[1] not in ("", 0)}
+    assert numbered.items() <= effective[0].items()
+
+
+def test_a_worker_ahead_is_put_on_the_first_ones_clock(
+    two_workers: tuple[Path, Path], tmp_path: Path
+) -> None:
+    answer = _combine(tmp_path / "out.json", *two_workers)
+    # x <= 1000100 - 2000000 and x >= 1000000 - 2000100: -1000000 +- 100
+    worker = answer["workers"][1]
+    assert (worker["offset_us"], worker["anchors"]) == (-1_000_000, 1)
+    assert worker["bound_us"] == pytest.approx(100, abs=0.1)
+    # with its begin after the other's end: one pair out of order, none after
+    assert (worker["violations_before"], worker["violations_after"]) == (1, 0)
+    assert answer["aligned_by"] == "causality"
+    moved = [event for event in _timed(_read(tmp_path / "out.json")) if event["name"].startswith("wk1.")]
+    assert sorted((event["ts"], event["dur"]) for event in moved) == [
+        (1_000_000, 50),
+        (1_000_000, 100),
+        (1_000_050, 50),
+    ]
+
+
+def test_align_none_moves_nothing(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    answer = _combine(tmp_path / "out.json", *two_workers, flags=["--align", "none"])
+    assert answer["aligned_by"] == "none"
+    assert max(event["ts"] for event in _timed(_read(tmp_path / "out.json"))) == 2_000_050
+
+
+def test_workers_of_one_clock_are_found_to_need_nothing(shared_data: Path, tmp_path: Path) -> None:
+    answer = _combine(tmp_path / "out.json", shared_data / "byteps" / "fork_resnet50_2w1s")
+    assert [worker["offset_us"] for worker in answer["workers"]] == [0, 0]
+    assert [worker["violations_before"] for worker in answer["workers"]] == [0, 0]
+
+
+def test_workers_without_a_common_operation_are_combined_unaligned(tmp_path: Path) -> None:
+    first = _write(tmp_path / "w0" / "0" / "comm.json", _push("x", 65536, 1_000_000, 1_000_100))
+    second = _write(tmp_path / "w1" / "0" / "comm.json", _push("y", 131072, 2_000_000, 2_000_100))
+    answer = _combine(tmp_path / "out.json", first.parent.parent, second.parent.parent)
+    assert answer["aligned_by"] == "none"
+    assert answer["workers"][1]["bound_us"] is None
+    assert ["no operation in common" in line for line in answer["repairs"]] == [True]
+
+
+def test_byteps_names_carry_worker_and_rank(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    _combine(tmp_path / "out.json", *two_workers)
+    combined = _read(tmp_path / "out.json")
+    assert sorted(_names(combined).values()) == ["wk0.rank0.Comm.x", "wk1.rank0.Comm.x"]
+    assert {event["name"] for event in _timed(combined)} == {
+        *("wk0.rank0.Comm.x", "wk0.rank0.Comm.x.PUSH", "wk0.rank0.Comm.x.PULL"),
+        *("wk1.rank0.Comm.x", "wk1.rank0.Comm.x.PUSH", "wk1.rank0.Comm.x.PULL"),
+    }
+
+
+def test_filter_keeps_the_named_communication_and_all_else(tmp_path: Path) -> None:
+    other = {"ph": "X", "cat": "operator", "name": "FW.a", "pid": 0, "tid": 7, "ts": 5, "dur": 1}
+    events = [*_push("x", 65536, 10, 20), *_push("x.y", 131072, 10, 20), other]
+    path = _write(tmp_path / "0" / "comm.json", events)
+    _combine(tmp_path / "out.json", path, flags=["--filter", "Comm.x"])
+    names = [event["name"] for event in _timed(_read(tmp_path / "out.json"))]
+    assert names == ["rank0.FW.a", "rank0.Comm.x", "rank0.Comm.x.PUSH", "rank0.Comm.x.PULL"]
+
+
+def test_what_the_filter_leaves_out_still_aligns(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    for worker, path in enumerate(two_workers):
+        extra = _push("y", 131072, 1_000_000 * (1 + worker) + 10, 1_000_000 * (1 + worker) + 2000)
+        events = _timed(_read(path / "0" / "comm.json"))
+        _write(path / "0" / "comm.json", [*events, *extra])
+    answer = _combine(tmp_path / "out.json", *two_workers, flags=["--filter", "Comm.y"])
+    assert answer["workers"][1]["offset_us"] == -1_000_000
+    assert answer["workers"][1]["bound_us"] == pytest.approx(100, abs=0.1)  # that of Comm.x
+
+
+def test_flows_of_two_ranks_stay_apart(tmp_path: Path) -> None:
+    flow = [
+        {"ph": "s", "cat": "f", "name": "f", "id": 3, "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "f", "cat": "f", "name": "f", "id": 3, "pid": 1, "tid": 1, "ts": 2, "bp": "e"},
+        {"ph": "b", "cat": "a", "name": "a", "id": "0x1f", "pid": 1, "tid": 1, "ts": 3},
+        {"ph": "b", "cat": "a", "name": "a", "id2": {"local": "0x1"}, "pid": 1, "tid": 1, "ts": 4},
+        {"ph": "X", "name": "n", "pid": 1, "tid": 1, "ts": 5, "dur": 0, "bind_id": "zz", "flow_out": True},
+    ]
+    for rank in (0, 1):
+        _write(tmp_path / f"rank{rank}.json", flow)
+    _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
+    by_pid = defaultdict(list)
+    for event in _timed(_read(tmp_path / "out.json")):
+        by_pid[event["pid"]].append(event.get("id", event.get("bind_id", event.get("id2"))))
+    first, second = by_pid.values()
+    assert first[0] == first[1] != second[0] == second[1]
+    assert int(str(first[2]), 16) != int(str(second[2]), 16)  # hexadecimal text, as Perfetto reads it
+    assert first[3] == second[3] == {"local": "0x1"}  # belongs to its process already
+    assert int(str(first[4]), 16) != int(str(second[4]), 16)
+
+
+def test_times_of_different_bases_meet_exactly(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "dur": 0.5}
+    # 2^53 us is passed by the absolute time; the difference of the bases is 1.000000001 s
+    text = '{"traceEvents":[%s],"schemaVersion":1,"baseTimeNanoseconds":%d,"distributedInfo":{"rank":%d}}'
+    for rank, base, ts in ((0, 1_790_857_026_000_000_000, "4362813300592.121"),
+                           (1, 1_790_857_027_000_000_001, "4362813300592.121")):  # fmt: skip
+        line = json.dumps({**event, "ts": 0}).replace('"ts": 0', f'"ts": {ts}')
+        (tmp_path / f"rank{rank}.json").write_text(text % (line, base, rank))
+    _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
+    combined = _read(tmp_path / "out.json")
+    assert combined["baseTimeNanoseconds"] == 1_790_857_026_000_000_000
+    assert [str(event["ts"]) for event in _timed(combined)] == ["4362813300592.121", "4362814300592.122"]
+
+
+def test_absolute_times_with_fractions_keep_every_digit(tmp_path: Path) -> None:
+    event = '{"ph":"X","name":"op","pid":1,"tid":1,"ts":1709254321000123.457,"dur":1.123}'
+    (tmp_path / "a.json").write_text(f'{{"traceEvents":[{event}]}}')
+    _combine(tmp_path / "out.json", tmp_path / "a.json")
+    written = _timed(_read(tmp_path / "out.json"))[0]
+    assert (str(written["ts"]), str(written["dur"])) == ("1709254321000123.457", "1.123")
+
+
+def test_negative_times_stay_negative(tmp_path: Path) -> None:
+    events = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": ts, "dur": 1} for ts in (-0.5, 3, -2)]
+    _combine(tmp_path / "out.json", _write(tmp_path / "a.json", events))
+    times = [Decimal(str(e["ts"])) for e in _timed(_read(tmp_path / "out.json"))]
+    assert times == [Decimal(-2), Decimal("-0.5"), Decimal(3)]
+
+
+def test_of_slices_that_begin_together_the_longer_comes_first(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "name": n, "pid": 1, "tid": 1, "ts": 5, "dur": d} for n, d in (("in", 1), ("out", 9))
+    ]
+    _combine(tmp_path / "out.json", _write(tmp_path / "a.json", events))
+    assert [event["name"] for event in _timed(_read(tmp_path / "out.json"))] == ["out", "in"]
+
+
+def test_begins_and_ends_of_one_time_keep_their_order(tmp_path: Path) -> None:
+    phases = "BEBBEE"
+    events = [{"ph": p, "name": f"{i}", "pid": 1, "tid": 1, "ts": 5} for i, p in enumerate(phases)]
+    _combine(tmp_path / "out.json", _write(tmp_path / "a.json", events))
+    assert "".join(event["ph"] for event in _timed(_read(tmp_path / "out.json"))) == phases
+
+
+@pytest.mark.parametrize("same_time", [False, True])
+def test_many_runs_are_merged_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_time: bool
+) -> None:
+    monkeypatch.setattr(runs, "RUN_BYTES", 2000)
+    monkeypatch.setattr(runs, "_MERGE_BYTES", 1)
+    for rank in (0, 1):
+        events = [
+            {
+                "ph": "i",
+                "name": f"{rank}.{i}",
+                "pid": 1,
+                "tid": 1,
+                "ts": 0 if same_time else (i * 7919) % 1009,
+            }
+            for i in range(3000)
+        ]
+        _write(tmp_path / f"rank{rank}.json", events)
+    _combine(tmp_path / "out.json", tmp_path / "rank0.json", tmp_path / "rank1.json")
+    names = [event["name"] for event in _timed(_read(tmp_path / "out.json"))]
+    keys = sorted((0 if same_time else (i * 7919) % 1009, rank, i) for rank in (0, 1) for i in range(3000))
+    assert names == [f"{rank}.{i}" for _, rank, i in keys]
+
+
+def test_two_processes_write_what_one_writes(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "_PARALLEL_WORTH", 0)
+    for jobs in (1, 3):
+        flags = ["--jobs", jobs]
+        _combine(tmp_path / f"{jobs}.json", shared_data / "byteps" / "fork_lenet_base", flags=flags)
+    assert (tmp_path / "1.json").read_bytes() == (tmp_path / "3.json").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_gzip_output_holds_the_same(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    _combine(tmp_path / "out.json", *two_workers)
+    _combine(tmp_path / "out.json.gz", *two_workers)
+    assert gzip.decompress((tmp_path / "out.json.gz").read_bytes()) == (tmp_path / "out.json").read_bytes()
+
+
+def test_the_default_output_is_in_the_first_directory(two_workers: tuple[Path, Path]) -> None:
+    code, _, _ = run_cli("--option", "combine", "--path", *two_workers)
+    assert code == 0
+    assert (two_workers[0] / "combined.json").is_file()
+
+
+def test_a_cut_input_is_combined_and_reported(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    path = two_workers[1] / "0" / "comm.json"
+    path.write_bytes(path.read_bytes()[:-40])
+    answer = _combine(tmp_path / "out.json", *two_workers)
+    assert len(_timed(_read(tmp_path / "out.json"))) == 5
+    assert answer["repairs"] == [f"{path}: the file is cut off inside its last event; 1 damaged event lost"]
+
+
+def test_headers_that_differ_are_kept_for_each_rank(tmp_path: Path) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
+    for rank in (0, 1):
+        info = {"rank": rank, "world_size": 2}
+        _write(tmp_path / f"r{rank}.json", [event], schemaVersion=1, distributedInfo=info)
+    _combine(tmp_path / "out.json", tmp_path / "r0.json", tmp_path / "r1.json")
+    combined = _read(tmp_path / "out.json")
+    assert combined["schemaVersion"] == 1
+    parts = combined["otherData"]["combined"]
+    assert [(part["source"], part["distributedInfo"]["rank"]) for part in parts] == [
+        ("rank 0", 0),
+        ("rank 1", 1),
+    ]
+
+
+def test_a_drifting_clock_is_corrected_without_changing_a_duration(tmp_path: Path) -> None:
+    # one operation of 100 us a second for 400 s; worker 1's clock gains 50 us a second: 20 ms in all
+    true = range(1_000_000, 401_000_000, 1_000_000)
+    late = [round(t * (1 + 50e-6)) for t in true]
+    inner = {"ph": "X", "cat": "operator", "name": "FW.a", "pid": 0, "tid": 7, "dur": 30}
+    for worker, starts in enumerate((true, late)):
+        events = [event for t in starts for event in (*_push("x", 65536, t, t + 100), {**inner, "ts": t + 5})]
+        _write(tmp_path / f"w{worker}" / "0" / "comm.json", events)
+    answer = _combine(tmp_path / "out.json", tmp_path / "w0", tmp_path / "w1")
+    worker = answer["workers"][1]
+    assert worker["drift_ppm"] == pytest.approx(-50, abs=1)
+    moved = [e for e in _timed(_read(tmp_path / "out.json")) if e["name"] == "wk1.rank0.Comm.x"]
+    errors = [abs(float(e["ts"]) - t) for e, t in zip(moved, true, strict=True)]
+    assert max(errors) <= worker["bound_us"] <= 300
+    assert {e["dur"] for e in moved} == {100}
+    assert _overlaps(_timed(_read(tmp_path / "out.json"))) == 0
+
+
+# -- what the user can do wrong -----------------------------------------------------------------
+
+
+def test_a_file_and_a_directory_do_not_mix(two_workers: tuple[Path, Path]) -> None:
+    code, err = _fails("--path", two_workers[0], two_workers[1] / "0" / "comm.json")
+    assert code == 2
+    assert "not both" in err
+
+
+def test_one_file_twice(two_workers: tuple[Path, Path]) -> None:
+    path = two_workers[0] / "0" / "comm.json"
+    assert _fails("--path", path, path)[0] == 2
+
+
+def test_the_output_is_an_input(two_workers: tuple[Path, Path]) -> None:
+    path = two_workers[0] / "0" / "comm.json"
+    before = path.read_bytes()
+    assert _fails("--path", path, "--output", path)[0] == 2
+    assert path.read_bytes() == before
+
+
+def test_two_dialects(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
+    other = _write(tmp_path / "k.json", [kernel])
+    code, err = _fails("--path", two_workers[0] / "0" / "comm.json", other)
+    assert code == 1
+    assert "kineto" in err
+    assert "byteps" in err
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2", "[1, 2, 3]", '[{"a": 1}]', "hello", '{"a": [1]}'])
+def test_an_input_that_is_no_trace_leaves_nothing_behind(
+    two_workers: tuple[Path, Path], tmp_path: Path, text: str
+) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text(text)
+    out = tmp_path / "new" / "out.json"
+    out.parent.mkdir()
+    code, err = _fails("--path", two_workers[0] / "0" / "comm.json", bad, "--output", out)
+    assert code == 1
+    assert str(bad) in err
+    assert list(out.parent.iterdir()) == []
+
+
+_METADATA = '[{"name": "process_name", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "python"}}]'
+
+
+def _kineto(path: Path, rank: int, world_size: int) -> Path:
+    event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    return _write(path, [event], schemaVersion=1, distributedInfo={"rank": rank, "world_size": world_size})
+
+
+@pytest.mark.parametrize("text", ["[]", '[{"name": "a", "ph', '{"traceEvents": []}', _METADATA])
+def test_a_rank_that_wrote_no_event_does_not_cost_the_job(tmp_path: Path, text: str) -> None:
+    empty, first, second = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"
+    empty.write_text(text)
+    _kineto(first, 0, 2)
+    _kineto(second, 1, 2)
+    answer = _combine(tmp_path / "out.json", empty, first, second, flags=["--align", "none"])
+    assert [worker["path"] for worker in answer["workers"]] == [str(first), str(second)]
+    assert answer["repairs"] == [f"{empty}: no events, left out"]
+
+
+def test_events_after_much_metadata_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "_SNIFFED", 1)
+    many = [{"name": "n", "ph": "M", "pid": 1, "tid": 0, "args": {"name": "x" * 1000}}] * 3000
+    slices = [{"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+    answer = _combine(tmp_path / "out.json", _write(tmp_path / "a.json", many + slices))
+    assert answer["repairs"] == []
+
+
+@pytest.mark.parametrize("texts", [["[]"], ["[\n"], ["[]", _METADATA]])
+def test_without_any_event_there_is_nothing_to_combine(tmp_path: Path, texts: list[str]) -> None:
+    paths = [tmp_path / f"{i}.json" for i in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    code, err = _fails("--path", *paths, "--output", tmp_path / "out.json")
+    assert code == 1
+    assert f"{paths[0]}: no events in it" in err
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+@pytest.mark.parametrize("text", ["", "hello", '{"a": 1}', "[1, 2, 3]"])
+def test_a_broken_trace_of_a_directory_is_left_out_and_said(
+    two_workers: tuple[Path, Path], tmp_path: Path, text: str
+) -> None:
+    bad = two_workers[0] / "1" / "bps_trace_local_rank1_20step.json"
+    bad.parent.mkdir()
+    bad.write_text(text)
+    answer = _combine(tmp_path / "out.json", *two_workers)
+    assert [(worker["path"], worker["ranks"]) for worker in answer["workers"]] == [
+        (str(worker), [0]) for worker in two_workers
+    ]
+    line = next(line for line in answer["repairs"] if line.startswith(f"{bad}: "))
+    assert line.endswith("; left out")
+
+
+def test_a_directory_of_nothing_but_broken_traces_is_refused(tmp_path: Path) -> None:
+    bad = tmp_path / "w" / "0" / "comm.json"
+    bad.parent.mkdir(parents=True)
+    bad.write_text("")
+    assert _fails("--path", tmp_path / "w") == (1, f"analyze.py: error: {bad}: the file is empty\n")
+
+
+def test_no_such_directory_for_the_output(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    assert _fails("--path", *two_workers, "--output", tmp_path / "nowhere" / "out.json")[0] == 1
+
+
+def test_a_disk_that_is_full(two_workers: tuple[Path, Path]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    code, err = _fails("--path", *two_workers, "--output", "/dev/full")
+    assert code == 1
+    assert "No space left" in err
+
+
+def test_an_unknown_name_in_the_filter(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
+    code, err = _fails("--path", *two_workers, "--output", tmp_path / "o.json", "--filter", "Comm.z")
+    assert code == 1
+    assert "Comm.z" in err
+    assert not (tmp_path / "o.json").exists()
+
+
+def test_inputs_are_left_as_they_are(shared_data: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0", tmp_path / "w")
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    assert run_cli("--option", "combine", "--path", copy)[0] == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert sorted(p.name for p in copy.iterdir()) == ["0", "combined.json", "step_times_rank0.txt"]
+
+
+def test_combine_has_no_variants(tmp_path: Path) -> None:
+    code, out, err = run_cli("--option", "combine", "--path", tmp_path, "--sub_option", "fast")
+    assert (code, out) == (2, "")
+    assert err == "analyze.py: error: --sub_option fast: combine has no variants\n"
+
+
+def test_doubled_and_missing_ranks_are_said(tmp_path: Path) -> None:
+    for name, rank in (("a", 0), ("b", 2), ("c", 2)):
+        events = [{"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+        info = {"rank": rank, "world_size": 3}
+        document = {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    code, out, _ = run_cli("--option", "combine", "--path", tmp_path, "--format", "json")
+    assert code == 0
+    repairs = json.loads(out)["repairs"]
+    assert f"{tmp_path}: rank 2 claimed by several files" in repairs
+    assert f"{tmp_path}: rank 1 of 3 missing" in repairs
+
+
+def test_ranks_that_the_files_know_of_but_that_are_not_there_are_said(tmp_path: Path) -> None:
+    paths = [_kineto(tmp_path / "in" / f"{rank}.json", rank, 5) for rank in (0, 1, 3)]
+    for given in (paths, [tmp_path / "in"]):
+        answer = _combine(tmp_path / "out.json", *given, flags=["--align", "none"])
+        assert answer["repairs"] == [f"{given[0]}: rank 2, 4 of 5 missing"]
+
+
+def test_a_world_of_absurd_size_is_not_believed(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        _kineto(tmp_path / "in" / f"{rank}.json", rank, 10**15)
+    answer = _combine(tmp_path / "out.json", tmp_path / "in", flags=["--align", "none"])
+    assert answer["repairs"] == []

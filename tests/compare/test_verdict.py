@@ -1,0 +1,120 @@
+"""`compare.verdict`: the sentence, word for word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compare.change import Change
+from compare.comparison import CategoryChange, Comparison
+from compare.rank_changes import RankChange
+from compare.run_table import MeasuredRun
+from compare.verdict import interval, verdict
+
+MS = 1_000_000
+
+
+def change(
+    a: float, b: float, low: float | None = None, high: float | None = None, p: float | None = None
+) -> Change:
+    """A change with its figures in milliseconds."""
+    low_ns, high_ns = (None if value is None else value * MS for value in (low, high))
+    return Change(a * MS, b * MS, low_ns, high_ns, p)
+
+
+def category(name: str, a: float, b: float, p: float | None) -> CategoryChange:
+    return CategoryChange(name, (10, 10), change(a, b), change(a, b, p=p))
+
+
+def comparison(
+    iteration: Change,
+    *categories: CategoryChange,
+    steps: tuple[int, int] = (10, 10),
+    ranks: tuple[RankChange, ...] = (),
+    late_ns: dict[str, float] | None = None,
+) -> Comparison:
+    runs = [MeasuredRun(Path(name), (), ()) for name in ("a", "b")]
+    return Comparison(runs[0], runs[1], (), ((), ()), categories, ranks, iteration, steps, late_ns or {}, ())
+
+
+GREW = change(126.5, 138.9, 9.1, 15.6, 0.001)
+
+
+def test_what_explains_a_change_is_named_largest_first() -> None:
+    found = comparison(
+        GREW, category("PUSH", 20, 30.9, 0.001), category("PULL", 30, 31.1, 0.01), category("FW", 40, 40, 0.9)
+    )
+    assert verdict(found) == (
+        "iteration time +12.4 ms (+9.8 %, 95 % CI 9.1–15.6): PUSH +10.9 ms, PULL +1.1 ms, FW unchanged"
+    )
+
+
+def test_a_part_that_may_be_chance_is_called_uncertain() -> None:
+    found = comparison(GREW, category("PUSH", 20, 30.9, 0.2))
+    assert verdict(found).endswith(": PUSH +10.9 ms (uncertain)")
+
+
+def test_a_decrease_has_minus_signs() -> None:
+    found = comparison(change(138.9, 126.5, -15.6, -9.1, 0.001), category("PUSH", 30.9, 20, 0.001))
+    assert verdict(found) == "iteration time −12.4 ms (−8.9 %, 95 % CI −15.6 to −9.1): PUSH −10.9 ms"
+
+
+def test_chance_is_called_chance() -> None:
+    found = comparison(change(100, 101, -3, 5, 0.6), category("PUSH", 20, 21, 0.6))
+    assert verdict(found) == "iteration time +1.0 ms (+1.0 %, 95 % CI −3.0 to 5.0): no more than chance"
+
+
+def test_the_same_run_is_unchanged() -> None:
+    assert verdict(comparison(change(100, 100, -3, 3, 1.0))) == "iteration time unchanged (100.0 ms)"
+
+
+def test_too_few_steps_are_said() -> None:
+    found = comparison(change(100, 110), category("PUSH", 20, 30, None), steps=(2, 2))
+    assert verdict(found) == (
+        "iteration time +10.0 ms (+10.0 %, too few steps for a test: 2 and 2, 3 needed): PUSH +10.0 ms"
+    )
+
+
+def test_a_run_without_steps_has_no_iteration_time() -> None:
+    found = comparison(Change(None, 5.0 * MS), steps=(0, 4))
+    assert verdict(found) == (
+        "no iteration time (steps are not marked in the base); no operation of 0 changed significantly"
+    )
+
+
+def rank(name: str, own: Change, wait: Change, ahead: Change, top: str, top_wait: str) -> RankChange:
+    tops = ((top, own.ns or 0.0), (top_wait, wait.ns or 0.0))
+    return RankChange(name, GREW, own, wait, ahead, *tops)
+
+
+def test_the_straggler_is_the_rank_that_works_longer_not_the_one_that_waits() -> None:
+    ranks = (
+        rank("rank0", change(80, 81), change(40, 52), change(0, -11, p=0.01), "mm", "broadcast"),
+        rank("rank1", change(80, 92), change(40, 40), change(0, 11, p=0.01), "loader", "broadcast"),
+    )
+    found = comparison(GREW, category("PUSH", 20, 30.9, 0.001), ranks=ranks)
+    assert found.straggler is ranks[1]
+    assert verdict(found).endswith(
+        "; rank1 is the straggler: loader +12.0 ms there, the others wait (rank0: broadcast +12.0 ms)"
+    )
+
+
+def test_no_rank_is_a_straggler_where_all_change_alike() -> None:
+    ranks = tuple(
+        rank(f"rank{n}", change(80, 92), change(40, 40), change(0, 0.5, p=0.01), "mm", "") for n in (0, 1)
+    )
+    assert comparison(GREW, ranks=ranks).straggler is None
+
+
+def test_ticks_name_the_straggler_where_no_rank_is_recorded_alone() -> None:
+    found = comparison(GREW, late_ns={"rank0": 0.1 * MS, "rank1": 11.5 * MS})
+    assert verdict(found).endswith("rank1 is the straggler: it becomes ready 11.5 ms later")
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [(change(0, 1, 9.1, 15.6), "9.1–15.6"), (change(0, 1, -1.5, 2), "−1.5 to 2.0"), (change(0, 1), "")],
+)
+def test_interval_in_words(found: Change, text: str) -> None:
+    assert interval(found) == text

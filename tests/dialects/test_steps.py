@@ -1,0 +1,278 @@
+"""Step boundaries: what marks a step in each dialect, on hand-made traces and against recorded step times."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dialects.iteration import iterations
+from dialects.steps import Step, find_steps, fw_bw_ns, io_steps, step_bounds
+from formats.columns import ArgColumn, Trace, Track
+from trace_utils import read_trace
+
+Slice = tuple[str, int, int]  # name, start, duration
+
+
+def make(
+    slices: list[Slice],
+    *,
+    dialect: str = "byteps",
+    cats: list[str] | None = None,
+    pids: list[str] | None = None,
+    args: Mapping[str, Mapping[int, object]] | None = None,
+) -> Trace:
+    """Return a trace of these slices, times in nanoseconds; `args` by key, then row."""
+    names = list(dict.fromkeys(name for name, _, _ in slices))
+    cats = cats or [""] * len(slices)
+    pids = pids or ["p"] * len(slices)
+    distinct_cats, distinct_pids = list(dict.fromkeys(cats)), list(dict.fromkeys(pids))
+    return Trace(
+        path="made.json",
+        dialect=dialect,
+        names=names,
+        cats=distinct_cats,
+        tracks=[Track(pid, 0) for pid in distinct_pids],
+        name_id=np.array([names.index(name) for name, _, _ in slices], np.int32),
+        cat_id=np.array([distinct_cats.index(cat) for cat in cats], np.int32),
+        track_id=np.array([distinct_pids.index(pid) for pid in pids], np.int32),
+        ts_ns=np.array([start for _, start, _ in slices], np.int64),
+        dur_ns=np.array([dur for _, _, dur in slices], np.int64),
+        args={
+            key: ArgColumn(np.array(list(values), np.int64), list(values.values()))
+            for key, values in (args or {}).items()
+        },
+    )
+
+
+def byteps_step(start: int) -> list[Slice]:
+    """One step of 100: FW.a, FW.b, BW.b, BW.a, one gradient."""
+    return [
+        ("FW.a", start, 10),
+        ("FW.b", start + 10, 10),
+        ("BW.b", start + 20, 10),
+        ("BW.a", start + 30, 10),
+        ("Comm.w", start + 40, 30),
+    ]
+
+
+# ---- BytePS
+
+
+def test_byteps_steps_run_from_first_forward_to_first_forward() -> None:
+    trace = make([*byteps_step(0), *byteps_step(100), *byteps_step(250)])
+    assert step_bounds(trace) == [Step(1, 0, 100), Step(2, 100, 250)]
+
+
+def test_the_last_step_is_whole_where_the_next_one_has_begun() -> None:
+    trace = make([*byteps_step(0), *byteps_step(100), ("FW.a", 200, 10)])
+    assert step_bounds(trace) == [Step(1, 0, 100), Step(2, 100, 200)]
+
+
+def test_a_partial_step_ends_with_its_last_event() -> None:
+    trace = make([*byteps_step(0), *byteps_step(100)])
+    assert step_bounds(trace, whole=False) == [Step(1, 0, 100), Step(2, 100, 170)]
+
+
+def test_a_forward_pass_that_only_began_is_no_step() -> None:
+    trace = make([*byteps_step(0), ("FW.a", 100, 10), ("FW.b", 110, 10)])
+    assert step_bounds(trace, whole=False) == [Step(1, 0, 100)]
+
+
+def test_one_load_a_step_marks_it_more_exactly() -> None:
+    loads = [("I/O", 95, 5), ("I/O", 198, 2), ("I/O", 290, 5)]
+    trace = make([*loads, *byteps_step(100), *byteps_step(205)])
+    steps = find_steps(trace)
+    assert steps.how == "I/O to I/O"
+    assert list(steps.whole) == [Step(1, 95, 198), Step(2, 198, 290)]
+
+
+def test_two_loads_in_a_step_do_not_mark_it() -> None:
+    loads = [("I/O", 95, 5), ("I/O", 150, 2), ("I/O", 198, 2)]
+    trace = make([*loads, *byteps_step(100), *byteps_step(205)])
+    assert step_bounds(trace) == [Step(1, 100, 205)]
+
+
+def test_loads_of_steps_not_traced_are_numbered_from_the_first() -> None:
+    loads = [("I/O", 0, 5), ("I/O", 50, 5), ("I/O", 95, 5), ("I/O", 200, 5)]
+    trace = make([*loads, *byteps_step(100)])
+    assert io_steps(trace) == [Step(1, 0, 50), Step(2, 50, 95), Step(3, 95, 200)]
+    times = iterations(trace)
+    assert times.steps == (Step(1, 95, 200),)
+    assert times.number(times.steps[0]) == 3
+
+
+def test_communication_alone_gives_the_period_of_the_first_gradient() -> None:
+    slices = [(name, start, 5) for k in (0, 100, 220) for name, start in (("Comm.b", k + 3), ("Comm.a", k))]
+    parts = [("Comm.a.PUSH", k + 1, 2) for k in (0, 100, 220)]
+    steps = find_steps(make(slices + parts))
+    assert list(steps.whole) == [Step(1, 0, 100), Step(2, 100, 220)]
+    assert steps.how == "period of Comm.a"
+
+
+def test_a_tensor_that_a_cut_file_lost_steps_of_is_no_marker() -> None:
+    slices = [("Comm.a", 0, 5), ("Comm.b", 3, 5), ("Comm.b", 103, 5), ("Comm.b", 213, 5)]
+    assert step_bounds(make(slices)) == [Step(1, 3, 103), Step(2, 103, 213)]
+
+
+def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation() -> None:
+    slices = [
+        piece
+        for k in (0, 100, 200)
+        for piece in (("FW.a", k, 10), ("BW.loss", k + 11, 1), ("FW.b", k + 12, 8), ("BW.a", k + 20, 20))
+    ]
+    assert step_bounds(make(slices)) == [Step(1, 0, 100), Step(2, 100, 200)]
+
+
+def test_inputs_tell_the_first_forward_operation() -> None:
+    # by pauses alone FW.b would begin the step: 30 lie before it, 5 before FW.a
+    slices = [piece for k in (0, 50, 100) for piece in (("FW.a", k, 5), ("FW.b", k + 35, 10))]
+    fed = dict.fromkeys((0, 2, 4), "I/O")
+    assert step_bounds(make(slices)) == [Step(1, 35, 85), Step(2, 85, 135)]
+    assert step_bounds(make(slices, args={"input0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
+
+
+def test_several_ranks_step_together_and_the_first_one_tells() -> None:
+    slices = [
+        (f"rank{r}.{name}", start + r, dur)
+        for k in (0, 100)
+        for r in (0, 1)
+        for name, start, dur in byteps_step(k)
+    ]
+    assert step_bounds(make(slices)) == [Step(1, 0, 100)]
+
+
+def test_forward_and_backward_time_of_a_step() -> None:
+    trace = make([*byteps_step(0), *byteps_step(100), *byteps_step(250)])
+    assert fw_bw_ns(trace, step_bounds(trace)) == [40, 40]
+    assert fw_bw_ns(trace, [Step(1, 1000, 2000)]) == [None]
+
+
+def test_a_trace_without_markers_has_no_steps() -> None:
+    assert step_bounds(make([("aten::add", 0, 5)], dialect="chrome")) == []
+    assert step_bounds(make([])) == []
+    assert iterations(make([])).mean_ns is None
+
+
+@given(st.lists(st.integers(60, 1000), min_size=2, max_size=8), st.integers(0, 10**15))
+def test_steps_follow_each_other_without_gap(periods: list[int], origin: int) -> None:
+    starts = [origin + sum(periods[:i]) for i in range(len(periods) + 1)]
+    trace = make([piece for start in starts for piece in byteps_step(start)])
+    steps = step_bounds(trace)
+    assert [step.dur_ns for step in steps] == periods
+    assert all(a.end_ns == b.start_ns for a, b in itertools.pairwise(steps))
+
+
+# ---- other dialects
+
+
+def test_kineto_steps_are_the_annotations_of_the_cpu() -> None:
+    slices = [
+        ("ProfilerStep#7", 0, 90),
+        ("ProfilerStep#8", 100, 95),
+        ("ProfilerStep#7", 30, 300),
+        *[("aten::add", k, 1) for k in (5, 105)],
+    ]
+    cats = ["user_annotation", "user_annotation", "gpu_user_annotation", "cpu_op", "cpu_op"]
+    trace = make(slices, dialect="kineto", cats=cats)
+    assert step_bounds(trace) == [Step(7, 0, 90), Step(8, 100, 195)]
+
+
+def test_an_annotation_with_nothing_in_it_is_no_step() -> None:
+    slices = [("ProfilerStep#1", 0, 90), ("aten::add", 5, 1), ("ProfilerStep#2", 90, 1)]
+    assert step_bounds(make(slices, dialect="kineto")) == [Step(1, 0, 90)]
+
+
+def test_composer_steps_are_its_batches() -> None:
+    slices = [("event/batch", 10, 50), ("ProfilerStep#4", 0, 80), ("event/batch", 100, 60)]
+    assert step_bounds(make(slices, dialect="composer")) == [Step(1, 10, 60), Step(2, 100, 160)]
+    numbered = make(slices, dialect="composer", args={"batch": {0: 3, 2: 4}})
+    assert step_bounds(numbered) == [Step(3, 10, 60), Step(4, 100, 160)]
+
+
+def test_a_horovod_step_is_one_round_over_all_tensors() -> None:
+    #         x reduced until 30, 110, 230; y until 40, 120, 240; one broadcast before
+    slices = [("NEGOTIATE_BROADCAST", 0, 1), ("BROADCAST", 1, 1)]
+    pids = ["b", "b"]
+    for k in (10, 90, 210):
+        slices += [("NEGOTIATE_ALLREDUCE", k, 5), ("ALLREDUCE", k + 5, 15)]
+        slices += [("NEGOTIATE_ALLREDUCE", k + 1, 5), ("ALLREDUCE", k + 10, 20)]
+        pids += ["x", "x", "y", "y"]
+    trace = make(slices, dialect="horovod", pids=pids)
+    assert step_bounds(trace) == [Step(2, 40, 120), Step(3, 120, 240)]
+    assert step_bounds(trace, whole=False)[0] == Step(1, 10, 40)
+
+
+# ---- against step times that the training scripts measured
+
+
+def recorded_us(path: Path) -> dict[int, tuple[int, int, int]]:
+    """Return step -> (start, end, duration) of a `step_times` file."""
+    lines = [line.split() for line in path.read_text().splitlines() if line[:1].isdigit()]
+    return {int(step): (int(a), int(b), int(dur)) for step, a, b, dur in lines}
+
+
+@pytest.mark.parametrize(
+    ("case", "rank", "first"),
+    [
+        ("fork_lenet_base", 0, 10),
+        ("fork_lenet_slownet", 0, 10),
+        ("fork_lenet_2w2g", 1, 10),
+        ("fork_resnet50_2w1s", 0, 4),
+    ],
+)
+def test_steps_of_a_final_trace_agree_within_1_percent(
+    shared_data: Path, case: str, rank: int, first: int
+) -> None:
+    worker = shared_data / "byteps" / case / "worker_0"
+    trace = read_trace(next((worker / str(rank)).glob("bps_trace*")))
+    truth = recorded_us(worker / f"step_times_rank{rank}.txt")
+    for step in iterations(trace).steps:
+        assert step.dur_ns / 1000 == pytest.approx(truth[first + step.label - 1][2], rel=0.01)
+
+
+def test_steps_of_the_mlp_agree_within_1_percent_but_for_a_late_load(shared_data: Path) -> None:
+    """The script of step 3 began to load 1.27 ms after the step's begin; others after 0.4 to 0.6 ms."""
+    worker = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0"
+    truth = recorded_us(worker / "step_times_rank0.txt")
+    steps = iterations(read_trace(worker / "0" / "bps_trace_local_rank0_8step.json")).steps
+    off = [step.dur_ns / 1000 / truth[3 + i][2] - 1 for i, step in enumerate(steps)]
+    assert [abs(error) <= 0.01 for error in off] == [False, True, True, True, True, True]
+    late_us = [step.start_ns / 1000 - truth[3 + i][0] for i, step in enumerate(steps[:2])]
+    assert late_us == pytest.approx([1270, 560], abs=10)
+
+
+def test_the_period_of_a_gradient_has_the_same_sum_as_the_steps(shared_data: Path) -> None:
+    """Gradients come at another moment of each step: single periods are off, their sum is not."""
+    worker = shared_data / "byteps" / "fork_lenet_base" / "worker_0"
+    truth = recorded_us(worker / "step_times_rank0.txt")
+    steps = iterations(read_trace(worker / "0" / "comm.json")).steps
+    assert len(steps) == 10
+    total_us = sum(step.dur_ns for step in steps) / 1000
+    assert total_us == pytest.approx(sum(truth[k][2] for k in range(10, 20)), rel=0.03)
+
+
+def test_kineto_steps_agree_with_the_script(shared_data: Path) -> None:
+    """The annotation holds the profiler's own work as well: 0.1 to 1 ms, more where the machine is loaded."""
+    case = shared_data / "kineto" / "ddp2-gloo-base"
+    trace = read_trace(next((case / "trace").glob("node0_rank0*")))
+    truth = json.loads((case / "truth" / "steptimes_rank0.json").read_text())["with_profiler"]
+    steps = step_bounds(trace)
+    assert [step.label for step in steps] == [2, 3, 4, 5, 6, 7]
+    for step in steps:
+        assert 0 <= step.dur_ns / 1e6 - truth[step.label]["total_ms"] < 5
+
+
+def test_horovod_rounds_end_where_the_steps_end(shared_data: Path) -> None:
+    case = shared_data / "horovod" / "2ranks-cycles"
+    truth = json.loads((case / "truth" / "steptimes_rank0.json").read_text())["steps"]
+    steps = step_bounds(read_trace(case / "trace" / "timeline.json"))
+    assert len(steps) == 19
+    for step, known in zip(steps, truth[1:], strict=True):
+        assert step.dur_ns / 1e6 == pytest.approx(known["total_ms"], rel=0.01, abs=1.0)

@@ -1,0 +1,353 @@
+"""`--option compare`: known changes are found and explained, nothing else is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_run_table import comm, step, two_workers, write, x
+
+from compare.run_table import load_run, operations
+from compare.significance import LEVEL, Samples, corrected, sample, welch
+from conftest import run_cli
+
+
+def compared(*args: object) -> dict[str, Any]:
+    code, out, err = run_cli("--option", "compare", "--format", "json", "--path", *args)
+    assert code == 0, err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def job(path: Path, seed: int, *, mm: float = 30, push: float = 20, steps: int = 8, name: str = "mm") -> Path:
+    """A Kineto file: in each step of about 100 µs an operator, a collective that nothing hides, a rest."""
+    rng = np.random.default_rng(seed)
+    events, at = [], 1000.0
+    for number in range(steps):
+        work, wait = mm + rng.uniform(-1, 1), push + rng.uniform(-1, 1)
+        events += [step(number, at, work + wait + 50), x(f"aten::{name}", at, work, "cpu_op"),
+                   x("gloo:all_reduce", at + work, wait, "user_annotation", tid=9),
+                   x("aten::copy_", at + work + wait, 40 + rng.uniform(-1, 1), "cpu_op")]  # fmt: skip
+        at += 500
+    return write(path, events, schemaVersion=1)
+
+
+def named(document: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(op for op in document["operations"] if op["name"] == name)
+    return found
+
+
+def test_the_slower_operation_is_found_and_no_other(tmp_path: Path) -> None:
+    found = compared(job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35))
+    assert [op["name"] for op in found["operations"] if op["significant"]] == ["gloo:all_reduce"] or [
+        op["name"] for op in found["operations"] if op["significant"]
+    ] == ["ProfilerStep*", "gloo:all_reduce"]
+    slower = named(found, "gloo:all_reduce")
+    assert slower["count"] == [8, 8]
+    assert slower["avg_absolute_ms"] == pytest.approx(0.015, abs=0.002)
+    assert slower["ci_low_ms"] < 0.015 < slower["ci_high_ms"]
+
+
+def test_its_share_of_the_step_is_the_change_of_the_step(tmp_path: Path) -> None:
+    found = compared(job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35))
+    parts = {part["cat"]: part["explained_ms"] for part in found["categories"]}
+    base, new = found["iteration_ms"]
+    assert sum(parts.values()) == pytest.approx(new - base)
+    assert parts["user_annotation"] == pytest.approx(new - base, abs=0.003)
+    assert "gloo:all_reduce" in found["verdict"]
+
+
+def test_averages_are_those_of_statistic(tmp_path: Path) -> None:
+    paths = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2)
+    found = compared(*paths)
+    for side, path in enumerate(paths):
+        _, out, _ = run_cli("--option", "statistic", "--format", "json", "--path", path)
+        stat = next(op for op in json.loads(out)["operations"] if op["name"] == "aten::mm")
+        assert named(found, "aten::mm")["avg_ms"][side] == pytest.approx(stat["avg_ms"])
+
+
+def test_a_run_does_not_differ_from_itself(tmp_path: Path) -> None:
+    path = job(tmp_path / "a.json", 1)
+    found = compared(path, path)
+    assert {op["avg_absolute_ms"] for op in found["operations"]} == {0}
+    assert not any(op["significant"] for op in found["operations"])
+    assert (found["only_in"], found["verdict"][:24]) == ([[], []], "iteration time unchanged")
+
+
+def test_runs_of_one_setup_are_not_called_different(tmp_path: Path) -> None:
+    runs = [job(tmp_path / f"{seed}.json", seed) for seed in range(12)]
+    found = [compared(a, b) for a, b in zip(runs[::2], runs[1::2], strict=True)]
+    calls = [op["significant"] for document in found for op in document["operations"]]
+    assert sum(calls) <= 0.05 * len(calls)
+
+
+def test_swapping_the_runs_changes_the_signs(tmp_path: Path) -> None:
+    a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
+    there, back = compared(a, b), compared(b, a)
+    for op in there["operations"]:
+        other = named(back, op["name"])
+        assert op["avg_absolute_ms"] == pytest.approx(-other["avg_absolute_ms"])
+        assert op["p_value"] == pytest.approx(other["p_value"])
+        assert op["ci_low_ms"] == pytest.approx(-other["ci_high_ms"])
+
+
+def test_operations_of_one_side_and_renamed_ones(tmp_path: Path) -> None:
+    a = job(tmp_path / "a.json", 1, name="mm")
+    b = job(tmp_path / "b.json", 2, name="mm_fused")
+    extra = json.loads(b.read_text())
+    extra["traceEvents"].append(x("aten::extra", 1001, 3, "cpu_op"))
+    b.write_text(json.dumps(extra))
+    found = compared(a, b)
+    assert found["only_in"] == [[], ["aten::extra"]]
+    assert named(found, "aten::mm")["renamed_to"] == "aten::mm_fused"
+
+
+def test_two_steps_are_too_few_and_that_is_said(tmp_path: Path) -> None:
+    found = compared(job(tmp_path / "a.json", 1, steps=2), job(tmp_path / "b.json", 2, steps=2, push=35))
+    assert {op["p_value"] for op in found["operations"]} == {None}
+    assert "too few steps" in found["verdict"]
+
+
+def test_sort_puts_the_largest_relative_increase_first_and_head_cuts(tmp_path: Path) -> None:
+    a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
+    everything = [op["avg_relative"] for op in compared(a, b, "--sort")["operations"]]
+    assert everything == sorted(everything, reverse=True)
+    assert [op["name"] for op in compared(a, b, "--sort", "--head", 1)["operations"]] == ["gloo:all_reduce"]
+
+
+def test_the_filter_leaves_other_communication_out(tmp_path: Path) -> None:
+    events = [comm(tensor, "PUSH", key, 100 * n, 5) for n in range(4) for key, tensor in enumerate("vw")]
+    events += [x("FW.a", 100 * n, 5, "operator") for n in range(4)]
+    path = write(tmp_path / "t.json", events)
+    found = compared(path, path, "--filter", "Comm.w")
+    assert {op["name"] for op in found["operations"]} == {"Comm.w.PUSH.1", "FW.a"}
+
+
+@pytest.mark.parametrize(("push", "percent", "code"), [(35, 5, 3), (35, 50, 0), (20, 0, 0)])
+def test_fail_above_is_for_significant_growth_beyond_the_limit(
+    tmp_path: Path, push: float, percent: int, code: int
+) -> None:
+    a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=push)
+    assert run_cli("--option", "compare", "--path", a, b, "--fail_above", percent)[0] == code
+
+
+def test_workers_are_told_apart_in_jobs_of_equally_many(tmp_path: Path) -> None:
+    a, b = two_workers(tmp_path / "a"), two_workers(tmp_path / "b")
+    assert [op["name"] for op in compared(a, b)["operations"]] == ["wk0.Comm.w.PUSH.1", "wk1.Comm.w.PUSH.1"]
+
+
+def test_three_inputs_are_each_compared_with_the_first(tmp_path: Path) -> None:
+    paths = [job(tmp_path / f"{n}.json", n, push=push) for n, push in enumerate((20, 35, 50))]
+    found = compared(*paths)
+    assert [len(found["iteration_ms"]), len(found["comparisons"])] == [3, 2]
+    changes = [named(each, "gloo:all_reduce")["avg_absolute_ms"] for each in found["comparisons"]]
+    assert changes == pytest.approx([0.015, 0.030], abs=0.002)
+
+
+def test_csv_carries_the_operations(tmp_path: Path) -> None:
+    a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2)
+    _, out, _ = run_cli("--option", "compare", "--format", "csv", "--path", a, b)
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert float(rows[0]["avg_b_ms"]) - float(rows[0]["avg_a_ms"]) == pytest.approx(
+        float(rows[0]["avg_absolute_ms"])
+    )
+
+
+def test_a_tiny_p_is_not_shown_as_zero_but_its_number_is_in_the_files(tmp_path: Path) -> None:
+    paths = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
+    assert 0 < named(compared(*paths), "gloo:all_reduce")["p_value"] < 0.0001
+    _, out, _ = run_cli("--option", "compare", "--path", *paths)
+    row = next(line for line in out.splitlines() if line.startswith("gloo:all_reduce"))
+    assert "<0.0001" in row
+    assert "0.0000" not in out
+
+
+def test_the_workbook_has_a_sheet_per_input_with_legal_names(tmp_path: Path) -> None:
+    import openpyxl
+
+    long = tmp_path / ("a_name_that_is_longer_than_a_sheet_may_have" + ".json")
+    a, b = job(long, 1), job(tmp_path / "b[1].json", 2)
+    book = tmp_path / "out.xlsx"
+    assert run_cli("--option", "compare", "--path", a, b, "--xlsx", book)[0] == 0
+    names = openpyxl.load_workbook(book).sheetnames
+    assert names[:2] == ["operations", "categories"]
+    assert len(names) == 4
+    assert max(map(len, names)) <= 31
+
+
+# ---- bad input: one line, no traceback
+
+
+def refused(*args: object) -> tuple[int, str]:
+    code, out, err = run_cli("--option", "compare", "--path", *args)
+    assert out == ""
+    assert err.count("\n") == 1, err
+    return code, err
+
+
+def test_one_path_is_too_few(tmp_path: Path) -> None:
+    code, err = refused(job(tmp_path / "a.json", 1))
+    assert (code, "two paths" in err) == (2, True)
+
+
+def test_a_file_against_a_directory_is_refused(tmp_path: Path) -> None:
+    path = job(tmp_path / "runs" / "a.json", 1)
+    code, err = refused(path, tmp_path / "runs")
+    assert (code, "a directory" in err) == (2, True)
+
+
+def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.json", [x("one", 0, 5)]), write(tmp_path / "b.json", [x("two", 0, 5, "other")])
+    code, err = refused(a, b)
+    assert (code, "no operation in common" in err) == (1, True)
+
+
+def test_different_dialects_are_named(tmp_path: Path) -> None:
+    a = job(tmp_path / "a.json", 1)
+    code, err = refused(a, write(tmp_path / "b.json", [comm("w", "PUSH", 1, 0, 5)]))
+    assert (code, "(kineto, byteps)" in err) == (1, True)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    code, err = refused(job(tmp_path / "a.json", 1), tmp_path / "nowhere.json")
+    assert (code, "nowhere.json" in err) == (1, True)
+
+
+def test_there_are_no_variants(tmp_path: Path) -> None:
+    path = job(tmp_path / "a.json", 1)
+    code, err = refused(path, path, "--sub_option", "breakdown")
+    assert (code, "no variants" in err) == (2, True)
+
+
+def test_fail_above_takes_a_percentage(tmp_path: Path) -> None:
+    path = job(tmp_path / "a.json", 1)
+    for wrong in ("much", "-1", "nan"):
+        assert run_cli("--option", "compare", "--path", path, path, f"--fail_above={wrong}")[0] == 2
+
+
+# ---- real jobs, with changes that were made on purpose
+
+
+def test_a_slow_network_is_pushes_and_pulls(shared_data: Path) -> None:
+    found = compared(shared_data / "byteps/fork_lenet_base", shared_data / "byteps/fork_lenet_slownet")
+    assert found["iteration_ms"] == pytest.approx([145, 422], abs=2)  # as the training scripts measured
+    assert {part["cat"] for part in found["categories"][:2]} == {"PUSH", "PULL"}
+    assert found["straggler"] is None
+
+
+@pytest.mark.parametrize(("first", "second"), [("base", "slow-rank1"), ("slow-rank1", "base")])
+def test_the_rank_that_sleeps_is_the_straggler_not_the_one_that_waits(
+    shared_data: Path, first: str, second: str
+) -> None:
+    found = compared(*(shared_data / f"kineto/ddp2-gloo-{each}/trace" for each in (first, second)))
+    slowed = next(rank for rank in found["ranks"] if rank["rank"] == "rank1")
+    assert found["straggler"] == "rank1"
+    assert slowed["top"].startswith("enumerate(DataLoader)")
+    assert abs(slowed["top_ms"]) == pytest.approx(400, abs=5)  # it sleeps 400 ms
+
+
+def test_a_late_rank_is_told_by_horovods_ticks(shared_data: Path) -> None:
+    paths = (shared_data / f"horovod/2ranks-{each}/trace" for each in ("base", "slow-rank1"))
+    assert "rank1 is the straggler" in compared(*paths)["verdict"]
+
+
+def test_a_slow_loader_shows_where_composer_waits_for_it(shared_data: Path) -> None:
+    found = compared(*(shared_data / f"composer/{each}/trace" for each in ("ws2", "ws2-slow-rank1")))
+    parts = {part["cat"] for part in found["categories"] if part["explains"]}
+    assert parts == {"event/forward", "event/backward"}
+    assert found["iteration"]["significant"]
+
+
+def test_more_loading_processes_make_loading_shorter(shared_data: Path) -> None:
+    root = shared_data / "kineto/gpu-kineto-old-list"
+    found = compared(root / "num_workers_0", root / "num_workers_4")
+    loading = next(op for op in found["operations"] if op["name"].startswith("enumerate(DataLoader)"))
+    assert "MultiProcessing" in loading["renamed_to"]
+    assert loading["significant"]
+    assert loading["avg_absolute_ms"] < -20
+
+
+def part_of(total: np.ndarray, count: np.ndarray, steps: slice) -> Samples:
+    return sample(total[:, steps], count[:, steps])
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "byteps/fork_lenet_base",
+        "byteps/fork_lenet_slownet",
+        "byteps/fork_lenet_2w2g",
+        "kineto/ddp2-gloo-base/trace",
+        "kineto/gpu-hta-compare/control",
+        "kineto/gpu-kineto-old-list/num_workers_0",
+        "horovod/2ranks-base/trace",
+    ],
+)
+def test_the_steps_of_one_run_are_not_called_different(shared_data: Path, run: str) -> None:
+    ops = operations(load_run(shared_data / run), tell_workers=True)
+    odd, even = (part_of(ops.total_ns, ops.count, slice(start, None, 2)) for start in (0, 1))
+    p = corrected(welch(odd, even).p)
+    assert np.nansum(p <= LEVEL) <= 0.05 * np.isfinite(p).sum()
+
+
+def test_all_sequences_of_inputs_are_accepted(tmp_path: Path) -> None:
+    paths: Sequence[Path] = [job(tmp_path / f"{n}.json", n) for n in (1, 2)]
+    comma = compared(",".join(map(str, paths)))
+    assert comma["operations"] == compared(*paths)["operations"]
+
+
+def gpu_job(folder: Path, seed: int, *, slow_rank: int | None) -> Path:
+    """Two ranks: kernels of 50 µs (100 on the slow rank), then a collective until both are through."""
+    rng = np.random.default_rng(seed)
+    work = 50 + rng.uniform(-2, 2, (6, 2))
+    if slow_rank is not None:
+        work[:, slow_rank] += 50
+    for rank in (0, 1):
+        events = []
+        for number in range(6):
+            start, end = 1000.0 * number, float(work[number].max()) + 10
+            mine = float(work[number, rank])
+            reduce = x("ncclDevKernel_AllReduce", start + mine, end - mine, "kernel", pid=7, tid=8)
+            events += [
+                step(number, start, end + 5),
+                x("mm_kernel", start, mine, "kernel", pid=7, tid=7),
+                reduce,
+            ]
+        info = {"rank": rank, "world_size": 2}
+        write(folder / f"rank{rank}.json", events, schemaVersion=1, distributedInfo=info)
+    return folder
+
+
+def test_a_slow_gpu_is_found_though_the_other_spends_the_time_in_the_collective(tmp_path: Path) -> None:
+    base, slow = gpu_job(tmp_path / "a", 1, slow_rank=None), gpu_job(tmp_path / "b", 2, slow_rank=1)
+    found = compared(base, slow)
+    assert found["straggler"] == "rank1"
+    assert "rank1 is the straggler: mm_kernel +0.0" in found["verdict"]
+    assert "the others wait (rank0: ncclDevKernel_AllReduce +0.0" in found["verdict"]
+    assert compared(slow, base)["straggler"] == "rank1"
+    assert compared(base, gpu_job(tmp_path / "c", 3, slow_rank=None))["straggler"] is None
+
+
+def test_a_limit_that_cannot_be_judged_is_said(tmp_path: Path) -> None:
+    paths = [job(tmp_path / f"{n}.json", n, steps=2) for n in (1, 2)]
+    code, out, _ = run_cli("--option", "compare", "--path", *paths, "--fail_above", 5)
+    assert (code, "too few steps to tell" in out) == (0, True)
+
+
+def test_all_runs_are_named_where_several_are_compared_with_the_base(tmp_path: Path) -> None:
+    paths = [job(tmp_path / f"{name}.json", seed) for seed, name in enumerate("abc")]
+    found = compared(*paths)
+    assert found["paths"] == [str(path) for path in paths]
+    assert found["comparisons"][1]["paths"] == [str(paths[0]), str(paths[2])]
+
+
+def test_values_run_along_the_bottom_of_horizontal_bars(tmp_path: Path) -> None:
+    page = tmp_path / "c.html"
+    compared(job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35), "--html", page)
+    assert '"x_label": "change of a step (ms)"' in page.read_text().replace('":"', '": "')

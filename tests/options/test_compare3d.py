@@ -1,0 +1,87 @@
+"""`--option 3dcompare`: averages side by side, gaps where a run lacks an operation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_run_table import comm, write, x
+
+from conftest import run_cli
+
+
+def run(folder: Path, push: float, *, extra: bool = False) -> Path:
+    """A GPU's directory: two partitions pushed for `push` and `push` + 10 µs, FW, and maybe BW."""
+    events = [comm("w", "PUSH", 65536 + part, 100 * n, push + 10 * part) for n in range(3) for part in (0, 1)]
+    events += [x("FW.a", 100 * n, 40, "operator") for n in range(3)]
+    if extra:
+        events += [x("BW.a", 100 * n + 40, 20, "operator") for n in range(3)]
+    return write(folder / "bps_trace_final.json", events).parent
+
+
+def document(tmp_path: Path, *args: object) -> dict[str, Any]:
+    output = tmp_path / "sweep.svg"
+    code, out, err = run_cli("--option", "3dcompare", "--format", "json", "--output", output, "--path", *args)
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_partitions_are_averaged_into_one_operation_per_run(tmp_path: Path) -> None:
+    found = document(tmp_path, run(tmp_path / "bs16", 20), run(tmp_path / "bs32", 50))
+    rows = {row["name"]: (row["cat"], row["avg_ms"]) for row in found["operations"]}
+    assert rows["Comm.w.PUSH"] == ("PUSH", pytest.approx([0.025, 0.055]))
+    assert rows["FW.a"] == ("FW", pytest.approx([0.04, 0.04]))
+
+
+def test_what_a_run_lacks_is_a_gap(tmp_path: Path) -> None:
+    found = document(tmp_path, run(tmp_path / "a", 20), run(tmp_path / "b", 20, extra=True))
+    assert next(row for row in found["operations"] if row["name"] == "BW.a")["avg_ms"] == [None, 0.02]
+    assert next(row for row in found["categories"] if row["cat"] == "BW")["avg_ms"] == [None, 0.02]
+
+
+def test_runs_come_as_given_and_are_labelled_by_their_directories(tmp_path: Path) -> None:
+    paths = [run(tmp_path / name, 20) for name in ("bs64", "bs16")]
+    files = [path / "bps_trace_final.json" for path in paths]
+    for given in (paths, files):
+        assert document(tmp_path, *given)["runs"] == ["bs64", "bs16"]
+
+
+def test_operations_are_grouped_by_category(tmp_path: Path) -> None:
+    found = document(tmp_path, run(tmp_path / "a", 20, extra=True), run(tmp_path / "b", 20))
+    assert [row["cat"] for row in found["operations"]] == ["PUSH", "FW", "BW"]
+
+
+@pytest.mark.parametrize(("name", "begins"), [("s.svg", b"<?xml"), ("s.png", b"\x89PNG"), ("s.html", b"<!")])
+def test_the_picture_is_of_the_kind_that_its_name_says(tmp_path: Path, name: str, begins: bytes) -> None:
+    paths = run(tmp_path / "a", 20), run(tmp_path / "b", 30)
+    assert run_cli("--option", "3dcompare", "--path", *paths, "--output", tmp_path / name)[0] == 0
+    assert (tmp_path / name).read_bytes().lstrip().lower().startswith(begins.lower())
+
+
+def test_the_picture_is_a_page_where_nothing_else_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = run(tmp_path / "a", 20), run(tmp_path / "b", 30)
+    monkeypatch.chdir(tmp_path)
+    assert run_cli("--option", "3dcompare", "--path", *paths)[0] == 0
+    assert (tmp_path / "3dcompare.html").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["a"], 2, "two paths"),
+        (["a", "b", "--output", "x.doc"], 2, ".html"),
+        (["a", "other"], 1, "in common"),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path: Path, args: list[str], code: int, words: str) -> None:
+    run(tmp_path / "a", 20), run(tmp_path / "b", 20)
+    write(tmp_path / "other" / "t.json", [x("alone", 0, 5)])
+    given = [tmp_path / arg if (tmp_path / arg).exists() else arg for arg in args]
+    status, out, err = run_cli("--option", "3dcompare", "--path", *given)
+    assert (status, out, err.count("\n")) == (code, "", 1)
+    assert words in err

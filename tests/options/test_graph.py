@@ -1,0 +1,168 @@
+"""Pictures of graphs: where nodes go, what the option says, and the files it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from test_critical import GML, random_dags, write_gpu, x
+
+from conftest import run_cli
+from dag.layout import draw
+from dag_utils import Dag, critical_path, new_dag
+
+
+def drawn(dag: Dag, **options: Any) -> Any:
+    return draw(dag, critical_path(dag), **options)
+
+
+@settings(max_examples=100, deadline=None)
+@given(random_dags())
+def test_no_two_nodes_share_a_place(dag: Dag) -> None:
+    found = drawn(dag)
+    assert len(set(zip(found.x, found.y, strict=True))) == len(dag)
+
+
+def test_a_chain_runs_to_the_right_then_onto_the_next_band() -> None:
+    found = drawn(new_dag([str(i) for i in range(12)], [""] * 12, [1] * 12, [(i, i + 1) for i in range(11)]))
+    places = list(zip(found.y, found.x, strict=True))
+    assert places == sorted(places)
+    assert all(found.critical)
+    assert {(a, b) for a, b, _ in found.edges} == set(found.path)
+
+
+def test_the_critical_path_has_the_first_row() -> None:
+    found = drawn(new_dag("abcd", [""] * 4, [1, 2, 9, 1], [(0, 1), (0, 2), (1, 3), (2, 3)]))
+    assert [found.y[i] for i in (0, 2, 3)] == [0, 0, 0]
+    assert (found.y[1] > 0, found.critical[1]) == (True, False)
+
+
+def test_what_waits_for_nothing_stands_before_its_user() -> None:
+    # e is needed by d alone, the fourth of a chain
+    found = drawn(new_dag("abcde", [""] * 5, [1] * 5, [(0, 1), (1, 2), (2, 3), (4, 3)]))
+    assert found.x[4] == found.x[2]
+
+
+def test_a_large_graph_is_condensed_by_its_names_and_says_so() -> None:
+    n = 600
+    names = [f"FW.layer{i // 100}.op{i % 100}" for i in range(n)]
+    found = drawn(new_dag(names, ["FW"] * n, [1] * n, [(i, i + 1) for i in range(n - 1)]), most=500)
+    assert len(found.labels) < 100
+    assert sum(found.members) == n
+    assert sum(found.dur_ns) == n
+    assert (
+        found.note
+        == f"condensed: 600 operations are drawn as {len(found.labels)}, by the beginnings of their names"
+    )
+
+
+def test_nothing_can_be_drawn_too() -> None:
+    assert drawn(new_dag([], [], [])).labels == []
+
+
+@pytest.fixture
+def gml(tmp_path: Path) -> Path:
+    (tmp_path / "dag.gml").write_text(GML)
+    return tmp_path / "dag.gml"
+
+
+def test_the_figures_of_a_graph(gml: Path) -> None:
+    code, out, _ = run_cli("--option", "graph", "--path", gml, "--format", "json")
+    document = json.loads(out)
+    del document["repairs"]
+    assert (code, document) == (0, {
+        "option": "graph", "nodes": 4, "edges": 4, "components": 1, "depth": 4,
+        "by_cat": {"FW": 1, "BW": 1, "Comm": 1, "STEP": 1}, "only_in_graph": [], "only_in_trace": [],
+        "output": str(gml.with_suffix(".svg")),
+    })  # fmt: skip
+    assert gml.with_suffix(".svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "begin"),
+    [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF"), (".dot", b"digraph"),
+     (".graphml", b"<?xml"), (".html", b"<!")],
+)  # fmt: skip
+def test_every_suffix_gives_its_kind_of_file(gml: Path, suffix: str, begin: bytes) -> None:
+    output = gml.with_name("picture" + suffix)
+    code, _, err = run_cli("--option", "graph", "--path", gml, "--output", output)
+    assert code == 0, err
+    assert output.read_bytes().startswith(begin)
+
+
+def test_graphml_is_read_by_networkx(gml: Path) -> None:
+    output = gml.with_suffix(".graphml")
+    run_cli("--option", "graph", "--path", gml, "--output", output)
+    graph = nx.read_graphml(output)
+    names = nx.get_node_attributes(graph, "label")
+    assert {(names[a], names[b]) for a, b in graph.edges} == {
+        ("FW.a", "BW.a"), ("BW.a", "Comm.w"), ("Comm.w", "STEP"), ("STEP", "FW.a")}  # fmt: skip
+
+
+def test_graphml_keeps_the_kind_of_an_edge_of_the_critical_path(gml: Path) -> None:
+    output = gml.with_suffix(".graphml")
+    run_cli("--option", "graph", "--path", gml, "--output", output)
+    graph = nx.read_graphml(output)
+    names = nx.get_node_attributes(graph, "label")
+    said = {(names[a], names[b]): (d["kind"], d["critical"]) for a, b, d in graph.edges(data=True)}
+    assert said == {
+        ("FW.a", "BW.a"): ("data", True), ("BW.a", "Comm.w"): ("data", True),
+        ("Comm.w", "STEP"): ("data", True), ("STEP", "FW.a"): ("next", False)}  # fmt: skip
+
+
+def test_operations_that_only_the_graph_or_only_the_trace_knows(tmp_path: Path) -> None:
+    directory = write_gpu(tmp_path / "0", GML, [x("FW.a", "1", 0, 5), x("BW.other", "1", 5, 5)])
+    code, out, _ = run_cli("--option", "graph", "--path", directory, "--format", "json")
+    document = json.loads(out)
+    assert (code, document["only_in_graph"]) == (0, ["BW.a", "Comm.w", "STEP"])
+    assert document["only_in_trace"] == ["BW.other"]
+    _, out, _ = run_cli("--option", "graph", "--path", directory)
+    assert "3 operations in the graph but not in the trace: BW.a, Comm.w, STEP\n" in out
+    assert "1 operation in the trace but not in the graph: BW.other\n" in out
+
+
+def test_names_that_would_break_a_picture(tmp_path: Path) -> None:
+    name = "FW.&#60;b&#62;$x^2$&#34;]--&#62;&#955;&#1;"
+    (tmp_path / "dag.gml").write_text(GML.replace("FW.a", name))
+    for suffix in (".svg", ".dot", ".graphml", ".html"):
+        output = tmp_path / ("picture" + suffix)
+        code, _, err = run_cli("--option", "graph", "--path", tmp_path / "dag.gml", "--output", output)
+        assert code == 0, err
+    assert nx.get_node_attributes(nx.read_graphml(tmp_path / "picture.graphml"), "label")["n0"].startswith(
+        "FW.<b>$x^2$"
+    )
+
+
+def test_a_suffix_that_is_no_picture(gml: Path) -> None:
+    code, _, err = run_cli("--option", "graph", "--path", gml, "--output", gml.with_suffix(".txt"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "a graph ends in .svg .png .pdf .dot .graphml .html" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (GML.replace("  directed 1\n", ""), "undirected"),
+        (GML.replace('"STEP"', '"FW.end"'), "the graph has a cycle"),
+        (GML.replace("target 3", "target 9"), "undefined target 9"),
+        (GML.replace('"BW.a"', '"FW.a"'), "is duplicated"),
+        (GML[:-30], "expected"),
+        ("", "no graph"),
+    ],
+)
+def test_broken_graphs_are_one_line(tmp_path: Path, text: str, what: str) -> None:
+    (tmp_path / "dag.gml").write_text(text)
+    code, out, err = run_cli("--option", "graph", "--path", tmp_path / "dag.gml")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert what in err
+    assert not (tmp_path / "dag.svg").exists()
+
+
+def test_a_graph_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "dag.gml").write_text("graph [\n  directed 1\n]\n")
+    code, out, _ = run_cli("--option", "graph", "--path", tmp_path / "dag.gml", "--format", "json")
+    assert (code, json.loads(out)["nodes"], json.loads(out)["depth"]) == (0, 0, 0)

@@ -1,0 +1,105 @@
+"""Stills of charts: what is drawn, read back from the figure or the file."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from errors import OutputError, UsageError
+from report import chart_still as plot
+from report import colours
+from result import Bars, Bars3D, Chart, Lines, Span, Timeline
+
+BARS = Bars("Per rank", "rank", "time (ms)", ["rank0", "rank1"], {"FW": [1.0, None], "BW": [2.0, 3.0]})
+ACROSS = Bars("Longest", "average (ms)", "operation", ["a", "b"], {"average": [2.0, 1.0]}, horizontal=True)
+STACK = Bars(
+    "Share", "rank", "time (ms)", ["rank0"], {"FW": [1.0], "BW": [None], "PUSH": [2.0]}, stacked=True
+)
+LINES = Lines("Per step", "step", "time (ms)", [1.0, 2.0], {"rank0": [1.0, None], "rank1": [3.0, 4.0]})
+TIMELINE = Timeline("Path", [Span("gpu", "FW.conv", 0.0, 5.0, "FW"), Span("net", "p", 5.0, 1.0, "PUSH")])
+GRID = Bars3D(
+    "Runs", "run", "operation", "ms", ["a", "b"], ["x", "y"], ["FW", "BW"], [[1.0, None], [2.0, 3.0]]
+)
+CHARTS = [BARS, ACROSS, STACK, LINES, TIMELINE, GRID]
+
+
+def texts(chart: Chart, path: Path) -> list[str]:
+    """Return the texts of an SVG still: matplotlib writes each as a comment before its outlines."""
+    plot.write_still(chart, path)
+    return [html.unescape(text) for text in re.findall("<!-- (.*?) -->", path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.title)
+@pytest.mark.parametrize(("suffix", "starts"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".SVG", b"<?xml")])
+def test_every_chart_in_every_format(chart: Chart, suffix: str, starts: bytes, tmp_path: Path) -> None:
+    path = tmp_path / f"a{suffix}"
+    plot.write_still(chart, path)
+    assert path.read_bytes().startswith(starts)
+
+
+def test_a_still_has_title_units_and_legend(tmp_path: Path) -> None:
+    found = texts(BARS, tmp_path / "a.svg")
+    for words in ("Per rank", "rank", "time (ms)", "rank0", "FW", "BW"):
+        assert words in found
+
+
+def test_a_timeline_names_its_lanes_groups_and_wide_spans(tmp_path: Path) -> None:
+    found = texts(TIMELINE, tmp_path / "a.svg")
+    for words in ("gpu", "net", "FW", "PUSH", "FW.conv", "time (ms)"):
+        assert words in found
+
+
+def test_a_dollar_in_a_name_is_a_dollar(tmp_path: Path) -> None:
+    chart = Bars("$x_$", "a", "b", ["$\\frac$"], {"_hidden": [1.0], "b": [1.0]})
+    found = texts(chart, tmp_path / "a.svg")
+    assert "$x_$" in found
+    assert " _hidden" in found  # the space keeps it in the legend
+
+
+def test_the_same_chart_gives_the_same_file(tmp_path: Path) -> None:
+    first, second = tmp_path / "1.svg", tmp_path / "2.svg"
+    plot.write_still(GRID, first)
+    plot.write_still(GRID, second)
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_gap_in_a_grid_is_not_a_bar(tmp_path: Path) -> None:
+    """A grid of gaps only shows none of its group's colour outside the legend."""
+    full, empty = tmp_path / "full.png", tmp_path / "empty.png"
+    plot.write_still(Bars3D("", "", "", "", ["a"], ["x"], ["FW"], [[1.0]]), full)
+    plot.write_still(Bars3D("", "", "", "", ["a"], ["x"], ["FW"], [[None]]), empty)
+
+    def coloured(path: Path) -> int:
+        pixels = np.asarray(Image.open(path).convert("RGB"))[300:1100, 200:1100].astype(int)
+        return int((pixels[..., 2] - pixels[..., 0] > 60).sum())
+
+    assert coloured(full) > 1000
+    assert coloured(empty) == 0
+
+
+@pytest.mark.parametrize(
+    "chart", [Bars("", "", "", [], {}), Timeline("", []), Lines("", "", "", [], {}), GRID]
+)
+def test_a_chart_without_data_is_an_empty_picture(chart: Chart, tmp_path: Path) -> None:
+    plot.write_still(chart, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 0
+
+
+def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a\.gif: a picture ends in \.png, \.svg, \.pdf or \.html"):
+        plot.write_still(BARS, tmp_path / "a.gif")
+
+
+def test_a_directory_that_is_not_there_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written: No such file or directory"):
+        plot.write_still(BARS, tmp_path / "nowhere" / "a.png")
+
+
+def test_colours_differ_while_the_palette_lasts() -> None:
+    chosen = colours.assign(["a", "b", "a", *map(str, range(10))])
+    assert len(set(chosen.values())) == len(chosen) == 12
