@@ -1,0 +1,180 @@
+"""What a dialect says of one rank's steps: what ran, when, and why one event waits for another.
+
+An event's *head* is its start, its *body* the work up to its end. What an event needs in order to start
+enters its head; what it waits for once started (other ranks, a busy link, a device) enters its body, so
+that the waiting is not mistaken for work. Gaps, work and waits follow from the times and the edges
+(``dag/step_graph.py``); a dialect states neither.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from formats.columns import Int64, Track
+
+#: Categories of time that no recorded event covers.
+GAP = "gap"  # nothing ran that the recording knows of
+UNTRACED = "untraced"  # computation that is only seen as the time before the next event
+#: Category of negotiation: until the last rank has computed the tensor, no bytes move.
+WAIT = "wait"
+
+
+class Kind(IntEnum):
+    """Why the target of an edge waits for its source."""
+
+    DATA = 0  # needs its result
+    DEVICE = 1  # next on the same thread, stream or link
+    LAUNCH = 2  # was launched by it (a kernel by its CPU call)
+    SYNCHRONISE = 3  # a host call that waits for work on a device, a stream that waits for an event
+    MESSAGE = 4  # comes over the network from another worker
+    GROUP = 5  # all ranks of the group must have come this far
+    HAND_OVER = 6  # a thread that was idle resumed when it ended
+    QUEUE = 7  # the launch queue had no room before it began
+    PART = 8  # is a part of it, or has it as a part
+
+    @property
+    def label(self) -> str:
+        """The kind as words."""
+        return self.name.lower().replace("_", " ")
+
+
+class Joint(IntEnum):
+    """Which ends of two events an edge joins: from the source's end or start to the target's head or body."""
+
+    END_TO_HEAD = 0
+    START_TO_HEAD = 1
+    END_TO_BODY = 2
+    START_TO_BODY = 3
+
+    @property
+    def from_start(self) -> bool:
+        """Whether the target waits for the source's start only."""
+        return self in (Joint.START_TO_HEAD, Joint.START_TO_BODY)
+
+    @property
+    def to_body(self) -> bool:
+        """Whether the target has started before, and waits in its course."""
+        return self in (Joint.END_TO_BODY, Joint.START_TO_BODY)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What one event does, the same in every step in which it occurs."""
+
+    name: str  # as in the trace, without worker and rank
+    cat: str  # FW BW Comm I/O STEP of BytePS, else as in the trace; GAP, UNTRACED, WAIT
+    track: Track
+    owner: int = 0  # index into `Recording.owners`; given when ranks are joined
+    phase: str = ""  # what it is for, whatever the system: FW BW Comm I/O STEP; "" unknown
+    whole: str = ""  # the operation that it is a part of: Comm.x for Comm.x.PUSH; "" for none
+    stage: str = ""  # BytePS's queue stage, Horovod's activity
+    key: int | None = None  # BytePS's partition key
+    link: str = ""  # the link that its body occupies, one transfer at a time; "" for none
+    n_bytes: int = 0  # what a transfer carries; 0 means unknown
+    is_traced: bool = True  # False: work that is only seen as the time before the next event
+    is_collective: bool = False  # ranks do it together
+    is_communication: bool = False  # moves data between ranks, or is a part or the whole of that
+    on_device: bool = False  # ran on an accelerator, not on the host
+
+    @property
+    def label(self) -> str:
+        """The name, with the partition where it is one, and with the whole where the name does not say it."""
+        if self.whole and not self.name.startswith(self.whole):
+            return f"{self.whole}.{self.name}"
+        return self.name if self.key is None else f"{self.name}.{self.key}"
+
+    @property
+    def main(self) -> str:
+        """The name of the whole of which it is a part, else its own."""
+        return self.whole or self.name
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether it is work of a rank: neither communication nor the loading of input."""
+        return not self.is_communication and "I/O" not in (self.cat, self.phase)
+
+
+class Edge(NamedTuple):
+    """One event of a step waits for another, by their numbers in the step."""
+
+    source: int
+    target: int
+    joint: Joint = Joint.END_TO_HEAD
+    kind: Kind = Kind.DATA
+
+
+class Meet(NamedTuple):
+    """One event's part in something that several ranks do together.
+
+    Of all events of one `key`, on whatever ranks, those that leave wait for those of *other* ranks that
+    enter: along `joint` and `kind` of the one that leaves. A collective enters and leaves with START_TO_BODY
+    (nobody ends before the last has begun); a BytePS PULL leaves what the workers' PUSHes enter, END_TO_BODY.
+    A source that ends later than the target is waited for by its start only; one that starts later, not at
+    all (the root of a broadcast). Keys are equal across ranks and unique in the recording, not in the step.
+    """
+
+    key: Hashable
+    event: int
+    enters: bool
+    leaves: bool
+    joint: Joint = Joint.START_TO_BODY
+    kind: Kind = Kind.GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class RankStep:
+    """The n events of one step of one rank, on that rank's clock.
+
+    Everything that ran between `begin_ns` and `next_ns` belongs to the step, whoever launched it when.
+    Work of an earlier step that still ran at `begin_ns` is an event of this step too, cut to begin there,
+    and listed in `continued`, as (event of the step before, event of this step); what waited for it has
+    an edge from it here.
+
+    Attributes
+    ----------
+    number : the recording's own: ProfilerStep#N, a batch's number; 1 for the first where it has none
+    begin_ns, next_ns : when the step, and the one after it, begins; `next_ns` is -1 where unknown
+    operation : (n,) index into `RankSteps.operations`
+    start_ns, end_ns : (n,)
+    edges : (source, target, joint, kind) as rows (m, 4) of numbers
+    """
+
+    number: int
+    begin_ns: int
+    next_ns: int
+    operation: Int64
+    start_ns: Int64
+    end_ns: Int64
+    edges: Int64
+    meets: Sequence[Meet] = ()
+    continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class RankSteps:
+    """One rank's steps, in order, and its operations; `notes` are what the reader should know of them."""
+
+    name: str  # "rank0", "wk0.rank1"
+    operations: Sequence[Operation]
+    steps: Sequence[RankStep]
+    notes: Sequence[str] = ()
+    worker: int | None = None
+
+
+def edge_table(edges: Sequence[Edge]) -> Int64:
+    """Return edges as `RankStep.edges` wants them (m, 4)."""
+    return np.array(edges, np.int64).reshape(-1, 4)
+
+
+def chain(edges: list[Edge], events: Sequence[int], kind: Kind = Kind.DEVICE) -> None:
+    """Add edges from each of `events` to the next."""
+    edges.extend(Edge(a, b, Joint.END_TO_HEAD, kind) for a, b in itertools.pairwise(events))
