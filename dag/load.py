@@ -13,6 +13,7 @@ from dag.dependencies import category, dag_from_gml, dag_from_inputs
 from dag.gml import read_gml
 from dag.model import Dag, new_dag
 from dag.recording import Recording, no_recording, record, without
+from dialects.gradient_names import read_names
 from errors import DagError, TraceError
 from formats.columns import Trace
 from opname import OpName
@@ -200,9 +201,9 @@ def _communications(gpu: GpuDir, source: Path, graph: Dag | None, repairs: list[
 
 def _one(directory: GpuDir, graph: Dag | None, trace: Trace | None) -> tuple[Gpu, list[str]]:
     """Return the GPU of one directory, and what its files lack."""
-    rename = _parameter_names(directory) if trace is not None else {}
+    lines: list[str] = []
+    rename = _parameter_names(directory, lines) if trace is not None else {}
     recording = no_recording() if trace is None else record(trace, rename)
-    lines = []
     if graph is None and trace is not None:
         graph = dag_from_inputs(trace)
         if graph is None:
@@ -226,13 +227,15 @@ def _unconnected(recording: Recording) -> Dag:
     return new_dag(names, [category(name) for name in names], [0] * len(names))
 
 
-def _parameter_names(directory: GpuDir) -> Mapping[str, str]:
-    """Return ``Comm.byteps.gradient_<i>`` -> the parameter of line i, as the profiler renames them."""
-    path = directory.file("gradient_name_list.txt")
-    if path is None:
+def _parameter_names(directory: GpuDir, lines: list[str]) -> Mapping[str, str]:
+    """Return ``Comm.byteps.gradient_<i>`` -> the communication's name with its parameter."""
+    try:
+        names = read_names(directory.path)
+    except TraceError as error:
+        lines.append(str(error))
         return {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return {f"Comm.byteps.gradient_{i}": f"Comm.{line.strip()}" for i, line in enumerate(lines)}
+    parameters = {} if names is None else names.parameters
+    return {f"Comm.{gradient}": f"Comm.{parameter}" for gradient, parameter in parameters.items()}
 
 
 def _prefix(gpu: GpuDir, several_workers: bool, n_gpus: int) -> str:
