@@ -1,0 +1,208 @@
+"""The events of one BytePS GPU as operations: names, partitions and the computation that was not traced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dialects.gradient_names import gradient_index
+from dialects.step_parts import UNTRACED, Operation
+from formats.columns import Int64, Trace, Track
+from opname import OpName
+
+#: Categories of computation; a GPU does it itself.
+COMPUTE = ("FW", "BW", UNTRACED)
+
+_PHASES = {"FW": "FW", "BW": "BW", "Comm": "Comm", "I/O": "I/O", "STEP": "STEP", "UPDATE": "STEP"}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTrace:
+    """The trace of one GPU: whose it is, its events, its DAG, and what is known of its partitions."""
+
+    name: str  # "wk0.rank1", "rank0"
+    worker: int | None
+    trace: Trace
+    dag_edges: Sequence[tuple[str, str]] = ()  # names of operations, those into the next step too
+    parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
+    bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
+    server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
+
+    def renamed(self, name: OpName) -> OpName:
+        """Return `name` without worker and rank, a gradient by its parameter's name."""
+        index = gradient_index(name.label or "") if name.is_comm else None
+        parameter = None if index is None else self.parameters.get(f"byteps.gradient_{index}")
+        bare = name.bare()
+        return bare if parameter is None else bare._replace(label=parameter)
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """The n events of one GPU, by start, and its k operations.
+
+    Attributes
+    ----------
+    operations, names : (k,) and their names taken apart, without worker, rank and key
+    operation : (n,) index into `operations`
+    start_ns, end_ns : (n,)
+    nth : (n,) how many events of the same name and partition were recorded before: its step, from 0
+    """
+
+    operations: Sequence[Operation]
+    names: Sequence[OpName]
+    operation: Int64
+    start_ns: Int64
+    end_ns: Int64
+    nth: Int64
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    def name(self, event: int) -> OpName:
+        """Return the name of an event, without its partition."""
+        return self.names[int(self.operation[event])]
+
+
+def read_events(gpu: GpuTrace) -> Events:
+    """Return the events of BytePS's grammar in the trace of one GPU."""
+    trace = gpu.trace
+    n_tracks = max(len(trace.tracks), 1)
+    pairs = trace.name_id.astype(np.int64) * n_tracks + trace.track_id
+    distinct, which = np.unique(pairs, return_inverse=True)
+    operations: list[Operation] = []
+    names: list[OpName] = []
+    number = np.full(len(distinct), -1, np.int64)
+    parsed = [gpu.renamed(OpName.parse(name)) for name in trace.names]
+    for i, (name_id, track_id) in enumerate(zip(*np.divmod(distinct, n_tracks), strict=True)):
+        name, key = _partition(parsed[name_id], trace.tracks[track_id])
+        if name.cat is not None:
+            number[i] = len(operations)
+            operations.append(_operation(gpu, name, key, trace.tracks[track_id]))
+            names.append(name)
+    operation = number[which.reshape(-1)]
+    rows = np.flatnonzero(operation >= 0)
+    return _sorted(operations, names, operation[rows], trace.ts_ns[rows], trace.end_ns[rows])
+
+
+def _partition(name: OpName, track: Track) -> tuple[OpName, int | None]:
+    """Return the name without its partition's key, and the key; None for what is no partition's stage."""
+    if name.queue is None:
+        return name, None
+    if str(track.tid).isdecimal():
+        return name._replace(key=None), int(str(track.tid))
+    if name.key is not None:
+        return name._replace(key=None), name.key
+    return OpName("Comm", f"{name.label}.{name.queue}"), None  # a tensor called like a stage
+
+
+def _operation(gpu: GpuTrace, name: OpName, key: int | None, track: Track) -> Operation:
+    return Operation(
+        name=str(name),
+        cat=name.cat or "",
+        track=track,
+        phase=_PHASES.get(name.cat or "", ""),
+        whole="" if key is None else str(name.main),
+        stage="" if key is None else name.queue or "",
+        key=key,
+        link="" if key is None else _link(gpu, name.queue, key),
+        n_bytes=0 if key is None else gpu.bytes_of.get(key, 0),
+        is_communication=name.is_comm,
+    )
+
+
+def _link(gpu: GpuTrace, stage: str | None, key: int) -> str:
+    """Return the link of a transfer: a worker's to the servers, or a server's back to all workers."""
+    if stage == "PUSH":
+        return "PUSH" if gpu.worker is None else f"worker {gpu.worker} PUSH"
+    return f"server {gpu.server_of.get(key, 0)} PULL" if stage == "PULL" else ""
+
+
+def _sorted(
+    operations: Sequence[Operation], names: Sequence[OpName], operation: Int64, start: Int64, end: Int64
+) -> Events:
+    order = np.lexsort((end, start))
+    operation = operation[order]
+    same: dict[tuple[OpName, int | None], int] = {}
+    what = np.array(
+        [
+            same.setdefault((name, one.key), len(same))
+            for name, one in zip(names, operations, strict=True)
+        ],
+        np.int64,
+    )  # fmt: skip
+    return Events(operations, names, operation, start[order], end[order], _turns(what[operation]))
+
+
+def _turns(values: Int64) -> Int64:
+    """Return how often each value (n,) has occurred before."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.searchsorted(ordered, ordered)
+    turns = np.empty_like(values)
+    turns[order] = np.arange(len(values)) - first
+    return turns
+
+
+# ---- computation that was not traced
+
+
+def with_untraced(events: Events, bounds: Sequence[tuple[int, int]]) -> Events:
+    """Return `events` with one before each communication for the computation that was not traced.
+
+    `bounds` are begin and end of the steps, -1 for an end that is not known. Where loads of input begin
+    the steps, the computation of the first gradient follows the load. Else steps begin with the first
+    gradient: then it is computed at the end of the step before, once the communications are over.
+    """
+    found = [span for begin, end in bounds for span in _untraced(events, begin, end)]
+    numbers: dict[str, int] = {}
+    operations, names = list(events.operations), list(events.names)
+    for label, _, _ in found:
+        if label not in numbers:
+            numbers[label] = len(operations)
+            name = OpName(UNTRACED, label)
+            names.append(name)
+            operations.append(
+                Operation(str(name), UNTRACED, Track(UNTRACED, UNTRACED), phase="BW", is_traced=False)
+            )
+    columns = np.array([(numbers[label], start, end) for label, start, end in found], np.int64).reshape(-1, 3)
+    joined = (events.operation, events.start_ns, events.end_ns)
+    return _sorted(
+        operations, names, *(np.concatenate([a, b]) for a, b in zip(joined, columns.T, strict=True))
+    )
+
+
+def _untraced(events: Events, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
+    """Yield (gradient, start, end) of the untraced computation of one step."""
+    low = int(np.searchsorted(events.start_ns, begin))
+    high = len(events) if end < 0 else int(np.searchsorted(events.start_ns, end))
+    wholes = [event for event in range(low, high) if is_whole(events, event)]
+    since = None  # the computation before the first gradient is in this step only from the load on
+    for event in range(low, high):
+        start, stop = int(events.start_ns[event]), int(events.end_ns[event])
+        if events.name(event).cat in ("I/O", "FW"):
+            since = max(since or 0, stop)
+        elif is_whole(events, event):
+            if since is not None and start > since:
+                yield events.name(event).label or "", since, start
+            since = max(since or 0, start)
+    following = next((event for event in range(high, len(events)) if is_whole(events, event)), None)
+    if wholes and events.start_ns[wholes[0]] == begin and following is not None:
+        over = max(
+            int(events.start_ns[wholes[-1]]),
+            *(int(events.end_ns[event]) for event in wholes if events.end_ns[event] <= end),
+            begin,
+        )
+        if over < end:
+            yield events.name(following).label or "", over, end
+
+
+def is_whole(events: Events, event: int) -> bool:
+    """Whether an event is a communication as a whole, not one of its partitions' stages."""
+    return events.name(event).is_comm and events.operations[events.operation[event]].key is None
+
+
+def has_backward(events: Events) -> bool:
+    """Whether the backward pass was traced."""
+    return any(name.cat == "BW" for name in events.names)
