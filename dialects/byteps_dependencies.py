@@ -8,7 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dialects.byteps_events import COMPUTE, Events, GpuTrace, is_whole
+import numpy as np
+
+from dialects.byteps_events import COMPUTE, Events, GpuTrace
 from dialects.step_parts import UNTRACED, Edge, Joint, Kind
 from formats.columns import Track
 from opname import QUEUES, OpName
@@ -34,8 +36,7 @@ class Span:
 
     Attributes
     ----------
-    rows : (m,) their numbers in `Events`
-    names : (m,) without partition
+    rows, operations, names : (m,) as in `Events`
     start_ns, end_ns : (m,)
     chains : the stages of each partition of each synchronisation, in order
     begins, ends : per name (a stage counts as its communication) the events with which it begins and ends:
@@ -43,6 +44,7 @@ class Span:
     """
 
     rows: Sequence[int]
+    operations: Sequence[int]
     names: Sequence[OpName]
     start_ns: Sequence[int]
     end_ns: Sequence[int]
@@ -54,7 +56,7 @@ class Span:
     def joint(self, source: int, target: int) -> Joint | None:
         """Return how `target` can have waited for the end of `source`; None if it cannot have."""
         end = self.end_ns[source] - TOLERANCE_NS
-        if end <= self.start_ns[target] and target >= self.n_continued:
+        if end <= self.start_ns[target] and target >= self.n_continued and source < target:
             return Joint.END_TO_HEAD
         # STEP is recorded from the last backward operation on: what it waits for runs inside it
         is_inside = self.names[target].cat == "STEP" and end <= self.end_ns[target]
@@ -63,29 +65,38 @@ class Span:
 
 def span_of(events: Events, rows: Sequence[int], begin_ns: int, n_continued: int) -> Span:
     """Return the events `rows` as the events of a step that begins at `begin_ns`."""
-    names = [events.name(row) for row in rows]
-    stages: dict[tuple[OpName, int | None, int], list[int]] = defaultdict(list)
+    operations = events.operation[rows].tolist()
+    names = [events.names[operation] for operation in operations]
+    start = np.maximum(events.start_ns[rows], begin_ns).tolist()
+    chains = _chains(events, rows, operations, start)
     begins: dict[OpName, list[int]] = defaultdict(list)
-    for event, (row, name) in enumerate(zip(rows, names, strict=True)):
-        if name.is_comm and not is_whole(events, row):
-            operation = events.operations[events.operation[row]]
-            stages[name.main, operation.key, int(events.nth[row])].append(event)
-        else:
-            begins[name].append(event)
-    start = [max(int(events.start_ns[row]), begin_ns) for row in rows]
-    chains = [
-        sorted(chain, key=lambda event: (start[event], _STAGE_ORDER.get(names[event].queue or "", -1)))
-        for chain in stages.values()
-    ]
+    for event, operation in enumerate(operations):
+        if not events.operations[operation].stage:
+            begins[names[event]].append(event)
     ends = {name: list(own) for name, own in begins.items()}
-    for (main, _, _), chain in zip(stages, chains, strict=True):
-        if main not in names:
+    as_wholes = frozenset(begins)
+    for chain in chains:
+        main = events.mains[operations[chain[0]]]
+        if main not in as_wholes:
             begins[main].append(chain[0])
-            ends.setdefault(main, []).append(chain[-1])
-    for of_name in (*begins.values(), *ends.values()):
-        of_name.sort()
-    end = [int(events.end_ns[row]) for row in rows]
-    return Span(rows, names, start, end, n_continued, chains, begins, ends)
+            bisect.insort(ends.setdefault(main, []), chain[-1])
+    end = events.end_ns[rows].tolist()
+    return Span(rows, operations, names, start, end, n_continued, chains, begins, ends)
+
+
+def _chains(
+    events: Events, rows: Sequence[int], operations: Sequence[int], start_ns: Sequence[int]
+) -> list[list[int]]:
+    """Return the stages of each partition of each synchronisation, in order."""
+    chains: dict[tuple[str, int | None, int], list[int]] = defaultdict(list)
+    for event, (operation, nth) in enumerate(zip(operations, events.nth[rows].tolist(), strict=True)):
+        stage = events.operations[operation]
+        if stage.stage:
+            chains[stage.whole, stage.key, nth].append(event)
+    order = [_STAGE_ORDER.get(one.stage, -1) for one in events.operations]
+    for chain in chains.values():
+        chain.sort(key=lambda event: (start_ns[event], order[operations[event]]))
+    return list(chains.values())
 
 
 # ---- what the DAG says
@@ -96,7 +107,7 @@ def recorded_dependencies(gpu: GpuTrace, events: Events) -> list[Dependency]:
 
     A forward operation also depends on the communication of its gradient in the step before.
     """
-    recorded = {name.main for name in events.names}
+    recorded = set(events.mains)
     after: dict[OpName, dict[OpName, None]] = defaultdict(dict)
     for pair in gpu.dag_edges:
         source, target = (gpu.renamed(OpName.parse(name)).main for name in pair)
@@ -209,10 +220,10 @@ def _unconnected(span: Span, edges: Sequence[Edge]) -> Iterator[Edge]:
 def _threads(events: Events, span: Span) -> Iterator[Edge]:
     """Let the operations of a thread follow each other."""
     last: dict[Track, int] = {}
-    for event, (row, name) in enumerate(zip(span.rows, span.names, strict=True)):
+    for event, (operation, name) in enumerate(zip(span.operations, span.names, strict=True)):
         if name.is_comm:
             continue
-        track = events.operations[events.operation[row]].track
+        track = events.operations[operation].track
         before = last.get(track, event)
         if before != event and span.joint(before, event) is Joint.END_TO_HEAD:
             yield Edge(before, event, kind=Kind.DEVICE)
@@ -240,14 +251,12 @@ def _stages(events: Events, span: Span) -> Iterator[Edge]:
             if stage >= span.n_continued:
                 joint = span.joint(before, stage)
                 yield Edge(before, stage, Joint.START_TO_HEAD if joint is None else joint)
-        wholes = span.ends.get(span.names[chain[0]].main, ())
         first, last = chain[0], chain[-1]
-        for whole in wholes:
-            if not is_whole(events, span.rows[whole]) or not _holds(span, whole, first, last):
-                continue
-            if first >= span.n_continued:
-                yield Edge(whole, first, Joint.START_TO_HEAD, Kind.PART)
-            yield Edge(last, whole, Joint.END_TO_BODY, Kind.PART)
+        for whole in span.ends[events.mains[span.operations[first]]]:
+            if events.is_whole(span.operations[whole]) and _holds(span, whole, first, last):
+                if first >= span.n_continued:
+                    yield Edge(whole, first, Joint.START_TO_HEAD, Kind.PART)
+                yield Edge(last, whole, Joint.END_TO_BODY, Kind.PART)
 
 
 def _holds(span: Span, whole: int, first: int, last: int) -> bool:

@@ -44,7 +44,8 @@ class Events:
 
     Attributes
     ----------
-    operations, names : (k,) and their names taken apart, without worker, rank and key
+    operations : (k,)
+    names, mains : (k,) their names taken apart, without worker, rank and key; and without stage
     operation : (n,) index into `operations`
     start_ns, end_ns : (n,)
     nth : (n,) how many events of the same name and partition were recorded before: its step, from 0
@@ -52,6 +53,7 @@ class Events:
 
     operations: Sequence[Operation]
     names: Sequence[OpName]
+    mains: Sequence[OpName]
     operation: Int64
     start_ns: Int64
     end_ns: Int64
@@ -60,9 +62,14 @@ class Events:
     def __len__(self) -> int:
         return len(self.operation)
 
-    def name(self, event: int) -> OpName:
-        """Return the name of an event, without its partition."""
-        return self.names[int(self.operation[event])]
+    def is_whole(self, operation: int) -> bool:
+        """Whether an operation is a communication as a whole, not a stage of one of its partitions."""
+        return self.names[operation].is_comm and self.operations[operation].key is None
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether the backward pass was traced."""
+        return any(name.cat == "BW" for name in self.names)
 
 
 def read_events(gpu: GpuTrace) -> Events:
@@ -132,7 +139,8 @@ def _sorted(
         ],
         np.int64,
     )  # fmt: skip
-    return Events(operations, names, operation, start[order], end[order], _turns(what[operation]))
+    mains = [name.main for name in names]
+    return Events(operations, names, mains, operation, start[order], end[order], _turns(what[operation]))
 
 
 def _turns(values: Int64) -> Int64:
@@ -177,32 +185,26 @@ def _untraced(events: Events, begin: int, end: int) -> Iterator[tuple[str, int, 
     """Yield (gradient, start, end) of the untraced computation of one step."""
     low = int(np.searchsorted(events.start_ns, begin))
     high = len(events) if end < 0 else int(np.searchsorted(events.start_ns, end))
-    wholes = [event for event in range(low, high) if is_whole(events, event)]
+    wholes = _wholes(events)
+    own = wholes[(wholes >= low) & (wholes < high)]
     since = None  # the computation before the first gradient is in this step only from the load on
-    for event in range(low, high):
-        start, stop = int(events.start_ns[event]), int(events.end_ns[event])
-        if events.name(event).cat in ("I/O", "FW"):
-            since = max(since or 0, stop)
-        elif is_whole(events, event):
+    for event, operation in enumerate(events.operation[low:high].tolist(), low):
+        name, start = events.names[operation], int(events.start_ns[event])
+        if name.cat in ("I/O", "FW"):
+            since = max(since or 0, int(events.end_ns[event]))
+        elif events.is_whole(operation):
             if since is not None and start > since:
-                yield events.name(event).label or "", since, start
+                yield name.label or "", since, start
             since = max(since or 0, start)
-    following = next((event for event in range(high, len(events)) if is_whole(events, event)), None)
-    if wholes and events.start_ns[wholes[0]] == begin and following is not None:
-        over = max(
-            int(events.start_ns[wholes[-1]]),
-            *(int(events.end_ns[event]) for event in wholes if events.end_ns[event] <= end),
-            begin,
-        )
+    following = wholes[wholes >= high]
+    if len(own) and events.start_ns[own[0]] == begin and len(following):
+        ends = events.end_ns[own]
+        over = max(int(events.start_ns[own[-1]]), int(ends[ends <= end].max(initial=begin)))
         if over < end:
-            yield events.name(following).label or "", over, end
+            yield events.names[events.operation[following[0]]].label or "", over, end
 
 
-def is_whole(events: Events, event: int) -> bool:
-    """Whether an event is a communication as a whole, not one of its partitions' stages."""
-    return events.name(event).is_comm and events.operations[events.operation[event]].key is None
-
-
-def has_backward(events: Events) -> bool:
-    """Whether the backward pass was traced."""
-    return any(name.cat == "BW" for name in events.names)
+def _wholes(events: Events) -> Int64:
+    """Return the events that are communications as a whole."""
+    whole = np.array([events.is_whole(i) for i in range(len(events.operations))], np.bool_)
+    return np.flatnonzero(whole[events.operation])

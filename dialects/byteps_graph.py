@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dialects.byteps_dependencies import Span, connect, recorded_dependencies, span_of
-from dialects.byteps_events import Events, GpuTrace, has_backward, is_whole, read_events, with_untraced
+from dialects.byteps_events import Events, GpuTrace, read_events, with_untraced
 from dialects.step_parts import Joint, Kind, Meet, RankStep, RankSteps, edge_table
 from dialects.steps import Step, find_steps
 from errors import TraceError
@@ -76,7 +76,7 @@ def record(gpu: GpuTrace) -> RankSteps:
     steps = _bounds(gpu.trace)
     events = read_events(gpu)
     notes = []
-    if not has_backward(events):
+    if not events.has_backward:
         events = with_untraced(events, [(step.start_ns, step.end_ns) for step in steps])
         notes.append("no forward and backward operations recorded; "
                      "the time before each gradient stands for them")  # fmt: skip
@@ -84,7 +84,7 @@ def record(gpu: GpuTrace) -> RankSteps:
     if len(steps) > 1 and steps[-1].end_ns < 0 and not _is_recorded(events, spans, steps[-1].start_ns):
         steps, spans = steps[:-1], spans[:-1]
     edges = connect(events, spans, recorded_dependencies(gpu, events))
-    with_stages = {name.main for name in events.names if name.queue is not None}
+    with_stages = {main for main, one in zip(events.mains, events.operations, strict=True) if one.stage}
     found = []
     for i, (step, span) in enumerate(zip(steps, spans, strict=True)):
         found.append(
@@ -92,7 +92,7 @@ def record(gpu: GpuTrace) -> RankSteps:
                 number=step.label,
                 begin_ns=step.start_ns,
                 next_ns=step.end_ns,
-                operation=events.operation[span.rows],
+                operation=np.array(span.operations, np.int64),
                 start_ns=np.array(span.start_ns, np.int64),
                 end_ns=np.array(span.end_ns, np.int64),
                 edges=edge_table(edges[i]),
@@ -128,7 +128,7 @@ def _is_recorded(events: Events, spans: Sequence[Span], begin_ns: int) -> bool:
     """
     last, before = spans[-1], [len(span.rows) - span.n_continued for span in spans[:-1]]
     first = [last.start_ns[begins[0]] for name, begins in last.begins.items() if name.is_comm]
-    if not has_backward(events) and first and min(first) == begin_ns:
+    if not events.has_backward and first and min(first) == begin_ns:
         return False
     usual, n = float(np.median(before)), len(last.rows) - last.n_continued
     return MIN_RECORDED * usual <= n <= usual / MIN_RECORDED
@@ -147,9 +147,10 @@ def _meets(gpu: GpuTrace, events: Events, span: Span, with_stages: set[OpName]) 
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
-    for event, row in enumerate(span.rows):
-        operation, nth = events.operations[events.operation[row]], int(events.nth[row])
-        if is_whole(events, row) and span.names[event] not in with_stages:
+    turns = events.nth[span.rows].tolist()
+    for event, (number, nth) in enumerate(zip(span.operations, turns, strict=True)):
+        operation = events.operations[number]
+        if events.is_whole(number) and events.names[number] not in with_stages:
             yield Meet((_ALL, "communicate", operation.name, nth), event, enters=True, leaves=True)
         for role in _ROLES.get(operation.stage, ()):
             key = (_ALL if role.all_workers else worker, role.what, operation.key, nth)
