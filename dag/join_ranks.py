@@ -51,6 +51,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     return Recording(
         owners=[rank.name for rank in ranks],
         workers=[rank.worker for rank in ranks],
+        ranks=[rank.rank for rank in ranks],
         links=links,
         operations=operations,
         steps=_known_tails(steps),

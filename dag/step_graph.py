@@ -101,7 +101,7 @@ class Recording:
     Attributes
     ----------
     owners : what runs its own sequence of steps: ``rank0``, ``wk0.rank1``
-    workers : (owners,) the worker of each; None where the job has no workers
+    workers, ranks : (owners,) the worker of each, None where the job has no workers; its rank, local to it
     links : what carries one transfer at a time
     operations, steps : what occurs, and when
     notes : what the reader of the answer should know about the recording, a sentence each
@@ -109,6 +109,7 @@ class Recording:
 
     owners: Sequence[str]
     workers: Sequence[int | None]
+    ranks: Sequence[int | None]
     links: Sequence[str]
     operations: Sequence[Operation]
     steps: Sequence[StepGraph]

@@ -171,6 +171,7 @@ class RankSteps:
     steps: Sequence[RankStep]
     notes: Sequence[str] = ()
     worker: int | None = None
+    rank: int | None = None  # local to the worker where the job has workers
 
 
 def edge_table(edges: Sequence[Edge]) -> Int64:
