@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dag.gml import Gml
-from dag.model import Dag, Kind, new_dag
+from dag.model import Dag, new_dag
 from dag.topology import Int32
+from dialects.step_parts import Kind
 from errors import DagError
 from formats.columns import Trace
 from opname import OpName
