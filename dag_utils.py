@@ -39,7 +39,8 @@ __all__ = [
 def read_dag(path: Path) -> Dag:
     """Return the graph in a GML file; durations are those of its nodes' ``avg`` (ms), else 0.
 
-    The step boundary is cut: edges into the next step are in `Dag.next_src` and `Dag.next_dst`.
+    The step boundary is cut: edges into the next step (out of STEP, or of a communication into the
+    operation that it waits for itself) are in `Dag.next_src` and `Dag.next_dst`.
 
     Raises
     ------
