@@ -9,7 +9,7 @@ The type is `Dag` (``dag/model.py``: its docstring says what each array means). 
 - `dasf_dag`: the tasks of a DASF pipeline
 - `new_dag`: from plain lists
 
-and from one: `critical_path` (longest chain, slack), `Dag.at_step` (one recorded step instead of the
+and from one: `longest_path` (longest chain, slack), `Dag.at_step` (one recorded step instead of the
 averages), `Dag.to_networkx`, `write_dag`.
 """
 
@@ -18,23 +18,54 @@ from __future__ import annotations
 from pathlib import Path
 
 from dag.byteps import Gpu, merge
-from dag.critical_path import CriticalPath, critical_path
 from dag.dasf import TASK_ARGS, dasf_dag
 from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
 from dag.kineto import COMMUNICATION, GAP, kineto_dag
 from dag.kineto_rank import LINK_ARGS
 from dag.load import INPUT_ARGS, LoadedGpus, gpus_of_trace, load_gpus
+from dag.longest_path import LongestPath, longest_path
 from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag, subgraph, without_others
 from dag.recording import Recording, record
 from dag.topology import components, depths
 
 __all__ = [
-    "COMMUNICATION", "COUPLING", "GAP", "INPUT_ARGS", "LINK_ARGS", "MEETING", "MISSING", "TASK_ARGS",
-    "CriticalPath", "Dag", "Gml", "Gpu", "Kind", "LoadedGpus", "Recording", "components", "critical_path",
-    "dag_from_gml", "dag_from_inputs", "dag_to_gml", "dasf_dag", "depths", "format_gml", "gpus_of_trace",
-    "kineto_dag", "load_gpus", "merge", "new_dag", "parse_gml", "read_dag", "read_gml", "record",
-    "subgraph", "without_others", "write_dag", "write_gml",
+    "COMMUNICATION",
+    "COUPLING",
+    "GAP",
+    "INPUT_ARGS",
+    "LINK_ARGS",
+    "MEETING",
+    "MISSING",
+    "TASK_ARGS",
+    "Dag",
+    "Gml",
+    "Gpu",
+    "Kind",
+    "LoadedGpus",
+    "LongestPath",
+    "Recording",
+    "components",
+    "dag_from_gml",
+    "dag_from_inputs",
+    "dag_to_gml",
+    "dasf_dag",
+    "depths",
+    "format_gml",
+    "gpus_of_trace",
+    "kineto_dag",
+    "load_gpus",
+    "longest_path",
+    "merge",
+    "new_dag",
+    "parse_gml",
+    "read_dag",
+    "read_gml",
+    "record",
+    "subgraph",
+    "without_others",
+    "write_dag",
+    "write_gml",
 ]  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dag_utils import MEETING, CriticalPath, Dag
+from dag_utils import MEETING, Dag, LongestPath
 from formats.columns import Trace
 from opname import QUEUES, OpName
 from trace_utils import Source
@@ -41,7 +41,7 @@ class _Places:
 
 
 def stops(
-    dag: Dag, path: CriticalPath, sources: Sequence[Source], traces: Sequence[Trace]
+    dag: Dag, path: LongestPath, sources: Sequence[Source], traces: Sequence[Trace]
 ) -> list[list[Stop]]:
     """Return the path as recorded in each step that `dag` has times of.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dag_utils import COUPLING, MEETING, MISSING, CriticalPath, Dag
+from dag_utils import COUPLING, MEETING, MISSING, Dag, LongestPath
 
 _NAMED = 3  # one-sided operations that a note names
 
@@ -26,7 +26,7 @@ def one_sided_notes(dag: Dag) -> list[str]:
     return notes
 
 
-def by_category(dag: Dag, path: CriticalPath) -> dict[str, int]:
+def by_category(dag: Dag, path: LongestPath) -> dict[str, int]:
     """Return the nanoseconds of the path per category, in the order in which the path meets them."""
     shares: dict[str, int] = {}
     for node, part in zip(path.nodes, path.part_ns, strict=True):
@@ -35,7 +35,7 @@ def by_category(dag: Dag, path: CriticalPath) -> dict[str, int]:
     return shares
 
 
-def overlap_ns(dag: Dag, path: CriticalPath) -> tuple[int, int | None]:
+def overlap_ns(dag: Dag, path: LongestPath) -> tuple[int, int | None]:
     """Return by how much operations of the path ran at the same time, and the one that overlapped most.
 
     The average over the recorded steps of the time between the start of an operation and the end of

@@ -13,7 +13,7 @@ from errors import DagError, UsageError
 from result import Bars, Cell, Column, Result, Table
 
 if TYPE_CHECKING:
-    from dag_utils import CriticalPath, Dag
+    from dag_utils import Dag, LongestPath
     from options.dags import Dags, Scope
 
 HELP = "the longest chain of operations of a step, per GPU, worker and job, and the slack of the rest"
@@ -47,7 +47,7 @@ class _Found:
     """A scope, and the path through it."""
 
     scope: Scope
-    path: CriticalPath
+    path: LongestPath
 
     @property
     def dag(self) -> Dag:
@@ -57,14 +57,14 @@ class _Found:
 def run(args: Namespace) -> Result:
     """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
     from dag.path_summary import one_sided
-    from dag_utils import critical_path
+    from dag_utils import longest_path
     from options.dags import load_dags
 
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: critical has no variants")
     dags = load_dags(args, every_scope=True)
     _check(args, dags)
-    found = [_Found(scope, critical_path(scope.dag)) for scope in dags.scopes]
+    found = [_Found(scope, longest_path(scope.dag)) for scope in dags.scopes]
     written = _write_timeline(args, dags, found[-1])
     rows = [_path_rows(each) for each in found]
     paths = list(itertools.chain.from_iterable(rows))

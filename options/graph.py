@@ -12,7 +12,7 @@ from result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
     from dag.layout import Drawn
-    from dag_utils import CriticalPath
+    from dag_utils import LongestPath
     from options.dags import Dags
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
@@ -29,7 +29,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
     from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
-    from dag_utils import critical_path
+    from dag_utils import longest_path
     from options.dags import load_dags
 
     if args.sub_option is not None:
@@ -37,7 +37,7 @@ def run(args: Namespace) -> Result:
     output = _output(args)
     loaded = load_dags(args)
     dag = loaded.whole
-    path = critical_path(dag)
+    path = longest_path(dag)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
     return _result(args, loaded, path, draw(dag, path, most=most), output)
 
@@ -58,7 +58,7 @@ def _default(path: Path) -> Path:
     return path.with_name(name).with_suffix(".svg")
 
 
-def _result(args: Namespace, loaded: Dags, path: CriticalPath, drawn: Drawn, output: Path) -> Result:
+def _result(args: Namespace, loaded: Dags, path: LongestPath, drawn: Drawn, output: Path) -> Result:
     from dag.path_summary import one_sided, one_sided_notes
     from dag_utils import components, depths
 
