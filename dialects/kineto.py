@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import (
@@ -62,6 +63,11 @@ class Kineto(System):
 
     name = "kineto"
     sync_args = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
+
+    edge_args = (
+        *sync_args, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+        "Src Rank", "Dst Rank",
+    )  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
         """Whether the header has a member, or the events a category, that only Kineto writes."""
@@ -136,6 +142,14 @@ class Kineto(System):
             found.key: SyncPoint(*occurrences(trace, np.array(own, np.int64)), found.all_wait)
             for found, own in rows.items()
         }
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one rank; see ``dialects/kineto_graph.py``."""
+        from dialects.kineto_graph import record
+
+        return record(name, trace, self.find_steps(trace, by).whole)
 
 
 def is_collective_kernel(name: str) -> bool:
