@@ -146,6 +146,8 @@ class RankStep:
     operation : (n,) index into `RankSteps.operations`
     start_ns, end_ns : (n,)
     edges : (source, target, joint, kind) as rows (m, 4) of numbers
+    last : the events that must be over before the next step begins (the main thread's last operation);
+        None where that is every event that ends in the step and that nothing else of the step follows
     """
 
     number: int
@@ -156,6 +158,7 @@ class RankStep:
     end_ns: Int64
     edges: Int64
     meets: Sequence[Meet] = ()
+    last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def __len__(self) -> int:
@@ -171,6 +174,7 @@ class RankSteps:
     steps: Sequence[RankStep]
     notes: Sequence[str] = ()
     worker: int | None = None
+    rank: int | None = None  # local to the worker where the job has workers
 
 
 def edge_table(edges: Sequence[Edge]) -> Int64:
