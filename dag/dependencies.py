@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dag.gml import Gml
-from dag.model import Dag, Kind, new_dag
+from dag.model import Dag, new_dag
 from dag.topology import Int32, cycles
+from dialects.step_parts import Kind
 from errors import DagError
 from formats.columns import Trace
 from opname import OpName
