@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Activity, Mask, System
@@ -97,6 +98,15 @@ class BytePS(System):
             for key, begins in pushes.items()
             if key in pulls
         }
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one GPU; see ``dialects/byteps_graph.py``."""
+        from dialects.byteps_events import GpuTrace
+        from dialects.byteps_graph import record
+
+        return record(GpuTrace(name, worker, trace, beside), self.find_steps(trace, by))
 
     def operation(self, name: str, tid: object) -> str:
         """Return the name with its partition key, which the track of a sub-task states."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from dialects.gradient_names import gradient_index
-from dialects.step_parts import UNTRACED, Operation
+from dialects.step_parts import UNTRACED, Beside, Operation
 from formats.columns import Int64, Trace, Track
 from opname import OpName
 
@@ -20,20 +20,17 @@ _PHASES = {"FW": "FW", "BW": "BW", "Comm": "Comm", "I/O": "I/O", "STEP": "STEP",
 
 @dataclass(frozen=True, slots=True)
 class GpuTrace:
-    """The trace of one GPU: whose it is, its events, its DAG, and what is known of its partitions."""
+    """The trace of one GPU: whose it is, its events, and what lies beside it."""
 
     name: str  # "wk0.rank1", "rank0"
     worker: int | None
     trace: Trace
-    dag_edges: Sequence[tuple[str, str]] = ()  # names of operations, those into the next step too
-    parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
-    bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
-    server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
+    beside: Beside = field(default_factory=Beside)
 
     def renamed(self, name: OpName) -> OpName:
         """Return `name` without worker and rank, a gradient by its parameter's name."""
         index = gradient_index(name.label or "") if name.is_comm else None
-        parameter = None if index is None else self.parameters.get(f"byteps.gradient_{index}")
+        parameter = None if index is None else self.beside.parameters.get(f"byteps.gradient_{index}")
         bare = name.bare()
         return bare if parameter is None else bare._replace(label=parameter)
 
@@ -114,7 +111,7 @@ def _operation(gpu: GpuTrace, name: OpName, key: int | None, track: Track) -> Op
         stage="" if key is None else name.queue or "",
         key=key,
         link="" if key is None else _link(gpu, name.queue, key),
-        n_bytes=0 if key is None else gpu.bytes_of.get(key, 0),
+        n_bytes=0 if key is None else gpu.beside.bytes_of.get(key, 0),
         is_communication=name.is_comm,
     )
 
@@ -123,7 +120,7 @@ def _link(gpu: GpuTrace, stage: str | None, key: int) -> str:
     """Return the link of a transfer: a worker's to the servers, or a server's back to all workers."""
     if stage == "PUSH":
         return "PUSH" if gpu.worker is None else f"worker {gpu.worker} PUSH"
-    return f"server {gpu.server_of.get(key, 0)} PULL" if stage == "PULL" else ""
+    return f"server {gpu.beside.server_of.get(key, 0)} PULL" if stage == "PULL" else ""
 
 
 def _sorted(

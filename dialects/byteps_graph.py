@@ -1,12 +1,11 @@
 """BytePS steps as graphs: layers on threads, partitions through their stages, servers that wait.
 
-A step lasts from where `dialects.steps` finds its begin to where it finds the next one's, and holds
-whatever ran in between. The operations of a thread run one after the other; an operator starts after
-those its DAG names; a communication is enqueued after the backward operation that makes its gradient,
-each of its partitions passes its stages in order, and it ends with the last one. PUSH occupies the
-worker's link to the servers, PULL the server's link back, which all workers share: a key is answered once
-every worker has pushed it. The GPUs of a worker meet in REDUCE and BROADCAST; the root GPU pushes for all
-of them, and what it pulls they copy.
+A step holds whatever ran between its begin and that of the next one, cut at both. The operations of a
+thread run one after the other; an operator starts after those its DAG names; a communication is enqueued
+after the backward operation that makes its gradient, each of its partitions passes its stages in order,
+and it ends with the last one. PUSH occupies the worker's link to the servers, PULL the server's link back,
+which all workers share: a key is answered once every worker has pushed it. The GPUs of a worker meet in
+REDUCE and BROADCAST; the root GPU pushes for all of them, and what it pulls they copy.
 
 Edges follow the recorded times: the source of an edge is the last event of its name that started before
 the target. An edge of the DAG that leads into the next step (STEP or a communication to a forward
@@ -16,20 +15,23 @@ operation) therefore holds where the source still runs when that step begins, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from dialects.byteps_dependencies import Span, connect, recorded_dependencies, span_of
 from dialects.byteps_events import Events, GpuTrace, read_events, with_untraced
-from dialects.step_parts import Joint, Kind, Meet, RankStep, RankSteps, edge_table
-from dialects.steps import Step, find_steps
+from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, edge_table
+from dialects.step_windows import windows
+from dialects.steps import Steps
 from errors import TraceError
-from formats.columns import Int64, Trace
-from opname import OpName
+from formats.columns import Int64
 
 #: A last step whose end is not recorded is left out where it holds fewer events, of what others hold.
 MIN_RECORDED = 0.9
+#: In place of when the step after the last one begins.
+UNKNOWN = -1
 
 _ALL = -1  # in place of the worker: what all workers do together
 
@@ -65,7 +67,7 @@ _ROLES: Mapping[str, Sequence[_Role]] = {
 }
 
 
-def record(gpu: GpuTrace) -> RankSteps:
+def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
     """Return the steps of one GPU.
 
     Raises
@@ -73,52 +75,69 @@ def record(gpu: GpuTrace) -> RankSteps:
     TraceError
         No training step is recorded in its trace.
     """
-    steps = _bounds(gpu.trace)
+    bounds = [*windows(steps.whole), *((step.label, step.start_ns, UNKNOWN) for step in steps.partial)]
+    if not bounds:
+        raise TraceError(f"{gpu.trace.path}: no training step is recorded in it")
     events = read_events(gpu)
     notes = []
     if not events.has_backward:
-        events = with_untraced(events, [(step.start_ns, step.end_ns) for step in steps])
+        events = with_untraced(events, [(begin, end) for _, begin, end in bounds])
         notes.append("no forward and backward operations recorded; "
                      "the time before each gradient stands for them")  # fmt: skip
-    spans = [_span(events, step) for step in steps]
-    if len(steps) > 1 and steps[-1].end_ns < 0 and not _is_recorded(events, spans, steps[-1].start_ns):
-        steps, spans = steps[:-1], spans[:-1]
+    spans = [_span(events, begin, end) for _, begin, end in bounds]
+    if len(bounds) > 1 and bounds[-1][2] == UNKNOWN and not _is_recorded(events, spans, bounds[-1][1]):
+        bounds, spans = bounds[:-1], spans[:-1]
     edges = connect(events, spans, recorded_dependencies(gpu, events))
-    with_stages = {main for main, one in zip(events.mains, events.operations, strict=True) if one.stage}
-    found = []
-    for i, (step, span) in enumerate(zip(steps, spans, strict=True)):
-        found.append(
-            RankStep(
-                number=step.label,
-                begin_ns=step.start_ns,
-                next_ns=step.end_ns,
-                operation=np.array(span.operations, np.int64),
-                start_ns=np.array(span.start_ns, np.int64),
-                end_ns=np.array(span.end_ns, np.int64),
-                edges=edge_table(edges[i]),
-                meets=list(_meets(gpu, events, span, with_stages)),
-                continued=_continued(spans[i - 1], span) if i else np.empty((0, 2), np.int64),
-            )
-        )
-    return RankSteps(gpu.name, events.operations, found, notes, gpu.worker)
+    found: list[RankStep] = []
+    for i, (bound, span) in enumerate(zip(bounds, spans, strict=True)):
+        before = spans[i - 1] if i and bounds[i - 1][2] == bound[1] else None
+        found.append(_step(bound, span, edges[i], list(_meets(gpu, events, span)), before))
+    earlier = [replace(operation, from_earlier_step=True) for operation in events.operations]
+    return RankSteps(gpu.name, [*events.operations, *earlier], found, notes, gpu.worker)
 
 
-def _bounds(trace: Trace) -> list[Step]:
-    """Return the steps of the trace; the last one ends at -1 where the next one's begin is not recorded."""
-    found = find_steps(trace)
-    steps = [*found.whole, *(step._replace(end_ns=-1) for step in found.partial)]
-    if not steps:
-        raise TraceError(f"{trace.path}: no training step is recorded in it")
-    return steps
+def _step(
+    bound: tuple[int, int, int], span: Span, edges: Sequence[Edge], meets: Sequence[Meet], before: Span | None
+) -> RankStep:
+    """Return one step; `before` are the events of the one before it, None where there is a pause."""
+    number, begin_ns, next_ns = bound
+    operation = np.array(span.operations, np.int64)
+    operation[: span.n_continued] += span.n_operations  # the same, of an earlier step
+    end = np.array(span.end_ns, np.int64)
+    return RankStep(
+        number=number,
+        begin_ns=begin_ns,
+        next_ns=next_ns,
+        operation=operation,
+        start_ns=np.array(span.start_ns, np.int64),
+        end_ns=end if next_ns == UNKNOWN else np.minimum(end, next_ns),
+        edges=edge_table(edges),
+        meets=meets,
+        last=None if next_ns == UNKNOWN else _last(span, edges, next_ns),
+        continued=_continued(before, span),
+    )
 
 
-def _span(events: Events, step: Step) -> Span:
+def _last(span: Span, edges: Sequence[Edge], next_ns: int) -> Int64:
+    """Return the events that must be over before the next step begins.
+
+    Those that nothing follows, but not what runs on beside the next step. STEP always does so, until the
+    next forward operation: what it did until the step's end, it did before.
+    """
+    over = [end <= next_ns or name.cat == "STEP" for end, name in zip(span.end_ns, span.names, strict=True)]
+    followed = {edge.source for edge in edges if not edge.joint.from_start and over[edge.target]}
+    return np.array(
+        [event for event, is_over in enumerate(over) if is_over and event not in followed], np.int64
+    )
+
+
+def _span(events: Events, begin_ns: int, next_ns: int) -> Span:
     """Return the events that ran in a step."""
-    low = int(np.searchsorted(events.start_ns, step.start_ns))
-    high = len(events) if step.end_ns < 0 else int(np.searchsorted(events.start_ns, step.end_ns))
-    running = np.flatnonzero(events.end_ns[:low] > step.start_ns)
+    low = int(np.searchsorted(events.start_ns, begin_ns))
+    high = len(events) if next_ns == UNKNOWN else int(np.searchsorted(events.start_ns, next_ns))
+    running = np.flatnonzero(events.end_ns[:low] > begin_ns)
     rows = [*running.tolist(), *range(low, high)]
-    return span_of(events, rows, step.start_ns, len(running))
+    return span_of(events, rows, begin_ns, len(running))
 
 
 def _is_recorded(events: Events, spans: Sequence[Span], begin_ns: int) -> bool:
@@ -134,23 +153,24 @@ def _is_recorded(events: Events, spans: Sequence[Span], begin_ns: int) -> bool:
     return MIN_RECORDED * usual <= n <= usual / MIN_RECORDED
 
 
-def _continued(before: Span, span: Span) -> Int64:
+def _continued(before: Span | None, span: Span) -> Int64:
     """Return which events (k, 2) of the step before are which events of this one."""
-    place = {row: event for event, row in enumerate(before.rows)}
+    place = {} if before is None else {row: event for event, row in enumerate(before.rows)}
     pairs = [(place[row], event) for event, row in enumerate(span.rows[: span.n_continued]) if row in place]
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _meets(gpu: GpuTrace, events: Events, span: Span, with_stages: set[OpName]) -> Iterator[Meet]:
+def _meets(gpu: GpuTrace, events: Events, span: Span) -> Iterator[Meet]:
     """Yield what the events of a step do together with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
+    with_stages = {one.whole for one in events.operations if one.stage}
     turns = events.nth[span.rows].tolist()
     for event, (number, nth) in enumerate(zip(span.operations, turns, strict=True)):
         operation = events.operations[number]
-        if events.is_whole(number) and events.names[number] not in with_stages:
+        if events.is_whole(number) and operation.name not in with_stages:
             yield Meet((_ALL, "communicate", operation.name, nth), event, enters=True, leaves=True)
         for role in _ROLES.get(operation.stage, ()):
             key = (_ALL if role.all_workers else worker, role.what, operation.key, nth)
