@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dialects.byteps_events import COMPUTE, Events, GpuTrace
-from dialects.step_parts import UNTRACED, Edge, Joint, Kind
+from dialects.step_parts import Edge, Joint, Kind
 from formats.columns import Track
 from opname import QUEUES, OpName
 
@@ -189,18 +189,12 @@ def _distinct(edges: Sequence[Edge]) -> list[Edge]:
 
 
 def _updates(span: Span) -> Iterator[Edge]:
-    """Let what follows the communications wait for them.
-
-    That is STEP, which spans from the last backward operation to the next forward one, or untraced
-    computation after the last gradient.
-    """
+    """Let STEP, which spans from the last backward operation to the next forward one, wait in between."""
     comms = [event for name, ends in span.ends.items() if name.is_comm for event in ends]
-    last = max((event for name, begins in span.begins.items() if name.is_comm for event in begins), default=0)
-    for name, begins in span.begins.items():
-        for event in begins:
-            if name.cat == "STEP" or (name.cat == UNTRACED and event > last):
-                joints = ((comm, span.joint(comm, event)) for comm in comms)
-                yield from (Edge(comm, event, joint) for comm, joint in joints if joint is not None)
+    for name, steps in span.begins.items():
+        for step in steps if name.cat == "STEP" else ():
+            joints = ((comm, span.joint(comm, step)) for comm in comms)
+            yield from (Edge(comm, step, joint) for comm, joint in joints if joint is not None)
 
 
 def _unconnected(span: Span, edges: Sequence[Edge]) -> Iterator[Edge]:

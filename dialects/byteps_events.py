@@ -156,9 +156,8 @@ def _turns(values: Int64) -> Int64:
 def with_untraced(events: Events, bounds: Sequence[tuple[int, int]]) -> Events:
     """Return `events` with one before each communication for the computation that was not traced.
 
-    `bounds` are begin and end of the steps, -1 for an end that is not known. Where loads of input begin
-    the steps, the computation of the first gradient follows the load. Else steps begin with the first
-    gradient: then it is computed at the end of the step before, once the communications are over.
+    That is from the load of input or the previous gradient on, else from the step's begin. `bounds` are
+    begin and end of the steps, -1 for an end that is not known.
     """
     found = [span for begin, end in bounds for span in _untraced(events, begin, end)]
     numbers: dict[str, int] = {}
@@ -182,26 +181,12 @@ def _untraced(events: Events, begin: int, end: int) -> Iterator[tuple[str, int, 
     """Yield (gradient, start, end) of the untraced computation of one step."""
     low = int(np.searchsorted(events.start_ns, begin))
     high = len(events) if end < 0 else int(np.searchsorted(events.start_ns, end))
-    wholes = _wholes(events)
-    own = wholes[(wholes >= low) & (wholes < high)]
-    since = None  # the computation before the first gradient is in this step only from the load on
+    since = begin
     for event, operation in enumerate(events.operation[low:high].tolist(), low):
         name, start = events.names[operation], int(events.start_ns[event])
         if name.cat in ("I/O", "FW"):
-            since = max(since or 0, int(events.end_ns[event]))
+            since = max(since, int(events.end_ns[event]))
         elif events.is_whole(operation):
-            if since is not None and start > since:
+            if start > since:
                 yield name.label or "", since, start
-            since = max(since or 0, start)
-    following = wholes[wholes >= high]
-    if len(own) and events.start_ns[own[0]] == begin and len(following):
-        ends = events.end_ns[own]
-        over = max(int(events.start_ns[own[-1]]), int(ends[ends <= end].max(initial=begin)))
-        if over < end:
-            yield events.names[events.operation[following[0]]].label or "", over, end
-
-
-def _wholes(events: Events) -> Int64:
-    """Return the events that are communications as a whole."""
-    whole = np.array([events.is_whole(i) for i in range(len(events.operations))], np.bool_)
-    return np.flatnonzero(whole[events.operation])
+            since = max(since, start)

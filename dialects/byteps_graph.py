@@ -75,7 +75,7 @@ def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
     TraceError
         No training step is recorded in its trace.
     """
-    bounds = [*windows(steps.whole), *((step.label, step.start_ns, UNKNOWN) for step in steps.partial)]
+    bounds = _bounds(steps)
     if not bounds:
         raise TraceError(f"{gpu.trace.path}: no training step is recorded in it")
     events = read_events(gpu)
@@ -85,7 +85,7 @@ def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
         notes.append("no forward and backward operations recorded; "
                      "the time before each gradient stands for them")  # fmt: skip
     spans = [_span(events, begin, end) for _, begin, end in bounds]
-    if len(bounds) > 1 and bounds[-1][2] == UNKNOWN and not _is_recorded(events, spans, bounds[-1][1]):
+    if bounds[-1][2] == UNKNOWN and not _is_recorded(spans):
         bounds, spans = bounds[:-1], spans[:-1]
     edges = connect(events, spans, recorded_dependencies(gpu, events))
     found: list[RankStep] = []
@@ -94,6 +94,13 @@ def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
         found.append(_step(bound, span, edges[i], list(_meets(gpu, events, span)), before))
     earlier = [replace(operation, from_earlier_step=True) for operation in events.operations]
     return RankSteps(gpu.name, [*events.operations, *earlier], found, notes, gpu.worker)
+
+
+def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
+    """Return (number, begin, begin of the next) of each step that can be told from its begin on."""
+    end = steps.whole[-1].end_ns if steps.whole else UNKNOWN
+    partial = ((step.label, step.start_ns, UNKNOWN) for step in steps.partial if step.start_ns >= end)
+    return [*windows(steps.whole), *partial]
 
 
 def _step(
@@ -140,17 +147,11 @@ def _span(events: Events, begin_ns: int, next_ns: int) -> Span:
     return span_of(events, rows, begin_ns, len(running))
 
 
-def _is_recorded(events: Events, spans: Sequence[Span], begin_ns: int) -> bool:
-    """Whether the last step, whose end is not recorded, is otherwise like those before.
-
-    Where steps begin with a gradient, the computation at the end of the last one is missing.
-    """
-    last, before = spans[-1], [len(span.rows) - span.n_continued for span in spans[:-1]]
-    first = [last.start_ns[begins[0]] for name, begins in last.begins.items() if name.is_comm]
-    if not events.has_backward and first and min(first) == begin_ns:
-        return False
-    usual, n = float(np.median(before)), len(last.rows) - last.n_continued
-    return MIN_RECORDED * usual <= n <= usual / MIN_RECORDED
+def _is_recorded(spans: Sequence[Span]) -> bool:
+    """Whether the last step, whose end is not recorded, holds as much as those before."""
+    *before, last = (len(span.rows) - span.n_continued for span in spans)
+    usual = float(np.median(before)) if before else last
+    return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
 def _continued(before: Span | None, span: Span) -> Int64:
