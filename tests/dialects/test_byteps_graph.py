@@ -221,11 +221,11 @@ def test_the_layer_of_the_next_step_waits_for_its_gradient() -> None:
 
 
 def test_what_runs_on_beside_the_next_step_does_not_hold_it_up() -> None:
-    # Comm.a is cut where the next step begins, at 20; the last that is over is its PUSH
+    # Comm.a is cut where the next step begins, at 20; its PUSH is over, and the thread
     steps = overlapping()
     last = steps.steps[0].last
     assert interval(steps, "Comm.a") == (15, 20)
-    assert last is not None and [labels(steps)[event] for event in last] == ["Comm.a.PUSH.65536"]
+    assert last is not None and [labels(steps)[event] for event in last] == ["BW.a", "Comm.a.PUSH.65536"]
 
 
 def test_a_layer_that_did_not_wait_leaves_it_to_the_next_communication() -> None:
