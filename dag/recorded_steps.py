@@ -41,6 +41,7 @@ class LoadedSteps:
 def load_steps(
     paths: Sequence[Path],
     *,
+    only: Collection[str] = (),
     partitions: Partitions | None = None,
     jobs: int | None = None,
     progress: bool | None = None,

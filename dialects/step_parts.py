@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -81,10 +81,13 @@ class Operation:
     is_collective: bool = False  # ranks do it together
     is_communication: bool = False  # moves data between ranks, or is a part or the whole of that
     on_device: bool = False  # ran on an accelerator, not on the host
+    from_earlier_step: bool = False  # asked for, or begun, before the step in which it ran
 
     @property
     def label(self) -> str:
-        """The name, with the partition where it is one, and with the whole where the name does not say it."""
+        """The name, with the partition, the whole where the name does not say it, and an earlier step."""
+        if self.from_earlier_step:
+            return f"{replace(self, from_earlier_step=False).label} of an earlier step"
         if self.whole and not self.name.startswith(self.whole):
             return f"{self.whole}.{self.name}"
         return self.name if self.key is None else f"{self.name}.{self.key}"
