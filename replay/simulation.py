@@ -69,6 +69,14 @@ class Replay:
             next_ns=self.schedule.end_ns[self.end_op[position]],
         )
 
+    def with_work(self, work_ns: Sequence[Int64], *, compiled: bool | None = None) -> Replay:
+        """Return the same steps simulated with other work of the events at each position."""
+        dur = self.plan.dur_ns.copy()
+        for first, work in zip(self.first_op.tolist(), work_ns, strict=True):
+            dur[first + 1 : first + 2 * len(work) : 2] = work
+        plan = replace(self.plan, dur_ns=dur)
+        return replace(self, plan=plan, schedule=simulate(plan, compiled=compiled))
+
     def intervals(self, position: int) -> tuple[Int64, Int64]:
         """Return start and end (n,) of the events at `position` as a trace would show them.
 

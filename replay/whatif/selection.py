@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
+from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind, Operation
 from errors import UsageError
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d+)\.?)?(?:rank(?P<rank>\d+)\.?)?(?P<target>.*)", re.DOTALL)
-_STAGE = re.compile(r"stage(\d+)\.?(.*)", re.DOTALL)
 _PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
 
 
@@ -54,10 +53,15 @@ def select(recording: Recording, name: str, text: str) -> Selection:
     match = _OWNER.fullmatch(name)
     assert match is not None  # every part is optional
     owners = _owners(recording, match["worker"], match["rank"])
-    found = _matching(recording, match["target"], owners)
+    return select_of(recording, match["target"], owners, text)
+
+
+def select_of(recording: Recording, target: str, owners: Bool, text: str) -> Selection:
+    """Return what `target` ("": the computation) means on some `owners` (m,); see `select`."""
+    found = _matching(recording, target, owners)
     if not found:
-        near = _nearest(recording, match["target"] or name)
-        raise UsageError(f"--set {text}: no operation is called {name}{near}")
+        near = _nearest(recording, target or text.rpartition("=")[0])
+        raise UsageError(f"--set {text}: no operation has the name {target or text.rpartition('=')[0]}{near}")
     return found
 
 
