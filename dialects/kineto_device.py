@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,10 +98,13 @@ def integers(trace: Trace, key: str, rows: Int64) -> Int64:
 def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
     """Return the stream of each of `rows` (n,) and the streams, as (device, stream)."""
     stream, track = integers(trace, "stream", rows), trace.track_id[rows].astype(np.int64)
-    pairs, which = np.unique(np.column_stack((track, stream)), axis=0, return_inverse=True)
+    named = np.unique(stream)
+    code = track * max(len(named), 1) + np.searchsorted(named, stream)
+    pairs, which = np.unique(code, return_inverse=True)
     place: dict[tuple[Any, Any], int] = {}
     numbers = []
-    for one, value in pairs.tolist():
+    for pair in pairs.tolist():
+        one, value = pair // len(named), int(named[pair % len(named)])
         where = (trace.tracks[one].pid, value if value >= 0 else trace.tracks[one].tid)
         numbers.append(place.setdefault(where, len(place)))
     return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
@@ -185,7 +188,7 @@ def _likely_waits(works: Works) -> Int64:
     ready = np.where(works.call >= 0, works.call_end_ns, np.iinfo(np.int64).min)
     ready[order[:, 1]] = np.maximum(ready[order[:, 1]], works.end_ns[order[:, 0]])
     end = works.end_ns[sources]
-    keep = (sources >= 0) & (end > ready) & (end + LOOSE_NS >= works.start_ns)
+    keep = (sources >= 0) & (end > ready)
     keep &= works.start_ns[sources] < works.start_ns
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.SYNCHRONISE)
 

@@ -143,7 +143,8 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     trace = rank.trace
     on_device = np.arange(len(rows)) >= rank.first_work
     columns = (trace.name_id[rows], trace.cat_id[rows], trace.track_id[rows], phase, on_device, communicates)
-    distinct, kind = np.unique(np.column_stack(columns).astype(np.int64), axis=0, return_inverse=True)
+    sizes = (len(trace.names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2)
+    distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
     kinds = [
         Operation(
             name=trace.names[name],
@@ -154,7 +155,9 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
             is_communication=bool(communicates),
             on_device=bool(on_device),
         )
-        for name, cat, track, phase, on_device, communicates in distinct.tolist()
+        for name, cat, track, phase, on_device, communicates in zip(
+            *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
+        )
     ]
     return kinds, kind.reshape(-1).astype(np.int64)
 
