@@ -85,4 +85,4 @@ def _most_different(steps: list[_Step], kind: Int64, n_kinds: int) -> list[int]:
     difference = np.zeros(n_kinds)
     for step in steps:
         difference += np.bincount(kind[step.operation], np.abs(step.own - step.ideal), n_kinds)
-    return np.argsort(-difference, kind="stable")[:_MOST_KINDS].tolist()
+    return [int(one) for one in np.argsort(-difference, kind="stable")[:_MOST_KINDS]]

@@ -93,8 +93,10 @@ def contained(recording: Recording, chosen: Selection, step: StepGraph) -> Bool:
     while True:
         more = launches[found[launches[:, 0]] & ~found[launches[:, 1]], 1]
         if len(more) == 0:
-            return found
+            break
         found[more] = True
+    inner: Bool = found
+    return inner
 
 
 def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
