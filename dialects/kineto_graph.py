@@ -63,7 +63,7 @@ _COLLECTIVE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's recording: its events are the host's segments, then the collectives aside, then the works."""
+    """One rank's recording; its events are the host's segments, then the collectives aside, then the works."""
 
     trace: Trace
     end_ns: Int64  # of the trace's slices
@@ -135,7 +135,10 @@ def _events(rank: _Rank) -> RecordedEvents:
     issued = start.copy()
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
-    return RecordedEvents(kinds, kind, start, end, issued, _edges(rank, start, end), meets)
+    lane = np.full(len(rows), -1, np.int64)
+    lane[: len(host)][host.thread == host.main] = 0
+    lane[rank.first_work :] = 1 + works.stream
+    return RecordedEvents(kinds, kind, start, end, issued, lane, _edges(rank, start, end), meets)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -184,11 +187,13 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
         _backward(rank, first, last),
     ]
-    return np.concatenate(parts)
+    edges: Int64 = np.concatenate(parts)
+    return edges
 
 
 def _moved(edges: Int64, by: int) -> Int64:
-    return edges + np.array([by, by, 0, 0])
+    moved: Int64 = edges + np.array([by, by, 0, 0])
+    return moved
 
 
 def _threads(host: Segments) -> Int64:
