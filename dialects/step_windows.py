@@ -79,7 +79,8 @@ def _events_of(events: RecordedEvents, begin: int, end: int) -> Int64:
     """Return the events that ran between `begin` and `end`, by start."""
     starts_inside = (events.start_ns >= begin) & (events.start_ns < end)
     found = np.flatnonzero(starts_inside | ((events.start_ns < begin) & (events.end_ns > begin)))
-    return found[np.argsort(events.start_ns[found], kind="stable")]
+    by_start: Int64 = found[np.argsort(events.start_ns[found], kind="stable")]
+    return by_start
 
 
 def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], list[Operation]]:
@@ -129,7 +130,8 @@ def _last_of_lanes(lane: Int64, end_ns: Int64) -> Int64 | None:
     """Return the event of each lane that ends last; None where no event is in a lane."""
     order = np.lexsort((end_ns, lane))
     lanes = lane[order]
-    last = order[np.append(lanes[1:] != lanes[:-1], np.ones(min(len(lanes), 1), np.bool_)) & (lanes >= 0)]
+    is_last = np.append(lanes[1:] != lanes[:-1], np.ones(min(len(lanes), 1), np.bool_))
+    last: Int64 = order[is_last & (lanes >= 0)]
     return last if len(last) else None
 
 
@@ -144,4 +146,5 @@ def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> I
     keep = ~from_start | (at >= begin)
     keep &= to_body | (events.start_ns[target] >= begin)
     keep &= ~(from_start & to_body) | (at < end)
-    return np.column_stack((new[source], new[target], joint, kind))[keep]
+    within: Int64 = np.column_stack((new[source], new[target], joint, kind))[keep]
+    return within
