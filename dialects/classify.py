@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.columns import Trace
+from innermost import lies_inside
 from opname import OpName
 
 Mask = NDArray[np.bool_]
@@ -39,7 +40,8 @@ def communication(trace: Trace) -> Mask:
     """Return which slices (n,) are communication between ranks.
 
     With kernels in a Kineto trace these are the collective kernels (``nccl`` in the name, as HTA
-    has it); without, the annotations of the collectives (``gloo:all_reduce``), from enqueue to end.
+    has it); without, the annotations of the collectives (``gloo:all_reduce``), from enqueue to end. In a
+    trace of no known system these are the operations named after a collective, with all that they call.
     """
     if trace.dialect == "kineto":
         if is_device_trace(trace):
@@ -52,7 +54,10 @@ def communication(trace: Trace) -> Mask:
     if trace.dialect == "horovod":
         return _by_name(trace, lambda name: bool(_HOROVOD_OP.fullmatch(name)))
     if trace.dialect in ("composer", "chrome"):
-        return _by_name(trace, lambda name: bool(_GENERIC_COMM.search(name)))
+        found = _by_name(trace, lambda name: bool(_GENERIC_COMM.search(name)))
+        if trace.dialect == "chrome":  # what it calls belongs to it
+            found |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, found)
+        return found
     return np.zeros(len(trace), np.bool_)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from dialects.classify import Mask, communication, computation, memory, update
 from dialects.steps import step_bounds
 from formats.columns import Int64, Trace
+from innermost import lies_inside
 from intervals import clip, length, union, without
 from opname import OpName
 
@@ -43,7 +44,8 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     if len(trace) == 0:
         return []
     comm = _busy(trace, communication(trace))
-    compute = _joined(_busy(trace, computation(trace)), without(_busy(trace, update(trace)), comm))
+    computing = _computing(trace, computation(trace), communication(trace))
+    compute = _joined(computing, without(_busy(trace, update(trace)), comm))
     copies = _busy(trace, memory(trace))
     steps = step_bounds(trace)
     if not steps:
@@ -77,6 +79,20 @@ def _numbers(prefix: str) -> list[int]:
 def _busy(trace: Trace, rows: Mask) -> Intervals:
     part = trace.select(rows)
     return union(part.ts_ns, part.end_ns)
+
+
+def _computing(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
+    """Return when the rank computes: an operation does not while another, inside it, communicates."""
+    either = np.flatnonzero(compute | comm)
+    part = trace.select(either)
+    within = lies_inside(part.ts_ns, part.end_ns, part.track_id, compute[either])
+    within &= comm[either]
+    mixed = np.unique(part.track_id[within])
+    found = _busy(trace, compute & ~np.isin(trace.track_id, mixed))
+    for track in mixed.tolist():
+        communicating = _busy(part, within & (part.track_id == track))
+        found = _joined(found, without(_busy(trace, compute & (trace.track_id == track)), communicating))
+    return found
 
 
 def _of_window(
