@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialects.iteration import iterations
-from dialects.steps import Step, find_steps, fw_bw_ns, io_steps, step_bounds
+import dialects
+from dialects.iteration import fw_bw_ns, iterations
+from dialects.steps import Step, find_steps, step_bounds
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
 
@@ -102,7 +103,7 @@ def test_two_loads_in_a_step_do_not_mark_it() -> None:
 def test_loads_of_steps_not_traced_are_numbered_from_the_first() -> None:
     loads = [("I/O", 0, 5), ("I/O", 50, 5), ("I/O", 95, 5), ("I/O", 200, 5)]
     trace = make([*loads, *byteps_step(100)])
-    assert io_steps(trace) == [Step(1, 0, 50), Step(2, 50, 95), Step(3, 95, 200)]
+    assert dialects.of(trace).loads(trace) == [Step(1, 0, 50), Step(2, 50, 95), Step(3, 95, 200)]
     times = iterations(trace)
     assert times.steps == (Step(1, 95, 200),)
     assert times.number(times.steps[0]) == 3
