@@ -24,7 +24,7 @@ class Drifts:
     limit: float
 
     def doubts_ppm(self) -> Float64:
-        """Return how far the relative drift of any two clocks may be from the one that was estimated (n, n)."""
+        """Return how far the relative drift of any two clocks may be from the estimated one (n, n)."""
         widest = 2 * self.limit if self.ppm.any() else self.limit
         return np.minimum(self.rest[:, None] + self.rest[None, :], widest)
 

@@ -43,7 +43,7 @@ class Occurrences:
 
     def shared(self, i: int, j: int) -> Mask:
         """Return which occurrences (k,) both hosts take part in."""
-        return self.there[i] & self.there[j]
+        return np.asarray(self.there[i] & self.there[j])
 
     def with_drift(self, drifts_ppm: Float64) -> Occurrences:
         """Return the occurrences with the times of each host corrected by its drift (n,)."""
@@ -64,10 +64,10 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
     for key in dict.fromkeys(key for host in hosts for key in host):
         points = [host.get(key) for host in hosts]
         lengths = sorted(0 if point is None else _length(point) for point in points)
-        if len(lengths) < 2 or lengths[-2] == 0:
+        known = [point for point in points if point is not None]
+        if len(known) < 2 or lengths[-2] == 0 or _is_ambiguous(known):
             continue
         blocks.append(_block(points, lengths[-2]))
-        known = [point for point in points if point is not None]
         flag = [all(p.all_wait for p in known), all(p.end_together for p in known)]
         flags.append(np.repeat(np.array([flag]).T, lengths[-2], axis=1))
     table = np.concatenate(blocks, axis=2) if blocks else np.zeros((3, len(hosts), 0), np.int64)
@@ -77,6 +77,15 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
     middle = _middles(begin, end, there)
     begin, end = (np.where(there, times - middle[:, None], 0) for times in (begin, end))
     return Occurrences(middle, begin, end, there, all_wait, together)
+
+
+def _is_ambiguous(points: Sequence[SyncPoint]) -> bool:
+    """Whether it is unknown which occurrences belong together: hosts have recorded more of them than others.
+
+    BytePS's are counted from the job's first traced step on all workers, collectives from wherever a
+    rank's recording begins.
+    """
+    return len(set(map(_length, points))) > 1 and any(point.end_together for point in points)
 
 
 def _length(point: SyncPoint) -> int:

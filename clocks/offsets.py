@@ -67,17 +67,17 @@ class Alignment:
     """The clocks of all hosts, and whether the recorded operations contradict each other.
 
     `contradiction_ns` is by how much an operation remains out of order that no offsets put in order, 0 if
-    there is none; `contradicting` are the two hosts of the one that is most out of order.
+    there is none; `contradicting` are the two hosts of the one that is most out of order. `by_ends` says
+    whether matched ends told an offset.
     """
 
     clocks: Sequence[Clock]
     contradiction_ns: int = 0
     contradicting: Sequence[int] = field(default=())
+    by_ends: bool = False
 
 
-def align(
-    hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None] | None = None
-) -> Alignment:
+def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None] | None = None) -> Alignment:
     """Estimate the clock of every host against the first one's; the relative offsets do not depend on which.
 
     Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Where
@@ -108,9 +108,7 @@ def align(
     return Alignment(clocks, int(late.max()), [int(host) for host in worst])
 
 
-def _consistent(
-    found: Occurrences, limit_ppm: float, reach: Float64, *, use_ends: bool
-) -> Alignment | None:
+def _consistent(found: Occurrences, limit_ppm: float, reach: Float64, *, use_ends: bool) -> Alignment | None:
     """Return the clocks that make every operation possible; None if drifts up to the limit allow none."""
     drifts = drifts_of(found, limit_ppm)
     steady = found.with_drift(drifts.ppm)
@@ -126,7 +124,8 @@ def _consistent(
     for group in groups:
         offsets[group] = _joint(found, group, pairs, tight)
     offsets = _whole(found, groups, offsets, tight)
-    return Alignment(_clocks(found, groups, offsets, drifts, bounds))
+    by_ends = any(pair.ends is not None for pair in pairs)
+    return Alignment(_clocks(found, groups, offsets, drifts, bounds), by_ends=by_ends)
 
 
 def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
@@ -196,7 +195,7 @@ def _joint(found: Occurrences, group: Int64, pairs: Sequence[Evidence], tight: F
     windows = tight[np.ix_(group, group)]
     own = [pair for pair in pairs if pair.i in group]
     if _may_agree(as_recorded, group, own, windows):
-        return as_recorded
+        return np.asarray(as_recorded)
     return _feasible(_least_squares(group, own), windows)
 
 
@@ -227,11 +226,12 @@ def _least_squares(group: Int64, pairs: Sequence[Evidence]) -> Float64:
     if len(group) == 1:
         return np.zeros(1)
     scale = laplacian.diagonal().max()
-    return np.r_[0.0, np.linalg.solve(laplacian[1:, 1:] / scale, right[1:] / scale)]
+    rest = np.linalg.solve(laplacian[1:, 1:] / scale, right[1:] / scale)
+    return np.concatenate([np.zeros(1), rest])
 
 
 def _feasible(offsets: Float64, tight: Float64) -> Float64:
-    """Return offsets (n,) within all windows, as near to `offsets` as the straight way from the middles allows.
+    """Return offsets (n,) within all windows, on the straight way from the windows' middles to `offsets`.
 
     The middles of the windows against any one host satisfy all windows, because these are shortest
     paths; so does their mean over all hosts.
@@ -307,9 +307,7 @@ def _clocks(
     ]
 
 
-def _out_of_order(
-    found: Occurrences, shift: Int64, drift_ppm: Float64 | None = None
-) -> tuple[Int64, Int64]:
+def _out_of_order(found: Occurrences, shift: Int64, drift_ppm: Float64 | None = None) -> tuple[Int64, Int64]:
     """Return how often (n, n), and by how much at most, host i begins an operation after j has ended it.
 
     `shift` (n,) is what is added to the hosts' times, relative to their middles.

@@ -53,6 +53,7 @@ def slopes(
     sides = np.r_[-low, high]
     bounds = [(-limit_ppm, limit_ppm), (None, None)]
     found = [linprog((sign, 0), A_ub=rows, b_ub=sides, bounds=bounds) for sign in (1, -1)]
-    if not all(each.success for each in found):
+    least, greatest = (each.x if each.success else None for each in found)
+    if least is None or greatest is None:
         return -limit_ppm, limit_ppm
-    return float(found[0].x[0]), float(found[1].x[0])
+    return float(least[0]), float(greatest[0])
