@@ -22,13 +22,13 @@ import dialects
 from dialects import Activity
 from dialects.steps import Step
 from formats.columns import Int64, Trace
+from innermost import innermost
 
 Float = NDArray[np.float64]
 
 #: The layers, in the order in which they claim an instant. `IGNORED` spans claim nothing.
 COMPUTE, COMMUNICATION, HOST, FRAME, IGNORED = range(5)
 
-_FOREVER = (1 << 63) - 1
 _LAYER_OF = np.full(len(Activity), FRAME)
 _LAYER_OF[Activity.COMPUTE] = COMPUTE
 _LAYER_OF[[Activity.COMM, Activity.COPY]] = COMMUNICATION
@@ -57,7 +57,8 @@ def exposed_ns(
     if not len(steps):
         return result
     rows = np.flatnonzero((layer < IGNORED) & (trace.end_ns > starts[0]) & (trace.ts_ns < ends[-1]))
-    owner, left, right = _innermost(trace, rows)
+    row, left, right = innermost(trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows])
+    owner = rows[row]
     owner, left, right, step = _cut(owner, left, right, starts, ends)
     share = _shares(left, right, np.asarray(layer)[owner])
     cell = step * (n_ids + 1) + ids[owner]
@@ -72,37 +73,6 @@ def layers(trace: Trace) -> NDArray[np.int64]:
     Whole communications and model updates frame: queues, and the time from backward to forward, are in them.
     """
     return np.asarray(_LAYER_OF[dialects.of(trace).activities(trace)])
-
-
-def _innermost(trace: Trace, rows: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return the pieces of time in which a slice is the innermost of its track: (slice, start, end)."""
-    order = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    starts, ends = trace.ts_ns[order].tolist(), trace.end_ns[order].tolist()
-    tracks, slices = trace.track_id[order].tolist(), order.tolist()
-    pieces: list[tuple[int, int, int]] = []
-    open_: list[tuple[int, int]] = []  # (end, slice), innermost last
-    cursor, track = 0, -1
-
-    def close(until: int) -> None:
-        nonlocal cursor
-        while open_ and open_[-1][0] <= until:
-            end, which = open_.pop()
-            if end > cursor:
-                pieces.append((which, cursor, end))
-                cursor = end
-
-    for start, end, here, which in zip(starts, ends, tracks, slices, strict=True):
-        if here != track:
-            close(_FOREVER)
-            track = here
-        close(start)
-        if open_ and start > cursor:
-            pieces.append((open_[-1][1], cursor, start))
-        cursor = start
-        open_.append((end, which))
-    close(_FOREVER)
-    owner, left, right = np.array(pieces, np.int64).reshape(-1, 3).T
-    return owner, left, right
 
 
 def _cut(

@@ -22,6 +22,7 @@ from formats import chrome as files
 from formats.columns import Trace
 
 __all__ = [
+    "EDGE_ARGS",
     "SYSTEMS",
     "Activity",
     "System",
@@ -35,6 +36,8 @@ __all__ = [
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Kineto(), BytePS(), Dasf(), Chrome())
+#: Keys of the events' args that say what waits for what, in any system.
+EDGE_ARGS = tuple(dict.fromkeys(key for system in SYSTEMS for key in (*system.edge_args, *system.step_args)))
 _BY_NAME = {system.name: system for system in SYSTEMS}
 
 

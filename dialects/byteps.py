@@ -23,7 +23,7 @@ class BytePS(System):
 
     name = "byteps"
     has_workers = True
-    step_args = ("input*",)
+    step_args = ("input*", "arg*")
 
     def recognises(self, trace: Trace) -> bool:
         """Whether most slices carry a name of the BytePS grammar."""
@@ -45,7 +45,7 @@ class BytePS(System):
         Else from the first forward operation to the next, else the period of the first gradient. Of a
         trace that holds several ranks, the first rank's: the ranks of a synchronous job step together.
         """
-        ops = _first_rank([OpName.parse(name) for name in trace.names])
+        ops = _first_rank(trace)
         marks, how = _passages(trace, ops)
         loads = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O"))
         work = _work_starts(trace, ops)
@@ -67,12 +67,12 @@ class BytePS(System):
         The profiler records the loads of every step from the first, warm-up included, though the
         operations only of the traced ones.
         """
-        ops = _first_rank([OpName.parse(name) for name in trace.names])
+        ops = _first_rank(trace)
         return between(_starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O")))
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Return which slices (n,) are ``FW.``, and which ``BW.`` operations, of the first rank."""
-        ops = _first_rank([OpName.parse(name) for name in trace.names])
+        ops = _first_rank(trace)
         forward = _names_where(trace, ops, lambda op: op.cat == "FW")
         return forward[trace.name_id], _names_where(trace, ops, lambda op: op.cat == "BW")[trace.name_id]
 
@@ -128,7 +128,7 @@ def _activity(op: OpName) -> Activity:
 
 
 def _passages(trace: Trace, ops: list[OpName | None]) -> tuple[Int64, str]:
-    """Return when each passage through the model begins, and what begins it."""
+    """Return when each passage through the model begins, and what usually begins it."""
     forward = _names_where(trace, ops, lambda op: op.cat == "FW")
     if forward[trace.name_id].any():
         first = _first_forward(trace, forward)
@@ -136,7 +136,20 @@ def _passages(trace: Trace, ops: list[OpName | None]) -> tuple[Int64, str]:
     gradient = _first_gradient(trace, ops)
     if gradient is None:
         return np.empty(0, np.int64), ""
-    return _starts(trace, np.arange(len(ops)) == gradient), f"period of {trace.names[gradient]}"
+    return _first_gradients(trace, ops, gradient), f"period of {trace.names[gradient]}"
+
+
+def _first_gradients(trace: Trace, ops: list[OpName | None], usual: int) -> Int64:
+    """Return when the first communication of each step starts: mostly, not always, the one called `usual`.
+
+    The n-th event of every communication that occurs as often is the n-th step's.
+    """
+    names = _whole_comms(trace, ops)
+    counts = np.bincount(trace.name_id, minlength=len(names))
+    rows = np.flatnonzero((names & (counts == counts[usual]))[trace.name_id])
+    rows = rows[np.lexsort((trace.ts_ns[rows], trace.name_id[rows]))]
+    starts: Int64 = trace.ts_ns[rows].reshape(-1, counts[usual]).min(axis=0)
+    return starts
 
 
 def _first_forward(trace: Trace, forward: Mask) -> int:
@@ -162,7 +175,7 @@ def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
     fed = [
         int(trace.name_id[row])
         for key, column in trace.args.items()
-        if key.startswith("input")
+        if key.startswith(("input", "arg"))
         for row, value in zip(column.rows.tolist(), column.values, strict=True)
         if forward[trace.name_id[row]] and OpName.parse(str(value)).cat in ("I/O", "STEP")
     ]
@@ -224,12 +237,15 @@ def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
     return (Step(len(marks), int(marks[-1]), int(trace.end_ns[trace.ts_ns >= marks[-1]].max())),)
 
 
-def _first_rank(ops: list[OpName]) -> list[OpName | None]:
-    """Replace names of other ranks than the first one met among BytePS operations by None."""
-    first = next((op for op in ops if op.cat is not None), None)
+def _first_rank(trace: Trace) -> list[OpName | None]:
+    """Return the trace's names, parsed; None for those of other ranks than the first, and those unused."""
+    used = set(np.unique(trace.name_id).tolist())
+    ops = [OpName.parse(name) if i in used else None for i, name in enumerate(trace.names)]
+    first = next((op for op in ops if op is not None and op.cat is not None), None)
     if first is None:
-        return list(ops)
-    return [op if (op.worker, op.rank) == (first.worker, first.rank) else None for op in ops]
+        return ops
+    own = (first.worker, first.rank)
+    return [op if op is not None and (op.worker, op.rank) == own else None for op in ops]
 
 
 def _names_where(trace: Trace, ops: list[OpName | None], accept: Callable[[OpName], bool]) -> Mask:

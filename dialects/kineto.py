@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
 from dialects.sync_points import SyncPart
 from dialects.system import (
@@ -54,6 +55,11 @@ class Kineto(System):
 
     name = "kineto"
     sync_args = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
+
+    edge_args = (
+        *sync_args, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+        "Src Rank", "Dst Rank",
+    )  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
         """Whether the header has a member, or the events a category, that only Kineto writes."""
@@ -121,6 +127,14 @@ class Kineto(System):
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective: gloo's annotation from entering to leaving, NCCL's kernel."""
         return collective(name, cat, args)
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one rank; see ``dialects/kineto_graph.py``."""
+        from dialects.kineto_graph import record
+
+        return record(name, trace, self.find_steps(trace, by).whole)
 
 
 def is_collective_kernel(name: str) -> bool:

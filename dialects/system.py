@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Int64, Trace
@@ -54,6 +55,8 @@ class System:
     #: Keys of the events' args that tell synchronous operations apart, and where steps begin.
     sync_args: Sequence[str] = ()
     step_args: Sequence[str] = ()
+    #: Keys of the events' args that say what waits for what.
+    edge_args: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the metadata events alone show that the system wrote the file."""
@@ -148,6 +151,25 @@ class System:
             if part is not None:
                 found.setdefault(part, []).append(row)
         return {part: np.array(own, np.int64) for part, own in found.items()}
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one rank as events and edges; `by` as for `find_steps`.
+
+        Parameters
+        ----------
+        name, worker : of the rank
+        trace : read with `edge_args` and points
+
+        Raises
+        ------
+        TraceError
+            No step is recorded in the trace.
+        """
+        from dialects.chrome_graph import record
+
+        return record(name, trace)
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""
