@@ -24,7 +24,7 @@ class Labels:
     """The names by which the sources of a combined file are told apart, and their order."""
 
     def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
-        self.ranks = [_rank(m, dialect, s) for m, s in zip(members, sources, strict=True)]
+        self.ranks = [(m.rank or 0) if dialect == "byteps" else m.rank for m in members]
         self.world_size = max(map(_world_size, sources))
         if dialect == "byteps":
             self.texts = [member.prefix for member in members]
@@ -47,16 +47,6 @@ class Labels:
     def _place(self, member: Member, i: int) -> tuple[int, bool, int, int]:
         rank = self.ranks[i]
         return member.worker or 0, rank is None, rank or 0, i
-
-
-def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
-    if dialect == "composer" and source.processes:
-        return source.processes[0].pid
-    found = source.header.get("distributedInfo")
-    own = found.get("rank") if isinstance(found, Mapping) else source.header.get("global_rank")
-    if dialect == "kineto" and isinstance(own, int):
-        return own
-    return (member.rank or 0) if dialect == "byteps" else member.rank
 
 
 def _world_size(source: Rewritten) -> int:
