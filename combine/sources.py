@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from jobfiles import head_of
 
 Int64 = NDArray[np.int64]
 _FARTHEST_NS = 25 * 10**17  # the year 2049
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 
@@ -204,7 +206,7 @@ def _base_ns(dialect: str, source: Rewritten) -> int:
     """Return what makes the times of a source nanoseconds since the epoch."""
     if dialect == "kineto":
         base = source.header.get("baseTimeNanoseconds")
-        base_ns = int(base) if isinstance(base, (int, str)) and str(base).lstrip("-").isdecimal() else 0
+        base_ns = int(base) if isinstance(base, (int, str)) and _WHOLE.fullmatch(str(base)) else 0
     else:
         base_ns = source.start_ns or 0
     return base_ns if abs(base_ns) < _FARTHEST_NS else 0

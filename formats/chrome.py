@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from errors import counted
 from formats.builder import Builder
 from formats.columns import Trace
 from formats.dialects import finish, is_composer, is_mxnet
@@ -16,6 +19,7 @@ from formats.event import ExactEvent
 from formats.reader import EventReader, repairs
 from formats.rows import Rows, columns, join
 from formats.times import InexactError
+from formats.values import FARTHEST_NS
 
 OnRead = Callable[[int], object]  # is told the bytes of the file consumed since the last call
 
@@ -84,4 +88,17 @@ def assemble(path: Path, parts: Sequence[Part]) -> Trace:
     header = {key: value for part in parts for key, value in part.header.items()}
     rows = join([part.rows for part in parts])
     table = columns(rows, ends_by_name=is_composer(rows.metadata), ends_behind=is_mxnet(rows.metadata))
-    return finish(str(path), table, header, rows.metadata, repairs(parts))
+    return _near(finish(str(path), table, header, rows.metadata, repairs(parts)))
+
+
+def _near(trace: Trace) -> Trace:
+    """Leave out what the epoch of the file's clock has put more than 100 years from the epoch."""
+    ts, points = trace.ts_ns, trace.points
+    is_far = len(points) > 0 and np.abs(points.ts_ns).max() > FARTHEST_NS
+    if is_far:
+        trace = replace(trace, points=points.select(np.flatnonzero(np.abs(points.ts_ns) <= FARTHEST_NS)))
+    if len(ts) == 0 or max(ts.max(), -ts.min()) <= FARTHEST_NS:
+        return trace
+    inside = np.abs(ts) <= FARTHEST_NS
+    note = f"{counted(len(ts) - int(inside.sum()), 'slice')} more than 100 years from the epoch left out"
+    return replace(trace.select(inside), repairs=(*trace.repairs, note))

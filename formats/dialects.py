@@ -10,6 +10,7 @@ import numpy as np
 
 from formats.columns import Trace, Track
 from formats.rows import Columns
+from formats.values import FARTHEST_NS
 from opname import OpName
 
 _KINETO_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
@@ -20,8 +21,6 @@ _KINETO_CATS = {
 }
 _MXNET_PROCESS = re.compile(r"(?:cpu|gpu)/\d+|(?:cpu|gpu) (?:pinned|shared)/")
 _HOROVOD_PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
-
-_LATEST_NS = 1 << 62  # the year 2116: no recording begins later
 
 Metadata = Sequence[Mapping[str, Any]]
 
@@ -96,7 +95,7 @@ def _epoch_ns(dialect: str, header: Mapping[str, Any], metadata: Metadata) -> in
     if dialect == "horovod":
         starts = (event["args"].get("start_time_since_epoch_in_micros") for event in metadata)
         base = 1000 * next((_whole(start) for start in starts if start is not None), 0)
-    return base if 0 <= base < _LATEST_NS else 0
+    return base if 0 <= base <= FARTHEST_NS else 0
 
 
 def _rank(dialect: str, header: Mapping[str, Any], metadata: Metadata) -> tuple[int | None, int | None]:
