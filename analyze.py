@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import options
 from errors import AnalyzeError, UsageError
+from formats.stream import max_unpacked
 
 __version__ = "0.1.0"
 
@@ -25,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     _set_up_logging(args.logging_level)
+    max_unpacked.set(args.max_unpacked)
     try:
         args.path = expand_paths(args.path)
         result = options.load(args.option).run(args)
@@ -108,6 +111,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
     add("--jobs", metavar="N", type=_positive, help="processes that read files (default: all cores)")
+    add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
     add("--pretty", action="store_true", help="only the result, no per-step commentary")
@@ -124,6 +128,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)B?", text.upper(), re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 8G")
+    return int(match[1] + "000" * " KMGT".index(match[2] or " "))
 
 
 def _level(text: str) -> int:

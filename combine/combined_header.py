@@ -15,7 +15,7 @@ from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
 
 _ENCODE = msgspec.json.Encoder().encode
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"(\d{1,18})")
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one
 _OWN = ("traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
 
@@ -116,7 +116,8 @@ def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None
 
 
 def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
-    natural = [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(process.text)]
+    parts = _DIGITS.split(process.text)
+    natural = [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
     last = process.sort_index is None
     return last, process.sort_index or 0, natural if dialect == "byteps" else []
 
