@@ -251,16 +251,15 @@ def _write_timeline(args: Namespace, dags: Dags, widest: _Found) -> Path | None:
     from atomic_output import open_output
     from dag.marked_timeline import marked_events, stops
     from options.dags import load_recorded
+    from output_marks import MEMBER, PROGRAM
 
     if not widest.dag.n_steps:
         raise DagError(f"--output {args.output}: there is no recorded timeline to mark")
     sources, traces = load_recorded(args, dags)
-    if args.output.exists() and any(args.output.samefile(source.path) for source in sources):
-        raise UsageError(f"--output {args.output}: is one of the inputs")
     labels = [source.prefix if len(sources) > 1 else "" for source in sources]
     paths = stops(widest.dag, widest.path, sources, traces)
     events, zero = marked_events(traces, labels, paths)
-    document = {"traceEvents": events, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero}
+    document = {MEMBER: PROGRAM, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero, "traceEvents": events}
     with open_output(args.output) as file:
         file.write(msgspec.json.encode(document))
     return Path(args.output)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import AnalyzeError, DagError, TraceError, UsageError
+from temporary_files import temporary_directory
 
 if TYPE_CHECKING:
     from dag_utils import Dag, Gpu
@@ -91,8 +91,8 @@ def _from_gpus(args: Namespace, every_scope: bool) -> Dags:
     from dag_utils import load_gpus, merge
     from trace_utils import find_gpus
 
-    with tempfile.TemporaryDirectory() as directory:
-        stand_ins = _collected(args.path, Path(directory))
+    with temporary_directory() as directory:
+        stand_ins = _collected(args.path, directory)
         loaded = load_gpus(args.path, stand_ins=stand_ins, jobs=args.jobs, progress=args.progress)
     gpus, offsets, clocks = on_one_clock(loaded.gpus)
     if not any(len(gpu.dag) for gpu in gpus):
@@ -120,8 +120,8 @@ def load_recorded(args: Namespace, dags: Dags) -> tuple[Sequence[Source], list[T
     sources = job.job.sources
     if dags.traces:
         return sources, list(dags.traces)
-    with tempfile.TemporaryDirectory() as directory:
-        stand_ins = _collected(args.path, Path(directory))
+    with temporary_directory() as directory:
+        stand_ins = _collected(args.path, directory)
         traces = [
             read_trace(stand_ins[source.path.parent]) if source.path.parent in stand_ins else trace
             for source, trace in zip(sources, job.traces, strict=True)

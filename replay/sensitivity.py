@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from parallel import process_pool
 from progress import bar
 from replay.answer import whole_steps
 from replay.engine import simulate
@@ -146,7 +146,7 @@ def _effects(
                 effects.append(_effect(base, group))
                 shown.update(1)
         else:
-            with ProcessPoolExecutor(jobs or _cores(), initializer=_start, initargs=(base,)) as pool:
+            with process_pool(jobs or _cores(), _start, (base,)) as pool:
                 for effect in pool.map(_effect_of, groups, chunksize=8):
                     effects.append(effect)
                     shown.update(1)

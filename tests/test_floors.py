@@ -11,7 +11,8 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("opname", "result", "progress", "atomic_output", "intervals"),
+    ("opname", "result", "progress", "intervals", "parallel", "temporary_files", "output_marks"),
+    ("atomic_output",),
     ("formats",),
     ("dialects", "jobfiles"),
     ("trace_utils",),
