@@ -13,26 +13,27 @@ changes of the parts to the change of the step:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.classify import Mask, communication, computation, memory
+import dialects
+from dialects import Activity
 from dialects.steps import Step
 from formats.columns import Int64, Trace
 from innermost import innermost
-from opname import OpName
 
 Float = NDArray[np.float64]
 
 #: The layers, in the order in which they claim an instant. `IGNORED` spans claim nothing.
 COMPUTE, COMMUNICATION, HOST, FRAME, IGNORED = range(5)
 
-_STEP_MARK = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
-_HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
-_IGNORED_CATS = frozenset({"gpu_user_annotation", "Trace"})
+_LAYER_OF = np.full(len(Activity), FRAME)
+_LAYER_OF[Activity.COMPUTE] = COMPUTE
+_LAYER_OF[[Activity.COMM, Activity.COPY]] = COMMUNICATION
+_LAYER_OF[[Activity.HOST, Activity.INPUT, Activity.WAIT]] = HOST
+_LAYER_OF[Activity.IGNORED] = IGNORED
 
 
 def exposed_ns(
@@ -67,31 +68,11 @@ def exposed_ns(
 
 
 def layers(trace: Trace) -> NDArray[np.int64]:
-    """Return the layer of each slice (n,)."""
-    layer = np.full(len(trace), FRAME)
-    layer[_where_cat(trace, lambda cat: bool(_HOST_CATS.fullmatch(cat)))] = HOST
-    layer[computation(trace)] = COMPUTE
-    layer[communication(trace) | memory(trace)] = COMMUNICATION
-    if trace.dialect == "byteps":
-        ops = [OpName.parse(name) for name in trace.names]
-        layer[_of_names(trace, [op.is_comm and op.queue is None for op in ops])] = FRAME  # queues included
-        layer[_of_names(trace, [op.cat == "STEP" for op in ops])] = FRAME  # from backward to forward
-        layer[_of_names(trace, [op.cat in ("I/O", None) for op in ops])] = HOST
-    elif trace.dialect == "horovod":
-        waits = _of_names(trace, [name.startswith("NEGOTIATE") for name in trace.names])
-        layer = np.where(waits, HOST, COMMUNICATION)
-    layer[_where_cat(trace, _IGNORED_CATS.__contains__)] = IGNORED
-    layer[_of_names(trace, [bool(_STEP_MARK.fullmatch(name)) for name in trace.names])] = IGNORED
-    return layer
+    """Return the layer of each slice (n,).
 
-
-def _of_names(trace: Trace, flags: Sequence[bool]) -> Mask:
-    """Return which slices (n,) have a name that is flagged."""
-    return np.array(flags, np.bool_)[trace.name_id]
-
-
-def _where_cat(trace: Trace, accept: Callable[[str], bool]) -> Mask:
-    return np.array([accept(cat) for cat in trace.cats], np.bool_)[trace.cat_id]
+    Whole communications and model updates frame: queues, and the time from backward to forward, are in them.
+    """
+    return np.asarray(_LAYER_OF[dialects.of(trace).activities(trace)])
 
 
 def _cut(

@@ -18,7 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dag_utils import Dag, Kind, LongestPath, depths
+from dag.longest_path import LongestPath
+from dag.model import Dag
+from dag.topology import depths
+from dialects.step_parts import Kind
 
 Int64 = NDArray[np.int64]
 

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import dialects
 from dag.dependencies import dag_from_gml
 from dag.gml import read_gml
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_builders import EDGE_ARGS, Beside, rank_steps
+from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
 from trace_utils import LoadedJob, Source, load_paths
@@ -41,7 +42,9 @@ class LoadedSteps:
 def load_steps(
     paths: Sequence[Path],
     *,
+    only: Collection[str] = (),
     partitions: Partitions | None = None,
+    step_by: str | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> LoadedSteps:
@@ -54,27 +57,19 @@ def load_steps(
     DagError
         The graphs of all GPUs are broken.
     """
-    job = load_paths(paths, args=EDGE_ARGS, points=True, jobs=jobs, progress=progress)
-    dialects = sorted({trace.dialect for trace in job.traces if len(trace)})
-    if len(dialects) > 1:
-        raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(dialects)}) are not one job")
-    if not dialects:
+    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, jobs=jobs, progress=progress)
+    systems = sorted({trace.dialect for trace in job.traces if len(trace)})
+    if len(systems) > 1:
+        raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
+    if not systems:
         raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
     graphs, broken = _graphs(job.job.sources)
     known = partitions or Partitions()
-    ranks = [
-        replace(
-            rank_steps(
-                owner_name(source, i),
-                source.worker,
-                trace,
-                _beside(source, trace, graphs, known),
-            ),
-            worker=source.worker,
-            rank=i if source.rank is None else source.rank,
-        )
-        for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True))
-    ]
+    ranks = []
+    for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True)):
+        beside = _beside(source, trace, graphs, known)
+        steps = dialects.of(trace).rank_steps(owner_name(source, i), source.worker, trace, beside, step_by)
+        ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
     return LoadedSteps(join(ranks), job, broken)
 
 

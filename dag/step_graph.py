@@ -71,12 +71,13 @@ class StepGraph:
     @property
     def wait_ns(self) -> Int64:
         """How long each event waited for others after its start (n,)."""
-        return np.maximum(self.end_ns - self.start_ns - self.work_ns, 0)
+        wait: Int64 = np.maximum(self.end_ns - self.start_ns - self.work_ns, 0)
+        return wait
 
     @property
     def lead_ns(self) -> Int64:
         """How much later than the first owner each begins the step (m,)."""
-        lead: Int64 = np.subtract(self.begin_ns, self.begin_ns.min())
+        lead: Int64 = np.subtract(self.begin_ns, int(self.begin_ns.min()))
         return lead
 
     @property
@@ -91,7 +92,8 @@ class StepGraph:
 
     def joined(self, joint: Joint) -> Int64:
         """Return (source, target) of the edges of one joint (k, 2)."""
-        return self.edges[self.edges[:, 2] == joint, :2]
+        pairs: Int64 = self.edges[self.edges[:, 2] == joint, :2]
+        return pairs
 
 
 @dataclass(frozen=True, slots=True)
