@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from dialects.kineto import Kineto, collective, is_collective
 from dialects.kineto_device import (
-    LOOSE_NS,
     Works,
     after_on_stream,
     after_other_streams,
@@ -122,8 +121,8 @@ def _events(rank: _Rank) -> RecordedEvents:
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
     lane = np.full(len(rows), -1, np.int64)
-    lane[: len(host)][host.thread == host.main] = 0
-    lane[rank.first_work :] = 1 + works.stream
+    lane[rank.first_work :] = works.stream
+    lane[: len(host)][host.thread == host.main] = len(works.streams)
     return RecordedEvents(kinds, kind, start, end, issued, lane, _edges(rank, start, end), meets)
 
 
@@ -157,17 +156,18 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
 def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     works = rank.works
     first, last = rank.host.of_rows(len(rank.trace) + 1)
-    on_device = [after_on_stream(works), after_other_streams(rank.trace, works)]
-    if not (works.call >= 0).any():
-        on_device.append(_unlaunched(rank, start_ns, end_ns))
+    if (works.call >= 0).any():
+        elsewhere = _moved(after_other_streams(rank.trace, works), rank.first_work)
+    else:
+        elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
     begun, blocked = waited_for_room(works)
     parts = [
         _threads(rank.host),
         _aside(rank),
         *_handed_over(rank),
-        *(_moved(edges, rank.first_work) for edges in on_device[:2]),
-        *on_device[2:],
+        _moved(after_on_stream(works), rank.first_work),
+        elsewhere,
         _launches(rank, first),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Kind.SYNCHRONISE),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
@@ -262,7 +262,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     """Let device work whose launch no recording knows wait for what ended last before it on its rank."""
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
     targets = np.arange(rank.first_work, len(end_ns))
-    found = ended_last(end_ns, group, start_ns[targets] + LOOSE_NS, group[targets])
+    found = ended_last(end_ns, group, start_ns[targets], group[targets])
     keep = (found >= 0) & (start_ns[found] < start_ns[targets])
     return edge_rows(found[keep], targets[keep], Joint.END_TO_HEAD, Kind.HAND_OVER)
 
