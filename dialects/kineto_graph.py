@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dialects.kineto import Kineto, collective, is_collective
 from dialects.kineto_device import (
+    TOLERANCE_NS,
     Works,
     after_on_stream,
     after_other_streams,
@@ -197,7 +198,9 @@ def _launches(rank: _Rank, first: Int64) -> Int64:
 
 
 def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Kind) -> Int64:
-    known = segments >= 0
+    """Return edges from works to the segments with which the calls end that wait for them."""
+    ends = rank.works.start_ns if joint.from_start else rank.works.end_ns
+    known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
     return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
 
 
