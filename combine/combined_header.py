@@ -13,11 +13,12 @@ from combine.pid_tid import Process, Track
 from combine.sources import Member, Timing
 from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
+from output_marks import MEMBER, PROGRAM
 
 _ENCODE = msgspec.json.Encoder().encode
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"(\d{1,18})")
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one
-_OWN = ("traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
+_OWN = (MEMBER, "traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
 
 
 class Labels:
@@ -116,7 +117,8 @@ def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None
 
 
 def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
-    natural = [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(process.text)]
+    parts = _DIGITS.split(process.text)
+    natural = [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
     last = process.sort_index is None
     return last, process.sort_index or 0, natural if dialect == "byteps" else []
 
@@ -133,7 +135,7 @@ def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], ti
     source, beside what was done to its times.
     """
     headers = [source.header for source in sources]
-    common = {
+    common = {MEMBER: PROGRAM} | {
         key: value
         for key, value in headers[0].items()
         if key not in _OWN and all(key in header and header[key] == value for header in headers)

@@ -22,6 +22,7 @@ from combine.external_sort import Events, Int32, Int64, RunWriter
 from combine.pid_tid import Place, Process, Tables, Track
 from combine.unique_ids import EXACT_SOURCES, first_id, make_unique, unique_others
 from formats.event import NO_ARGS, NO_TIME, args_object
+from formats.values import FARTHEST_NS, cleaned
 from formats.whole import KEY, ExactWholeEvent, LearnedWhole, OddEvent, WholeEvent, encode
 
 _TRACK = attrgetter("pid", "tid")
@@ -219,7 +220,7 @@ class Rewriter:
 
     def _gather(self, event: WholeEvent) -> bool:
         """Take note of a metadata event; True if it is to be written anew at the end."""
-        args = args_object(event.args)
+        args = cleaned(args_object(event.args))
         if event.name not in _GATHERED:
             if event.name in ("clock_sync_timestamp_us", "clock_sync_error_bound"):
                 self.sync.setdefault(str(event.name), _int(args.get("value")))
@@ -352,4 +353,4 @@ def _encode_untimed(event: WholeEvent) -> bytes:
 
 
 def _int(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) else 0
+    return int(value) if isinstance(value, (int, float)) and abs(value) <= FARTHEST_NS // 1000 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ Int64 = NDArray[np.int64]
 _FARTHEST_NS = 25 * 10**17  # the year 2049
 _BASE = "baseTimeNanoseconds"
 _STARTED = "start_time_since_epoch_in_micros"
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 
@@ -270,7 +272,7 @@ def _widened(clock: Clock, taken: Clock | StepwiseShift) -> Clock:
 def _base_ns(source: Rewritten) -> int:
     """Return what makes the times of a source nanoseconds since the epoch; 0 where it does not say."""
     base = source.start_ns if source.start_ns is not None else source.header.get(_BASE)
-    base_ns = int(base) if isinstance(base, (int, str)) and str(base).lstrip("-").isdecimal() else 0
+    base_ns = int(base) if isinstance(base, (int, str)) and _WHOLE.fullmatch(str(base)) else 0
     return base_ns if abs(base_ns) < _FARTHEST_NS else 0
 
 

@@ -25,6 +25,7 @@ from dialects.system import (
     whole_number,
 )
 from formats.columns import Trace, Track
+from formats.values import FARTHEST_NS
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
 _CATS = {
@@ -33,7 +34,7 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
-_LATEST_NS = 1 << 62  # the year 2116: no recording begins later
+
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 
 #: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
@@ -68,7 +69,7 @@ class Kineto(System):
     def epoch_ns(self, trace: Trace) -> int:
         """Return `baseTimeNanoseconds`."""
         base = whole_number(trace.header.get("baseTimeNanoseconds"))
-        return base if 0 <= base < _LATEST_NS else 0
+        return base if 0 <= base <= FARTHEST_NS else 0
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
         """Return (rank, world size) as `distributedInfo` has them."""

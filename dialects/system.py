@@ -15,6 +15,7 @@ from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Int64, Trace
 from formats.pairs import Rule
+from innermost import lies_inside
 
 Mask = NDArray[np.bool_]
 Metadata = Sequence[Mapping[str, Any]]
@@ -82,7 +83,10 @@ class System:
         """Return the `Activity` of each slice (n,); see `rule`."""
         found = framed(trace)
         found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
-        found[by_name(trace, lambda name: bool(_COMM_NAME.search(name)))] = Activity.COMM
+        collectives = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
+        # what a collective calls belongs to it
+        within = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, collectives)
+        found[collectives | within] = Activity.COMM
         return found
 
     def rule(self, trace: Trace) -> str:

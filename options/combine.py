@@ -177,17 +177,13 @@ def _default_output(path: Path) -> Path:
 
 
 def _check(members: Sequence[Member], output: Path) -> None:
-    """Refuse what would read a file twice or write over an input."""
+    """Refuse what would read a file twice, or write over one of them."""
     seen: dict[Path, Path] = {}
     for member in members:
         path = member.path.resolve()
         if path in seen:
             raise UsageError(f"{member.path}: given twice")
         seen[path] = member.path
-    if output.resolve() in seen:
-        raise UsageError(f"--output {output}: is one of the inputs")
-    if output.is_dir():
-        raise UsageError(f"--output {output}: is a directory; name a file in it")
     if not output.resolve().parent.is_dir():
         raise TraceError(f"{output}: cannot be written: no such directory {output.parent}")
 
