@@ -115,6 +115,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
     add("--pretty", action="store_true", help="only the result, no per-step commentary")
+    add("--full", action="store_true", help="every row and every table on a terminal")
     add("--del_queue", action="store_true",
         help="a communication as its partitions and queue stages (critical, replay)")  # fmt: skip
 

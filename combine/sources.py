@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import dialects
 from clocks.offsets import Alignment, Clock, align
 from combine.spill_source import Rewritten
 from combine.stepwise_shift import Steps, steps
 from errors import TraceError
 from formats import chrome
 from formats import dasf_records as dasf
-from formats.dialects import recognise
-from formats.rows import columns
 from jobfiles import head_of
 
 Int64 = NDArray[np.int64]
@@ -98,7 +97,7 @@ def sniff(path: Path) -> Kind:
     phases = {phase for phase, *_ in rows.keys}
     if phases <= {None} and (phases or part.strays):
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
-    dialect = recognise(columns(rows), part.header, rows.metadata)
+    dialect = dialects.recognise(chrome.assemble(path, part)).name
     ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
     rank = ranks[0] if ranks and isinstance(ranks[0], int) else None
     return Kind(dialect, rank, _has_events(part))

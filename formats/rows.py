@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from errors import counted
 from formats.columns import ArgColumn, Int32, Int64, Points, Track
-from formats.pairs import Pairing, pair, pair_neighbours
+from formats.pairs import Pairing, Rule, pair, pair_neighbours
 from formats.values import all_fit, cleaned
 
 _Item = TypeVar("_Item")
@@ -102,11 +102,8 @@ class Columns:
     repairs: list[str]
 
 
-def columns(rows: Rows, *, ends_by_name: bool = False, ends_behind: bool = False) -> Columns:
-    """Split the interned keys into tables and pair B with E.
-
-    `ends_by_name`: see `pairs.pair`; `ends_behind`: see `pairs.pair_neighbours`.
-    """
+def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Columns:
+    """Split the interned keys into tables and pair B with E."""
     tables = _Tables(rows.keys)
     role = np.array([ROLE.get(key[0], OTHER) for key in rows.keys], np.int8)[rows.key]
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
@@ -118,7 +115,7 @@ def columns(rows: Rows, *, ends_by_name: bool = False, ends_behind: bool = False
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
     if (role != SLICE).any():
         bounds = np.flatnonzero(role != SLICE)
-        found = _pair(rows, bounds, role[bounds] == BEGIN, tables, ends_by_name, ends_behind)
+        found = _pair(rows, bounds, role[bounds] == BEGIN, tables, pairing)
         kept, dur_ns = _slices(rows, role, bounds, found, repairs)
         key, ts_ns = rows.key[kept], rows.ts_ns[kept]
         new_row = np.full(len(role), -1, np.int64)
@@ -145,15 +142,14 @@ def _pair(
     bounds: Int64,
     is_begin: NDArray[np.bool_],
     tables: _Tables,
-    ends_by_name: bool,
-    ends_behind: bool,
+    pairing: Rule,
 ) -> Pairing:
     """Match the B and E rows `bounds`; the pairing's numbers are places in `bounds`."""
     key, ts_ns = rows.key[bounds], rows.ts_ns[bounds]
     track, names = tables.track[key], tables.name_or_none[key]
-    if ends_behind:
+    if pairing is Rule.NEIGHBOURS:
         return pair_neighbours(is_begin, track, ts_ns, names)
-    return pair(is_begin, track, ts_ns, names if ends_by_name else None)
+    return pair(is_begin, track, ts_ns, names if pairing is Rule.NESTED_BY_NAME else None)
 
 
 def _slices(

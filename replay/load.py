@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dag_utils import Dag, read_dag
+from dialects.gradient_names import read_names
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
 from opname import OpName
@@ -207,12 +209,11 @@ def _dependencies(dag: Dag | None, trace: Trace) -> list[tuple[str, str]]:
 
 
 def _parameters(directory: Path) -> dict[str, str]:
-    """Return the parameter of each ``byteps.gradient_<i>``, as the profiler renames them."""
-    path = directory / "gradient_name_list.txt"
-    if not path.is_file():
-        return {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return {f"byteps.gradient_{i}": line.strip() for i, line in enumerate(lines)}
+    """Return the parameter of each ``byteps.gradient_<i>``; {} without a list that can be read."""
+    with contextlib.suppress(TraceError):
+        names = read_names(directory)
+        return {} if names is None else names.parameters
+    return {}
 
 
 def _kineto(job: LoadedJob, beside: _Beside, only: frozenset[str]) -> Recording:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dialects.classify import Mask, communication, computation, memory, update
+import dialects
+from dialects import Activity
 from dialects.steps import step_bounds
+from dialects.system import Mask
 from formats.columns import Int64, Trace
 from intervals import clip, length, union, without
 from opname import OpName
@@ -42,9 +44,11 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps."""
     if len(trace) == 0:
         return []
-    comm = _busy(trace, communication(trace))
-    compute = _joined(_busy(trace, computation(trace)), without(_busy(trace, update(trace)), comm))
-    copies = _busy(trace, memory(trace))
+    kinds = dialects.of(trace).activities(trace)
+    comm = _busy(trace, dialects.is_communication(kinds))
+    update = without(_busy(trace, kinds == Activity.UPDATE), comm)
+    compute = _joined(_busy(trace, kinds == Activity.COMPUTE), update)
+    copies = _busy(trace, kinds == Activity.COPY)
     steps = step_bounds(trace)
     if not steps:
         whole = (int(trace.ts_ns.min()), int(trace.end_ns.max()))

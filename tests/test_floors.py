@@ -11,7 +11,7 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("opname", "result", "progress", "atomic_output", "intervals"),
+    ("opname", "result", "progress", "atomic_output", "intervals", "innermost"),
     ("formats",),
     ("dialects", "jobfiles"),
     ("trace_utils",),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from collector.gpu.gradient_names import GradientNames, read_names
+from dialects.gradient_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
 from opname import OpName

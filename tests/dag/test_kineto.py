@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dag.innermost import IDLE, Segment, segments, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import run_cli
-from dag.innermost import IDLE, Segment, segments, split
-from dag_utils import LINK_ARGS, Dag, Kind, critical_path, kineto_dag
+from dag_utils import LINK_ARGS, Dag, Kind, kineto_dag, longest_path
 from trace_utils import read_trace
 
 # -- threads
@@ -105,7 +105,7 @@ def load(tmp_path: Path, *ranks: Sequence[Ev]) -> Dag:
 
 def path_of(dag: Dag) -> list[tuple[str, float]]:
     """The path's operations that take time, in microseconds."""
-    found = critical_path(dag)
+    found = longest_path(dag)
     return [(dag.names[n], part / 1e3) for n, part in zip(found.nodes, found.part_ns, strict=True) if part]
 
 
@@ -203,7 +203,7 @@ def test_a_collective_begins_when_the_last_rank_has_come(tmp_path: Path) -> None
         ("rank0.ncclDevKernel", 8),
     ]
     alone = kineto_dag([read_trace(tmp_path / "rank0.json", args=LINK_ARGS)], [None])
-    assert critical_path(alone).length_ns == 60_000
+    assert longest_path(alone).length_ns == 60_000
 
 
 def test_ranks_of_other_hosts_are_put_on_one_clock(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_no_operation_ends_earlier_than_its_inputs_and_work_allow(shared_data: P
     dag = kineto_dag(traces, [None] * len(traces), [f"rank{i}." for i in range(len(traces))])
     start, dur = dag.step_start_ns[0], dag.step_dur_ns[0]
     end = np.where(dur >= 0, start + dur, 2**62)
-    finish = critical_path(dag).finish_ns + start[dur >= 0].min()
+    finish = longest_path(dag).finish_ns + start[dur >= 0].min()
     assert (finish <= end + 5_000).all()  # whole microseconds, and host and device clocks
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialects.iteration import iterations
-from dialects.steps import Step, find_steps, fw_bw_ns, io_steps, step_bounds
+import dialects
+from dialects.iteration import fw_bw_ns, iterations
+from dialects.steps import Step, find_steps, step_bounds
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
 
@@ -102,7 +103,7 @@ def test_two_loads_in_a_step_do_not_mark_it() -> None:
 def test_loads_of_steps_not_traced_are_numbered_from_the_first() -> None:
     loads = [("I/O", 0, 5), ("I/O", 50, 5), ("I/O", 95, 5), ("I/O", 200, 5)]
     trace = make([*loads, *byteps_step(100)])
-    assert io_steps(trace) == [Step(1, 0, 50), Step(2, 50, 95), Step(3, 95, 200)]
+    assert dialects.of(trace).loads(trace) == [Step(1, 0, 50), Step(2, 50, 95), Step(3, 95, 200)]
     times = iterations(trace)
     assert times.steps == (Step(1, 95, 200),)
     assert times.number(times.steps[0]) == 3
@@ -114,6 +115,22 @@ def test_communication_alone_gives_the_period_of_the_first_gradient() -> None:
     steps = find_steps(make(slices + parts))
     assert list(steps.whole) == [Step(1, 0, 100), Step(2, 100, 220)]
     assert steps.how == "period of Comm.a"
+
+
+def test_whichever_gradient_comes_first_begins_the_step() -> None:
+    # a is the first on average (0, 100, 222); in the third step b is enqueued before it
+    slices = [("Comm.a", 0, 5), ("Comm.b", 3, 5), ("Comm.a", 100, 5), ("Comm.b", 103, 5)]
+    slices += [("Comm.b", 220, 5), ("Comm.a", 222, 5)]
+    assert step_bounds(make(slices)) == [Step(1, 0, 100), Step(2, 100, 220)]
+
+
+def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
+    slices = [
+        (f"rank{r}.{n}", start + r, dur) for k in (0, 100) for r in (0, 1) for n, start, dur in byteps_step(k)
+    ]
+    trace = make(slices)
+    of_rank_1 = np.array([trace.names[i].startswith("rank1.") for i in trace.name_id.tolist()])
+    assert step_bounds(trace.select(of_rank_1)) == [Step(1, 1, 101)]
 
 
 def test_a_tensor_that_a_cut_file_lost_steps_of_is_no_marker() -> None:
@@ -136,6 +153,7 @@ def test_inputs_tell_the_first_forward_operation() -> None:
     fed = dict.fromkeys((0, 2, 4), "I/O")
     assert step_bounds(make(slices)) == [Step(1, 35, 85), Step(2, 85, 135)]
     assert step_bounds(make(slices, args={"input0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
+    assert step_bounds(make(slices, args={"arg0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
 
 
 def test_several_ranks_step_together_and_the_first_one_tells() -> None:

@@ -28,6 +28,11 @@ class GradientNames:
         index = gradient_index(tensor)
         return (self.names[index] or None) if index is not None and index < len(self.names) else None
 
+    @property
+    def parameters(self) -> dict[str, str]:
+        """``byteps.gradient_<i>`` -> parameter."""
+        return {f"byteps.gradient_{i}": name for i, name in enumerate(self.names) if name}
+
 
 def gradient_index(tensor: str) -> int | None:
     """Return i of ``byteps.gradient_<i>``; None for tensors that carry their own name."""
