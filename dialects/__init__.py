@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from dialects.byteps import BytePS
 from dialects.chrome import Chrome
 from dialects.composer import Composer
@@ -18,8 +20,10 @@ from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.steps import Steps
 from dialects.system import Activity, System, is_communication
+from errors import counted
 from formats import chrome as files
 from formats.columns import Trace
+from formats.values import FARTHEST_NS
 
 __all__ = [
     "EDGE_ARGS",
@@ -63,17 +67,9 @@ def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
     by_metadata = next((system for system in SYSTEMS if system.recognises_metadata(metadata)), SYSTEMS[-1])
     raw = files.assemble(path, part, by_metadata.pairing)
     system = recognise(raw)
-    base = system.epoch_ns(raw)
     rank, world_size = system.rank(raw)
-    trace = replace(
-        raw,
-        dialect=system.name,
-        ts_ns=raw.ts_ns + base if base else raw.ts_ns,
-        points=raw.points.shifted(base),
-        rank=rank,
-        world_size=world_size,
-    )
-    return system.finished(trace)
+    trace = raw.shifted(system.epoch_ns(raw))
+    return system.finished(replace(trace, dialect=system.name, rank=rank, world_size=world_size))
 
 
 def find_steps(trace: Trace, by: str | None = None) -> Steps:
