@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 import dialects
 from dag.dependencies import dag_from_gml
 from dag.gml import read_gml
 from dag.join_ranks import join
 from dag.step_graph import Recording
+from dialects.gradient_names import read_names
 from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
@@ -95,7 +99,8 @@ def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]
         try:
             if path.is_file():
                 dag = dag_from_gml(read_gml(path), str(path))
-                pairs = zip(dag.src.tolist(), dag.dst.tolist(), strict=True)
+                before, after = np.append(dag.src, dag.next_src), np.append(dag.dst, dag.next_dst)
+                pairs = zip(before.tolist(), after.tolist(), strict=True)
                 graphs[directory] = [(dag.names[a], dag.names[b]) for a, b in pairs]
         except DagError as error:
             errors.append(error)
@@ -110,9 +115,18 @@ def _beside(
     edges = graphs.get(source.path.parent)
     return Beside(
         dag_edges=_inputs(trace) if edges is None else edges,
+        parameters=_parameters(source.path.parent),
         bytes_of=known.bytes_of,
         server_of=known.server_of,
     )
+
+
+def _parameters(directory: Path) -> dict[str, str]:
+    """Return the parameter of each ``byteps.gradient_<i>``; {} without a list that can be read."""
+    with contextlib.suppress(TraceError):
+        names = read_names(directory)
+        return {} if names is None else names.parameters
+    return {}
 
 
 def _inputs(trace: Trace) -> list[tuple[str, str]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Activity, Mask, System
@@ -41,20 +43,26 @@ class BytePS(System):
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps from one load of input data (``I/O``) to the next if each step has just one.
 
-        Else from the first forward operation to the next, else the period of the first gradient. Of a
-        trace that holds several ranks, the first rank's: the ranks of a synchronous job step together.
+        Else from the first forward operation to the next, else (communication alone) from the end of one
+        round of communication over all tensors to the end of the next. Of a trace that holds several
+        ranks, the first rank's: the ranks of a synchronous job step together.
         """
         ops = _first_rank(trace)
-        marks, how = _passages(trace, ops)
         loads = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O"))
         work = _work_starts(trace, ops)
-        if len(marks):
-            refined = _one_load_each(loads, marks, work)
-            if refined is not None:
-                marks, how = refined, "I/O to I/O"
-        elif len(loads):
-            marks, how = loads, "I/O to I/O"
+        forward = _names_where(trace, ops, lambda op: op.cat == "FW")
+        rounds = _rounds(trace, _whole_comms(trace, ops))
+        if forward[trace.name_id].any():
+            first = _first_forward(trace, forward)
+            marks, how = _starts_of(trace, first), f"{trace.names[first]} to {trace.names[first]}"
         else:
+            marks, how = rounds.begins_ns, ""
+        refined = _one_load_each(loads, marks, work) if len(marks) else loads
+        if refined is not None and len(refined):
+            marks, how = refined, "I/O to I/O"
+        elif len(marks) and not how:
+            return rounds.steps()
+        elif not len(marks):
             marks, how = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "STEP")), "STEP to STEP"
         if not len(marks):
             return NO_STEPS
@@ -98,6 +106,15 @@ class BytePS(System):
             if key in pulls
         }
 
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one GPU; see ``dialects/byteps_graph.py``."""
+        from dialects.byteps_events import GpuTrace
+        from dialects.byteps_graph import record
+
+        return record(GpuTrace(name, worker, trace, beside), self.find_steps(trace, by))
+
     def operation(self, name: str, tid: object) -> str:
         """Return the name with its partition key, which the track of a sub-task states."""
         return with_key(name, tid)
@@ -137,29 +154,34 @@ def _activity(op: OpName) -> Activity:
 # ---- steps
 
 
-def _passages(trace: Trace, ops: list[OpName | None]) -> tuple[Int64, str]:
-    """Return when each passage through the model begins, and what usually begins it."""
-    forward = _names_where(trace, ops, lambda op: op.cat == "FW")
-    if forward[trace.name_id].any():
-        first = _first_forward(trace, forward)
-        return _starts(trace, np.arange(len(ops)) == first), f"{trace.names[first]} to {trace.names[first]}"
-    gradient = _first_gradient(trace, ops)
-    if gradient is None:
-        return np.empty(0, np.int64), ""
-    return _first_gradients(trace, ops, gradient), f"period of {trace.names[gradient]}"
+class _Rounds(NamedTuple):
+    """When each round of communication over all tensors begins and ends."""
+
+    begins_ns: Int64
+    ends_ns: Int64
+
+    def steps(self) -> Steps:
+        """Return the steps from the end of each round to the end of the next; the first begins before."""
+        whole = [step._replace(label=step.label + 1) for step in between(self.ends_ns)]
+        first = Step(1, int(self.begins_ns[0]), int(self.ends_ns[0]))
+        return Steps(tuple(whole), (first,), "rounds of communication")
 
 
-def _first_gradients(trace: Trace, ops: list[OpName | None], usual: int) -> Int64:
-    """Return when the first communication of each step starts: mostly, not always, the one called `usual`.
+def _rounds(trace: Trace, names: Mask) -> _Rounds:
+    """Return the rounds of the communications `names`: the n-th event of each is the n-th step's.
 
-    The n-th event of every communication that occurs as often is the n-th step's.
+    Only those that occur as often as most do count: of a file that was cut, some tensors are short.
     """
-    names = _whole_comms(trace, ops)
-    counts = np.bincount(trace.name_id, minlength=len(names))
-    rows = np.flatnonzero((names & (counts == counts[usual]))[trace.name_id])
-    rows = rows[np.lexsort((trace.ts_ns[rows], trace.name_id[rows]))]
-    starts: Int64 = trace.ts_ns[rows].reshape(-1, counts[usual]).min(axis=0)
-    return starts
+    rows = np.flatnonzero(names[trace.name_id])
+    if not len(rows):
+        return _Rounds(trace.ts_ns[:0], trace.ts_ns[:0])
+    what = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
+    _, which, counts = np.unique(what, return_inverse=True, return_counts=True)
+    often = np.bincount(counts)
+    usual = int(np.flatnonzero(often == often.max())[-1])
+    rows = rows[counts[which] == usual]
+    rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows], trace.name_id[rows]))].reshape(-1, usual)
+    return _Rounds(trace.ts_ns[rows].min(axis=0), (trace.ts_ns[rows] + trace.dur_ns[rows]).max(axis=0))
 
 
 def _first_forward(trace: Trace, forward: Mask) -> int:
@@ -191,20 +213,6 @@ def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
     ]
     counts = Counter(fed)
     return min(counts, key=lambda i: (-counts[i], int(_starts_of(trace, i)[0]))) if counts else None
-
-
-def _first_gradient(trace: Trace, ops: list[OpName | None]) -> int | None:
-    """Return the name id of the communication that is the first of its step, on average.
-
-    Only those that occur in the most steps count: of a file that was cut, some tensors are short.
-    """
-    counts = np.bincount(trace.name_id, minlength=len(ops)) * _whole_comms(trace, ops)
-    if not counts.any():
-        return None
-    origin = int(trace.ts_ns.min())
-    total = np.bincount(trace.name_id, (trace.ts_ns - origin).astype(np.float64), len(ops))
-    mean = np.where(counts == counts.max(), total / np.maximum(counts, 1), np.inf)
-    return int(mean.argmin())
 
 
 def _whole_comms(trace: Trace, ops: list[OpName | None]) -> Mask:

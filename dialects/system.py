@@ -83,9 +83,10 @@ class System:
         """Return the `Activity` of each slice (n,); see `rule`."""
         found = framed(trace)
         found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
-        comm = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
-        comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
-        found[comm] = Activity.COMM
+        collectives = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
+        # what a collective calls belongs to it
+        within = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, collectives)
+        found[collectives | within] = Activity.COMM
         return found
 
     def rule(self, trace: Trace) -> str:

@@ -46,10 +46,10 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     if len(trace) == 0:
         return []
     kinds = dialects.of(trace).activities(trace)
-    is_comm = dialects.is_communication(kinds)
-    comm = _busy(trace, is_comm)
+    comm = _busy(trace, dialects.is_communication(kinds))
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
-    compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
+    computing = _computing(trace, kinds == Activity.COMPUTE, dialects.is_communication(kinds))
+    compute = _joined(computing, update)
     copies = _busy(trace, kinds == Activity.COPY)
     steps = step_bounds(trace)
     if not steps:
