@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
-from dialects.sync_points import SyncPoint, SyncPoints
+from dialects.sync_points import SyncPart
 from dialects.system import Activity, Mask, System
 from formats.columns import Int64, Trace
 from opname import OpName
@@ -83,28 +83,17 @@ class BytePS(System):
         forward = _names_where(trace, ops, lambda op: op.cat == "FW")
         return forward[trace.name_id], _names_where(trace, ops, lambda op: op.cat == "BW")[trace.name_id]
 
-    def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return partition key -> (begins of PUSH, ends of PULL).
+    def may_synchronise(self, name: str) -> bool:
+        """Whether a partition is pushed or pulled."""
+        return OpName.parse(name).queue in ("PUSH", "PULL")
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return the begin of a PUSH, or the end of a PULL, of a partition.
 
         Every PULL of a partition ends after every worker's PUSH of it has begun.
         """
-        pushes: dict[str, list[Int64]] = {}
-        pulls: dict[str, list[Int64]] = {}
-        stage = [OpName.parse(name).queue for name in trace.names]
-        rows = np.flatnonzero(np.array([s in ("PUSH", "PULL") for s in stage], np.bool_)[trace.name_id])
-        place = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
-        order = np.argsort(place, kind="stable")
-        rows, first = rows[order], np.flatnonzero(np.diff(place[order], prepend=-1))
-        for own in np.split(rows, first[1:]) if len(rows) else ():
-            name, tid = trace.names[trace.name_id[own[0]]], trace.tracks[trace.track_id[own[0]]].tid
-            into = pushes if OpName.parse(name).queue == "PUSH" else pulls
-            times = trace.ts_ns[own] + (0 if into is pushes else trace.dur_ns[own])
-            into.setdefault(partition(name, tid), []).append(times)
-        return {
-            key: SyncPoint(np.sort(np.concatenate(begins)), np.sort(np.concatenate(pulls[key])))
-            for key, begins in pushes.items()
-            if key in pulls
-        }
+        is_push = OpName.parse(name).queue == "PUSH"
+        return SyncPart(partition(name, tid), begins=is_push, ends=not is_push)
 
     def rank_steps(
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,11 +11,14 @@ from dialects.composer_axes import tie_axes
 from dialects.kineto import without_recording
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
+from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Activity, Mask, Metadata, System, by_name, framed, integer
 from formats.columns import Trace
 from formats.pairs import Rule
 
 _COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
+
+_LATEST_US = 1 << 51  # the year 2041: a later instant is damage
 
 
 class Composer(System):
@@ -80,6 +85,20 @@ class Composer(System):
         )
         return forward, backward
 
+    def sync_points(self, trace: Trace) -> SyncPoints:
+        """Return what the rank's clock showed at an instant that is common to all ranks."""
+        known = {event["name"]: event["args"].get("value") for event in trace.metadata}
+        return clock_sync(known.get("clock_sync_timestamp_us"), known.get("clock_sync_error_bound"))
+
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category, unless that lists the events and callbacks it belongs to."""
         return name if "," in cat or not cat else cat
+
+
+def clock_sync(timestamp_us: Any, error_us: Any) -> SyncPoints:
+    """Return the sync point that Composer's metadata tell: what a rank's clock showed at a common instant."""
+    at, error = integer(timestamp_us), integer(error_us) or 0
+    if at is None or max(abs(at), abs(error)) > _LATEST_US:
+        return {}
+    instant = np.array([1000 * at], np.int64)
+    return {"clock_sync_timestamp_us": SyncPoint(instant, instant, error_ns=1000 * abs(error))}

@@ -12,8 +12,8 @@ from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.system import Activity, Mask, Metadata, System, by_name, whole_number
 from formats.columns import Int64, Trace
+from formats.values import FARTHEST_NS
 
-_LATEST_NS = 1 << 62
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
 _OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
 
@@ -37,7 +37,7 @@ class Horovod(System):
         """Return `start_time_since_epoch_in_micros`."""
         starts = (event["args"].get("start_time_since_epoch_in_micros") for event in trace.metadata)
         base = 1000 * next((whole_number(start) for start in starts if start is not None), 0)
-        return base if 0 <= base < _LATEST_NS else 0
+        return base if 0 <= base <= FARTHEST_NS else 0
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); activities within an operation frame nothing."""

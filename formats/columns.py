@@ -56,6 +56,18 @@ class Points:
     def __len__(self) -> int:
         return len(self.phase)
 
+    def select(self, rows: Int64) -> Points:
+        """Return the points of these rows."""
+        at = rows.tolist()
+        return Points(
+            [self.phase[i] for i in at],
+            self.name_id[rows],
+            self.cat_id[rows],
+            self.track_id[rows],
+            self.ts_ns[rows],
+            [self.ids[i] for i in at],
+        )
+
     def shifted(self, by_ns: int) -> Points:
         """Return the points `by_ns` later."""
         return replace(self, ts_ns=self.ts_ns + by_ns)

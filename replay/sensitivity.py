@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from dag.step_graph import Bool, Recording
 from dialects.step_parts import Operation
 from formats.columns import Int64
+from parallel import process_pool
 from progress import bar
 from replay.engine import simulate
 from replay.occurrences import with_usual_gaps
@@ -152,7 +152,7 @@ def _effects(
                 effects.append(_effect(base, group))
                 shown.update(1)
         else:
-            with ProcessPoolExecutor(jobs or _cores(), initializer=_start, initargs=(base,)) as pool:
+            with process_pool(jobs or _cores(), _start, (base,)) as pool:
                 for effect in pool.map(_effect_of, groups, chunksize=8):
                     effects.append(effect)
                     shown.update(1)

@@ -10,6 +10,7 @@ import numpy as np
 
 from atomic_output import open_output
 from dialects.step_parts import Operation
+from output_marks import JSON_START
 from replay.simulation import Replay
 
 _BATCH = 20_000
@@ -26,7 +27,7 @@ def write_synthetic(result: Replay, path: Path, *, parts: bool = True) -> int:
     encode = msgspec.json.Encoder().encode
     n_events = 0
     with open_output(path) as out:
-        out.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+        out.write(JSON_START + b'"displayTimeUnit":"ms","traceEvents":[')
         for batch in _batches(result, parts):
             out.write((b"," if n_events else b"") + encode(batch)[1:-1])
             n_events += len(batch)

@@ -22,13 +22,14 @@ from trace_utils import GpuDir, find_gpus, read_trace
 
 PART_BITS = 16
 
-_DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d+)")
+_DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
 _PARTITIONED = re.compile(
-    rb"(?:\] |\s)(\S+) partitioned to (\d+) part\(s\), total_len=(\d+), key_range=\[(\d+),"
+    rb"(?:\] |\s)(\S+) partitioned to (\d{1,9}) part\(s\), total_len=(\d{1,18}), key_range=\[(\d{1,18}),"
 )
 _ASSIGNED = re.compile(
-    rb"key (\d+) assigned to server (\d+)(?:, accumulated workload for this server is (\d+))?"
+    rb"key (\d{1,18}) assigned to server (\d{1,9})(?:, accumulated workload for this server is (\d{1,18}))?"
 )
+_KEY = re.compile(r"[0-9]{1,20}")
 _TEXT = {".txt", ".log", ".out", ".err", ""}
 _SNIFF = 4096  # bytes in which a binary file shows itself
 _LONGEST_LINE = 1 << 16
@@ -211,7 +212,7 @@ def _read_key_dict(lines: Iterable[str], keys: Keys) -> None:
     """Read dPRO's ``name: key [key…]``; parts of a tensor may have lines of their own (``name~PARTi``)."""
     for line in lines:
         name, colon, numbers = line.rpartition(":")
-        values = [int(number) for number in numbers.split() if number.isdecimal()]
+        values = [int(number) for number in numbers.split() if _KEY.fullmatch(number)]
         if colon and values:
             tensor = keys.declare(values[0] >> PART_BITS, name.strip().partition("~PART")[0])
             if tensor.n_parts is None and len(values) > 1:
@@ -230,7 +231,7 @@ def _add_comm(trace: Trace, keys: Keys) -> None:
 def partition_key(tid: Id) -> int | None:
     """Return the partition key that the `tid` of a BytePS event is; None for ``total``."""
     text = str(tid)
-    return int(text) & 0xFFFFFFFF if text.removeprefix("-").isdecimal() else None  # 32 bits, signed
+    return int(text) & 0xFFFFFFFF if _KEY.fullmatch(text.removeprefix("-")) else None  # 32 bits, signed
 
 
 def _text(raw: bytes) -> str:
