@@ -62,7 +62,8 @@ def run(args: Namespace) -> Result:
         progress=args.progress,
     )
     if combined.dialect not in ("byteps", "mxnet") and len(members) > 1:  # of these, directories tell
-        ranks = [rank for rank in combined.ranks if rank is not None]
+        owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
+        ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += rank_notes(args.path[0], ranks, combined.world_size)
     workers = _workers(combined)
     table = Table(
@@ -205,7 +206,7 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
                 "violations_after": clock.violations_after,
             },
         )
-        if rank is not None:
+        if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
             entry["ranks"].append(rank)
     return list(entries.values())
 
