@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps, edge_table
-from dialects.steps import Step, find_steps
+from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Id, Int64, Trace, Track
 
@@ -42,15 +42,14 @@ class _Collective:
     parts: list[int] = field(default_factory=list)
 
 
-def record(name: str, trace: Trace) -> RankSteps:
-    """Return the steps of a Horovod job from its timeline; the start-up only where nothing else is recorded.
+def record(name: str, trace: Trace, found: Steps) -> RankSteps:
+    """Return the steps of a Horovod job from its timeline: the whole ones `found`, else the start-up.
 
     Raises
     ------
     TraceError
         No round of reductions is in it.
     """
-    found = find_steps(trace)
     steps = found.whole or found.partial
     if not steps:
         raise TraceError(f"{trace.path}: no round of reductions is recorded in it")

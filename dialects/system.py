@@ -83,15 +83,17 @@ class System:
         """Return the `Activity` of each slice (n,); see `rule`."""
         found = framed(trace)
         found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
-        collectives = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
-        # what a collective calls belongs to it
-        within = lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, collectives)
-        found[collectives | within] = Activity.COMM
+        comm = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
+        comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
+        found[comm] = Activity.COMM
         return found
 
     def rule(self, trace: Trace) -> str:
         """Return by which rule slices of `trace` count as communication and computation, a sentence."""
-        return "Communication: operations named after a collective (allreduce, nccl, …); all else computes."
+        return (
+            "Communication: operations named after a collective (allreduce, nccl, …) with all that they "
+            "call; all else computes."
+        )
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps that the system itself marks; see `find_steps`."""
@@ -173,7 +175,7 @@ class System:
         """
         from dialects.chrome_graph import record
 
-        return record(name, trace)
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace))
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""

@@ -46,10 +46,10 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     if len(trace) == 0:
         return []
     kinds = dialects.of(trace).activities(trace)
-    comm = _busy(trace, dialects.is_communication(kinds))
+    is_comm = dialects.is_communication(kinds)
+    comm = _busy(trace, is_comm)
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
-    computing = _computing(trace, kinds == Activity.COMPUTE, dialects.is_communication(kinds))
-    compute = _joined(computing, update)
+    compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
     copies = _busy(trace, kinds == Activity.COPY)
     steps = step_bounds(trace)
     if not steps:
