@@ -17,6 +17,7 @@ from formats.columns import Trace
 from formats.reader import EventReader, repairs
 from formats.scan import find_boundary
 from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, local_rank, numbers
+from parallel import process_pool
 
 __all__ = [
     "GpuDir",
@@ -228,10 +229,8 @@ def _in_processes(
     tasks: Sequence[tuple[Path, Collection[str], bool, _Range]], jobs: int, on_read: Callable[[int], object]
 ) -> list[Trace | chrome.Part | TraceError]:
     """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
-    from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
-
     own = 1 if len(tasks) <= jobs else 0
-    with ProcessPoolExecutor(min(jobs, len(tasks)) - own, mp_context=_context()) as pool:
+    with process_pool(min(jobs, len(tasks)) - own) as pool:
         futures = [pool.submit(_read_range, *task) for task in tasks[own:]]
         parts = [_read_range(*task, on_read) for task in tasks[:own]]
         for task, future in zip(tasks[own:], futures, strict=True):
@@ -291,12 +290,6 @@ def _size(path: Path) -> int:
 def _cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _context() -> Any:
-    import multiprocessing
-
-    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
 
 
 def _caught(

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.system import Activity, Mask, Metadata, System, by_name, whole_number
 from formats.columns import Int64, Trace
@@ -42,6 +43,7 @@ class Horovod(System):
         """Return the `Activity` of each slice (n,); activities within an operation frame nothing."""
         found = np.full(len(trace), Activity.COMM, np.int8)
         found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Activity.WAIT
+        found[by_name(trace, str.isdecimal)] = Activity.IGNORED  # a rank's tick: it is ready
         return found
 
     def rule(self, trace: Trace) -> str:
@@ -65,6 +67,14 @@ class Horovod(System):
             return NO_STEPS
         whole = [step._replace(label=step.label + 1) for step in between(ends)]
         return Steps(tuple(whole), (Step(1, int(begins.min()), int(ends[0])),), "rounds of reductions")
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the rounds of reductions, as rank 0 recorded them for all."""
+        from dialects.horovod_graph import record
+
+        return record(name, trace, self.find_steps(trace, by))
 
     def category(self, name: str, cat: str) -> str:
         """Return the name: Horovod's events have no category that groups them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from errors import TraceError, UsageError
 from result import Repairs, Result
+from temporary_files import temporary_directory
 
 if TYPE_CHECKING:
     from collector.gpu.iteration_times import Gpu
@@ -119,8 +119,8 @@ def _recorded(gpus: Sequence[GpuDir], args: Namespace, repairs: Repairs) -> list
     from collector.gpu.collect_job import collect_gpus
 
     raw = [g for g in gpus if g.final_trace() is None and (g.file("io.json") or g.file("temp.json"))]
-    with tempfile.TemporaryDirectory(prefix="collect-") as scratch:
-        reports = collect_gpus(raw, into=Path(scratch), jobs=_jobs(args), progress=args.progress)
+    with temporary_directory() as scratch:
+        reports = collect_gpus(raw, into=scratch, jobs=_jobs(args), progress=args.progress)
         repairs.lines += [line for report in reports for line in report.warnings]
         made = {gpu.path: report.trace for gpu, report in zip(raw, reports, strict=True)}
         chosen = [(gpu, made[gpu.path] if gpu.path in made else gpu.trace()) for gpu in gpus]

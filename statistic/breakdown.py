@@ -12,6 +12,7 @@ from dialects import Activity
 from dialects.steps import step_bounds
 from dialects.system import Mask
 from formats.columns import Int64, Trace
+from innermost import lies_inside
 from intervals import clip, length, union, without
 from opname import OpName
 
@@ -45,9 +46,10 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     if len(trace) == 0:
         return []
     kinds = dialects.of(trace).activities(trace)
-    comm = _busy(trace, dialects.is_communication(kinds))
+    is_comm = dialects.is_communication(kinds)
+    comm = _busy(trace, is_comm)
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
-    compute = _joined(_busy(trace, kinds == Activity.COMPUTE), update)
+    compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
     copies = _busy(trace, kinds == Activity.COPY)
     steps = step_bounds(trace)
     if not steps:
@@ -81,6 +83,20 @@ def _numbers(prefix: str) -> list[int]:
 def _busy(trace: Trace, rows: Mask) -> Intervals:
     part = trace.select(rows)
     return union(part.ts_ns, part.end_ns)
+
+
+def _computing(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
+    """Return when the rank computes: an operation does not while another, inside it, communicates."""
+    either = np.flatnonzero(compute | comm)
+    part = trace.select(either)
+    within = lies_inside(part.ts_ns, part.end_ns, part.track_id, compute[either])
+    within &= comm[either]
+    mixed = np.unique(part.track_id[within])
+    found = _busy(trace, compute & ~np.isin(trace.track_id, mixed))
+    for track in mixed.tolist():
+        communicating = _busy(part, within & (part.track_id == track))
+        found = _joined(found, without(_busy(trace, compute & (trace.track_id == track)), communicating))
+    return found
 
 
 def _of_window(

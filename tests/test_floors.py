@@ -11,7 +11,11 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("opname", "result", "progress", "atomic_output", "intervals", "innermost"),
+    (
+        *("opname", "result", "progress", "intervals", "innermost"),
+        *("parallel", "temporary_files", "output_marks"),
+    ),
+    ("atomic_output",),
     ("formats",),
     ("dialects", "jobfiles"),
     ("trace_utils",),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import progress as bars
-from atomic_output import open_output
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
+from parallel import process_pool
 from trace_utils import GpuDir
 
 OnDone = Callable[[], object]
@@ -50,7 +49,7 @@ def collect_gpus(
     with bars.bar(total=len(gpus), unit="GPUs", what="collect", enabled=progress) as bar:
         if jobs == 1 or len(gpus) < 2:
             return [_reported(item, bar.update) for item in work]
-        with ProcessPoolExecutor(min(jobs, len(gpus))) as pool:
+        with process_pool(min(jobs, len(gpus))) as pool:
             futures = [pool.submit(_reported, item) for item in work]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
@@ -76,7 +75,6 @@ def _collect(gpu: GpuDir, parts: frozenset[PartName], target: Path | None) -> Gp
     if target is None:
         collected.write()
     else:
-        with open_output(target) as file:
-            file.write(collected.encode())
+        target.write_bytes(collected.encode())
     path = target or collected.path
     return GpuReport(gpu, path, count_by_cat(collected.events), collected.warnings, collected.notes)
