@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from typing import NoReturn, TextIO
 
 import options
 from errors import AnalyzeError, UsageError, one_line
+from formats.stream import max_unpacked
 
 __version__ = "0.1.0"
 
@@ -30,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = build_parser().parse_args(argv)
         _set_up_logging(args.logging_level)
+        max_unpacked.set(args.max_unpacked)
         with warnings.catch_warnings():
             warnings.showwarning = _log_warning
             return _run(args)
@@ -158,9 +161,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true",
         help="replace files that this program did not write; inputs never")  # fmt: skip
     add("--jobs", metavar="N", type=_positive, help="processes that read files (default: all cores)")
+    add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
     add("--pretty", action="store_true", help="only the result, no per-step commentary")
+    add("--full", action="store_true", help="every row and every table on a terminal")
     add("--del_queue", action="store_true",
         help="a communication as its partitions and queue stages (critical, replay)")  # fmt: skip
 
@@ -173,6 +178,13 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)B?", text.upper(), re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 8G")
+    return int(match[1] + "000" * " KMGT".index(match[2] or " "))
 
 
 def _level(text: str) -> int:

@@ -1,52 +1,51 @@
-"""The dependency graph of a job: building it from every source, merging ranks, GML, critical path.
+"""The only door to graphs: the recorded steps of whatever was loaded, the DAGs of GML files, critical paths.
 
-The type is `Dag` (``dag/model.py``: its docstring says what each array means). The ways to one:
-
-- `read_dag`: from a GML file, without durations (or with those the file carries)
-- `load_gpus` and `merge`: a BytePS job's GPU directories; one `Dag` for a GPU, a worker or the job
-- `gpus_of_trace`: one BytePS trace whose events carry their inputs
-- `kineto_dag`: a step of one or more ranks of PyTorch
-- `dasf_dag`: the tasks of a DASF pipeline
-- `new_dag`: from plain lists
-
-and from one: `critical_path` (longest chain, slack), `Dag.at_step` (one recorded step instead of the
-averages), `Dag.to_networkx`, `write_dag`.
+- `load_steps`: the recorded steps of a job, whatever the system, as `StepGraph`s in a `Recording`
+- `choose_step`: the row of a step by its number, or of the one of median length
+- `critical_path`, `slack_ns`: what makes a step as long as it is, and how much room the rest has
+- `path_items`, `by_name`, `by_category`, `headline`: a path in words
+- `drawn_step`: a step as a `Dag`, to be drawn; `marked_events`: its timeline with the path on it
+- `read_dag`, `write_dag`: GML; `mean_dags`, `longest_path`: average durations through the DAG of a GPU
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from dag.byteps import Gpu, merge
-from dag.critical_path import CriticalPath, critical_path
-from dag.dasf import TASK_ARGS, dasf_dag
+from dag.critical_path import NO_EVENT, CriticalPath, Stretch, critical_path, slack_ns
 from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
+from dag.drawn_step import drawn_step
 from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
-from dag.kineto import COMMUNICATION, GAP, kineto_dag
-from dag.kineto_rank import LINK_ARGS
-from dag.load import INPUT_ARGS, LoadedGpus, gpus_of_trace, load_gpus
-from dag.model import COUPLING, MEETING, MISSING, Dag, Kind, new_dag, subgraph, without_others
-from dag.recording import Recording, record
+from dag.join_ranks import join
+from dag.longest_path import LongestPath, longest_path
+from dag.marked_timeline import marked_events
+from dag.mean_graph import MeanDags, mean_dags
+from dag.model import Dag, new_dag
+from dag.path_summary import NameShare, PathItem, by_category, by_name, category, headline, path_items
+from dag.recorded_steps import LoadedSteps, Partitions, choose_step, load_steps
+from dag.step_graph import NO_LINK, Recording, StepGraph
 from dag.topology import components, depths
 
 __all__ = [
-    "COMMUNICATION", "COUPLING", "GAP", "INPUT_ARGS", "LINK_ARGS", "MEETING", "MISSING", "TASK_ARGS",
-    "CriticalPath", "Dag", "Gml", "Gpu", "Kind", "LoadedGpus", "Recording", "components", "critical_path",
-    "dag_from_gml", "dag_from_inputs", "dag_to_gml", "dasf_dag", "depths", "format_gml", "gpus_of_trace",
-    "kineto_dag", "load_gpus", "merge", "new_dag", "parse_gml", "read_dag", "read_gml", "record",
-    "subgraph", "without_others", "write_dag", "write_gml",
+    "NO_EVENT", "NO_LINK", "CriticalPath", "Dag", "Gml", "LoadedSteps", "LongestPath", "MeanDags",
+    "NameShare", "Partitions", "PathItem", "Recording", "StepGraph", "Stretch", "by_category", "by_name",
+    "category", "choose_step", "components", "critical_path", "dag_from_gml", "dag_from_inputs",
+    "dag_to_gml", "depths", "drawn_step", "format_gml", "headline", "join", "load_steps", "longest_path",
+    "marked_events", "mean_dags", "new_dag", "parse_gml", "path_items", "read_dag", "read_gml",
+    "slack_ns", "write_dag", "write_gml",
 ]  # fmt: skip
 
 
 def read_dag(path: Path) -> Dag:
     """Return the graph in a GML file; durations are those of its nodes' ``avg`` (ms), else 0.
 
-    The step boundary is cut: edges out of STEP are in `Dag.next_src` and `Dag.next_dst`.
+    The step boundary is cut: edges into the next step (out of STEP, or of a communication into the
+    operation that it waits for itself) are in `Dag.next_src` and `Dag.next_dst`.
 
     Raises
     ------
     DagError
-        No GML, an undirected graph, or a cycle within the step.
+        Not a valid GML graph, an undirected graph, or a cycle within the step.
     """
     return dag_from_gml(read_gml(path), str(path))
 

@@ -342,7 +342,8 @@ def _listing(path: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(path.name)]
+    parts = _DIGITS.split(path.name)
+    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
 
 
 def numbers(values: Sequence[int]) -> str:

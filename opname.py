@@ -37,7 +37,7 @@ QUEUES = (
     "BROADCAST",
 )
 
-_N = "0|[1-9][0-9]*"  # no leading zero: what is printed is what was read
+_N = "0|[1-9][0-9]{0,18}"  # no leading zero: what is printed is what was read; 64 bits
 _GRAMMAR = re.compile(
     rf"(?:host(?P<host>{_N})\.rank(?P<hrank>{_N})->"
     rf"|(?:wk(?P<wk>{_N})\.)?(?:rank(?P<rank>{_N})\.)?)"
@@ -49,6 +49,9 @@ _GRAMMAR = re.compile(
     r"(?:~>(?P<suffix>.*))?",
     re.DOTALL,
 )
+
+#: What a name within the grammar begins with: foreign names can be many, and are told at once.
+_BEGINNINGS = ("host", "wk", "rank", "Comm.", "FW", "BW", "STEP", "I/O", "OUTPUT", "UPDATE")
 
 
 class OpName(NamedTuple):
@@ -66,7 +69,9 @@ class OpName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> OpName:
         """Take `text` apart; never fails, a name outside the grammar is foreign."""
-        return _parse(text)
+        if text.startswith(_BEGINNINGS) or "~>" in text:
+            return _parse(text)
+        return cls(None, text)
 
     def __str__(self) -> str:
         return f"{self.prefix}{self._body()}{'' if self.suffix is None else '~>' + self.suffix}"

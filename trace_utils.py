@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import dialects
 import progress as bars
 from errors import TraceError
 from formats import chrome
@@ -244,7 +245,7 @@ def _joined(path: Path, parts: Sequence[Any], args: Collection[str], points: boo
         return parts[0]  # type: ignore[no-any-return]
     if any(isinstance(part, TraceError) or not part.aligned for part in parts):
         return _caught(path, args, points)
-    return chrome.assemble(path, parts)
+    return dialects.finish(path, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,4 +327,4 @@ def _read_one(
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
     if dasf.is_dasf(head_of(path)[:64]):
         return dasf.read(path, args, points)
-    return chrome.read(path, args, points, on_read)
+    return dialects.finish(path, [chrome.read_part(path, args, points, on_read=on_read)])

@@ -29,7 +29,7 @@ from combine.combined_header import Labels, merged_header, metadata_events
 from combine.event_text import Heads, joined_heads, text_of
 from combine.external_sort import Source, cuts, merge
 from combine.pid_tid import Place
-from combine.sources import Member, one_dialect, settled, sniffed, timing, usable
+from combine.sources import Member, one_dialect, settled, sniffed, timing, usable, with_ranks
 from combine.spill_source import Rewritten, rewrite
 from errors import AnalyzeError, OutputError
 from parallel import end_with, fork_context, process_pool
@@ -105,7 +105,8 @@ def combine(
             except OSError as error:  # of the spill: trouble with the input is a TraceError
                 raise _unwritable(output, error) from error
         _check_names(names, sources)
-        times = timing(members, dialect, sources, align=align)
+        members = with_ranks(members, dialect, sources)
+        times = timing(members, sources, align=align)
         labels = Labels(members, dialect, sources)
         head = merged_header(labels, dialect, sources, times)
         metadata = metadata_events(labels, dialect, sources)

@@ -13,26 +13,27 @@ changes of the parts to the change of the step:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.classify import Mask, communication, computation, memory
+import dialects
+from dialects import Activity
 from dialects.steps import Step
 from formats.columns import Int64, Trace
-from opname import OpName
+from innermost import innermost
 
 Float = NDArray[np.float64]
 
 #: The layers, in the order in which they claim an instant. `IGNORED` spans claim nothing.
 COMPUTE, COMMUNICATION, HOST, FRAME, IGNORED = range(5)
 
-_FOREVER = (1 << 63) - 1
-_STEP_MARK = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
-_HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
-_IGNORED_CATS = frozenset({"gpu_user_annotation", "Trace"})
+_LAYER_OF = np.full(len(Activity), FRAME)
+_LAYER_OF[Activity.COMPUTE] = COMPUTE
+_LAYER_OF[[Activity.COMM, Activity.COPY]] = COMMUNICATION
+_LAYER_OF[[Activity.HOST, Activity.INPUT, Activity.WAIT]] = HOST
+_LAYER_OF[Activity.IGNORED] = IGNORED
 
 
 def exposed_ns(
@@ -56,7 +57,8 @@ def exposed_ns(
     if not len(steps):
         return result
     rows = np.flatnonzero((layer < IGNORED) & (trace.end_ns > starts[0]) & (trace.ts_ns < ends[-1]))
-    owner, left, right = _innermost(trace, rows)
+    row, left, right = innermost(trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows])
+    owner = rows[row]
     owner, left, right, step = _cut(owner, left, right, starts, ends)
     share = _shares(left, right, np.asarray(layer)[owner])
     cell = step * (n_ids + 1) + ids[owner]
@@ -66,62 +68,11 @@ def exposed_ns(
 
 
 def layers(trace: Trace) -> NDArray[np.int64]:
-    """Return the layer of each slice (n,)."""
-    layer = np.full(len(trace), FRAME)
-    layer[_where_cat(trace, lambda cat: bool(_HOST_CATS.fullmatch(cat)))] = HOST
-    layer[computation(trace)] = COMPUTE
-    layer[communication(trace) | memory(trace)] = COMMUNICATION
-    if trace.dialect == "byteps":
-        ops = [OpName.parse(name) for name in trace.names]
-        layer[_of_names(trace, [op.is_comm and op.queue is None for op in ops])] = FRAME  # queues included
-        layer[_of_names(trace, [op.cat == "STEP" for op in ops])] = FRAME  # from backward to forward
-        layer[_of_names(trace, [op.cat in ("I/O", None) for op in ops])] = HOST
-    elif trace.dialect == "horovod":
-        waits = _of_names(trace, [name.startswith("NEGOTIATE") for name in trace.names])
-        layer = np.where(waits, HOST, COMMUNICATION)
-    layer[_where_cat(trace, _IGNORED_CATS.__contains__)] = IGNORED
-    layer[_of_names(trace, [bool(_STEP_MARK.fullmatch(name)) for name in trace.names])] = IGNORED
-    return layer
+    """Return the layer of each slice (n,).
 
-
-def _of_names(trace: Trace, flags: Sequence[bool]) -> Mask:
-    """Return which slices (n,) have a name that is flagged."""
-    return np.array(flags, np.bool_)[trace.name_id]
-
-
-def _where_cat(trace: Trace, accept: Callable[[str], bool]) -> Mask:
-    return np.array([accept(cat) for cat in trace.cats], np.bool_)[trace.cat_id]
-
-
-def _innermost(trace: Trace, rows: Int64) -> tuple[Int64, Int64, Int64]:
-    """Return the pieces of time in which a slice is the innermost of its track: (slice, start, end)."""
-    order = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    starts, ends = trace.ts_ns[order].tolist(), trace.end_ns[order].tolist()
-    tracks, slices = trace.track_id[order].tolist(), order.tolist()
-    pieces: list[tuple[int, int, int]] = []
-    open_: list[tuple[int, int]] = []  # (end, slice), innermost last
-    cursor, track = 0, -1
-
-    def close(until: int) -> None:
-        nonlocal cursor
-        while open_ and open_[-1][0] <= until:
-            end, which = open_.pop()
-            if end > cursor:
-                pieces.append((which, cursor, end))
-                cursor = end
-
-    for start, end, here, which in zip(starts, ends, tracks, slices, strict=True):
-        if here != track:
-            close(_FOREVER)
-            track = here
-        close(start)
-        if open_ and start > cursor:
-            pieces.append((open_[-1][1], cursor, start))
-        cursor = start
-        open_.append((end, which))
-    close(_FOREVER)
-    owner, left, right = np.array(pieces, np.int64).reshape(-1, 3).T
-    return owner, left, right
+    Whole communications and model updates frame: queues, and the time from backward to forward, are in them.
+    """
+    return np.asarray(_LAYER_OF[dialects.of(trace).activities(trace)])
 
 
 def _cut(

@@ -21,7 +21,7 @@ from trace_utils import load_job
 Float = NDArray[np.float64]
 
 #: Keys of the events' args that tell where steps begin.
-_STEP_ARGS = ("batch", "input*")
+_STEP_ARGS = ("batch", "input*", "arg*")
 _BATCHES = 10  # samples into which the occurrences of an operation are pooled where no step is marked
 _STEP_MARK = re.compile(r"ProfilerStep#\d+")
 

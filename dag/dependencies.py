@@ -8,18 +8,23 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dag.gml import Gml
-from dag.model import Dag, Kind, new_dag
-from dag.topology import Int32
+from dag.model import Dag, new_dag
+from dag.topology import Int32, cycles
+from dialects.step_parts import Kind
 from errors import DagError
 from formats.columns import Trace
 from opname import OpName
 
 #: Categories that end a step: what follows them belongs to the next one.
 _LAST = ("STEP", "UPDATE")
-#: Categories that begin a step, where an edge from one of `_LAST` leads into the next step.
+#: Categories that begin a step, where an edge from one of `_LAST` leads into the next step. So does one
+#: from a communication that itself waits for the operation: those are the weights of the step before.
 _FIRST = ("FW", "I/O")
+
+Bool = NDArray[np.bool_]
 
 _INPUT = re.compile(r"(?:input|arg)[0-9]+")
 _KINDS = {kind.label: kind for kind in Kind}
@@ -77,11 +82,19 @@ def category(name: str) -> str:
 
 def with_edges(dag: Dag, src: Int32, dst: Int32, kinds: Sequence[int]) -> Dag:
     """Return `dag` with these edges, those from a step's end into the next step's begin kept apart."""
-    last = np.array([cat in _LAST for cat in dag.cats], np.bool_)
-    first = np.array([cat in _FIRST for cat in dag.cats], np.bool_)
-    cut = last[src] & first[dst] if len(dag) else np.empty(0, np.bool_)
+    last, comm, first = (_of_category(dag, cats) for cats in (_LAST, ("Comm",), _FIRST))
+    cut = last[src] & first[dst]
+    weights = comm[src] & first[dst]
+    if weights.any():
+        cycle = cycles(len(dag), src[~cut], dst[~cut])
+        cut |= weights & (cycle[src] == cycle[dst])
     kind = np.array(kinds, np.uint8)
     return replace(dag, src=src[~cut], dst=dst[~cut], kind=kind[~cut], next_src=src[cut], next_dst=dst[cut])
+
+
+def _of_category(dag: Dag, cats: Sequence[str]) -> Bool:
+    """Return which nodes (n,) have one of these categories."""
+    return np.array([cat in cats for cat in dag.cats], np.bool_)
 
 
 def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:

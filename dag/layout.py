@@ -18,7 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dag_utils import CriticalPath, Dag, Kind, depths
+from dag.longest_path import LongestPath
+from dag.model import Dag
+from dag.topology import depths
+from dialects.step_parts import Kind
 
 Int64 = NDArray[np.int64]
 
@@ -62,7 +65,7 @@ class Drawn:
     note: str = ""
 
 
-def draw(dag: Dag, path: CriticalPath, *, most: int = MOST_NODES) -> Drawn:
+def draw(dag: Dag, path: LongestPath, *, most: int = MOST_NODES) -> Drawn:
     """Return where everything goes; a graph of more than `most` nodes is condensed by its names."""
     group = np.arange(len(dag)) if len(dag) <= most else _groups(dag, min(_CONDENSED, most // 10))
     labels = list(dag.names) if len(dag) <= most else _group_labels(dag, group)

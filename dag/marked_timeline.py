@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dag_utils import MEETING, CriticalPath, Dag
+import numpy as np
+
+from dag.critical_path import NO_EVENT, CriticalPath
+from dag.path_summary import path_items
+from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import Operation
 from formats.columns import Trace
-from opname import QUEUES, OpName
-from trace_utils import Source
 
 #: Name of the process and category of the arrows that mark the path.
 PATH = "critical path"
@@ -18,13 +21,13 @@ _PATH_PID = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """One operation of the path as it was recorded: when, and the event that it is (trace, row) if any."""
+class _Stop:
+    """One stretch of the path: when, and the recorded slice (trace, row) that it is a part of, if any."""
 
     name: str
     cat: str
     start_ns: int
-    dur_ns: int
+    end_ns: int
     event: tuple[int, int] | None
 
 
@@ -40,50 +43,51 @@ class _Places:
         return number, self.tids.setdefault((number, tid), len(self.tids) + 1)
 
 
-def stops(
-    dag: Dag, path: CriticalPath, sources: Sequence[Source], traces: Sequence[Trace]
-) -> list[list[Stop]]:
-    """Return the path as recorded in each step that `dag` has times of.
-
-    `traces` are those of `sources`. Operations that were not recorded in a step are left out of it.
-    """
-    rows = dag.attrs.get("row")
-    events = None if rows is not None else _event_index(sources, traces)
-    found = []
-    for start_ns, dur_ns in zip(dag.step_start_ns, dag.step_dur_ns, strict=True):
-        steps: list[Stop] = []
-        for node in path.nodes:
-            if dag.cats[node] == MEETING or dur_ns[node] < 0:
-                continue
-            start = int(start_ns[node])
-            event = rows.get(node) if rows is not None else _event(events or {}, dag.names[node], start)
-            steps.append(Stop(dag.names[node], dag.cats[node], start, int(dur_ns[node]), event))
-        found.append(steps)
-    return found
-
-
 def marked_events(
-    traces: Sequence[Trace], labels: Sequence[str], paths: Sequence[Sequence[Stop]]
+    traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the events of a Chrome trace, and the nanosecond of its time 0 (the first event).
 
     Parameters
     ----------
-    traces : what was recorded; `labels` begin the names of their processes (``rank0.``)
-    paths : per step the operations of the path, in order
+    traces : what was recorded, one for each owner of `recording`, on its clock
+    path : the critical path of `step`
     """
+    labels = [f"{owner}." if len(traces) > 1 else "" for owner in recording.owners]
+    stops = _stops(traces, recording, step, path)
     times = [int(trace.ts_ns.min()) for trace in traces if len(trace)]
-    times += [stop.start_ns for path in paths for stop in path]
-    zero = min(times, default=0)
+    zero = min([*times, *(stop.start_ns for stop in stops)], default=0)
     places = _Places()
-    marked = {stop.event for path in paths for stop in path if stop.event is not None}
+    marked = {stop.event for stop in stops if stop.event is not None}
     slices = [
         event for number, trace in enumerate(traces) for event in _slices(number, trace, places, marked, zero)
     ]
-    track = [event for path in paths for event in _track(path, zero)]
-    arrows = list(_arrows(traces, paths, places, zero))
+    track = list(_track(stops, zero))
+    arrows = list(_arrows(traces, stops, places, zero))
     names = _names(traces, labels, places)
     return [*names, *sorted([*slices, *track, *arrows], key=lambda event: float(event["ts"]))], zero
+
+
+def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath) -> list[_Stop]:
+    """Return the stretches of the path with the slices that they lie in."""
+    found = []
+    for stretch in path.stretches:
+        (item,) = path_items(recording, step, replace(path, stretches=[stretch]), parts=True)
+        event = None
+        if stretch.event != NO_EVENT and stretch.cat == "":
+            operation = recording.operations[int(step.operation[stretch.event])]
+            event = _slice_of(traces[operation.owner], operation, stretch.end_ns)
+        where = None if event is None else (stretch.owner, event)
+        found.append(_Stop(item.name, item.cat, stretch.start_ns, stretch.end_ns, where))
+    return found
+
+
+def _slice_of(trace: Trace, operation: Operation, moment_ns: int) -> int | None:
+    """Return the row of the slice on the operation's track that covers the time just before `moment_ns`."""
+    track = np.array([own == operation.track for own in trace.tracks], np.bool_)
+    rows = np.flatnonzero(track[trace.track_id] & (trace.ts_ns < moment_ns) & (trace.end_ns >= moment_ns))
+    named = [row for row in rows.tolist() if trace.names[trace.name_id[row]].endswith(operation.name)]
+    return max(named or rows.tolist(), key=lambda row: int(trace.ts_ns[row]), default=None)
 
 
 def _slices(
@@ -103,45 +107,29 @@ def _slices(
         yield event
 
 
-def _track(path: Sequence[Stop], zero: int) -> Iterator[dict[str, Any]]:
-    """Yield the path as slices of one track; one that began before the last ended is cut to nest nowhere."""
-    free = 0
-    for stop in path:
-        start = max(stop.start_ns, free)
-        end = stop.start_ns + stop.dur_ns
-        if end <= start:
-            continue
-        free = end
+def _track(stops: Sequence[_Stop], zero: int) -> Iterator[dict[str, Any]]:
+    """Yield the path as slices of one track, one after the other."""
+    for stop in stops:
         yield {
             "ph": "X", "name": stop.name, "cat": stop.cat, "pid": _PATH_PID, "tid": 1,
-            "ts": (start - zero) / 1e3, "dur": (end - start) / 1e3,
+            "ts": (stop.start_ns - zero) / 1e3, "dur": (stop.end_ns - stop.start_ns) / 1e3,
         }  # fmt: skip
 
 
 def _arrows(
-    traces: Sequence[Trace], paths: Sequence[Sequence[Stop]], places: _Places, zero: int
+    traces: Sequence[Trace], stops: Sequence[_Stop], places: _Places, zero: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield a flow from each event of the path to the next."""
-    number = 0
-    for path in paths:
-        known = [(stop, stop.event) for stop in path if stop.event is not None]
-        for (a, event_a), (b, event_b) in itertools.pairwise(known):
-            here, there = _track_of(traces, event_a, places), _track_of(traces, event_b, places)
-            if event_a == event_b:
-                continue
-            number += 1
-            leave = max(a.start_ns, min(a.start_ns + a.dur_ns - 1, b.start_ns))
-            arrive = max(b.start_ns, leave)
-            common = {"name": PATH, "cat": "critical_path", "id": number}
-            yield {**common, "ph": "s", "pid": here[0], "tid": here[1], "ts": (leave - zero) / 1e3}
-            yield {
-                **common,
-                "ph": "f",
-                "bp": "e",
-                "pid": there[0],
-                "tid": there[1],
-                "ts": (arrive - zero) / 1e3,
-            }
+    """Yield a flow from each slice of the path to the next."""
+    known = [(stop, stop.event) for stop in stops if stop.event is not None]
+    for number, ((a, event_a), (b, event_b)) in enumerate(itertools.pairwise(known), 1):
+        if event_a == event_b:
+            continue
+        here, there = _track_of(traces, event_a, places), _track_of(traces, event_b, places)
+        common = {"name": PATH, "cat": "critical_path", "id": number}
+        leave = (max(a.start_ns, a.end_ns - 1) - zero) / 1e3
+        arrive = (max(b.start_ns, a.end_ns - 1) - zero) / 1e3
+        yield {**common, "ph": "s", "pid": here[0], "tid": here[1], "ts": leave}
+        yield {**common, "ph": "f", "bp": "e", "pid": there[0], "tid": there[1], "ts": arrive}
 
 
 def _track_of(traces: Sequence[Trace], event: tuple[int, int], places: _Places) -> tuple[int, int]:
@@ -186,28 +174,3 @@ def _said(trace: Trace) -> dict[tuple[str, Any, Any], str]:
 
 def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
-
-
-_Key = tuple[int, int | None, str, int]
-
-
-def _event_index(sources: Sequence[Source], traces: Sequence[Trace]) -> dict[_Key, tuple[int, int]]:
-    """Return (worker, rank, operation, start) -> the event that it is."""
-    index: dict[_Key, tuple[int, int]] = {}
-    alone = len(traces) == 1
-    for number, (source, trace) in enumerate(zip(sources, traces, strict=True)):
-        worker, rank = (0, None) if alone else (source.worker or 0, source.rank)
-        bare = [str(OpName.parse(name).bare()) for name in trace.names]
-        tids = [str(track.tid) for track in trace.tracks]
-        columns = zip(trace.name_id.tolist(), trace.track_id.tolist(), trace.ts_ns.tolist(), strict=True)
-        for row, (name, track, ts) in enumerate(columns):
-            text = bare[name]
-            if text.rpartition(".")[2] in QUEUES and tids[track].isdecimal():
-                text = f"{text}.{tids[track]}"
-            index.setdefault((worker, rank, text, ts), (number, row))
-    return index
-
-
-def _event(index: dict[_Key, tuple[int, int]], name: str, start_ns: int) -> tuple[int, int] | None:
-    op = OpName.parse(name)
-    return index.get((op.worker or 0, op.rank, str(op.bare()), start_ns))

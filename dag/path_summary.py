@@ -1,73 +1,114 @@
-"""What a critical path says beside its length: shares, overlap, and how long a step really took."""
+"""A critical path in words: its stretches named, and the same summed by name and by category."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from dag_utils import COUPLING, MEETING, MISSING, CriticalPath, Dag
+from dag.critical_path import NO_EVENT, CriticalPath, Stretch
+from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import GAP, WAIT, Kind, Operation
 
-_NAMED = 3  # one-sided operations that a note names
-
-
-def one_sided(dag: Dag) -> tuple[list[str], list[str]]:
-    """Return the names that are only in the graph, and those that are only in the trace."""
-    return [dag.names[i] for i in dag.unrecorded], list(dag.ungraphed)
-
-
-def one_sided_notes(dag: Dag) -> list[str]:
-    """Return a sentence for each side that knows operations which the other lacks, naming the first."""
-    notes = []
-    wheres = ("in the graph but not in the trace", "in the trace but not in the graph")
-    for names, where in zip(one_sided(dag), wheres, strict=True):
-        if names:
-            count = "1 operation" if len(names) == 1 else f"{len(names):,} operations"
-            more = ", …" if len(names) > _NAMED else ""
-            notes.append(f"{count} {where}: {', '.join(names[:_NAMED])}{more}")
-    return notes
+#: Category of what moves data between ranks, where the recording's own does not say so.
+COMMUNICATION = "communication"
 
 
-def by_category(dag: Dag, path: CriticalPath) -> dict[str, int]:
-    """Return the nanoseconds of the path per category, in the order in which the path meets them."""
-    shares: dict[str, int] = {}
-    for node, part in zip(path.nodes, path.part_ns, strict=True):
-        if dag.cats[node] != MEETING:
-            shares[dag.cats[node]] = shares.get(dag.cats[node], 0) + part
-    return shares
+class PathItem(NamedTuple):
+    """One stretch of a path, named."""
+
+    name: str  # without the owner
+    cat: str
+    owner: str
+    start_ns: int  # from the begin of the step
+    dur_ns: int
+    because: str  # why the path entered it: the kind of the edge; "" for its begin
 
 
-def overlap_ns(dag: Dag, path: CriticalPath) -> tuple[int, int | None]:
-    """Return by how much operations of the path ran at the same time, and the one that overlapped most.
+class NameShare(NamedTuple):
+    """What one operation of one owner adds to a path."""
 
-    The average over the recorded steps of the time between the start of an operation and the end of
-    the one before it on the path, where that is positive: the recording contradicts the graph there.
-    An operation that the path enters after its wait does not count.
+    name: str
+    cat: str
+    owner: str
+    stretches: int
+    ns: int
+
+
+def path_items(
+    recording: Recording, step: StepGraph, path: CriticalPath, *, parts: bool = False
+) -> list[PathItem]:
+    """Return the stretches of a path in time order; their times add up to its length.
+
+    Without `parts`, the partitions and stages of a communication that follow each other are one stretch.
     """
-    before, after = np.array(path.nodes[:-1], np.int64), np.array(path.nodes[1:], np.int64)
-    plain = ~np.isin(np.array(path.kinds[1:], np.int64), COUPLING)
-    before, after = before[plain], after[plain]
-    start, dur = dag.step_start_ns, dag.step_dur_ns
-    if not len(after) or not len(start):
-        return 0, None
-    known = (dur[:, before] >= 0) & (dur[:, after] >= 0)
-    late = start[:, before] + dur[:, before] - start[:, after]
-    late = np.where(known, np.clip(late, 0, np.maximum(dur[:, after], 0)), 0)
-    mean = late.sum(axis=0) // np.maximum(known.sum(axis=0), 1)
-    worst = int(mean.argmax())
-    return int(mean.sum()), int(after[worst]) if mean[worst] > 0 else None
+    items: list[PathItem] = []
+    begin = int(step.begin_ns[path.owner])
+    for stretch in path.stretches:
+        item = _item(recording, step, stretch, begin, parts)
+        if items and items[-1][:3] == item[:3]:
+            items[-1] = items[-1]._replace(dur_ns=items[-1].dur_ns + item.dur_ns)
+        else:
+            items.append(item)
+    return items
 
 
-def iteration_ns(dag: Dag) -> int | None:
-    """Return the average time from the first computation of a step to that of the next, as recorded.
+def by_name(items: Iterable[PathItem]) -> list[NameShare]:
+    """Return the path summed by operation and owner, the largest first."""
+    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    for item in items:
+        count, ns = sums.get(item[:3], (0, 0))
+        sums[item[:3]] = (count + 1, ns + item.dur_ns)
+    shares = [NameShare(*key, *value) for key, value in sums.items()]
+    return sorted(shares, key=lambda share: -share.ns)
 
-    None where fewer than two steps were recorded.
-    """
-    compute = np.array([cat not in ("Comm", "I/O", MEETING) for cat in dag.cats], np.bool_)
-    starts = dag.step_start_ns[:, compute & (dag.step_dur_ns >= 0).any(axis=0)]
-    if not starts.size:
-        starts = dag.step_start_ns[:, (dag.step_dur_ns >= 0).any(axis=0)]
-    if len(starts) < 2 or not starts.size:
-        return None
-    late = np.iinfo(np.int64).max
-    first = np.where(starts == MISSING, late, starts).min(axis=1)
-    first = first[first < late]
-    return int(np.diff(first).mean()) if len(first) > 1 else None
+
+def by_category(items: Iterable[PathItem]) -> dict[str, int]:
+    """Return the nanoseconds of the path per category, the largest first."""
+    sums: dict[str, int] = {}
+    for item in items:
+        sums[item.cat] = sums.get(item.cat, 0) + item.dur_ns
+    return dict(sorted(sums.items(), key=lambda pair: -pair[1]))
+
+
+def headline(recording: Recording, step: StepGraph, path: CriticalPath, items: Sequence[PathItem]) -> str:
+    """Return one sentence: how long the step is, and what makes it so."""
+    sums: dict[tuple[str, str], int] = {}
+    for item in items:
+        sums[item.cat, item.owner] = sums.get((item.cat, item.owner), 0) + item.dur_ns
+    largest = sorted(sums.items(), key=lambda pair: -pair[1])[:3]
+    several = len(recording.owners) > 1
+    shares = [
+        f"{ns / max(path.length_ns, 1):.0%} {_WORDS.get(cat, cat)}" + (f" on {owner}" if several else "")
+        for (cat, owner), ns in largest
+    ]
+    ends = f", longest on {recording.owners[path.owner]}" if several else ""
+    length = f"{path.length_ns / 1e6:.1f} ms"
+    return f"Step {step.number} takes {length}{ends}; its critical path is {_listed(shares)}."
+
+
+_WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks", "": "other"}
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _item(recording: Recording, step: StepGraph, stretch: Stretch, begin: int, parts: bool) -> PathItem:
+    owner = recording.owners[stretch.owner]
+    because = "" if stretch.kind < 0 else Kind(stretch.kind).label
+    times = (stretch.start_ns - begin, stretch.dur_ns)
+    if stretch.event == NO_EVENT:
+        where = "before the step" if stretch.start_ns == begin else "before the next step"
+        return PathItem(where, GAP, owner, *times, because)
+    operation = recording.operations[int(step.operation[stretch.event])]
+    name = operation.label if parts else operation.main
+    if stretch.cat == GAP:
+        return PathItem(f"before {name}", GAP, owner, *times, because)
+    if stretch.cat == WAIT:
+        return PathItem(f"{name} waits for another rank", WAIT, owner, *times, because)
+    return PathItem(name, category(operation), owner, *times, because)
+
+
+def category(operation: Operation) -> str:
+    """Return what an operation is counted under: the recording's category, or that it communicates."""
+    return COMMUNICATION if operation.is_communication and operation.cat != "Comm" else operation.cat

@@ -71,6 +71,15 @@ def components(n: int, src: Int32, dst: Int32) -> int:
     return sum(parent[node] == node for node in range(n))
 
 
+def cycles(n: int, src: Int32, dst: Int32) -> Int32:
+    """Return a number for every node, the same for two nodes where each can be reached from the other."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = coo_array((np.ones(len(src), np.int8), (src, dst)), shape=(n, n))
+    return np.asarray(connected_components(edges, connection="strong")[1], np.int32)
+
+
 def _cycle_text(names: Sequence[str], waiting: Sequence[int], src: Int32, dst: Int32) -> str:
     """Return one cycle as ``a -> b -> a``: walk back from a node that is still waiting until one repeats."""
     before = {

@@ -1,1 +1,77 @@
-"""One module per system: what its traces mean."""
+"""What a system means: one module per system, `dialects.of(trace)` is the one that wrote a trace.
+
+`dialects.system.System` lists the questions that every system answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dialects.byteps import BytePS
+from dialects.chrome import Chrome
+from dialects.composer import Composer
+from dialects.dasf import Dasf
+from dialects.horovod import Horovod
+from dialects.kineto import Kineto
+from dialects.mxnet import MXNet
+from dialects.steps import Steps
+from dialects.system import Activity, System, is_communication
+from errors import counted
+from formats import chrome as files
+from formats.columns import Trace
+from formats.values import FARTHEST_NS
+
+__all__ = [
+    "EDGE_ARGS",
+    "SYSTEMS",
+    "Activity",
+    "System",
+    "find_steps",
+    "finish",
+    "is_communication",
+    "named",
+    "of",
+    "recognise",
+]
+
+#: In the order in which they are recognised: the last takes what nobody knows.
+SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Kineto(), BytePS(), Dasf(), Chrome())
+#: Keys of the events' args that say what waits for what, in any system.
+EDGE_ARGS = tuple(dict.fromkeys(key for system in SYSTEMS for key in (*system.edge_args, *system.step_args)))
+_BY_NAME = {system.name: system for system in SYSTEMS}
+
+
+def of(trace: Trace) -> System:
+    """Return the system that wrote `trace`."""
+    return _BY_NAME[trace.dialect]
+
+
+def named(name: str) -> System:
+    """Return the system of that name (`Trace.dialect`)."""
+    return _BY_NAME[name]
+
+
+def recognise(trace: Trace) -> System:
+    """Return the system that wrote a file, by its content; of a big one the beginning is enough."""
+    return next(system for system in SYSTEMS if system.recognises(trace))
+
+
+def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
+    """Return the trace that consecutive parts of a file make; its times on the epoch where that is known."""
+    part = files.joined(parts)
+    metadata = part.rows.metadata
+    by_metadata = next((system for system in SYSTEMS if system.recognises_metadata(metadata)), SYSTEMS[-1])
+    raw = files.assemble(path, part, by_metadata.pairing)
+    system = recognise(raw)
+    rank, world_size = system.rank(raw)
+    trace = raw.shifted(system.epoch_ns(raw))
+    return system.finished(replace(trace, dialect=system.name, rank=rank, world_size=world_size))
+
+
+def find_steps(trace: Trace, by: str | None = None) -> Steps:
+    """Return the steps of `trace` and how they were found; see `System.find_steps`."""
+    return of(trace).find_steps(trace, by)

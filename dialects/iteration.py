@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from dialects.steps import Step, find_steps, fw_bw_ns, io_steps
+import dialects
+from dialects.steps import Step
 from formats.columns import Trace
 
 
@@ -47,10 +49,10 @@ class Iterations:
 
 
 def iterations(trace: Trace) -> Iterations:
-    """Return the iteration times that `trace` tells; see `dialects.steps.find_steps` for how."""
-    found = find_steps(trace)
+    """Return the iteration times that `trace` tells; see `dialects.find_steps` for how."""
+    found = dialects.find_steps(trace)
     steps = list(found.whole)
-    loads = io_steps(trace)
+    loads = dialects.of(trace).loads(trace)
     begins = {load.start_ns: load.label for load in loads}
     return Iterations(
         steps=found.whole,
@@ -59,3 +61,21 @@ def iterations(trace: Trace) -> Iterations:
         first=begins.get(steps[0].start_ns) if steps else None,
         how=found.how,
     )
+
+
+def fw_bw_ns(trace: Trace, steps: Sequence[Step]) -> list[int | None]:
+    """Return per step the time from the start of its first forward to the end of its last backward.
+
+    None for a step without them; see `System.passes`.
+    """
+    forward, backward = dialects.of(trace).passes(trace)
+    starts = np.sort(trace.ts_ns[forward])
+    order = np.argsort(trace.ts_ns[backward], kind="stable")
+    bw_starts = trace.ts_ns[backward][order]
+    bw_ends = (trace.ts_ns + trace.dur_ns)[backward][order]
+    found: list[int | None] = []
+    for step in steps:
+        fw = starts[np.searchsorted(starts, step.start_ns) : np.searchsorted(starts, step.end_ns)]
+        ends = bw_ends[np.searchsorted(bw_starts, step.start_ns) : np.searchsorted(bw_starts, step.end_ns)]
+        found.append(int(ends.max() - fw[0]) if len(fw) and len(ends) else None)
+    return found

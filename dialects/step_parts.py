@@ -9,8 +9,8 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -81,10 +81,13 @@ class Operation:
     is_collective: bool = False  # ranks do it together
     is_communication: bool = False  # moves data between ranks, or is a part or the whole of that
     on_device: bool = False  # ran on an accelerator, not on the host
+    from_earlier_step: bool = False  # asked for, or begun, before the step in which it ran
 
     @property
     def label(self) -> str:
-        """The name, with the partition where it is one, and with the whole where the name does not say it."""
+        """The name, with the partition, the whole where the name does not say it, and an earlier step."""
+        if self.from_earlier_step:
+            return f"{replace(self, from_earlier_step=False).label} of an earlier step"
         if self.whole and not self.name.startswith(self.whole):
             return f"{self.whole}.{self.name}"
         return self.name if self.key is None else f"{self.name}.{self.key}"
@@ -143,6 +146,8 @@ class RankStep:
     operation : (n,) index into `RankSteps.operations`
     start_ns, end_ns : (n,)
     edges : (source, target, joint, kind) as rows (m, 4) of numbers
+    last : the events that must be over before the next step begins (the main thread's last operation);
+        None where that is every event that ends in the step and that nothing else of the step follows
     """
 
     number: int
@@ -153,6 +158,7 @@ class RankStep:
     end_ns: Int64
     edges: Int64
     meets: Sequence[Meet] = ()
+    last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     def __len__(self) -> int:
@@ -168,6 +174,17 @@ class RankSteps:
     steps: Sequence[RankStep]
     notes: Sequence[str] = ()
     worker: int | None = None
+    rank: int | None = None  # local to the worker where the job has workers
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What lies beside a rank's trace: its graph's edges, and what logs tell of BytePS's partitions."""
+
+    dag_edges: Sequence[tuple[str, str]] = ()  # names of operations
+    parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
+    bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
+    server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
 
 
 def edge_table(edges: Sequence[Edge]) -> Int64:

@@ -1,11 +1,9 @@
-"""Where the training steps of a trace begin and end: each dialect marks them differently."""
+"""Training steps: what they are, and how to find them where the recording does not mark them."""
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.columns import Int64, Trace
-from opname import OpName
 
 Mask = NDArray[np.bool_]
 
@@ -51,287 +48,158 @@ def step_bounds(trace: Trace, *, whole: bool = True) -> list[Step]:
     """Return the steps of `trace`, in order; [] where it marks none.
 
     `whole=False` adds a step of which only a part is recorded, bounded by the events that are there.
-    See `find_steps` for what marks a step.
     """
     steps = find_steps(trace)
     return list(steps.whole) if whole else sorted(steps.whole + steps.partial, key=lambda step: step.start_ns)
 
 
 def find_steps(trace: Trace) -> Steps:
-    """Return the steps of `trace` and how they were told.
+    """Return the steps of `trace`; see `dialects.find_steps`."""
+    import dialects  # the systems stand above the type that they return
 
-    - Composer: ``event/batch``; its number where `trace.args` has ``batch``.
-    - Kineto: ``ProfilerStep#N`` of the CPU (the GPU's annotation of that name is another interval).
-    - BytePS: from one load of input data (``I/O``) to the next where every step has exactly one, else
-      from the first forward operation to the next, else the period of the first gradient.
-    - Horovod: from the end of one round of reductions over all tensors to the end of the next.
-
-    Of a trace that holds several ranks, the first rank's markers are taken: the ranks of a
-    synchronous job step together.
-    """
-    for find in (_batches, _annotated, _byteps, _horovod):
-        steps = find(trace)
-        if steps.whole or steps.partial:
-            return steps
-    return NO_STEPS
+    return dialects.find_steps(trace)
 
 
-def io_steps(trace: Trace) -> list[Step]:
-    """Return the periods from one ``I/O`` to the next, labelled 1, 2, …: also of steps not traced.
-
-    BytePS's profiler records the loads of every step from the first, warm-up included, though the
-    operations only of the traced ones.
-    """
-    ops = _first_rank([OpName.parse(name) for name in trace.names])
-    return _between(_starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O")))
+def between(marks: Int64) -> list[Step]:
+    """Return the steps from each of `marks` to the next, labelled from 1."""
+    times = marks.tolist()
+    return [Step(i, start, end) for i, (start, end) in enumerate(itertools.pairwise(times), 1)]
 
 
-def fw_bw_ns(trace: Trace, steps: list[Step]) -> list[int | None]:
-    """Return per step the time from the start of its first forward to the end of its last backward.
-
-    BytePS's ``FW.`` and ``BW.`` operations, Composer's ``event/forward`` and ``event/backward``; None
-    for a step without them.
-    """
-    ops = _first_rank([OpName.parse(name) for name in trace.names])
-    forward = _names_where(trace, ops, lambda op: op.cat == "FW" or op == OpName(None, "event/forward"))
-    backward = _names_where(trace, ops, lambda op: op.cat == "BW" or op == OpName(None, "event/backward"))
-    starts = _starts(trace, forward)
-    rows = np.flatnonzero(backward[trace.name_id])
-    order = np.argsort(trace.ts_ns[rows], kind="stable")
-    bw_starts, bw_ends = trace.ts_ns[rows][order], trace.end_ns[rows][order]
-    found: list[int | None] = []
-    for step in steps:
-        fw = starts[np.searchsorted(starts, step.start_ns) : np.searchsorted(starts, step.end_ns)]
-        ends = bw_ends[np.searchsorted(bw_starts, step.start_ns) : np.searchsorted(bw_starts, step.end_ns)]
-        found.append(int(ends.max() - fw[0]) if len(fw) and len(ends) else None)
-    return found
-
-
-# ---- Kineto and Composer: spans that are the steps
-
-_PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
-
-
-def _annotated(trace: Trace) -> Steps:
-    numbers = {
-        i: int(match[1]) for i, name in enumerate(trace.names) if (match := _PROFILER_STEP.fullmatch(name))
-    }
-    if not numbers:
-        return NO_STEPS
-    on_gpu = np.array([cat == "gpu_user_annotation" for cat in trace.cats], np.bool_)
-    rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu[trace.cat_id])
-    rows = rows[[len(rows) > 0 and _same_process(trace, int(row), int(rows[0])) for row in rows]]
-    spans = _spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
-    return Steps(tuple(span for span in spans if _has_inside(trace, span)), (), "ProfilerStep annotations")
-
-
-def _batches(trace: Trace) -> Steps:
-    if "event/batch" not in trace.names:
-        return NO_STEPS
-    rows = np.flatnonzero(trace.name_id == trace.names.index("event/batch"))
-    rows = rows[[_same_process(trace, int(row), int(rows[0])) for row in rows]]
-    known = trace.args["batch"].as_dict() if "batch" in trace.args else {}
-    labels = [known.get(row, i) for i, row in enumerate(rows.tolist(), 1)]
-    if not all(isinstance(label, int) for label in labels):
-        labels = list(range(1, len(rows) + 1))
-    return Steps(tuple(_spans(trace, rows, labels)), (), "event/batch spans")
-
-
-def _same_process(trace: Trace, row: int, other: int) -> bool:
-    return bool(trace.tracks[trace.track_id[row]].pid == trace.tracks[trace.track_id[other]].pid)
-
-
-def _spans(trace: Trace, rows: Int64, labels: list[int]) -> list[Step]:
-    steps = map(Step, labels, trace.ts_ns[rows].tolist(), trace.end_ns[rows].tolist())
+def spans(trace: Trace, rows: Int64, labels: Sequence[int]) -> list[Step]:
+    """Return the slices `rows` as steps, in order of time."""
+    steps = map(Step, labels, trace.ts_ns[rows].tolist(), (trace.ts_ns[rows] + trace.dur_ns[rows]).tolist())
     return sorted(steps, key=lambda step: step.start_ns)
 
 
-def _has_inside(trace: Trace, step: Step) -> bool:
+def same_process(trace: Trace, row: int, other: int) -> bool:
+    """Whether two slices are of one process."""
+    return bool(trace.tracks[trace.track_id[row]].pid == trace.tracks[trace.track_id[other]].pid)
+
+
+def has_inside(trace: Trace, step: Step) -> bool:
     """Whether any other slice begins in `step`: the profiler may close an empty one when it stops."""
     return int(np.count_nonzero((trace.ts_ns >= step.start_ns) & (trace.ts_ns < step.end_ns))) > 1
 
 
-# ---- BytePS: one step is one passage through the model
+# ---- steps that nothing marks: the training loop shows them
+
+_LEAST = 3  # times that a span must repeat to be taken for the loop's body
+_COVERED = 0.5  # of the time in which its thread is busy
+_ALIKE = 1 / 3  # what of its upper quartile the lower quartile of its durations must be
 
 
-def _byteps(trace: Trace) -> Steps:
-    ops = _first_rank([OpName.parse(name) for name in trace.names])
-    marks, how = _passages(trace, ops)
-    loads = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O"))
-    work = _work_starts(trace, ops)
-    if len(marks):
-        refined = _one_load_each(loads, marks, work)
-        if refined is not None:
-            marks, how = refined, "I/O to I/O"
-    elif len(loads):
-        marks, how = loads, "I/O to I/O"
-    else:
-        marks, how = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "STEP")), "STEP to STEP"
-    if not len(marks):
+def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
+    """Return the steps of the training loop that the recording shows.
+
+    From the end of one call of the optimizer to the end of the next, else from one call of the data
+    loader to the next, else from one outermost span that repeats to the next: at least three of a name
+    that contain others, last about as long, and cover half of the time in which their thread is busy.
+    `may_be_body` (n,) are the slices that may be such a span.
+    """
+    for find in (_by_optimizer, _by_loader):
+        steps = find(trace)
+        if steps.whole:
+            return steps
+    return _by_outermost(trace, may_be_body)
+
+
+def steps_by_name(trace: Trace, name: str) -> Steps:
+    """Return the steps from one annotation of that name (before a ``#``, or whole) to the next."""
+    return _from_spans(trace, _outer_rows(trace, lambda own: own == name or own.split("#")[0] == name), name)
+
+
+def _by_optimizer(trace: Trace) -> Steps:
+    rows = _outer_rows(trace, lambda name: name.startswith("Optimizer.step#"))
+    if len(rows) < 2:
         return NO_STEPS
-    return Steps(tuple(_between(marks)), _unfinished(trace, work, marks), how)
+    ends = trace.ts_ns[rows] + trace.dur_ns[rows]
+    whole = [step._replace(label=step.label + 1) for step in between(ends)]
+    partial = Step(1, int(trace.ts_ns.min()), int(ends[0]))
+    return Steps(tuple(whole), (partial,), f"end of {trace.names[trace.name_id[rows[0]]]} to the next")
 
 
-def _passages(trace: Trace, ops: list[OpName | None]) -> tuple[Int64, str]:
-    """Return when each passage through the model begins, and what begins it."""
-    forward = _names_where(trace, ops, lambda op: op.cat == "FW")
-    if forward[trace.name_id].any():
-        first = _first_forward(trace, forward)
-        return _starts(trace, np.arange(len(ops)) == first), f"{trace.names[first]} to {trace.names[first]}"
-    gradient = _first_gradient(trace, ops)
-    if gradient is None:
-        return np.empty(0, np.int64), ""
-    return _starts(trace, np.arange(len(ops)) == gradient), f"period of {trace.names[gradient]}"
+def _by_loader(trace: Trace) -> Steps:
+    rows = _outer_rows(trace, lambda name: "DataLoader" in name and name.endswith("__next__"))
+    if len(rows) < 2:
+        return NO_STEPS
+    return Steps(tuple(between(trace.ts_ns[rows])), _rest(trace, rows), "one load of data to the next")
 
 
-def _first_forward(trace: Trace, forward: Mask) -> int:
-    """Return the name id of the operation that begins the forward pass.
-
-    The one that depends on the input or the last update where `trace.args` tells; otherwise the one
-    that typically follows the longest pause among forward operations: backward, communication and
-    update lie in it.
-    """
-    told = _fed_by_input(trace, forward)
-    if told is not None:
-        return told
-    rows = np.flatnonzero(forward[trace.name_id])
-    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
-    ids = trace.name_id[rows]
-    pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
-    distinct = list(dict.fromkeys(ids.tolist()))
-    medians = {i: np.median(pause[ids[1:] == i]) for i in distinct if (ids[1:] == i).any()}
-    return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
-
-
-def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
-    fed = [
-        int(trace.name_id[row])
-        for key, column in trace.args.items()
-        if key.startswith("input")
-        for row, value in zip(column.rows.tolist(), column.values, strict=True)
-        if forward[trace.name_id[row]] and OpName.parse(str(value)).cat in ("I/O", "STEP")
-    ]
-    counts = Counter(fed)
-    return min(counts, key=lambda i: (-counts[i], int(_starts_of(trace, i)[0]))) if counts else None
-
-
-def _first_gradient(trace: Trace, ops: list[OpName | None]) -> int | None:
-    """Return the name id of the communication that is the first of its step, on average.
-
-    Only those that occur in the most steps count: of a file that was cut, some tensors are short.
-    """
-    counts = np.bincount(trace.name_id, minlength=len(ops)) * _whole_comms(trace, ops)
-    if not counts.any():
-        return None
-    origin = int(trace.ts_ns.min())
-    total = np.bincount(trace.name_id, (trace.ts_ns - origin).astype(np.float64), len(ops))
-    mean = np.where(counts == counts.max(), total / np.maximum(counts, 1), np.inf)
-    return int(mean.argmin())
-
-
-def _whole_comms(trace: Trace, ops: list[OpName | None]) -> Mask:
-    """Return which names are whole communications; where there are none, their parts."""
-    main = _names_where(trace, ops, lambda op: op.is_comm and op.queue is None)
-    return main if main[trace.name_id].any() else _names_where(trace, ops, lambda op: op.is_comm)
-
-
-def _work_starts(trace: Trace, ops: list[OpName | None]) -> Int64:
-    """Return when what makes up a traced step begins: its communications, else its backward operations.
-
-    An asynchronous engine begins the backward pass of a loss before the forward pass is through, so
-    that of a step after the last traced one both can be there.
-    """
-    names = _whole_comms(trace, ops)
-    if not names.any():
-        names = _names_where(trace, ops, lambda op: op.cat == "BW")
-    return _starts(trace, names)
-
-
-def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
-    """Return the loads before each of `marks`, and the one that ends the last; None unless one each.
-
-    Where no work follows the last mark, it only ends the step before it.
-    """
-    before = np.searchsorted(loads, marks, side="right") - 1
-    if not len(loads) or before[0] < 0 or (np.diff(before) != 1).any():
-        return None
-    worked = len(work) > 0 and work[-1] >= marks[-1]
-    return loads[before[0] : before[-1] + (2 if worked else 1)]
-
-
-def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
-    """Return the step that the last mark begins, if work of it is recorded.
-
-    Data loaded, or the forward pass begun, for a step after the last traced one is no step.
-    """
-    if not len(work) or work[-1] < marks[-1]:
+def _rest(trace: Trace, rows: Int64) -> tuple[Step, ...]:
+    """Return the step that the last of `rows` begins, if anything follows in it."""
+    last = int(rows[-1])
+    end = int((trace.ts_ns + trace.dur_ns).max())
+    if end <= int(trace.ts_ns[last] + trace.dur_ns[last]):
         return ()
-    return (Step(len(marks), int(marks[-1]), int(trace.end_ns[trace.ts_ns >= marks[-1]].max())),)
+    return (Step(len(rows), int(trace.ts_ns[last]), end),)
 
 
-# ---- Horovod: one step is one round over all tensors
-
-
-def _horovod(trace: Trace) -> Steps:
-    kinds = {name.removeprefix("NEGOTIATE_") for name in trace.names if name.startswith("NEGOTIATE_")}
-    kinds -= {kind for kind in kinds if "BROADCAST" in kind}
-    begins = trace.ts_ns[_named(trace, {f"NEGOTIATE_{kind}" for kind in kinds})]
-    tensors = _rounds(trace, kinds)
-    if not tensors or not len(begins):
+def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
+    found: list[Int64] = []
+    for track in range(len(trace.tracks)):
+        rows = np.flatnonzero(may_be_body & (trace.track_id == track))
+        if len(rows) < _LEAST:
+            continue
+        rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
+        if len(body := _body(trace, rows, _depths(trace, rows))):
+            found.append(body)
+    if not found:
         return NO_STEPS
-    complete = min(map(len, tensors))
-    ends = np.array([max(int(tensor[i]) for tensor in tensors) for i in range(complete)], np.int64)
-    if not complete:
+    rows = max(found, key=lambda body: int(trace.dur_ns[body].sum()))
+    return _from_spans(trace, rows, trace.names[trace.name_id[rows[0]]])
+
+
+def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:
+    """Return which of a thread's slices are the outermost that repeat, as a loop's body does; or none."""
+    least_ns = _COVERED * int(trace.dur_ns[rows[depth == 0]].sum())
+    has_children = np.append(depth[1:] > depth[:-1], False)
+    for level in range(int(depth.max())):
+        places = np.flatnonzero(depth == level)
+        for name in np.unique(trace.name_id[rows[places]]).tolist():
+            own = places[trace.name_id[rows[places]] == name]
+            dur_ns = trace.dur_ns[rows[own]]
+            if len(own) < _LEAST or dur_ns.sum() < least_ns or not has_children[own].all():
+                continue
+            low, high = np.quantile(dur_ns, (0.25, 0.75))
+            if low >= _ALIKE * high:
+                return np.asarray(rows[own])
+    return np.empty(0, np.int64)
+
+
+def _depths(trace: Trace, rows: Int64) -> Int64:
+    """Return how many slices of the track contain each of `rows`, in order of time."""
+    depth = np.empty(len(rows), np.int64)
+    open_ends: list[int] = []
+    starts, ends = trace.ts_ns[rows].tolist(), (trace.ts_ns[rows] + trace.dur_ns[rows]).tolist()
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        depth[i] = len(open_ends)
+        open_ends.append(end)
+    return depth
+
+
+def _from_spans(trace: Trace, rows: Int64, name: str) -> Steps:
+    """Return the steps from one of the spans `rows` to the next; the last ends with its span."""
+    if not len(rows):
         return NO_STEPS
-    whole = [step._replace(label=step.label + 1) for step in _between(ends)]
-    return Steps(tuple(whole), (Step(1, int(begins.min()), int(ends[0])),), "rounds of reductions")
+    last = int(rows[-1])
+    marks = np.append(trace.ts_ns[rows], trace.ts_ns[last] + trace.dur_ns[last])
+    return Steps(tuple(between(marks)), (), f"one {name} to the next")
 
 
-def _rounds(trace: Trace, kinds: set[str]) -> list[Int64]:
-    """Return per tensor when its reductions end, of the tensors that are reduced once a step.
-
-    A tensor is a process in a Horovod timeline; its n-th reduction belongs to the n-th step. Once a
-    step are those as often as most are (one more or less where the recording was cut).
-    """
-    by_tensor: dict[object, list[int]] = {}
-    for row in np.flatnonzero(_named(trace, kinds)).tolist():
-        by_tensor.setdefault(trace.tracks[trace.track_id[row]].pid, []).append(row)
-    if not by_tensor:
-        return []
-    usual = Counter(map(len, by_tensor.values())).most_common(1)[0][0]
-    return [np.sort(trace.end_ns[rows]) for rows in by_tensor.values() if abs(len(rows) - usual) <= 1]
-
-
-def _named(trace: Trace, names: set[str]) -> Mask:
-    """Return which slices (n,) have one of these names."""
-    return np.array([name in names for name in trace.names], np.bool_)[trace.name_id]
-
-
-# ---- shared
-
-
-def _first_rank(ops: list[OpName]) -> list[OpName | None]:
-    """Replace names of other ranks than the first one met among BytePS operations by None."""
-    first = next((op for op in ops if op.cat is not None), None)
-    if first is None:
-        return list(ops)
-    return [op if (op.worker, op.rank) == (first.worker, first.rank) else None for op in ops]
-
-
-def _names_where(trace: Trace, ops: list[OpName | None], accept: Callable[[OpName], bool]) -> Mask:
-    """Return which names (m,) are operations that `accept` takes."""
-    return np.array([op is not None and accept(op) for op in ops], np.bool_)
-
-
-def _starts(trace: Trace, names: Mask) -> Int64:
-    return np.sort(trace.ts_ns[names[trace.name_id]])
-
-
-def _starts_of(trace: Trace, name_id: int) -> Int64:
-    return np.sort(trace.ts_ns[trace.name_id == name_id])
-
-
-def _between(marks: Int64) -> list[Step]:
-    """Return the steps from each of `marks` to the next, labelled from 1."""
-    times = marks.tolist()
-    return [Step(i, start, end) for i, (start, end) in enumerate(itertools.pairwise(times), 1)]
+def _outer_rows(trace: Trace, accept: Callable[[str], bool]) -> Int64:
+    """Return the slices of accepted names, of the first one's thread, in order; none inside another."""
+    wanted = np.array([accept(name) for name in trace.names] or [False], np.bool_)
+    on_device = np.array([cat == "gpu_user_annotation" for cat in trace.cats] or [False], np.bool_)
+    rows = (
+        np.flatnonzero(wanted[trace.name_id] & ~on_device[trace.cat_id])
+        if len(trace)
+        else np.empty(0, np.int64)
+    )
+    if not len(rows):
+        return rows
+    rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
+    rows = rows[trace.track_id[rows] == trace.track_id[rows[0]]]
+    return np.asarray(rows[_depths(trace, rows) == 0])

@@ -11,8 +11,8 @@ from typing import Any
 
 from formats.builder import Builder
 from formats.columns import Trace
-from formats.dialects import finish, is_composer, is_mxnet
 from formats.event import ExactEvent
+from formats.pairs import Rule
 from formats.reader import EventReader, repairs
 from formats.rows import Rows, columns, join
 from formats.times import InexactError
@@ -31,13 +31,6 @@ class Part:
     mended: int
     strays: int
     aligned: bool
-
-
-def read(
-    path: Path, args: Collection[str] = (), points: bool = False, on_read: OnRead | None = None
-) -> Trace:
-    """Load one file; see `trace_utils.read_traces` for the parameters."""
-    return assemble(path, [read_part(path, args, points, on_read=on_read)])
 
 
 def read_part(
@@ -79,9 +72,39 @@ def read_part(
     )
 
 
-def assemble(path: Path, parts: Sequence[Part]) -> Trace:
-    """Return the trace that consecutive parts of a file make together."""
-    header = {key: value for part in parts for key, value in part.header.items()}
-    rows = join([part.rows for part in parts])
-    table = columns(rows, ends_by_name=is_composer(rows.metadata), ends_behind=is_mxnet(rows.metadata))
-    return finish(str(path), table, header, rows.metadata, repairs(parts))
+def joined(parts: Sequence[Part]) -> Part:
+    """Return consecutive parts of one file as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Part(
+        rows=join([part.rows for part in parts]),
+        header={key: value for part in parts for key, value in part.header.items()},
+        notes=[note for part in parts for note in part.notes],
+        lost=sum(part.lost for part in parts),
+        mended=sum(part.mended for part in parts),
+        strays=sum(part.strays for part in parts),
+        aligned=parts[0].aligned,
+    )
+
+
+def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
+    """Return the trace of a whole file, its times as written; `dialects.finish` says what they mean."""
+    table = columns(part.rows, pairing)
+    return Trace(
+        path=str(path),
+        dialect="",
+        names=table.names,
+        cats=table.cats,
+        tracks=table.tracks,
+        name_id=table.name_id,
+        cat_id=table.cat_id,
+        track_id=table.track_id,
+        ts_ns=table.ts_ns,
+        dur_ns=table.dur_ns,
+        args=table.args,
+        points=table.points,
+        metadata=part.rows.metadata,
+        header=part.header,
+        phases=table.phases,
+        repairs=(*repairs([part]), *table.repairs),
+    )

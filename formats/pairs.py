@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,14 @@ class Pairing:
     end: Int64
     unclosed: int  # begins without an end
     unopened: int  # ends without a begin
+
+
+class Rule(Enum):
+    """Which begin an end closes; see `pair` and `pair_neighbours`."""
+
+    NESTED = "nested"
+    NESTED_BY_NAME = "nested by name"
+    NEIGHBOURS = "neighbours"
 
 
 def pair(is_begin: NDArray[np.bool_], track: Int32, ts_ns: Int64, name: Int32 | None = None) -> Pairing:

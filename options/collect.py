@@ -31,7 +31,7 @@ _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "io": ("io", "step"),
 }
 _NETWORK = ("pcap", "server")
-_ARGS = ("input0", "input1", "batch")  # what tells the first operation of a step, and Composer's batches
+_ARGS = ("input*", "arg*", "batch")  # what tells the first operation of a step, and Composer's batches
 
 
 def add_arguments(group: _ArgumentGroup) -> None:

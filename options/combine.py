@@ -211,7 +211,7 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
 
 
 def _verdict(workers: Sequence[dict[str, Any]], combined: Combined) -> list[str]:
-    if combined.aligned_by != "causality":
+    if combined.aligned_by not in ("causality", "matched ends"):
         return []
     if all(worker["offset_us"] == 0 and worker["bound_us"] is not None for worker in workers):
         return ["All clocks agree within the bounds: no worker was shifted."]

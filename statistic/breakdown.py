@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dialects.classify import Mask, communication, computation, memory, update
+import dialects
+from dialects import Activity
 from dialects.steps import step_bounds
+from dialects.system import Mask
 from formats.columns import Int64, Trace
+from innermost import lies_inside
 from intervals import clip, length, union, without
 from opname import OpName
 
@@ -42,9 +45,12 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps."""
     if len(trace) == 0:
         return []
-    comm = _busy(trace, communication(trace))
-    compute = _joined(_busy(trace, computation(trace)), without(_busy(trace, update(trace)), comm))
-    copies = _busy(trace, memory(trace))
+    kinds = dialects.of(trace).activities(trace)
+    is_comm = dialects.is_communication(kinds)
+    comm = _busy(trace, is_comm)
+    update = without(_busy(trace, kinds == Activity.UPDATE), comm)
+    compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
+    copies = _busy(trace, kinds == Activity.COPY)
     steps = step_bounds(trace)
     if not steps:
         whole = (int(trace.ts_ns.min()), int(trace.end_ns.max()))
@@ -77,6 +83,20 @@ def _numbers(prefix: str) -> list[int]:
 def _busy(trace: Trace, rows: Mask) -> Intervals:
     part = trace.select(rows)
     return union(part.ts_ns, part.end_ns)
+
+
+def _computing(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
+    """Return when the rank computes: an operation does not while another, inside it, communicates."""
+    either = np.flatnonzero(compute | comm)
+    part = trace.select(either)
+    within = lies_inside(part.ts_ns, part.end_ns, part.track_id, compute[either])
+    within &= comm[either]
+    mixed = np.unique(part.track_id[within])
+    found = _busy(trace, compute & ~np.isin(trace.track_id, mixed))
+    for track in mixed.tolist():
+        communicating = _busy(part, within & (part.track_id == track))
+        found = _joined(found, without(_busy(trace, compute & (trace.track_id == track)), communicating))
+    return found
 
 
 def _of_window(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.classify import communication
+import dialects
 from errors import AnalyzeError
 from formats.columns import Int32, Int64, Trace
 from intervals import union_length
@@ -98,7 +98,7 @@ def select_communication(traces: Sequence[Trace], wanted: Collection[str]) -> li
     known: dict[str, None] = {}
     selected = []
     for trace in traces:
-        comm = communication(trace)
+        comm = dialects.is_communication(dialects.of(trace).activities(trace))
         keep = np.zeros(len(trace.names), np.bool_)
         for i in np.unique(trace.name_id[comm]).tolist():
             own = OpName.parse(trace.names[i]).aliases()

@@ -11,7 +11,10 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("opname", "result", "progress", "intervals", "parallel", "temporary_files", "output_marks"),
+    (
+        *("opname", "result", "progress", "intervals", "innermost"),
+        *("parallel", "temporary_files", "output_marks"),
+    ),
     ("atomic_output",),
     ("formats",),
     ("dialects", "jobfiles"),

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from collector.gpu.gradient_names import GradientNames, gradient_index
 from collector.gpu.parts import Event, Part, complete, listing
+from dialects.gradient_names import GradientNames, gradient_index
 from errors import counted
 from opname import OpName
 

@@ -14,11 +14,11 @@ import msgspec
 from atomic_output import Outputs, open_output
 from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
-from collector.gpu.gradient_names import GradientNames, read_names
 from collector.gpu.io_events import collect_loads, collect_trainer_steps
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import PARTS, Event, Part, PartName, part_of
 from dag.gml import read_gml, write_gml
+from dialects.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from opname import OpName

@@ -16,12 +16,12 @@ import pytest
 from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import from_order, from_symbols
 from collector.gpu.final_trace import gather
-from collector.gpu.gradient_names import GradientNames, gradient_index, read_names
 from collector.gpu.io_events import collect_loads
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import part_of
 from conftest import run_cli
-from errors import TraceError, UsageError
+from dialects.gradient_names import GradientNames
+from errors import UsageError
 from formats.columns import Trace, Track
 from opname import partition_key
 from trace_utils import find_gpus
@@ -245,24 +245,6 @@ def test_tensors_with_names_of_their_own_keep_them() -> None:
     names = GradientNames(Path("names"), ["conv_weight"])
     found = collect_comm([event], names, {}).events[0]
     assert (found["name"], found["cat"], found["args"]) == (f"{name}.PULL", "Comm", {"name": name})
-
-
-def test_gradient_1_is_not_gradient_10() -> None:
-    assert gradient_index("byteps.gradient_10") == 10
-    assert gradient_index("byteps.Gradient.1") is None
-
-
-def test_name_lists_of_dpro_are_json(tmp_path: Path) -> None:
-    (tmp_path / "gradient_name_list.json").write_text('{"gradient_name_list": ["a", "b"]}')
-    names = read_names(tmp_path)
-    assert names is not None
-    assert names.names == ["a", "b"]
-
-
-def test_an_empty_name_list_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "gradient_name_list.txt").write_text("\n")
-    with pytest.raises(TraceError, match="names no gradient"):
-        read_names(tmp_path)
 
 
 # ---- loads

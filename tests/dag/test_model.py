@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from clocks.aligned import on_one_clock
 from dag.recording import without
+
 from dag_utils import (
     MEETING,
     MISSING,
@@ -20,12 +20,12 @@ from dag_utils import (
     Gpu,
     Kind,
     components,
-    critical_path,
     dag_from_inputs,
     dasf_dag,
     depths,
     gpus_of_trace,
     load_gpus,
+    longest_path,
     merge,
     new_dag,
     record,
@@ -204,7 +204,7 @@ def test_a_communication_waits_for_every_rank() -> None:
             ("Comm.w", "wk0.rank0.Comm.w", Kind.MESSAGE)} <= edges(dag)  # fmt: skip
     # worker 0 waits 15 ms for worker 1; its service time is 15 ms, and no chain is longer than the 40 ms
     assert dag.wait_ns[list(dag.names).index("wk0.rank0.Comm.w")] == 15_000_000
-    assert critical_path(dag).length_ns == 40_000_000
+    assert longest_path(dag).length_ns == 40_000_000
 
 
 def test_the_path_runs_through_the_worker_that_was_waited_for() -> None:
@@ -212,7 +212,7 @@ def test_the_path_runs_through_the_worker_that_was_waited_for() -> None:
     a = worker_gpu(0, 0, [("BW.a", "1", 0, 10), ("Comm.w", "total", 10, 30)])
     b = worker_gpu(1, 0, [("BW.a", "1", 0, 25), ("Comm.w", "total", 25, 15)])
     dag = merge([a, b])
-    path = [dag.names[node] for node in critical_path(dag).nodes]
+    path = [dag.names[node] for node in longest_path(dag).nodes]
     assert path[1:4] == ["wk1.rank0.BW.a", "Comm.w", "wk0.rank0.Comm.w"]
 
 
@@ -221,7 +221,7 @@ def test_waiting_inside_a_pull_leads_to_the_push_of_the_other_worker() -> None:
     a = worker_gpu(0, 0, [("BW.a", "1", 0, 10), ("Comm.w.PUSH", "0", 10, 10), ("Comm.w.PULL", "0", 20, 40)])
     b = worker_gpu(1, 0, [("BW.a", "1", 0, 40), ("Comm.w.PUSH", "0", 40, 10), ("Comm.w.PULL", "0", 50, 10)])
     dag = merge([a, b], del_queue=True)
-    found = critical_path(dag)
+    found = longest_path(dag)
     assert found.length_ns == 60_000_000
     assert [dag.names[node] for node in found.nodes[1:5]] == [
         "wk1.rank0.BW.a", "wk1.rank0.Comm.w.PUSH.0", "Comm.w.PUSH.0", "wk0.rank0.Comm.w.PULL.0"]  # fmt: skip
@@ -231,7 +231,7 @@ def test_step_counts_from_the_end_of_what_it_waits_for() -> None:
     # FW 0-10, BW 10-20, Comm 20-50; STEP 20-55 waits 30 for Comm and works 5: 10 + 10 + 30 + 5
     events = [("FW.a", "1", 0, 10), ("BW.a", "1", 10, 10), ("Comm.w", "total", 20, 30), ("STEP", "1", 20, 35)]
     dag = merge([worker_gpu(0, 0, events)])
-    found = critical_path(dag)
+    found = longest_path(dag)
     assert dag.dur_ns[dag.names.index("wk0.rank0.STEP")] == 35_000_000
     assert found.length_ns == 55_000_000
     assert (found.part_ns[-1], found.kinds[-1]) == (5_000_000, Kind.JOIN)
@@ -240,14 +240,14 @@ def test_step_counts_from_the_end_of_what_it_waits_for() -> None:
 def test_no_path_begins_with_a_step_that_waits() -> None:
     # Comm took 10 of STEP's 35 and ended after 30 of them: 10 + 5, not 35
     dag = merge([worker_gpu(0, 0, [("Comm.w", "total", 20, 10), ("STEP", "1", 0, 35)])])
-    found = critical_path(dag)
+    found = longest_path(dag)
     assert [dag.names[node] for node in found.nodes[-2:]] == ["wk0.rank0.Comm.w", "wk0.rank0.STEP"]
     assert found.length_ns == 15_000_000
 
 
 def test_a_step_after_what_it_waits_for_counts_whole() -> None:
     dag = merge([worker_gpu(0, 0, [("Comm.w", "total", 20, 10), ("STEP", "1", 40, 35)])])
-    assert critical_path(dag).length_ns == 45_000_000
+    assert longest_path(dag).length_ns == 45_000_000
 
 
 def test_a_clock_that_is_behind_is_put_right() -> None:
@@ -285,7 +285,7 @@ def test_del_queue_puts_stages_in_their_order() -> None:
         expected |= {(a, b, Kind.DATA) for a, b in itertools.pairwise(names[:-1])}
         expected.add((names[-2], "STEP", Kind.JOIN))
     assert edges(dag) == expected
-    assert critical_path(dag).length_ns == 35_000_000
+    assert longest_path(dag).length_ns == 35_000_000
 
 
 def test_pull_waits_for_the_push_of_every_worker() -> None:
@@ -299,7 +299,7 @@ def test_pull_waits_for_the_push_of_every_worker() -> None:
     assert dag.cats[list(dag.names).index("Comm.w.PUSH.0")] == MEETING
     # the second worker's PUSH ends at 30, its PULL at 40; the first one's PULL had waited from 20 to 30
     assert dag.wait_ns[list(dag.names).index("wk0.rank0.Comm.w.PULL.0")] == 10_000_000
-    assert critical_path(dag).length_ns == 40_000_000
+    assert longest_path(dag).length_ns == 40_000_000
 
 
 ROOT = [("BW.a", "1", 0, 10), *stages(10, "REDUCE", "PUSH", "PULL", "BROADCAST")]
@@ -327,7 +327,7 @@ def test_a_gpu_alone_borrows_push_and_pull_from_the_root() -> None:
     assert "wk0.rank1.BW.a" not in dag.names
     # BW 5, COORDINATE_REDUCE 1, REDUCE 10, COORDINATE_PUSH 1, the root's PUSH and PULL 20,
     # COPYH2D 1, BROADCAST 8
-    assert critical_path(dag).length_ns == 46_000_000
+    assert longest_path(dag).length_ns == 46_000_000
 
 
 def test_another_workers_root_lends_nothing() -> None:
@@ -367,7 +367,7 @@ def test_steps_never_take_longer_along_the_graph_than_they_were_recorded(shared_
                 one = dag.at_step(step)
                 start, known = one.step_start_ns[0], one.step_dur_ns[0] >= 0
                 span = (start + one.step_dur_ns[0])[known].max() - start[known].min()
-                assert critical_path(one).length_ns <= span * 1.01
+                assert longest_path(one).length_ns <= span * 1.01
 
 
 def test_all_workers_and_ranks_are_found(shared_data: Path) -> None:
@@ -431,7 +431,7 @@ def test_tasks_wait_for_their_dependencies_and_their_worker() -> None:
     )
     assert found is not None
     assert edges(found) == {("load-1", "sum-1", Kind.MESSAGE), ("load-1", "load-2", Kind.DEVICE)}
-    assert critical_path(found).length_ns == 14_000_000
+    assert longest_path(found).length_ns == 14_000_000
 
 
 def test_a_task_run_again_is_another_operation() -> None:

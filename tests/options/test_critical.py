@@ -15,7 +15,7 @@ from test_model import chain, trace
 
 from conftest import run_cli
 from dag.path_summary import by_category, iteration_ns, overlap_ns
-from dag_utils import Dag, Gpu, Kind, critical_path, merge, new_dag, record
+from dag_utils import Dag, Gpu, Kind, longest_path, merge, new_dag, record
 from errors import DagError
 
 # -- by hand
@@ -23,41 +23,41 @@ from errors import DagError
 
 def test_a_diamond_takes_its_longer_side() -> None:
     #    0:1 -> 1:5 -> 3:2     and 0 -> 2:3 -> 3
-    found = critical_path(new_dag("abcd", [""] * 4, [1, 5, 3, 2], [(0, 1), (0, 2), (1, 3), (2, 3)]))
+    found = longest_path(new_dag("abcd", [""] * 4, [1, 5, 3, 2], [(0, 1), (0, 2), (1, 3), (2, 3)]))
     assert (found.nodes, found.part_ns, found.length_ns) == ([0, 1, 3], [1, 5, 2], 8)
     assert found.slack_ns.tolist() == [0, 0, 2, 0]
     assert found.finish_ns.tolist() == [1, 6, 4, 8]
 
 
 def test_a_tie_goes_to_the_edge_that_comes_first() -> None:
-    found = critical_path(new_dag("abcd", [""] * 4, [1, 5, 5, 2], [(0, 2), (0, 1), (2, 3), (1, 3)]))
+    found = longest_path(new_dag("abcd", [""] * 4, [1, 5, 5, 2], [(0, 2), (0, 1), (2, 3), (1, 3)]))
     assert found.nodes == [0, 2, 3]
     assert found.slack_ns.tolist() == [0, 0, 0, 0]
 
 
 def test_operations_without_time_are_on_the_path_too() -> None:
-    found = critical_path(new_dag("abc", [""] * 3, [0, 4, 0], [(0, 1), (1, 2)]))
+    found = longest_path(new_dag("abc", [""] * 3, [0, 4, 0], [(0, 1), (1, 2)]))
     assert (found.nodes, found.part_ns) == ([0, 1, 2], [0, 4, 0])
 
 
 def test_all_durations_zero() -> None:
-    found = critical_path(new_dag("abc", [""] * 3, [0, 0, 0], [(0, 1), (1, 2)]))
+    found = longest_path(new_dag("abc", [""] * 3, [0, 0, 0], [(0, 1), (1, 2)]))
     assert (found.nodes, found.length_ns, found.slack_ns.tolist()) == ([0, 1, 2], 0, [0, 0, 0])
 
 
 def test_of_several_sinks_the_latest_ends_the_path() -> None:
-    found = critical_path(new_dag("abc", [""] * 3, [1, 3, 7], [(0, 1), (0, 2)]))
+    found = longest_path(new_dag("abc", [""] * 3, [1, 3, 7], [(0, 1), (0, 2)]))
     assert (found.nodes, found.slack_ns.tolist()) == ([0, 2], [0, 4, 0])
 
 
 def test_parts_that_nothing_connects() -> None:
-    found = critical_path(new_dag("abcd", [""] * 4, [1, 2, 10, 4], [(0, 1)]))
+    found = longest_path(new_dag("abcd", [""] * 4, [1, 2, 10, 4], [(0, 1)]))
     assert (found.nodes, found.slack_ns.tolist()) == ([2], [7, 7, 0, 6])
 
 
 def test_one_operation_and_none() -> None:
-    assert critical_path(new_dag("a", [""], [5])).nodes == [0]
-    empty = critical_path(new_dag("", [], []))
+    assert longest_path(new_dag("a", [""], [5])).nodes == [0]
+    empty = longest_path(new_dag("", [], []))
     assert (empty.nodes, empty.part_ns, empty.kinds, empty.length_ns) == ([], [], [], 0)
 
 
@@ -65,20 +65,20 @@ def test_a_coupling_edge_enters_after_the_wait() -> None:
     # b waits 4 of its 10 for a, which takes 7: b ends at max(10, 7 + 6)
     dag = new_dag("ab", [""] * 2, [7, 10], [(0, 1, Kind.MESSAGE)])
     waiting = Dag(**{**{name: getattr(dag, name) for name in Dag.__slots__}, "wait_ns": np.array([0, 4])})
-    found = critical_path(waiting)
+    found = longest_path(waiting)
     assert (found.nodes, found.part_ns, found.length_ns) == ([0, 1], [7, 6], 13)
     assert found.slack_ns.tolist() == [0, 0]
 
 
 def test_a_cycle_is_an_error_that_prints_it() -> None:
     with pytest.raises(DagError, match=r"^the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
-        critical_path(new_dag("abc", [""] * 3, [1, 1, 1], [(0, 1), (1, 0), (1, 2)]))
+        longest_path(new_dag("abc", [""] * 3, [1, 1, 1], [(0, 1), (1, 0), (1, 2)]))
 
 
 def test_a_long_cycle_is_shortened() -> None:
     n = 100
-    with pytest.raises(DagError, match=r": n0 -> n1 -> n2 -> n3 -> n4 -> … \(100 operations\)$"):
-        critical_path(
+    with pytest.raises(DagError, match=r"… 89 more …"):
+        longest_path(
             new_dag([f"n{i}" for i in range(n)], [""] * n, [1] * n, [(i, (i + 1) % n) for i in range(n)])
         )
 
@@ -110,13 +110,13 @@ def _networkx_length(dag: Dag) -> int:
 @settings(max_examples=200, deadline=None)
 @given(random_dags())
 def test_length_is_networkx_length(dag: Dag) -> None:
-    assert critical_path(dag).length_ns == _networkx_length(dag)
+    assert longest_path(dag).length_ns == _networkx_length(dag)
 
 
 @settings(max_examples=200, deadline=None)
 @given(random_dags())
 def test_the_path_is_a_chain_of_edges_with_no_slack(dag: Dag) -> None:
-    found = critical_path(dag)
+    found = longest_path(dag)
     pairs = set(zip(dag.src.tolist(), dag.dst.tolist(), strict=True))
     assert all(step in pairs for step in zip(found.nodes, found.nodes[1:], strict=False))
     assert sum(found.part_ns) == found.length_ns
@@ -127,13 +127,13 @@ def test_the_path_is_a_chain_of_edges_with_no_slack(dag: Dag) -> None:
 @settings(max_examples=100, deadline=None)
 @given(random_dags(), st.data())
 def test_slack_is_what_an_operation_may_grow_by(dag: Dag, data: st.DataObject) -> None:
-    found = critical_path(dag)
+    found = longest_path(dag)
     node = data.draw(st.integers(0, len(dag) - 1))
     for extra, longer in ((int(found.slack_ns[node]), 0), (int(found.slack_ns[node]) + 1, 1)):
         dur = dag.dur_ns.copy()
         dur[node] += extra
         changed = Dag(**{**{name: getattr(dag, name) for name in Dag.__slots__}, "dur_ns": dur})
-        assert critical_path(changed).length_ns == found.length_ns + longer
+        assert longest_path(changed).length_ns == found.length_ns + longer
 
 
 # -- what a path says
@@ -141,13 +141,13 @@ def test_slack_is_what_an_operation_may_grow_by(dag: Dag, data: st.DataObject) -
 
 def test_shares_of_categories_add_up() -> None:
     dag = new_dag("abc", ["FW", "BW", "FW"], [1, 2, 4], [(0, 1), (1, 2)])
-    assert by_category(dag, critical_path(dag)) == {"FW": 5, "BW": 2}
+    assert by_category(dag, longest_path(dag)) == {"FW": 5, "BW": 2}
 
 
 def test_overlap_of_operations_that_should_follow_each_other() -> None:
     gpu = Gpu(chain("FW.a", "BW.a"), record(trace([("FW.a", "1", 0, 10), ("BW.a", "1", 6, 10)])))
     dag = merge([gpu])
-    assert overlap_ns(dag, critical_path(dag)) == (4_000_000, 1)
+    assert overlap_ns(dag, longest_path(dag)) == (4_000_000, 1)
 
 
 def test_iteration_is_from_first_computation_to_the_next() -> None:

@@ -13,11 +13,11 @@ from test_critical import GML, random_dags, write_gpu, x
 
 from conftest import run_cli
 from dag.layout import draw
-from dag_utils import Dag, critical_path, new_dag
+from dag_utils import Dag, longest_path, new_dag
 
 
 def drawn(dag: Dag, **options: Any) -> Any:
-    return draw(dag, critical_path(dag), **options)
+    return draw(dag, longest_path(dag), **options)
 
 
 @settings(max_examples=100, deadline=None)

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import dialects
 import reference
 from conftest import REPO, SHARED, run_cli
-from dialects.classify import communication, computation
+from dialects import Activity
 from formats.columns import Trace
 from intervals import union_length
 from opname import OpName
@@ -200,7 +201,8 @@ def test_device_time_agrees_with_hta(shared_data: Path, traces: str, oracle: str
     for trace, time, overlap in zip(
         load_job(shared_data / "kineto" / traces).traces, times, overlaps, strict=True
     ):
-        comm_rows, compute_rows = communication(trace), computation(trace)
+        kinds = dialects.of(trace).activities(trace)
+        comm_rows, compute_rows = dialects.is_communication(kinds), kinds == Activity.COMPUTE
         compute, comm = _busy_ns(trace, compute_rows), _busy_ns(trace, comm_rows)
         both = compute + comm - _busy_ns(trace, compute_rows | comm_rows)
         assert compute / 1000 == float(time["compute_time(us)"])

@@ -1,0 +1,104 @@
+"""The DAG of each GPU with average durations: what was meant to wait for what, without gaps and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from dag.dependencies import dag_from_gml, dag_from_inputs
+from dag.gml import read_gml
+from dag.model import Dag
+from errors import DagError, TraceError
+from formats.columns import Trace
+from opname import OpName
+from trace_utils import Source, load_paths
+
+_NAMED = 3  # one-sided operations that a note names
+
+
+@dataclass(frozen=True, slots=True)
+class MeanDags:
+    """Per GPU its scope's name, its worker and its graph; a line for each flaw of the files."""
+
+    gpus: Sequence[tuple[str, int, Dag]]
+    repairs: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None) -> MeanDags:
+    """Return the DAGs at `paths`: a GML file, GPU directories, or traces that carry their dependencies.
+
+    Raises
+    ------
+    DagError
+        Nothing there says what waits for what, or a graph is broken.
+    TraceError
+        There is no such path, or nothing under it is a trace.
+    """
+    if paths[0].name.lower().endswith((".gml", ".gml.gz")):
+        if not paths[0].exists():
+            raise TraceError(f"{paths[0]}: no such file or directory")
+        return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])
+    job = load_paths(paths, args=("input*", "arg*"), jobs=jobs, progress=progress)
+    gpus: list[tuple[str, int, Dag]] = []
+    notes: list[str] = []
+    for source, trace in zip(job.job.sources, job.traces, strict=True):
+        dag = _with_means(_structure(source, trace), trace)
+        gpus.append((f"GPU-{source.rank or 0}", source.worker or 0, dag))
+        notes += one_sided_notes(dag)
+    return MeanDags(gpus, job.repairs, list(dict.fromkeys(notes)))
+
+
+def _structure(source: Source, trace: Trace) -> Dag:
+    gml = source.path.parent / "dag.gml"
+    dag = dag_from_gml(read_gml(gml), str(gml)) if gml.is_file() else dag_from_inputs(trace)
+    if dag is None:
+        raise DagError(f"{source.path}: neither a dag.gml beside it nor its events say what waits for what")
+    return dag
+
+
+def _with_means(dag: Dag, trace: Trace) -> Dag:
+    """Return `dag` with the average duration of each of its operations in `trace`."""
+    names = [_main_name(name) for name in trace.names]
+    count = np.bincount(trace.name_id, minlength=len(names))
+    total = np.bincount(trace.name_id, trace.dur_ns, minlength=len(names))
+    sums: dict[str, tuple[int, float]] = {}
+    for i in np.flatnonzero(count).tolist():
+        name = names[i]
+        if name is not None:
+            n, ns = sums.get(name, (0, 0.0))
+            sums[name] = n + int(count[i]), ns + float(total[i])
+    known = {node: sums[name] for node, name in enumerate(dag.names) if name in sums}
+    dur = dag.dur_ns.copy()
+    for node, (n, ns) in known.items():
+        dur[node] = round(ns / n)
+    return replace(
+        dag,
+        dur_ns=dur,
+        unrecorded=[node for node in range(len(dag)) if node not in known],
+        ungraphed=[name for name in sums if name not in set(dag.names)],
+    )
+
+
+def _main_name(text: str) -> str | None:
+    """Return the operation's name without worker and rank; None for a part of a communication."""
+    name = OpName.parse(text)
+    return None if name.queue is not None or name.cat is None else str(name.bare())
+
+
+def one_sided_notes(dag: Dag) -> list[str]:
+    """Return a sentence for each side that knows operations which the other lacks, naming the first."""
+    sides = (
+        ([dag.names[i] for i in dag.unrecorded], "in the graph but not in the trace"),
+        (list(dag.ungraphed), "in the trace but not in the graph"),
+    )
+    notes = []
+    for names, where in sides:
+        if names:
+            count = "1 operation" if len(names) == 1 else f"{len(names):,} operations"
+            more = ", …" if len(names) > _NAMED else ""
+            notes.append(f"{count} {where}: {', '.join(names[:_NAMED])}{more}")
+    return notes

@@ -1,0 +1,135 @@
+"""`StepGraph`: one recorded step of a job as the graph that is drawn, walked and simulated.
+
+The nodes are events: what ran, on every rank. Each has its recorded interval, its *work* (what it needed
+itself), its *wait* (for others, after its start) and its *gap* (from its last input to its start, which
+nothing explains). These three follow from the times and the edges, so that replaying a step with its own
+work and gaps gives the recorded times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.step_parts import Joint, Operation
+from formats.columns import Int64
+
+Bool = NDArray[np.bool_]
+
+#: The link of an operation that occupies none.
+NO_LINK = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StepGraph:
+    """The n events of one step of all m owners, on one clock, and why one waits for another.
+
+    Attributes
+    ----------
+    number : the step's own number in the recording
+    operation : (n,) index into `Recording.operations`
+    owner, link : (n,) indices into `Recording.owners` and `Recording.links`
+    start_ns, end_ns : (n,) as recorded, but for what `held` says
+    edges : (e, 4) rows of source, target, `Joint`, `Kind`; none contradicts the recorded times
+    work_ns : (n,) the last part of the event, in which it waited for nothing
+    gap_ns : (n,) from the event's last input to its start
+    begin_ns, next_ns : (m,) when each owner's step, and the one after it, begins; -1 where unknown
+    tail_ns : (m,) from the last event that holds up the next step to its begin
+    last : events that must be over before the next step of their owner begins
+    turn : (n,) the order in which links served the step's transfers
+    overtaken : (k, 2) transfers of one link, the second of which could have begun earlier than the first
+        but was served after it: several are in flight, and the order is the network's
+    held : (n,) transfers that were recorded from when the link served them, not from when they were asked
+        for; `start_ns` is the latter, so that they have no gap but wait for the link
+    continued : (c, 2) events of the step before, and the events of this one that are the rest of them
+    """
+
+    number: int
+    operation: Int64
+    owner: Int64
+    link: Int64
+    start_ns: Int64
+    end_ns: Int64
+    edges: Int64
+    work_ns: Int64
+    gap_ns: Int64
+    begin_ns: Int64
+    next_ns: Int64
+    tail_ns: Int64
+    last: Int64
+    turn: Int64
+    overtaken: Int64
+    held: Bool
+    continued: Int64
+
+    def __len__(self) -> int:
+        return len(self.operation)
+
+    @property
+    def wait_ns(self) -> Int64:
+        """How long each event waited for others after its start (n,)."""
+        wait: Int64 = np.maximum(self.end_ns - self.start_ns - self.work_ns, 0)
+        return wait
+
+    @property
+    def lead_ns(self) -> Int64:
+        """How much later than the first owner each begins the step (m,)."""
+        lead: Int64 = np.subtract(self.begin_ns, int(self.begin_ns.min()))
+        return lead
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long the step took for each owner (m,); -1 where unknown."""
+        return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether some owner's step has a known end."""
+        return bool((self.iteration_ns > 0).any())
+
+    def joined(self, joint: Joint) -> Int64:
+        """Return (source, target) of the edges of one joint (k, 2)."""
+        pairs: Int64 = self.edges[self.edges[:, 2] == joint, :2]
+        return pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The steps of a job.
+
+    Attributes
+    ----------
+    owners : what runs its own sequence of steps: ``rank0``, ``wk0.rank1``
+    workers, ranks : (owners,) the worker of each, None where the job has no workers; its rank, local to it
+    links : what carries one transfer at a time
+    operations, steps : what occurs, and when
+    notes : what the reader of the answer should know about the recording, a sentence each
+    """
+
+    owners: Sequence[str]
+    workers: Sequence[int | None]
+    ranks: Sequence[int | None]
+    links: Sequence[str]
+    operations: Sequence[Operation]
+    steps: Sequence[StepGraph]
+    notes: Sequence[str] = ()
+
+    @property
+    def n_events(self) -> int:
+        """Events of all steps."""
+        return sum(map(len, self.steps))
+
+    @property
+    def whole_steps(self) -> list[int]:
+        """The rows of the steps whose duration is known for some owner; all where none is."""
+        whole = [row for row, step in enumerate(self.steps) if step.is_whole]
+        return whole or list(range(len(self.steps)))
+
+    def name_of(self, step: StepGraph, event: int) -> str:
+        """Return the name of an event's operation, with its owner's where there are several."""
+        operation = self.operations[int(step.operation[event])]
+        prefix = f"{self.owners[operation.owner]}." if len(self.owners) > 1 else ""
+        return prefix + operation.label

@@ -1,0 +1,71 @@
+"""Names of the gradients: which parameter BytePS's ``gradient_<i>`` is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from errors import TraceError
+from formats.event import tolerant
+
+#: Where a job leaves the list; the last one is written where MXNet's Module API is used.
+NAME_LISTS = ("gradient_name_list.txt", "gradient_name_list.json", "arg_namesINpara_names.txt")
+
+_INDEXED = re.compile(r"(?:byteps[._])?gradient_(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True)
+class GradientNames:
+    """The list of one GPU directory: line i (from 0) names ``gradient_<i>``."""
+
+    path: Path
+    names: Sequence[str]
+
+    def parameter(self, tensor: str) -> str | None:
+        """Return the parameter that BytePS's name `tensor` stands for; None if the list has none."""
+        index = gradient_index(tensor)
+        return (self.names[index] or None) if index is not None and index < len(self.names) else None
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """``byteps.gradient_<i>`` -> parameter."""
+        return {f"byteps.gradient_{i}": name for i, name in enumerate(self.names) if name}
+
+
+def gradient_index(tensor: str) -> int | None:
+    """Return i of ``byteps.gradient_<i>``; None for tensors that carry their own name."""
+    match = _INDEXED.fullmatch(tensor)
+    return int(match[1]) if match else None
+
+
+def read_names(directory: Path) -> GradientNames | None:
+    """Return the gradient names of a GPU directory; None where it has no list.
+
+    Raises
+    ------
+    TraceError
+        The list is there and cannot be read, or is empty.
+    """
+    path = next((directory / name for name in NAME_LISTS if (directory / name).is_file()), None)
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    names = _from_json(text) if path.suffix == ".json" else [line.strip() for line in text.splitlines()]
+    while names and not names[-1]:
+        names.pop()
+    if not names:
+        raise TraceError(f"{path}: names no gradient")
+    return GradientNames(path, names)
+
+
+def _from_json(text: str) -> list[str]:
+    """Return the names of dPRO's ``{"gradient_name_list": [...]}``, or of a bare list."""
+    value = tolerant(text.encode())
+    if isinstance(value, dict):
+        value = value.get("gradient_name_list")
+    return [str(name) for name in value] if isinstance(value, list) else []

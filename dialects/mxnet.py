@@ -1,0 +1,37 @@
+"""MXNet's own profiler (`temp.json`): processes named after devices."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.system import Activity, Metadata, System, framed
+from formats.columns import Trace
+from formats.pairs import Rule
+
+_PROCESS = re.compile(r"(?:cpu|gpu)/\d+|(?:cpu|gpu) (?:pinned|shared)/")
+
+
+class MXNet(System):
+    """All that it records is computation."""
+
+    name = "mxnet"
+    pairing = Rule.NEIGHBOURS
+    has_workers = True
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether a process is called after a device."""
+        processes = [event["args"] for event in metadata if event["name"] == "process_name"]
+        return any(_PROCESS.fullmatch(str(args.get("name"))) for args in processes)
+
+    def activities(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Activity` of each slice (n,): computation."""
+        found = framed(trace)
+        found[found != Activity.IGNORED] = Activity.COMPUTE
+        return found
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices count."""
+        return "MXNet's profile records no communication: all operations compute."

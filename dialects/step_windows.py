@@ -1,0 +1,150 @@
+"""A whole recording of one rank is cut into its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from dialects.step_parts import Joint, Meet, Operation, RankStep
+from dialects.steps import Step
+from formats.columns import Int64
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEvents:
+    """The n events of a whole recording of one rank, and what they wait for.
+
+    Attributes
+    ----------
+    kind : (n,) index into `kinds`; events of one kind are told apart by their order in a step
+    start_ns, end_ns : (n,)
+    issued_ns : (n,) when the work was asked for: the launch of a kernel; else the start
+    lane : (n,) threads and streams of which the last event of a step must be over when the next one
+        begins; -1 for events of others
+    edges : (m, 4) as of `RankStep.edges`
+    meets : as of `RankStep.meets`
+    """
+
+    kinds: Sequence[Operation]
+    kind: Int64
+    start_ns: Int64
+    end_ns: Int64
+    issued_ns: Int64
+    lane: Int64
+    edges: Int64
+    meets: Sequence[Meet] = field(default=())
+
+
+def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
+    """Return (number, begin, begin of the next) of each step; one that is followed by a pause ends itself.
+
+    A pause is a number left out, or one longer than the step.
+    """
+    found = []
+    for i, (number, begin, end) in enumerate(steps):
+        following = steps[i + 1] if i + 1 < len(steps) else None
+        goes_on = following is not None and following.label == number + 1
+        if following is not None and goes_on and 0 <= following.start_ns - end <= end - begin:
+            end = following.start_ns
+        elif following is not None:
+            end = min(end, following.start_ns)
+        found.append((number, begin, end))
+    return found
+
+
+def cut_into_steps(
+    events: RecordedEvents, bounds: Sequence[tuple[int, int, int]]
+) -> tuple[list[Operation], list[RankStep]]:
+    """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
+
+    A step has what ran in it, cut at its begin and end. Work that was asked for before the step began is
+    an operation of its own (`Operation.from_earlier_step`).
+    """
+    parts = [_events_of(events, begin, end) for _, begin, end in bounds]
+    labels = [
+        2 * events.kind[one] + (events.issued_ns[one] < begin)
+        for one, (_, begin, _) in zip(parts, bounds, strict=True)
+    ]
+    numbers, operations = _operations(events.kinds, labels)
+    steps: list[RankStep] = []
+    for one, operation, window in zip(parts, numbers, bounds, strict=True):
+        before = parts[len(steps) - 1] if steps and steps[-1].next_ns == window[1] else one[:0]
+        steps.append(_step(events, one, operation, window, before))
+    return operations, steps
+
+
+def _events_of(events: RecordedEvents, begin: int, end: int) -> Int64:
+    """Return the events that ran between `begin` and `end`, by start."""
+    starts_inside = (events.start_ns >= begin) & (events.start_ns < end)
+    found = np.flatnonzero(starts_inside | ((events.start_ns < begin) & (events.end_ns > begin)))
+    by_start: Int64 = found[np.argsort(events.start_ns[found], kind="stable")]
+    return by_start
+
+
+def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], list[Operation]]:
+    """Return the operation of each step's events: the n-th of a label is the same in every step.
+
+    `labels` are per step twice the kind, plus one for work of an earlier step.
+    """
+    counts = [np.bincount(one, minlength=2 * len(kinds)) for one in labels]
+    most = np.max(counts, axis=0, initial=0) if counts else np.zeros(0, np.int64)
+    offset = np.cumsum(most) - most
+    numbers = []
+    for one in labels:
+        order = np.argsort(one, kind="stable")
+        place = np.arange(len(one)) - np.searchsorted(one[order], one[order])
+        number = np.empty(len(one), np.int64)
+        number[order] = offset[one[order]] + place
+        numbers.append(number)
+    variants = [kind for one in kinds for kind in (one, replace(one, from_earlier_step=True))]
+    return numbers, [variants[i] for i in np.repeat(np.arange(len(most)), most).tolist()]
+
+
+def _step(
+    events: RecordedEvents, part: Int64, operation: Int64, window: tuple[int, int, int], before: Int64
+) -> RankStep:
+    number, begin, end = window
+    new = np.full(len(events.kind), -1, np.int64)
+    new[part] = np.arange(len(part))
+    start = np.maximum(events.start_ns[part], begin)
+    old = np.full(len(events.kind), -1, np.int64)
+    old[before] = np.arange(len(before))
+    both = part[(old[part] >= 0)]
+    return RankStep(
+        number=number,
+        begin_ns=begin,
+        next_ns=end,
+        operation=operation,
+        start_ns=start,
+        end_ns=np.minimum(events.end_ns[part], end),
+        edges=_edges_within(events, new, begin, end),
+        meets=[meet._replace(event=int(new[meet.event])) for meet in events.meets if new[meet.event] >= 0],
+        last=_last_of_lanes(events.lane[part], events.end_ns[part]),
+        continued=np.column_stack((old[both], new[both])),
+    )
+
+
+def _last_of_lanes(lane: Int64, end_ns: Int64) -> Int64 | None:
+    """Return the event of each lane that ends last; None where no event is in a lane."""
+    order = np.lexsort((end_ns, lane))
+    lanes = lane[order]
+    is_last = np.append(lanes[1:] != lanes[:-1], np.ones(min(len(lanes), 1), np.bool_))
+    last: Int64 = order[is_last & (lanes >= 0)]
+    return last if len(last) else None
+
+
+def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> Int64:
+    """Return the edges between a step's events; what was over when the step began holds up nothing."""
+    source, target, joint, kind = events.edges.T
+    inside = (new[source] >= 0) & (new[target] >= 0)
+    source, target, joint, kind = events.edges[inside].T
+    from_start = np.isin(joint, [one for one in Joint if one.from_start])
+    to_body = np.isin(joint, [one for one in Joint if one.to_body])
+    at = np.where(from_start, events.start_ns[source], events.end_ns[source])
+    keep = ~from_start | (at >= begin)
+    keep &= to_body | (events.start_ns[target] >= begin)
+    keep &= ~(from_start & to_body) | (at < end)
+    within: Int64 = np.column_stack((new[source], new[target], joint, kind))[keep]
+    return within

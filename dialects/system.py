@@ -1,0 +1,240 @@
+"""What any system that writes traces can tell: the questions, and the answers for any trace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.step_parts import Beside, RankSteps
+from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
+from dialects.sync_points import SyncPart, SyncPoints, collected
+from formats.columns import Int64, Trace
+from formats.pairs import Rule
+from innermost import lies_inside
+
+Mask = NDArray[np.bool_]
+Metadata = Sequence[Mapping[str, Any]]
+
+#: Categories of work on a device, as PyTorch's profiler names them now and did before 1.11.
+KERNEL_CATS = frozenset({"kernel", "Kernel", "mtia_ccp_events"})
+COPY_CATS = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
+DEVICE_CATS = KERNEL_CATS | COPY_CATS
+_HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
+_REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
+_RECORDING = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
+_COMM_NAME = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|nccl", re.IGNORECASE)
+
+
+class Activity(IntEnum):
+    """What a slice is."""
+
+    COMPUTE = 0
+    COMM = 1  # moves data between ranks
+    WHOLE_COMM = 2  # a whole communication whose parts are slices too: it also covers the time in queues
+    COPY = 3  # copies and fills on a device
+    UPDATE = 4  # the update of the model, with its wait for communication in it (BytePS's STEP)
+    INPUT = 5  # loading of input data
+    WAIT = 6  # until the other ranks are ready: no bytes move
+    HOST = 7  # work of the host that only prepares that of a device
+    FRAME = 8  # a span around others
+    IGNORED = 9  # stands for the recording itself, or repeats other slices
+
+
+class System:
+    """A system that writes traces; the answers here are those for any chrome trace."""
+
+    name = "chrome"
+    #: How B and E events pair.
+    pairing = Rule.NESTED
+    #: Whether the file's times are on one clock with those of its worker's other files.
+    has_workers = False
+    #: Keys of the events' args that tell synchronous operations apart, and where steps begin.
+    sync_args: Sequence[str] = ()
+    step_args: Sequence[str] = ()
+    #: Keys of the events' args that say what waits for what.
+    edge_args: Sequence[str] = ()
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether the metadata events alone show that the system wrote the file."""
+        return False
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether the system wrote the file; `trace` is as it was read, or its beginning."""
+        return self.recognises_metadata(trace.metadata)
+
+    def epoch_ns(self, trace: Trace) -> int:
+        """Return what turns the file's times into nanoseconds since the epoch; 0 where it does not say."""
+        return 0
+
+    def rank(self, trace: Trace) -> tuple[int | None, int | None]:
+        """Return (rank, world size) as the file itself says."""
+        return None, None
+
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace without the slices that stand for the recording itself."""
+        return trace
+
+    def activities(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Activity` of each slice (n,); see `rule`."""
+        found = framed(trace)
+        found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
+        comm = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
+        comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
+        found[comm] = Activity.COMM
+        return found
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices of `trace` count as communication and computation, a sentence."""
+        return (
+            "Communication: operations named after a collective (allreduce, nccl, …) with all that they "
+            "call; all else computes."
+        )
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps that the system itself marks; see `find_steps`."""
+        return NO_STEPS
+
+    def find_steps(self, trace: Trace, by: str | None = None) -> Steps:
+        """Return the steps of `trace` and how they were found.
+
+        The recording's own marks, else the calls of the optimizer, else of the data loader, else the
+        outermost span that repeats. `by` names the annotation that marks a step instead.
+        """
+        if by is not None:
+            return steps_by_name(trace, by)
+        marked = self.marked_steps(trace)
+        return marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may be the body of the training loop, if they repeat."""
+        return np.zeros(len(trace), np.bool_)
+
+    def loads(self, trace: Trace) -> list[Step]:
+        """Return the periods from one load of input data to the next, also of steps not traced."""
+        return []
+
+    def passes(self, trace: Trace) -> tuple[Mask, Mask]:
+        """Return which slices (n,) are forward operations, and which are backward operations."""
+        none = np.zeros(len(trace), np.bool_)
+        return none, none
+
+    def may_synchronise(self, name: str) -> bool:
+        """Whether events of that name may be part of an operation that several ranks do together."""
+        return False
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return what an event tells of such an operation; `args` need only have the keys `sync_args`."""
+        return None
+
+    def sync_points(self, trace: Trace) -> SyncPoints:
+        """Return the operations that several ranks do together; read `trace` with `sync_args`."""
+        wanted = np.flatnonzero(by_name(trace, self.may_synchronise))
+        columns = {key: trace.args[key].as_dict() for key in self.sync_args if key in trace.args}
+        return collected(
+            (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
+            for own in _alike(trace, wanted)
+            for part, rows in self._sync_parts(trace, own, columns).items()
+        )
+
+    def _sync_parts(
+        self, trace: Trace, rows: Int64, columns: Mapping[str, Mapping[int, Any]]
+    ) -> dict[SyncPart, Int64]:
+        """Return the parts that slices of one name, category and track tell, and which slices tell each."""
+        first = int(rows[0])
+        name, cat = trace.names[trace.name_id[first]], trace.cats[trace.cat_id[first]]
+        tid = trace.tracks[trace.track_id[first]].tid
+        if not columns:
+            part = self.sync_part(name, cat, tid, {})
+            return {} if part is None else {part: rows}
+        found: dict[SyncPart, list[int]] = {}
+        for row in rows.tolist():
+            part = self.sync_part(name, cat, tid, {key: column.get(row) for key, column in columns.items()})
+            if part is not None:
+                found.setdefault(part, []).append(row)
+        return {part: np.array(own, np.int64) for part, own in found.items()}
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one rank as events and edges; `by` as for `find_steps`.
+
+        Parameters
+        ----------
+        name, worker : of the rank
+        trace : read with `edge_args` and points
+
+        Raises
+        ------
+        TraceError
+            No step is recorded in the trace.
+        """
+        from dialects.chrome_graph import record
+
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace))
+
+    def operation(self, name: str, tid: object) -> str:
+        """Return an operation's full name; `tid` is that of its track."""
+        return name
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the category that an operation is counted under."""
+        return cat
+
+    def communication_names(self, trace: Trace) -> list[tuple[str, ...]]:
+        """Return per name (m) of `trace` by which names `--filter` may call it; () if no communication."""
+        wanted = np.unique(trace.name_id[is_communication(self.activities(trace))])
+        found: list[tuple[str, ...]] = [()] * len(trace.names)
+        for i in wanted.tolist():
+            found[i] = (trace.names[i],)
+        return found
+
+
+def is_communication(activities: NDArray[np.int8]) -> Mask:
+    """Return which slices (n,) are communication, whole or in part."""
+    return np.asarray((activities == Activity.COMM) | (activities == Activity.WHOLE_COMM))
+
+
+def framed(trace: Trace) -> NDArray[np.int8]:
+    """Return the activity of each slice (n,) as far as its category tells; `FRAME` where it does not."""
+    found = np.full(len(trace), Activity.FRAME, np.int8)
+    found[by_cat(trace, lambda cat: bool(_HOST_CATS.fullmatch(cat)))] = Activity.HOST
+    found[by_cat(trace, COPY_CATS.__contains__)] = Activity.COPY
+    found[by_cat(trace, _REPEATED_CATS.__contains__)] = Activity.IGNORED
+    found[by_name(trace, lambda name: bool(_RECORDING.fullmatch(name)))] = Activity.IGNORED
+    return found
+
+
+def by_cat(trace: Trace, accept: Callable[[str], bool]) -> Mask:
+    """Return which slices (n,) have a category that `accept` takes."""
+    table = np.array([accept(cat) for cat in trace.cats], np.bool_)
+    return np.asarray(table[trace.cat_id]) if len(table) else np.zeros(len(trace), np.bool_)
+
+
+def by_name(trace: Trace, accept: Callable[[str], bool]) -> Mask:
+    """Return which slices (n,) have a name that `accept` takes."""
+    table = np.array([accept(name) for name in trace.names], np.bool_)
+    return np.asarray(table[trace.name_id]) if len(table) else np.zeros(len(trace), np.bool_)
+
+
+def whole_number(value: Any) -> int:
+    """Return a whole number, written as such or as text; 0 for anything else."""
+    return int(value) if re.fullmatch(r"-?\d{1,30}", str(value)) else 0
+
+
+def integer(value: Any) -> int | None:
+    """Return `value` where it is an integer, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _alike(trace: Trace, rows: Int64) -> list[Int64]:
+    """Return `rows` (k,) in groups of one name, category and track."""
+    code = trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows]
+    code = code * len(trace.tracks) + trace.track_id[rows]
+    order = np.argsort(code, kind="stable")
+    first = np.flatnonzero(np.diff(code[order], prepend=-1))
+    return np.split(rows[order], first[1:]) if len(rows) else []

@@ -1,0 +1,91 @@
+"""Who waits for whom: edges that lead into the next step are cut, in every form that is documented."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from dag.model import Dag
+from dag_utils import critical_path, dag_from_gml, dag_from_inputs, parse_gml
+from errors import DagError
+from formats.columns import ArgColumn, Trace, Track
+
+Pair = tuple[str, str]
+
+
+def graph(*pairs: Pair) -> Dag:
+    """The graph with these edges, from GML."""
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    nodes = "".join(f'node [ id {i} label "{name}" avg 1 ]\n' for i, name in enumerate(names))
+    ends = [(names.index(a), names.index(b)) for a, b in pairs]
+    edges = "".join(f"edge [ source {a} target {b} ]\n" for a, b in ends)
+    return dag_from_gml(parse_gml(f"graph [\ndirected 1\n{nodes}{edges}]"), "dag.gml")
+
+
+def events_with(inputs: Sequence[tuple[str, Sequence[str]]], key: str) -> Trace:
+    """A trace of one event for each name, whose args `key`0, `key`1, … are its inputs."""
+    rows = [(row, i, source) for row, (_, sources) in enumerate(inputs) for i, source in enumerate(sources)]
+    args = {
+        f"{key}{i}": ArgColumn(np.array([row for row, at, _ in rows if at == i], np.int64),
+                               [source for _, at, source in rows if at == i])
+        for i in {at for _, at, _ in rows}
+    }  # fmt: skip
+    n = len(inputs)
+    names = [name for name, _ in inputs]
+    zeros, at = np.zeros(n, np.int32), np.arange(n, dtype=np.int64)
+    return Trace("t.json", "byteps", names, [""], [Track(0, "total")], np.arange(n, dtype=np.int32),
+                 zeros, zeros, at, np.ones(n, np.int64), args=args)  # fmt: skip
+
+
+def within(dag: Dag) -> set[Pair]:
+    return {(dag.names[a], dag.names[b]) for a, b in zip(dag.src.tolist(), dag.dst.tolist(), strict=True)}
+
+
+def onward(dag: Dag) -> set[Pair]:
+    """The edges into the next step."""
+    pairs = zip(dag.next_src.tolist(), dag.next_dst.tolist(), strict=True)
+    return {(dag.names[a], dag.names[b]) for a, b in pairs}
+
+
+PASS = (("I/O", "FW.a"), ("FW.a", "FW.b"), ("FW.b", "BW.b"), ("BW.b", "BW.a"))
+GRADIENTS = (("BW.b", "Comm.b"), ("BW.a", "Comm.a"))
+
+
+def test_weights_of_the_step_before_are_cut() -> None:
+    dag = graph(*PASS, *GRADIENTS, ("Comm.a", "FW.a"), ("Comm.b", "FW.b"))
+    assert within(dag) == {*PASS, *GRADIENTS}
+    assert onward(dag) == {("Comm.a", "FW.a"), ("Comm.b", "FW.b")}
+
+
+def test_updates_of_the_step_before_are_cut() -> None:
+    updates = (("Comm.a", "UPDATE"), ("Comm.b", "STEP"))
+    dag = graph(*PASS, *GRADIENTS, *updates, ("UPDATE", "FW.a"), ("STEP", "FW.a"), ("STEP", "I/O"))
+    assert within(dag) == {*PASS, *GRADIENTS, *updates}
+    assert onward(dag) == {("UPDATE", "FW.a"), ("STEP", "FW.a"), ("STEP", "I/O")}
+
+
+def test_what_was_received_in_this_step_is_not_cut() -> None:
+    pairs = (("FW.a", "Comm.activation"), ("Comm.activation", "FW.b"), ("FW.b", "BW.b"))
+    assert within(graph(*pairs)) == set(pairs)
+
+
+@pytest.mark.parametrize("key", ["input", "arg"])
+def test_inputs_may_name_the_weights_of_the_step_before(key: str) -> None:
+    trace = events_with([("FW.a", ["I/O", "Comm.w"]), ("BW.a", ["FW.a"]), ("Comm.w", ["BW.a"])], key)
+    dag = dag_from_inputs(trace)
+    assert dag is not None
+    assert within(dag) == {("I/O", "FW.a"), ("FW.a", "BW.a"), ("BW.a", "Comm.w")}
+    assert onward(dag) == {("Comm.w", "FW.a")}
+
+
+def test_the_longest_chain_ends_with_the_step() -> None:
+    # I/O FW.a FW.b BW.b BW.a Comm.a, 1 ms each
+    dag = graph(*PASS, *GRADIENTS, ("Comm.a", "FW.a"))
+    assert critical_path(dag).length_ns == 6_000_000
+
+
+def test_a_cycle_without_communication_is_an_error() -> None:
+    with pytest.raises(DagError, match="the graph has a cycle: FW"):
+        graph(("FW.a", "FW.b"), ("FW.b", "FW.a"), ("FW.b", "Comm.b"))
