@@ -101,6 +101,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--sub_option", metavar="VARIANT", help="a variant of the option (listed with it)")
     add("--filter", metavar="A,B", type=_names, default=(),
         help="only these communication operations; all else stays")  # fmt: skip
+    add("--step_by", metavar="NAME", help="the annotation that marks a step")
     add("--sort", action="store_true", help="longest (or largest change) first")
     add("--head", metavar="N", type=_positive, help="only the first N rows")
     add("--format", choices=("table", "json", "csv"), default="table", help="of standard output")

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dag.dependencies import dag_from_gml
-from dag.gml import read_gml
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.step_builders import EDGE_ARGS, Beside, rank_steps
 from errors import DagError, TraceError
 from formats.columns import Trace
+from formats.gml import read_gml
 from trace_utils import LoadedJob, Source, load_paths
 
 

@@ -61,6 +61,8 @@ class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
+    blocks_thread = False
+    shape_args = ("Input Dims", "grid", "block")
     sync_args = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
 
     def recognises(self, trace: Trace) -> bool:

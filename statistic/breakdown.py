@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 import dialects
 from dialects import Activity
-from dialects.steps import step_bounds
 from dialects.system import Mask
 from formats.columns import Int64, Trace
 from intervals import clip, length, union, without
-from opname import OpName
 
 Intervals = tuple[Int64, Int64]
 
@@ -40,42 +37,40 @@ class Breakdown:
         return self.comm_ns - self.overlap_ns
 
 
-def breakdown(trace: Trace) -> list[Breakdown]:
-    """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps."""
+def breakdown(trace: Trace, step_by: str | None = None) -> list[Breakdown]:
+    """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps.
+
+    `step_by` names the annotation that marks a step, instead of what the trace itself marks.
+    """
     if len(trace) == 0:
         return []
-    kinds = dialects.of(trace).activities(trace)
-    comm = _busy(trace, dialects.is_communication(kinds))
+    system = dialects.of(trace)
+    kinds = system.activities(trace)
+    is_comm = dialects.is_communication(kinds)
+    comm = _busy(trace, is_comm)
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
-    compute = _joined(_busy(trace, kinds == Activity.COMPUTE), update)
+    is_compute = kinds == Activity.COMPUTE
+    compute = _alone(trace, is_compute, is_comm) if system.blocks_thread else _busy(trace, is_compute)
+    compute = _joined(compute, update)
     copies = _busy(trace, kinds == Activity.COPY)
-    steps = step_bounds(trace)
+    steps = dialects.find_steps(trace, step_by).whole
     if not steps:
         whole = (int(trace.ts_ns.min()), int(trace.end_ns.max()))
         return [_of_window(None, *whole, compute, comm, copies)]
     return [_of_window(s.label, s.start_ns, s.end_ns, compute, comm, copies) for s in steps]
 
 
-def by_rank(trace: Trace) -> list[tuple[str, Trace]]:
-    """Return each rank that a combined trace's names tell of (``wk0.rank1``) and its trace, names bare.
+def _alone(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
+    """Return when slices `compute` run; on a track that also communicates, only while it does not.
 
-    A trace of one rank, or whose names tell of none, comes back whole, under the name "".
+    A function that calls a collective and waits for it does not compute meanwhile.
     """
-    ops = [OpName.parse(name) for name in trace.names]
-    prefix_of = [op.prefix.rstrip(".") for op in ops]
-    ranks = sorted({prefix_of[i] for i in np.unique(trace.name_id)}, key=_numbers)
-    if len(ranks) < 2 or "" in ranks:
-        return [("", trace)]
-    parts = []
-    for rank in ranks:
-        own = [prefix == rank for prefix in prefix_of]
-        names = [str(op.bare()) if mine else "" for op, mine in zip(ops, own, strict=True)]
-        parts.append((rank, replace(trace.select(np.array(own)[trace.name_id]), names=names)))
-    return parts
-
-
-def _numbers(prefix: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", prefix)]
+    both = np.intersect1d(trace.track_id[compute], trace.track_id[comm])
+    busy = _busy(trace, compute & ~np.isin(trace.track_id, both))
+    for track in both.tolist():
+        here = trace.track_id == track
+        busy = _joined(busy, without(_busy(trace, compute & here), _busy(trace, comm & here)))
+    return busy
 
 
 def _busy(trace: Trace, rows: Mask) -> Intervals:

@@ -11,13 +11,15 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("opname", "result", "progress", "atomic_output", "intervals", "innermost"),
+    ("opname", "result", "progress", "atomic_output", "intervals", "innermost", "parallel"),
     ("formats",),
     ("dialects", "jobfiles"),
+    ("trace_files",),
+    ("collector",),
     ("trace_utils",),
     ("clocks", "dag"),
     ("dag_utils",),
-    ("statistic", "combine", "compare", "replay", "collector"),
+    ("statistic", "combine", "compare", "replay"),
     ("options", "report"),
     ("analyze",),
 )

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dag.innermost import IDLE, Segment, segments, split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import run_cli
-from dag.innermost import IDLE, Segment, segments, split
 from dag_utils import LINK_ARGS, Dag, Kind, kineto_dag, longest_path
 from trace_utils import read_trace
 

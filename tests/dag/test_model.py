@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from clocks.aligned import on_one_clock
 from dag.recording import without
+
 from dag_utils import (
     MEETING,
     MISSING,
