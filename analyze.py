@@ -6,54 +6,84 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import signal
 import sys
 import textwrap
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn, TextIO
 
 import options
-from errors import AnalyzeError, UsageError
+from errors import AnalyzeError, UsageError, one_line
+from formats.stream import max_unpacked
 
 __version__ = "0.1.0"
+
+_ERROR = "analyze.py: error: "
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one option; return the process's exit code (0 done, 1 unusable data, 2 wrong usage)."""
     # nothing here multiplies matrices, and threads that wait for some to come take a core at start-up
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    _set_up_logging(args.logging_level)
     try:
-        args.path = expand_paths(args.path)
-        result = options.load(args.option).run(args)
-        import report
-
-        report.show(result, args)
+        args = build_parser().parse_args(argv)
+        _set_up_logging(args.logging_level)
+        max_unpacked.set(args.max_unpacked)
+        with warnings.catch_warnings():
+            warnings.showwarning = _log_warning
+            return _run(args)
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
     except BrokenPipeError:  # `… | head` closed our standard output: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # what no one nearer to the file has translated
-        return _failed(f"{error.filename or args.path[0]}: {error.strerror or error}", AnalyzeError.exit_code)
+        place = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{place}{error.strerror or error}", AnalyzeError.exit_code)
+    except MemoryError:
+        return _failed("not enough memory; fewer --jobs need less", AnalyzeError.exit_code)
+    except ImportError as error:  # a library that is missing, or that memory is too small for
+        return _failed(f"a library cannot be loaded: {error}", AnalyzeError.exit_code)
     except KeyboardInterrupt:
         print("analyze.py: interrupted", file=sys.stderr)
         return 130
+
+
+def _run(args: argparse.Namespace) -> int:
+    from atomic_output import Outputs
+    from options.output_rules import check_named, guard
+
+    args.path = expand_paths(args.path)
+    outputs = Outputs(guard(args))
+    check_named(args, outputs)
+    with outputs:
+        result = options.load(args.option).run(args)
+    import report
+
+    report.show(result, args, outputs)
     return result.exit_code
 
 
 def _failed(message: str, code: int) -> int:
     """Print `message` as one line, whatever the names in it hold; return `code`."""
-    line = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
-    print(f"analyze.py: error: {line}", file=sys.stderr)
+    print(one_line(f"{_ERROR}{message}"), file=sys.stderr)
     return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that answers a wrong command line in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong and end with exit code 2."""
+        raise SystemExit(_failed(f"{message} (see --help)", UsageError.exit_code))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line, with every option's own flags in a group."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="analyze.py",
         description="Analyse the traces of a distributed training job.",
         epilog="Standard output carries the result; messages go to standard error. "
@@ -108,7 +138,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="FILE", type=Path, help="where the trace or picture goes (.gz compresses)")
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
+    add("--force", action="store_true",
+        help="replace files that this program did not write; inputs never")  # fmt: skip
     add("--jobs", metavar="N", type=_positive, help="processes that read files (default: all cores)")
+    add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")
     add("--logging_level", metavar="LEVEL", type=_level, default=logging.INFO, help="default 20 (INFO)")
     add("--pretty", action="store_true", help="only the result, no per-step commentary")
@@ -127,6 +160,13 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _size(text: str) -> int:
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)B?", text.upper(), re.ASCII)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 8G")
+    return int(match[1] + "000" * " KMGT".index(match[2] or " "))
+
+
 def _level(text: str) -> int:
     if text.isdecimal():
         return int(text)
@@ -136,9 +176,32 @@ def _level(text: str) -> int:
     return level
 
 
+class _OneLine(logging.Formatter):
+    """Each message as one line that can be printed, at most 300 characters long."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of `record`."""
+        return one_line(super().format(record))
+
+
 def _set_up_logging(level: int) -> None:
-    logging.basicConfig(level=level, format="analyze.py: %(levelname)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its font cache is no news to the user
+    logging.raiseExceptions = False  # a standard error that cannot be written is no reason to fail
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("analyze.py: %(levelname)s: %(message)s"))
+    handler.addFilter(lambda record: record.name == "root" or level <= logging.DEBUG)  # no libraries' news
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def _log_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Take a library's warning for what it is: news for developers."""
+    logging.getLogger("warnings").debug("%s:%d: %s: %s", filename, lineno, category.__name__, message)
 
 
 def _terminated(signum: int, frame: object) -> None:

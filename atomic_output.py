@@ -1,58 +1,236 @@
-"""Whole or not at all: output files appear under their name only when they are complete."""
+"""Output files, whole or not at all: a command's files appear together, when each of them is complete."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-import tempfile
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import IO, cast
 
-from errors import OutputError
+from errors import OutputError, UsageError
+from temporary_files import Temporary, uninterrupted
+
+#: Told of each existing file before it is replaced; raises `UsageError` where it must stay.
+Guard = Callable[[Path], None]
+
+#: Names of what this process has open: written as it is, even where it is a regular file.
+_DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
+
+
+class Outputs:
+    """The files of one command. `open_output` within ``with outputs:`` prepares, `commit` renames all.
+
+    An error within the block discards all that was prepared. Without a guard any file is replaced.
+    """
+
+    def __init__(self, guard: Guard = lambda path: None) -> None:
+        self._guard = guard
+        self._prepared: list[_Prepared] = []
+
+    def __enter__(self) -> Outputs:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current.reset(self._token)
+        if kind is not None:
+            self.discard()
+
+    def check(self, path: Path) -> None:
+        """Refuse a file that `open` would refuse.
+
+        Raises
+        ------
+        UsageError
+            A directory, another output of this command, or a file that must stay.
+        OutputError
+            Something that cannot be looked at: a loop of links, a directory that may not be searched.
+        """
+        with _translated(path):
+            status = _status(path)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                raise UsageError(f"{path}: is a directory; name a file in it")
+            if _is_stream(path, status):
+                return
+            if any(_is_same(path, prepared.target) for prepared in self._prepared):
+                raise UsageError(f"{path}: is the name of another output too")
+            if status is not None:
+                self._guard(path)
+
+    @contextlib.contextmanager
+    def open(self, path: Path) -> Iterator[IO[bytes]]:
+        """Open `path` for writing bytes; see `open_output`."""
+        self.check(path)
+        with _translated(path):
+            if _is_stream(path, _status(path)):
+                with os.fdopen(_open_stream(path), "wb") as stream:
+                    yield stream
+                return
+            prepared = self._prepare(path)
+            try:
+                with prepared.open() as stream:
+                    yield stream
+            except BaseException:
+                self._prepared.remove(prepared)
+                prepared.finish()
+                raise
+
+    def _prepare(self, path: Path) -> _Prepared:
+        with uninterrupted():
+            target = Path(os.path.realpath(path))
+            prepared = _Prepared(path, target, Temporary(target))
+            self._prepared.append(prepared)
+            return prepared
+
+    def commit(self) -> None:
+        """Give every prepared file its name; where one cannot have it, all names stay as they were.
+
+        Raises
+        ------
+        OutputError
+        """
+        with uninterrupted(), contextlib.ExitStack() as undo:
+            for prepared in self._prepared:
+                with _translated(prepared.path):
+                    prepared.rename(undo)
+            undo.pop_all()
+            for prepared in self._prepared:
+                prepared.finish()
+            self._prepared.clear()
+
+    def discard(self) -> None:
+        """Remove what was prepared."""
+        with uninterrupted():
+            for prepared in self._prepared:
+                prepared.finish()
+            self._prepared.clear()
+
+
+_current: ContextVar[Outputs | None] = ContextVar("outputs", default=None)
 
 
 @contextlib.contextmanager
 def open_output(path: Path) -> Iterator[IO[bytes]]:
-    """Open `path` for writing bytes; it appears, complete, when the block ends without an error.
+    """Open `path` for writing bytes, as one of the current `Outputs` if there are any.
 
-    The bytes go to a temporary file beside `path` that is renamed at the end and removed on any
-    error; a name that ends in ``.gz`` is compressed. An existing file keeps its mode. What is no
-    regular file (``/dev/stdout``, a pipe) is written as it is; of a link, the target is replaced.
+    Otherwise it appears, complete, when the block ends without an error. The bytes go to a temporary file
+    beside `path`; a name that ends in ``.gz`` is compressed. An existing file keeps its mode. A pipe or a
+    device (``/dev/stdout``) is written as it is; of a link, the target is replaced.
 
     Raises
     ------
     OutputError
-        The directory does not exist or is not writable, or the disk is full.
+        The directory does not exist or is not writable, the disk is full, or nobody reads the pipe.
+    UsageError
+        The name is that of a directory or of another output, or the file must stay.
     """
+    outputs = _current.get()
+    if outputs is not None:
+        with outputs.open(path) as stream:
+            yield stream
+        return
+    with Outputs() as alone:
+        with alone.open(path) as stream:
+            yield stream
+        alone.commit()
+
+
+def check_output(path: Path) -> None:
+    """Refuse what `open_output` would refuse, before the work is done."""
+    (_current.get() or Outputs()).check(path)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """A file that was asked for as `path`, its name without links, and where its content is."""
+
+    path: Path
+    target: Path
+    temporary: Temporary
+    old: Temporary | None = None  # another name of the file that is replaced, until all are
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Open the content for writing, compressed if the name says so."""
+        with os.fdopen(self.temporary.open(), "wb") as raw:
+            if self.target.suffix == ".gz":
+                with _gzip_writer(raw) as packed:
+                    yield packed
+            else:
+                yield raw
+
+    def rename(self, undo: contextlib.ExitStack) -> None:
+        """Give the file its name, and tell `undo` how to take it back."""
+        os.chmod(self.temporary.path, _mode(self.target))
+        take_back: Callable[[], object] = self.target.unlink
+        if self.target.exists():
+            self.old = Temporary(self.target)
+            self.old.path.unlink()
+            take_back = functools.partial(os.replace, self.old.path, self.target)
+            try:
+                os.link(self.target, self.old.path)
+            except OSError:  # a file system without links: this file cannot be taken back
+                take_back = int
+        os.replace(self.temporary.path, self.target)
+        undo.callback(take_back)
+
+    def finish(self) -> None:
+        """Remove what is left of the temporary files."""
+        self.temporary.remove()
+        if self.old is not None:
+            self.old.remove()
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
     try:
-        path = path.resolve() if path.is_symlink() else path
-        if path.exists() and not path.is_file() and not path.is_dir():
-            with open(path, "wb") as device:
-                yield device
-            return
-        with _temporary(path) as temporary:
-            with open(temporary, "wb") as raw:
-                if path.suffix == ".gz":
-                    with _gzip_writer(raw) as packed:
-                        yield packed
-                else:
-                    yield raw
-            os.chmod(temporary, _mode(path))
-            os.replace(temporary, path)
+        yield
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-@contextlib.contextmanager
-def _temporary(path: Path) -> Iterator[str]:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
-    os.close(handle)
+def _status(path: Path) -> os.stat_result | None:
     try:
-        yield name
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _is_stream(path: Path, status: os.stat_result | None) -> bool:
+    """Whether `path` is written as it is instead of being replaced."""
+    if str(path).startswith(_DESCRIPTORS):
+        return True
+    return status is not None and not stat.S_ISREG(status.st_mode)
+
+
+def _open_stream(path: Path) -> int:
+    """Open a pipe, or a device such as a terminal, without waiting for anybody."""
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISREG(mode)):
+        raise OutputError(f"{path}: cannot be written: neither a file nor a pipe")
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        if stat.S_ISFIFO(mode):
+            raise OutputError(f"{path}: cannot be written: nobody reads this pipe") from error
+        raise
+    os.set_blocking(fd, True)
+    return fd
+
+
+def _is_same(path: Path, target: Path) -> bool:
+    """Whether two names lead to one file, which need not exist."""
+    if Path(os.path.realpath(path)) == target:
+        return True
+    return path.exists() and target.exists() and path.samefile(target)
 
 
 def _mode(path: Path) -> int:

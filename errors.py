@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+_LONGEST = 300  # characters of a message, on one line
+_FEWEST = 24  # characters that a long name keeps, if that is enough
+
 
 def counted(n: int, noun: str) -> str:
     """Return a number with its noun: ``1 event``, ``1,234 events``."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def one_line(text: str, longest: int = _LONGEST) -> str:
+    """Return `text` as one line of at most `longest` characters, all of which can be printed.
+
+    Control and bidirectional characters become escapes. Where the line is too long its longest words are
+    shortened in the middle, then the line itself.
+    """
+    line = _printable(text)
+    words = line.split(" ")
+    while len(line) > longest and (cap := max(map(len, words))) > _FEWEST:
+        cap = max(_FEWEST, cap - (len(line) - longest))
+        words = [shortened(word, cap) for word in words]
+        line = " ".join(words)
+    return shortened(line, longest)
+
+
+def shortened(text: str, longest: int) -> str:
+    """Return `text` in at most `longest` characters, its middle replaced by ``…`` where it is longer."""
+    if len(text) <= longest:
+        return text
+    tail = longest // 2
+    return f"{text[: longest - tail - 1]}…{text[len(text) - tail :]}"
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class AnalyzeError(Exception):

@@ -1,4 +1,4 @@
-"""Which of the nested slices of a track is the innermost one, at every moment."""
+"""Nested slices of a track: which is the innermost one at every moment, and what lies in what."""
 
 from __future__ import annotations
 
@@ -66,3 +66,18 @@ def _last_over(left: Int64, right: Int64, n: int) -> Int64:
         np.maximum.at(cover, left[here], here)
         np.maximum.at(cover, right[here] - half, here)
     return cover
+
+
+def lies_inside(
+    start_ns: Int64, end_ns: Int64, track: NDArray[np.integer], outer: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which slices (n,) lie inside one of the `outer` (n,) slices of their track but themselves.
+
+    Of equal slices, the later ones lie inside the first.
+    """
+    order = np.lexsort((-end_ns, start_ns, track))
+    found = np.zeros(len(order), np.bool_)
+    for own in np.split(order, np.flatnonzero(np.diff(track[order])) + 1):
+        ends = np.where(outer[own], end_ns[own], np.iinfo(np.int64).min)
+        found[own[1:]] = end_ns[own[1:]] <= np.maximum.accumulate(ends)[:-1]
+    return found

@@ -22,6 +22,7 @@ GPU_TRACES = ("comm.json", "temp.json", "io.json")
 GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
 
 _TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz", ".trace")
+_JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
 _GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _DIGITS = re.compile(r"(\d+)")
@@ -111,6 +112,31 @@ def find_job(path: Path) -> Job:
     if gpus := find_gpus(path):
         return _gpu_job(path, gpus)
     return _rank_job(path)
+
+
+def is_input(file: Path, given: Sequence[Path]) -> bool:
+    """Whether an option may read the existing `file` when the paths `given` are those of its command.
+
+    These are the files given, the traces of directories given, and what lies in or below these, or beside
+    a file given, and has the name of a graph, a capture, a log or one of BytePS's files.
+    """
+    return any(path.exists() and _is_input_of(file, path) for path in given)
+
+
+def _is_input_of(file: Path, path: Path) -> bool:
+    if path.is_file():
+        return file.samefile(path) or (path.resolve().parent == file.resolve().parent and _is_job_file(file))
+    if path.resolve() in file.resolve().parents and _is_job_file(file):
+        return True
+    try:
+        return any(file.samefile(source.path) for source in find_job(path).sources)
+    except (TraceError, OSError):
+        return False
+
+
+def _is_job_file(path: Path) -> bool:
+    name = path.resolve().name.lower().removesuffix(".gz")
+    return name in GPU_FILES or name.startswith("bps_trace") or _JOB_SUFFIX.search(name) is not None
 
 
 def find_gpus(path: Path) -> list[GpuDir]:
@@ -345,7 +371,8 @@ def _listing(path: Path) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(path.name)]
+    parts = _DIGITS.split(path.name)
+    return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
 
 
 def numbers(values: Sequence[int]) -> str:

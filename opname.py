@@ -37,7 +37,7 @@ QUEUES = (
     "BROADCAST",
 )
 
-_N = "0|[1-9][0-9]*"  # no leading zero: what is printed is what was read
+_N = "0|[1-9][0-9]{0,18}"  # no leading zero: what is printed is what was read; 64 bits
 _GRAMMAR = re.compile(
     rf"(?:host(?P<host>{_N})\.rank(?P<hrank>{_N})->"
     rf"|(?:wk(?P<wk>{_N})\.)?(?:rank(?P<rank>{_N})\.)?)"

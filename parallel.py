@@ -1,10 +1,14 @@
-"""Processes beside this one: how many, how they start, and what the user is told if one is killed."""
+"""Worker processes, which end with this one, however it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError
@@ -12,40 +16,78 @@ from errors import AnalyzeError
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
+_PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.2  # between looks at the parent, where it cannot be arranged otherwise
+
+
+@contextlib.contextmanager
+def process_pool(
+    n: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
+) -> Iterator[ProcessPoolExecutor]:
+    """Start `n` processes that run functions; any error in the block ends them at once.
+
+    Raises
+    ------
+    AnalyzeError
+        A process was killed.
+    """
+    from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
+    from concurrent.futures.process import BrokenProcessPool
+
+    pool = ProcessPoolExecutor(n, fork_context(), _start, (os.getpid(), initializer, initargs))
+    try:
+        yield pool
+    except BaseException as error:
+        _kill_children()
+        if isinstance(error, BrokenProcessPool):
+            raise AnalyzeError("a worker process was killed (memory?); try --jobs 1") from error
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
 
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def context() -> Any:
-    """Return the way to start processes: by forking where there is that, since it costs least."""
+def fork_context() -> Any:
+    """Return how processes are started: forked where the system can do that."""
     import multiprocessing
 
     return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
 
 
-@contextmanager
-def processes(
-    n: int, what: str, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
-) -> Iterator[ProcessPoolExecutor]:
-    """Run tasks in `n` processes while the block lasts.
+def end_with(parent: int) -> None:
+    """Let this process end when its parent does, and end it at once, without a word, on a signal."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    if not sys.platform.startswith("linux"):
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        return
+    import ctypes
 
-    Parameters
-    ----------
-    what : what they do, for the message if one is killed: "read the traces"
-    initializer, initargs : called once in each process
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that was arranged
+        os._exit(1)
 
-    Raises
-    ------
-    AnalyzeError
-        A process was killed, mostly for want of memory.
-    """
-    from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
-    from concurrent.futures.process import BrokenProcessPool
 
-    try:
-        with ProcessPoolExecutor(n, context(), initializer, initargs) as pool:
-            yield pool
-    except BrokenProcessPool as error:
-        raise AnalyzeError(f"a process that {what} was killed (memory?); try --jobs 1") from error
+def _start(parent: int, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
+    end_with(parent)
+    if initializer is not None:
+        initializer(*initargs)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+def _kill_children() -> None:
+    import multiprocessing
+
+    for child in multiprocessing.active_children():
+        child.kill()

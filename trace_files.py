@@ -95,7 +95,7 @@ def _in_processes(
 ) -> list[Trace | chrome.Part | TraceError]:
     """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
     own = 1 if len(tasks) <= jobs else 0
-    with parallel.processes(min(jobs, len(tasks)) - own, "read the traces") as pool:
+    with parallel.process_pool(min(jobs, len(tasks)) - own) as pool:
         futures = [pool.submit(_read_range, *task) for task in tasks[own:]]
         parts = [_read_range(*task, on_read) for task in tasks[:own]]
         for task, future in zip(tasks[own:], futures, strict=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from dialects.owners import split
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace, concatenate
 from jobfiles import GpuDir, Job, Source, find_gpus, find_job, local_rank, numbers
+from temporary_files import temporary_directory
 from trace_files import read_all, read_document, read_trace, read_traces
 
 __all__ = [
@@ -120,8 +120,8 @@ def load_paths(
     """
     job = find_paths(paths)
     notes = list(job.notes)
-    with tempfile.TemporaryDirectory(prefix="collect-") as directory:
-        stand_ins = _collected(job.sources, Path(directory), notes, jobs)
+    with temporary_directory() as directory:
+        stand_ins = _collected(job.sources, directory, notes, jobs)
         read = [stand_ins.get(source.path, source.path) for source in job.sources]
         results = read_all(read, args, points, jobs, progress)
     errors = [result for result in results if isinstance(result, TraceError)]

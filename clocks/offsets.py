@@ -1,32 +1,30 @@
-"""Offsets between the clocks of hosts, from what cannot have happened in the wrong order.
+"""Offsets between the clocks of hosts, from the operations that they do together.
 
-In a synchronous operation nobody finishes before the last participant has begun: for all participants
-i and j, ``end_j >= begin_i`` in true time. With x the nanoseconds to add to a host's timestamps, every
-such pair of one occurrence says ``x_i - x_j <= end_j - begin_i``; the smallest right-hand side over all
-occurrences is the weight of an edge j -> i, and shortest paths over these difference constraints give the
-tightest window of every offset. Its middle is the estimate, half its width the bound. A cycle of negative
-weight is a contradiction. (Duda et al. 1987; Haddad 1988; Jézéquel 1989; Poirier, Roy, Dagenais 2010.)
+Two kinds of evidence (`clocks.evidence`). With x the nanoseconds to add to a host's timestamps, *causality*
+says of every occurrence that ``x_i - x_j <= end_j - begin_i``, because nobody ends before the last has begun;
+*matched ends* say that x_i - x_j is close to the difference of the ends. Every pair of hosts yields an
+estimate with a doubt, and a window. The estimates of all pairs are joined by weighted least squares, which
+treats all hosts alike. The windows are difference constraints: shortest paths between the hosts give the
+tightest window of every offset, and its far end the bound; a cycle of negative weight is a contradiction.
+(Duda et al. 1987; Haddad 1988; Jézéquel 1989; Poirier, Roy, Dagenais 2010.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clocks.slope_bounds import hull, slopes
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from clocks.drift import Drifts, drifts_of, no_drifts
+from clocks.evidence import Evidence, evidence
+from clocks.occurrences import Float64, Int64, Occurrences, side_by_side
+from dialects.sync_points import SyncPoints
 
 #: Relative drifts that are thought possible: quartz left alone, then a clock that is being slewed.
 DRIFT_LIMITS_PPM = (50.0, 500.0)
-
-#: Occurrences of synchronous operations on one host: operation -> (begins, ends) in ns on its clock, the
-#: n-th of one host belonging to the n-th of another.
-Anchors = Mapping[Hashable, tuple[Int64, Int64]]
+_AGREE = 1.5  # times its doubt: an estimate that is nearer to 0 does not contradict it
+_ROOM_NS = 100_000  # offsets are whole microseconds where the windows are at least that wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +36,13 @@ class Clock:
     offset_ns : what to add to its timestamps, at `middle_ns`, to put them on the first host's clock
     drift_ppm : by how much that grows with time (microseconds a second); 0 unless the trace shows it
     bound_ns : the true offset is within `offset_ns` ± `bound_ns` all through the recording, with
-        relative drifts of up to 50 ppm allowed for; None where nothing ties the host to the first
+        relative drifts of up to 50 ppm allowed for; None where nothing ties the host to the first, and
+        where no offset makes all operations possible
     anchors : occurrences it shares with another host
     violations_before, violations_after : pairs of one occurrence in the impossible order in which this
         host takes part, with the timestamps as recorded and as corrected
     middle_ns : the middle of its anchors, on its own clock
+    is_tied : whether common operations tie this host to the first one
     """
 
     offset_ns: int = 0
@@ -52,11 +52,7 @@ class Clock:
     violations_before: int = 0
     violations_after: int = 0
     middle_ns: int = 0
-
-    @property
-    def is_tied(self) -> bool:
-        """Whether a common operation ties this host to the first one."""
-        return self.bound_ns is not None
+    is_tied: bool = False
 
     def shift(self, ts_ns: Int64) -> Int64:
         """Return what to add to timestamps (n,) of this host: offset and drift, in nanoseconds."""
@@ -68,260 +64,260 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The clocks of all hosts, and by how much the recorded operations contradict each other."""
+    """The clocks of all hosts, and whether the recorded operations contradict each other.
+
+    `contradiction_ns` is by how much an operation remains out of order that no offsets put in order, 0 if
+    there is none; `contradicting` are the two hosts of the one that is most out of order. `by_ends` says
+    whether matched ends told an offset.
+    """
 
     clocks: Sequence[Clock]
-    contradiction_ns: int = 0  # 0: none
-    contradicting: Sequence[int] = field(default=())  # hosts, in the order of the cycle
+    contradiction_ns: int = 0
+    contradicting: Sequence[int] = field(default=())
+    by_ends: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Occurrences:
-    """Begins and ends (hosts, k) of the k occurrences that at least two hosts share; where `there`."""
+def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None] | None = None) -> Alignment:
+    """Estimate the clock of every host against the first one's; the relative offsets do not depend on which.
 
-    begin: Int64
-    end: Int64
-    there: NDArray[np.bool_]
-    middle: Int64  # (hosts,) middle of the recording on each host's clock
-    tau: Float64  # (k,) nanoseconds from that middle
-
-
-def align(hosts: Sequence[Anchors]) -> Alignment:
-    """Estimate the clock of every host against the first one's.
-
-    A host whose window contains 0 is taken to share the first host's clock: its offset is 0, and its
-    bound the far end of the window. Where the operations contradict each other, even with drift, all
-    windows are widened by the least amount that resolves it, and the result says so; nothing is moved
-    unless that puts most of what was out of order in order.
+    Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Where
+    no offsets make every operation possible, even with drift, the offsets are those that contradict the
+    operations least, and none has a bound.
 
     Parameters
     ----------
     hosts : one for each host (worker, or rank where hosts are unknown), n >= 1
+    recorded : (n) when each host's first event begins and its last one ends, on its own clock, where
+        that may be far from its sync points: the bounds allow for the drift since
     """
-    found = _occurrences(hosts)
-    if found.begin.shape[1] == 0:
-        return Alignment([Clock(bound_ns=0 if i == 0 else None) for i in range(len(hosts))])
+    found = side_by_side(hosts)
+    reach = _reach(found, recorded)
     for limit_ppm in DRIFT_LIMITS_PPM:
-        cycle = _shortest(_weights(found, limit_ppm))[1]
-        if not cycle:
-            break
-    slack = 0.0
-    if cycle:
-        limit_ppm = 0.0
-        slack = _least_slack(_weights(found, 0.0))
-    ranges = [_drift_range(found, i, limit_ppm) for i in range(len(hosts))]
-    drifts = np.array([0.0 if low <= 0.0 <= high else (low + high) / 2 for low, high in ranges])
-    left = np.array([max(r[1] - d, d - r[0]) for r, d in zip(ranges, drifts, strict=True)])
-    steady = _without_drift(found, drifts)
-    tight, _ = _shortest(_weights(steady, 2 * left.max() if drifts.any() else limit_ppm) + slack)
-    exact, impossible = _shortest(_weights(steady, 0.0) + slack)
-    offsets = _choose(tight if impossible else exact)
-    clocks = _clocks(found, tight, offsets, drifts, left, slack)
-    if cycle and 2 * sum(c.violations_after for c in clocks) > sum(c.violations_before for c in clocks):
-        clocks = _clocks(found, tight, np.zeros(len(hosts)), drifts, left, slack)
-    return Alignment(clocks, round(slack), cycle)
+        for use_ends in (True, False):
+            if (answer := _consistent(found, limit_ppm, reach, use_ends=use_ends)) is not None:
+                return answer
+    pairs = evidence(found, use_ends=True)
+    groups = _tied_together(len(hosts), pairs)
+    offsets = np.zeros(len(hosts))
+    for group in groups:
+        offsets[group] = _least_squares(group, pairs)
+    offsets = _whole(found, groups, offsets, np.full((len(hosts), len(hosts)), np.inf))
+    late = _out_of_order(found, offsets.astype(np.int64))[1]
+    worst = np.unravel_index(late.argmax(), late.shape)
+    clocks = _clocks(found, groups, offsets, no_drifts(len(hosts)), None)
+    return Alignment(clocks, int(late.max()), [int(host) for host in worst])
 
 
-# -- which occurrences belong together ----------------------------------------------------------
+def _consistent(found: Occurrences, limit_ppm: float, reach: Float64, *, use_ends: bool) -> Alignment | None:
+    """Return the clocks that make every operation possible; None if drifts up to the limit allow none."""
+    drifts = drifts_of(found, limit_ppm)
+    steady = found.with_drift(drifts.ppm)
+    pairs = evidence(steady, use_ends=use_ends)
+    loose = _shortest(_windows(steady, drifts, pairs))
+    bounds = _shortest(_windows(steady, drifts, pairs, reach))
+    if loose is None or bounds is None:
+        return None
+    exact = _shortest(_windows(steady, no_drifts(len(reach)), pairs))
+    tight = loose if exact is None else exact
+    groups = _tied_together(len(reach), pairs)
+    offsets = np.zeros(len(reach))
+    for group in groups:
+        offsets[group] = _joint(found, group, pairs, tight)
+    offsets = _whole(found, groups, offsets, tight)
+    by_ends = any(pair.ends is not None for pair in pairs)
+    return Alignment(_clocks(found, groups, offsets, drifts, bounds), by_ends=by_ends)
 
 
-def _occurrences(hosts: Sequence[Anchors]) -> _Occurrences:
-    """Lay the occurrences of all operations side by side."""
-    blocks = []
-    for key in dict.fromkeys(key for host in hosts for key in host):
-        lengths = [min(map(len, host[key])) if key in host else 0 for host in hosts]
-        n = sorted(lengths)[-2] if len(lengths) > 1 else 0
-        if n == 0:
-            continue
-        block = np.zeros((3, len(hosts), n), np.int64)
-        for i, host in enumerate(hosts):
-            m = min(n, lengths[i])
-            if m:
-                block[0, i, :m], block[1, i, :m], block[2, i, :m] = host[key][0][:m], host[key][1][:m], 1
-        blocks.append(block)
-    table = np.concatenate(blocks, axis=2) if blocks else np.zeros((3, len(hosts), 0), np.int64)
-    begin, end, there = table[0], table[1], table[2].astype(np.bool_)
-    middle, tau = _middles(begin, end, there)
-    return _Occurrences(begin, end, there, middle, tau)
-
-
-def _middles(begin: Int64, end: Int64, there: NDArray[np.bool_]) -> tuple[Int64, Float64]:
-    """Return each host's clock reading at one common instant, roughly, and the time of each occurrence.
-
-    A rough instant is enough: it only says how much drift may have added up by an occurrence.
-    """
-    if begin.shape[1] == 0:
-        return np.zeros(len(begin), np.int64), np.empty(0)
-    first = int(there.sum(axis=1).argmax())
-    own = there[first]
-    start = int((begin[first, own].min() + end[first, own].max()) // 2)
-    middle = np.full(len(begin), start, np.int64)
-    for i in range(len(begin)):
-        both = own & there[i]
-        if both.any():
-            middle[i] = start - int(np.median(begin[first, both] - begin[i, both]))
-        elif there[i].any():
-            middle[i] = (begin[i, there[i]].min() + end[i, there[i]].max()) // 2
-    ahead = np.where(there, begin - middle[:, None], 0)
-    return middle, ahead.sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
+    """Return how far from its middle each host's recording reaches (n,), ns."""
+    reach = np.full(len(found.begin), float(np.abs(found.tau).max(initial=0.0)))
+    for i, span in enumerate(recorded or ()):
+        if span is not None:
+            middle = int(found.middle[i])
+            reach[i] = max(reach[i], abs(span[0] - middle), abs(span[1] - middle))
+    return reach
 
 
 # -- windows ------------------------------------------------------------------------------------
 
 
-def _weights(found: _Occurrences, drift_ppm: float) -> Float64:
-    """Return w (n, n): ``x_i - x_j <= w[i, j]`` for the offsets at the middle of the recording."""
+def _windows(
+    found: Occurrences, drifts: Drifts, pairs: Sequence[Evidence] = (), reach: Float64 | None = None
+) -> Float64:
+    """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known.
+
+    At the middle of the recording, with what drift may have added up by each occurrence; with `reach`
+    (n,) as far from the middle as each host's recording reaches.
+    """
     n = len(found.begin)
-    allowance = np.abs(found.tau) * (drift_ppm / 1e6)
-    weights = np.full((n, n), np.inf)
+    windows = np.full((n, n), np.inf)
+    doubts = drifts.doubts_ppm() / 1e6
     for i in range(n):
-        for j in range(n):
-            both = found.there[i] & found.there[j]
-            if i != j and both.any():
-                slack = (found.end[j, both] - found.begin[i, both]) + allowance[both]
-                weights[i, j] = slack.min()
-    np.fill_diagonal(weights, 0.0)
-    return weights
+        both = found.there & found.there[i] & found.all_wait
+        slack = found.end - found.begin[i] + doubts[i][:, None] * np.abs(found.tau)
+        windows[i] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
+        if reach is not None:
+            windows[i] += doubts[i] * np.maximum(reach, reach[i])
+    for pair in pairs:
+        if pair.ends is not None:
+            windows[pair.i, pair.j] = min(windows[pair.i, pair.j], -pair.ends[0])
+            windows[pair.j, pair.i] = min(windows[pair.j, pair.i], pair.ends[1])
+    np.fill_diagonal(windows, 0.0)
+    return windows
 
 
-def _shortest(weights: Float64) -> tuple[Float64, list[int]]:
-    """Return all shortest paths (Floyd, Warshall), and the hosts of a negative cycle ([]: none)."""
-    tight = weights.copy()
-    n = len(tight)
-    via = np.where(np.isfinite(tight), np.arange(n)[None, :], -1)
-    for k in range(n):
-        through = tight[:, k, None] + tight[None, k, :]
-        better = through < tight
-        tight = np.where(better, through, tight)
-        via = np.where(better, via[:, k, None], via)
-        negative = np.flatnonzero(np.diagonal(tight) < 0)
-        if len(negative):
-            return tight, _cycle(via, int(negative[0]))
-    return tight, []
+def _shortest(windows: Float64) -> Float64 | None:
+    """Return the tightest windows (n, n) that follow; None where they contradict each other."""
+    from scipy.sparse.csgraph import NegativeCycleError, floyd_warshall
+
+    try:
+        return np.asarray(floyd_warshall(np.ma.masked_invalid(windows)))
+    except NegativeCycleError:
+        return None
 
 
-def _cycle(via: Int64, start: int) -> list[int]:
-    """Follow the next hops from `start` until a host comes twice."""
-    seen = [start]
-    while (step := int(via[seen[-1], start])) not in seen:
-        seen.append(step)
-    return seen[seen.index(step) :]
+# -- offsets ------------------------------------------------------------------------------------
 
 
-def _least_slack(weights: Float64) -> float:
-    """Return the least amount to add to every weight so that no cycle is negative, to a nanosecond."""
-    low, high = 0.0, 1.0
-    while _shortest(weights + high)[1]:
-        low, high = high, high * 2
-    while high - low > 0.5:
-        middle = (low + high) / 2
-        low, high = (middle, high) if _shortest(weights + middle)[1] else (low, middle)
-    return high
+def _tied_together(n: int, pairs: Sequence[Evidence]) -> list[Int64]:
+    """Return the groups of hosts that are tied together, directly or through others."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    ends = ([pair.i for pair in pairs], [pair.j for pair in pairs])
+    count, label = connected_components(coo_array((np.ones(len(pairs)), ends), (n, n)), directed=False)
+    return [np.flatnonzero(label == which) for which in range(count)]
 
 
-def _choose(tight: Float64) -> Float64:
-    """Return the offsets (n,): 0 where that is possible (and jointly so), else the window's middle.
+def _joint(found: Occurrences, group: Int64, pairs: Sequence[Evidence], tight: Float64) -> Float64:
+    """Return the offsets of a group of hosts, relative to their middles and within the `tight` windows."""
+    as_recorded = (found.middle[group] - found.middle[group[0]]).astype(np.float64)
+    windows = tight[np.ix_(group, group)]
+    own = [pair for pair in pairs if pair.i in group]
+    if _may_agree(as_recorded, group, own, windows):
+        return np.asarray(as_recorded)
+    return _feasible(_least_squares(group, own), windows)
 
-    The middles of all windows satisfy every constraint together, because each side of a window is a
-    shortest path; the offsets that stay 0 are fixed first, by an edge of weight 0 in both directions.
+
+def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[Evidence], tight: Float64) -> bool:
+    """Whether the clocks of a group may agree: possible, and no host's estimates speak against it."""
+    if np.any(agreed[:, None] - agreed[None, :] > tight):
+        return False
+    place = {host: i for i, host in enumerate(group.tolist())}
+    squares: list[list[float]] = [[] for _ in place]
+    for pair in pairs:
+        i, j = place[pair.i], place[pair.j]
+        square = ((agreed[j] - agreed[i] - pair.estimate) / pair.doubt) ** 2
+        squares[i].append(square)
+        squares[j].append(square)
+    return all(np.mean(each) <= _AGREE**2 for each in squares if each)
+
+
+def _least_squares(group: Int64, pairs: Sequence[Evidence]) -> Float64:
+    """Return the offsets of a group of hosts, against the first of them, that fit the estimates best."""
+    place = {host: i for i, host in enumerate(group.tolist())}
+    laplacian, right = np.zeros((len(group), len(group))), np.zeros(len(group))
+    for pair in pairs:
+        if pair.i in place:
+            i, j, weight = place[pair.i], place[pair.j], pair.doubt**-2
+            laplacian[[i, j], [i, j]] += weight
+            laplacian[[i, j], [j, i]] -= weight
+            right[[i, j]] += (-weight * pair.estimate, weight * pair.estimate)
+    if len(group) == 1:
+        return np.zeros(1)
+    scale = laplacian.diagonal().max()
+    rest = np.linalg.solve(laplacian[1:, 1:] / scale, right[1:] / scale)
+    return np.concatenate([np.zeros(1), rest])
+
+
+def _feasible(offsets: Float64, tight: Float64) -> Float64:
+    """Return offsets (n,) within all windows, on the straight way from the windows' middles to `offsets`.
+
+    The middles of the windows against any one host satisfy all windows, because these are shortest
+    paths; so does their mean over all hosts.
     """
-    fixed = tight.copy()
-    zero = [0]
-    for i in range(1, len(tight)):
-        if np.isfinite(fixed[i, 0]) and np.isfinite(fixed[0, i]) and fixed[i, 0] >= 0 <= fixed[0, i]:
-            fixed[i, 0] = fixed[0, i] = 0.0
-            for k in (i, 0):
-                fixed = np.minimum(fixed, fixed[:, k, None] + fixed[None, k, :])
-            zero.append(i)
-    tied = np.isfinite(fixed[:, 0]) & np.isfinite(fixed[0])
-    offsets = np.zeros(len(tight))
-    offsets[tied] = (fixed[tied, 0] - fixed[0, tied]) / 2
-    offsets[zero] = 0.0
-    return _whole(offsets, tight, tied)
+    middles = ((tight - tight.T) / 2).mean(axis=1)
+    wanted = offsets[:, None] - offsets[None, :]
+    between = middles[:, None] - middles[None, :]
+    outside = wanted > tight
+    if not outside.any():
+        return offsets
+    share = ((tight - between)[outside] / (wanted - between)[outside]).min()
+    return np.asarray(middles + max(float(share), 0.0) * (offsets - middles))
 
 
-def _whole(offsets: Float64, tight: Float64, tied: NDArray[np.bool_]) -> Float64:
-    """Round to whole microseconds, as most traces have them, where the windows leave room; else to ns."""
-    rounded = np.rint(offsets / 1000) * 1000
-    room = (tight[tied, 0] + tight[0, tied])[offsets[tied] != 0]
-    if np.all(room >= 2000) and np.all(rounded[:, None] - rounded[None, :] <= tight):
-        return rounded
-    return np.rint(offsets)
+def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight: Float64) -> Float64:
+    """Round offsets, as added to timestamps, to whole microseconds where the windows leave room; else to ns.
 
-
-# -- drift --------------------------------------------------------------------------------------
-
-
-def _drift_range(found: _Occurrences, host: int, limit_ppm: float) -> tuple[float, float]:
-    """Return the drifts (ppm, from and to) of `host` against the first one that the windows allow.
-
-    A drift is possible if a straight line passes between the upper and the lower bounds of the offset
-    over time; only the corners of their convex hulls matter.
+    Most traces have whole microseconds. They are counted from one host of each group, whichever is first.
     """
-    both = found.there[0] & found.there[host]
-    if host == 0 or both.sum() < 2 or limit_ppm == 0.0:
-        return (0.0, 0.0) if host == 0 else (-limit_ppm, limit_ppm)
-    begin, end = found.begin[:, both], found.end[:, both]
-    middle = found.middle[host]
-    rough = found.middle[0] - middle
-    low_at, low = end[host] - middle, begin[0] - end[host] - rough
-    high_at, high = begin[host] - middle, end[0] - begin[host] - rough
-    lower, upper = hull(low_at, low, 1), hull(high_at, high, -1)
-    return slopes(low_at[lower] / 1e9, low[lower] / 1e3, high_at[upper] / 1e9, high[upper] / 1e3, limit_ppm)
+    whole = np.zeros(len(offsets))
+    for group in groups:
+        hub = group[found.middle[group].argmin()]
+        rough = (found.middle[group] - found.middle[hub]).astype(np.float64)
+        exact = np.rint(offsets[group] - offsets[hub])
+        rounded = rough + 1000 * np.rint((exact - rough) / 1000)
+        whole[group] = rounded if _fits(rounded, tight[np.ix_(group, group)]) else exact
+    return whole
 
 
-def _drifted(found: _Occurrences, drifts: Float64) -> Int64:
-    """Return what each host's drift (ppm) adds to its begins (hosts, k)."""
-    ahead = found.begin - found.middle[:, None]
-    added: Int64 = np.rint(ahead * (drifts[:, None] / 1e6)).astype(np.int64)
-    return np.where(found.there, added, 0)
-
-
-def _without_drift(found: _Occurrences, drifts: Float64) -> _Occurrences:
-    if not drifts.any():
-        return found
-    added = _drifted(found, drifts)
-    return replace(found, begin=found.begin + added, end=found.end + added)
+def _fits(offsets: Float64, tight: Float64) -> bool:
+    """Whether rounded offsets are within the windows, and these wide enough for rounding to be harmless."""
+    width = (tight + tight.T)[~np.eye(len(tight), dtype=np.bool_)]
+    inside = offsets[:, None] - offsets[None, :] <= tight
+    return bool(np.all(width >= _ROOM_NS) and np.all(inside))
 
 
 # -- the answer ---------------------------------------------------------------------------------
 
 
 def _clocks(
-    found: _Occurrences, tight: Float64, offsets: Float64, drifts: Float64, left: Float64, slack: float
+    found: Occurrences, groups: Sequence[Int64], offsets: Float64, drifts: Drifts, bounds: Float64 | None
 ) -> list[Clock]:
-    tied = np.isfinite(tight[:, 0]) & np.isfinite(tight[0])
-    shift = np.where(tied, offsets, 0.0).astype(np.int64)[:, None] + _drifted(found, drifts)
-    before = _violations(found, np.zeros_like(shift))
-    after = _violations(found, shift)
-    half_ns = float(np.abs(found.tau).max())
-    shared = found.there.sum(axis=1)
-    clocks = []
-    for i in range(len(offsets)):
-        far = max(tight[i, 0] - offsets[i], offsets[i] + tight[0, i])
-        bound = far + left[i] / 1e6 * half_ns + slack
-        clocks.append(
-            Clock(
-                offset_ns=int(offsets[i]) if tied[i] else 0,
-                drift_ppm=float(drifts[i]) if tied[i] else 0.0,
-                bound_ns=0 if i == 0 else int(np.ceil(bound)) if tied[i] else None,
-                anchors=int(shared[i]),
-                violations_before=int(before[i]),
-                violations_after=int(after[i]),
-                middle_ns=int(found.middle[i]),
-            )
+    """Return the clocks, each against the first host of its group.
+
+    Parameters
+    ----------
+    offsets : (n,) relative to the middles
+    bounds : (n, n) windows that hold the truth all through the recording; None for no bounds
+    """
+    first = np.zeros(len(offsets), np.int64)
+    for group in groups:
+        first[group] = group[0]
+    relative = np.rint(offsets - offsets[first]).astype(np.int64)
+    drift = drifts.ppm - drifts.ppm[first]
+    before, _ = _out_of_order(found, found.middle - found.middle[first])
+    after, _ = _out_of_order(found, relative, drift)
+    far = np.zeros(len(offsets))
+    if bounds is not None:
+        of = np.arange(len(offsets))
+        far = np.ceil(np.maximum(bounds[of, first] - relative, relative + bounds[first, of]))
+    return [
+        Clock(
+            offset_ns=int(relative[i] + found.middle[first[i]] - found.middle[i]),
+            drift_ppm=float(drift[i]),
+            bound_ns=int(far[i]) if bounds is not None and first[i] == 0 else None,
+            anchors=int(found.there[i].sum()),
+            violations_before=int(before[i].sum() + before[:, i].sum()),
+            violations_after=int(after[i].sum() + after[:, i].sum()),
+            middle_ns=int(found.middle[i]),
+            is_tied=bool(first[i] == 0),
         )
-    return clocks
+        for i in range(len(offsets))
+    ]
 
 
-def _violations(found: _Occurrences, shift: Int64) -> Int64:
-    """Return for each host how many pairs of one occurrence that it is part of are out of order."""
-    begin, end = found.begin + shift, found.end + shift
-    counts = np.zeros(len(begin), np.int64)
-    for i in range(len(begin)):
-        early = (end < begin[i]) & found.there & found.there[i]
-        early[i] = False
-        per_host = early.sum(axis=1)
-        counts += per_host
-        counts[i] += per_host.sum()
-    return counts
+def _out_of_order(found: Occurrences, shift: Int64, drift_ppm: Float64 | None = None) -> tuple[Int64, Int64]:
+    """Return how often (n, n), and by how much at most, host i begins an operation after j has ended it.
+
+    `shift` (n,) is what is added to the hosts' times, relative to their middles.
+    """
+    n = len(shift)
+    added = shift[:, None] + (0 if drift_ppm is None else found.drifted_ns(drift_ppm))
+    begin, end = found.begin + added, found.end + added
+    count, most = np.zeros((2, n, n), np.int64)
+    for i in range(n):
+        late = np.where(found.there & found.there[i] & found.all_wait, begin[i] - end, 0)
+        late[i] = 0
+        count[i], most[i] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
+    return count, most

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,35 +45,15 @@ def slopes(
 ) -> tuple[float, float]:
     """Return the least and greatest slope (us per s) of the lines above `low` and below `high`.
 
-    By how much the highest lower bound exceeds the lowest upper one is a convex function of the slope, so
-    the slopes for which it is not positive are an interval around its minimum.
+    Both are linear programmes in a line's slope and height; (-limit, limit) where no line fits.
     """
+    from scipy.optimize import linprog
 
-    def excess(slope: float) -> float:
-        return float((low - slope * low_at).max() - (high - slope * high_at).min())
-
-    best = _lowest(excess, -limit_ppm, limit_ppm)
-    if excess(best) > 0:
+    rows = np.r_[np.c_[-low_at, -np.ones(len(low))], np.c_[high_at, np.ones(len(high))]]
+    sides = np.r_[-low, high]
+    bounds = [(-limit_ppm, limit_ppm), (None, None)]
+    found = [linprog((sign, 0), A_ub=rows, b_ub=sides, bounds=bounds) for sign in (1, -1)]
+    least, greatest = (each.x if each.success else None for each in found)
+    if least is None or greatest is None:
         return -limit_ppm, limit_ppm
-    return _root(excess, best, -limit_ppm), _root(excess, best, limit_ppm)
-
-
-def _lowest(f: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a convex function is lowest, by ternary search."""
-    for _ in range(80):
-        third = (high - low) / 3
-        if f(low + third) <= f(high - third):
-            high -= third
-        else:
-            low += third
-    return (low + high) / 2
-
-
-def _root(f: Callable[[float], float], inside: float, outside: float) -> float:
-    """Return how far towards `outside` a function stays at or below 0, by bisection."""
-    if f(outside) <= 0:
-        return outside
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if f(middle) <= 0 else (inside, middle)
-    return outside
+    return float(least[0]), float(greatest[0])

@@ -2,119 +2,87 @@
 
 from __future__ import annotations
 
-import re
-from array import array
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import dialects
+from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.event import args_object
 from formats.whole import WholeEvent
-from opname import OpName
 
 Int64 = NDArray[np.int64]
 
-COLLECTIVE_PREFIXES = frozenset(("gloo", "nccl"))  # how names of Kineto's collectives begin
-_PUSH, _PULL = 1, 2
-#: Collectives that nobody leaves before everybody has entered (a broadcast's root does not wait).
-_ALL_TO_ALL = re.compile(
-    r"gloo:(?:all_?reduce|all_?gather|reduce_scatter|all_?to_?all|barrier)\w*"
-    r"|nccl(?:Dev)?Kernel_(?:AllReduce|AllGather|ReduceScatter|AllToAll)\w*(?:\(.*\))?"
-)
-_KERNEL_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
-_COLLECTIVES = frozenset(
-    ("allreduce", "allgather", "_allgather_base", "reduce_scatter", "_reduce_scatter_base", "all_to_all",
-     "all_to_allv", "alltoall", "alltoall_base", "allgather_into_tensor_coalesced", "allreduce_coalesced",
-     "reduce_scatter_tensor_coalesced")
-)  # fmt: skip
+NO_ROLE = 0
+_LOOK = 1  # only the event's args tell which operation it is part of
+_FIRST = 2  # the number of the first operation that name and track tell
 
 
-class AnchorFinder:
-    """Collects begins and ends of one source's synchronous operations, as its dialect has them.
-
-    BytePS: of every partition key the starts of PUSH and the ends of PULL, the n-th of both being the
-    n-th traced step. Kineto: gloo's annotations (from entering to leaving) and NCCL's kernels, by kind,
-    process group and, where recorded, sequence number; else the n-th of a kind.
-    """
+class SyncFinder:
+    """Collects begins and ends of one source's synchronous operations, as `System.sync_part` tells them."""
 
     def __init__(self, dialect: str) -> None:
-        self._dialect = dialect
-        self._keys: dict[Hashable, int] = {}
+        self._system = dialects.named(dialect)
+        self._parts: dict[SyncPart, int] = {}
+        self._known: dict[str, bool] = {}
         self._roles: list[Int64] = []
-        self._times: list[Int64] = []
-        self._spans: dict[Hashable, tuple[array[int], array[int]]] = {}
+        self._begins: list[Int64] = []
+        self._ends: list[Int64] = []
 
-    def role(self, name: Any, tid: Any) -> int:
-        """Return a number for BytePS operations (name, tid) whose events `add` is to look at; else 0."""
-        if self._dialect != "byteps" or not isinstance(name, str):
-            return 0
-        stage = OpName.parse(name).queue
-        if stage not in ("PUSH", "PULL"):
-            return 0
-        key = self._keys.setdefault(str(tid), len(self._keys))
-        return 4 * key + (_PUSH if stage == "PUSH" else _PULL)
+    @property
+    def looks_at_args(self) -> bool:
+        """Whether the args of events tell operations apart, so that `add` needs the events."""
+        return bool(self._system.sync_args)
+
+    def role(self, name: Any, cat: Any, tid: Any) -> int:
+        """Return the role of events of that name, category and thread: what `add` is to take them for."""
+        if not isinstance(name, str) or not self._may_matter(name):
+            return NO_ROLE
+        if self.looks_at_args:
+            return _LOOK
+        return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
 
     def add(self, events: Sequence[WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
-        """Look through the events of one piece; `ts` and `dur` (n,) in nanoseconds, dur -1 if none."""
-        if self._dialect == "byteps":
-            self._add_stages(roles, ts, dur)
-        elif self._dialect == "kineto":
-            self._add_collectives(events, ts, dur)
+        """Look through the events of one piece; `ts` and `dur` (n,) in nanoseconds, dur -1 if none.
 
-    def found(self) -> dict[Hashable, tuple[Int64, Int64]]:
-        """Return operation -> (begins, ends) in nanoseconds on the source's own clock, by time."""
-        found: dict[Hashable, tuple[Any, Any]] = {**self._stages(), **self._spans}
-        return {
-            key: (np.sort(np.asarray(begin, np.int64)), np.sort(np.asarray(end, np.int64)))
-            for key, (begin, end) in found.items()
-            if len(begin) and len(end)
-        }
+        The events are only needed where `looks_at_args`.
+        """
+        if self.looks_at_args:
+            roles = np.fromiter(map(self._looked_at, events), np.int64, len(events))
+        rows = np.flatnonzero((roles != NO_ROLE) & (dur >= 0))
+        if len(rows):
+            self._roles.append(roles[rows])
+            self._begins.append(ts[rows])
+            self._ends.append(ts[rows] + dur[rows])
 
-    def _add_stages(self, roles: Int64, ts: Int64, dur: Int64) -> None:
-        rows = np.flatnonzero((roles != 0) & (dur >= 0))
-        self._roles.append(roles[rows])
-        self._times.append(np.where(roles[rows] % 4 == _PUSH, ts[rows], ts[rows] + dur[rows]))
-
-    def _stages(self) -> dict[Hashable, tuple[Int64, Int64]]:
-        """Return partition key -> (starts of PUSH, ends of PULL)."""
+    def found(self) -> SyncPoints:
+        """Return the operations, in nanoseconds on the source's own clock."""
         if not self._roles:
             return {}
-        roles, times = np.concatenate(self._roles), np.concatenate(self._times)
+        roles, begins, ends = map(np.concatenate, (self._roles, self._begins, self._ends))
         order = np.argsort(roles, kind="stable")
-        roles, times = roles[order], times[order]
-        groups = [
-            [
-                times[slice(*np.searchsorted(roles, [role, role + 1]))]
-                for role in (4 * i + _PUSH, 4 * i + _PULL)
-            ]
-            for i in range(len(self._keys))
-        ]
-        return {key: (push, pull) for key, (push, pull) in zip(self._keys, groups, strict=True)}
+        parts = list(self._parts)
+        first = np.flatnonzero(np.diff(roles[order], prepend=-1))
+        return collected(
+            (parts[int(roles[rows[0]]) - _FIRST], begins[rows], ends[rows])
+            for rows in np.split(order, first[1:])
+        )
 
-    def _add_collectives(self, events: Sequence[WholeEvent], ts: Int64, dur: Int64) -> None:
-        rows = [i for i, event in enumerate(events) if str(event.name)[:4] in COLLECTIVE_PREFIXES]
-        for i in rows:
-            event = events[i]
-            key = _collective(event, str(event.name))
-            if key is not None and dur[i] >= 0:
-                begin, end = self._spans.setdefault(key, (array("q"), array("q")))
-                begin.append(int(ts[i]))
-                end.append(int(ts[i] + dur[i]))
+    def _may_matter(self, name: str) -> bool:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._system.may_synchronise(name)
+        return known
 
+    def _looked_at(self, event: WholeEvent) -> int:
+        name = str(event.name)
+        if not self._may_matter(name):
+            return NO_ROLE
+        args = args_object(event.args) if isinstance(event.args, msgspec.Raw) else {}
+        return self._number(self._system.sync_part(name, str(event.cat or ""), None, args))
 
-def _collective(event: WholeEvent, name: str) -> Hashable | None:
-    """Return what identifies a collective on all its ranks; None if it is none that all wait in."""
-    if name.startswith("gloo:"):
-        return (name,) if _ALL_TO_ALL.fullmatch(name) else None
-    if event.cat not in ("kernel", "Kernel"):
-        return None  # the annotation of NCCL covers only the launch
-    args: dict[str, Any] = args_object(event.args) if isinstance(event.args, msgspec.Raw) else {}
-    kind, group, ranks, sequence = (args.get(key) for key in _KERNEL_ARGS)
-    if kind is None:
-        return (name,) if _ALL_TO_ALL.fullmatch(name) else None
-    if str(kind).lower() not in _COLLECTIVES:
-        return None
-    return (str(kind), str(group), str(ranks), None if sequence is None else str(sequence))
+    def _number(self, part: SyncPart | None) -> int:
+        return NO_ROLE if part is None else self._parts.setdefault(part, len(self._parts) + _FIRST)

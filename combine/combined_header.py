@@ -13,18 +13,19 @@ from combine.pid_tid import Process, Track
 from combine.sources import Member, Timing
 from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
+from output_marks import MEMBER, PROGRAM
 
 _ENCODE = msgspec.json.Encoder().encode
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"(\d{1,18})")
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one
-_OWN = ("traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
+_OWN = (MEMBER, "traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
 
 
 class Labels:
     """The names by which the sources of a combined file are told apart, and their order."""
 
     def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
-        self.ranks = [_rank(m, dialect, s) for m, s in zip(members, sources, strict=True)]
+        self.ranks = [(m.rank or 0) if dialect == "byteps" else m.rank for m in members]
         self.world_size = max(map(_world_size, sources))
         if dialect == "byteps":
             self.texts = [member.prefix for member in members]
@@ -47,16 +48,6 @@ class Labels:
     def _place(self, member: Member, i: int) -> tuple[int, bool, int, int]:
         rank = self.ranks[i]
         return member.worker or 0, rank is None, rank or 0, i
-
-
-def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
-    if dialect == "composer" and source.processes:
-        return source.processes[0].pid
-    found = source.header.get("distributedInfo")
-    own = found.get("rank") if isinstance(found, Mapping) else source.header.get("global_rank")
-    if dialect == "kineto" and isinstance(own, int):
-        return own
-    return (member.rank or 0) if dialect == "byteps" else member.rank
 
 
 def _world_size(source: Rewritten) -> int:
@@ -126,7 +117,8 @@ def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None
 
 
 def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
-    natural = [(int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(process.text)]
+    parts = _DIGITS.split(process.text)
+    natural = [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
     last = process.sort_index is None
     return last, process.sort_index or 0, natural if dialect == "byteps" else []
 
@@ -143,7 +135,7 @@ def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], ti
     source, beside what was done to its times.
     """
     headers = [source.header for source in sources]
-    common = {
+    common = {MEMBER: PROGRAM} | {
         key: value
         for key, value in headers[0].items()
         if key not in _OWN and all(key in header and header[key] == value for header in headers)

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from combine.collective_finder import COLLECTIVE_PREFIXES, AnchorFinder
+from combine.collective_finder import NO_ROLE, SyncFinder
 from combine.comm_filter import CommFilter
 from combine.event_text import HeadTable, packed
 from combine.event_times import LONGEST_NS, learned_times, times
@@ -22,6 +22,7 @@ from combine.external_sort import Events, Int32, Int64, RunWriter
 from combine.pid_tid import Place, Process, Tables, Track
 from combine.unique_ids import EXACT_SOURCES, first_id, make_unique, unique_others
 from formats.event import NO_ARGS, NO_TIME, args_object
+from formats.values import FARTHEST_NS, cleaned
 from formats.whole import KEY, ExactWholeEvent, LearnedWhole, OddEvent, WholeEvent, encode
 
 _TRACK = attrgetter("pid", "tid")
@@ -50,7 +51,7 @@ class Rewriter:
         self._place = place
         self._runs = runs
         self.tables = Tables(place)
-        self.anchors = AnchorFinder(place.dialect)
+        self.anchors = SyncFinder(place.dialect)
         self.filter = CommFilter(place.dialect, place.names)
         self._by_name = bool(place.prefix)
         self._entries = _Entries(self._entry)
@@ -148,11 +149,9 @@ class Rewriter:
     def _look_for_anchors(
         self, events: list[Any], roles: Int64, ts: Int64, dur: Int64, simple: NDArray[np.bool_]
     ) -> None:
-        if self._place.dialect == "byteps":
-            self.anchors.add(events, roles, ts, dur)
-        else:
-            rows = np.flatnonzero((roles != 0) & simple)
-            self.anchors.add([events[i] for i in rows.tolist()], roles[rows], ts[rows], dur[rows])
+        rows = np.flatnonzero((roles != NO_ROLE) & simple)
+        looked_at = [events[i] for i in rows.tolist()] if self.anchors.looks_at_args else ()
+        self.anchors.add(looked_at, roles[rows], ts[rows], dur[rows])
 
     def _with_others(
         self, taken: Events, events: list[Any], learned: LearnedWhole, simple: NDArray[np.bool_]
@@ -180,7 +179,7 @@ class Rewriter:
         """
         phases = [event.ph for event in events]
         if self.filter:  # what is left out still tells about the clocks
-            roles = [self.anchors.role(event.name, event.tid) for event in events]
+            roles = [self.anchors.role(event.name, event.cat, event.tid) for event in events]
             self.anchors.add(events, np.array(roles, np.int64), ts, dur)
         rows = np.arange(len(events))
         if set(phases) != {"X"} or not self.learns:
@@ -221,7 +220,7 @@ class Rewriter:
 
     def _gather(self, event: WholeEvent) -> bool:
         """Take note of a metadata event; True if it is to be written anew at the end."""
-        args = args_object(event.args)
+        args = cleaned(args_object(event.args))
         if event.name not in _GATHERED:
             if event.name in ("clock_sync_timestamp_us", "clock_sync_error_bound"):
                 self.sync.setdefault(str(event.name), _int(args.get("value")))
@@ -280,15 +279,15 @@ class Rewriter:
 
     def _head(self, key: tuple[Any, ...]) -> _Entry:
         """Return the new name, pid and tid of events by their `KEY`, and their role as anchors."""
-        _, name, _, pid, tid, _, _ = key
-        new, pid, tid, role = self._entry((name, pid, tid) if self._by_name else (pid, tid))
-        is_collective = self._place.dialect == "kineto" and str(name)[:4] in COLLECTIVE_PREFIXES
-        return new if self._by_name else name, pid, tid, int(is_collective) or role
+        _, name, cat, pid, tid, _, _ = key
+        new, new_pid, new_tid, _ = self._entry((name, pid, tid) if self._by_name else (pid, tid))
+        role = self.anchors.role(name, cat, tid)
+        return new if self._by_name else name, new_pid, new_tid, role
 
     def _entry(self, key: tuple[Any, ...]) -> _Entry:
         name, pid, tid = key if self._by_name else (None, *key)
         track = self.tables.track(pid, tid)
-        role = self.anchors.role(name, tid) if self._by_name else 0
+        role = self.anchors.role(name, None, tid)
         new = self._place.prefix + name if isinstance(name, str) else name
         return new, track.pid, track.tid, role
 
@@ -353,4 +352,4 @@ def _encode_untimed(event: WholeEvent) -> bytes:
 
 
 def _int(value: Any) -> int:
-    return int(value) if isinstance(value, (int, float)) else 0
+    return int(value) if isinstance(value, (int, float)) and abs(value) <= FARTHEST_NS // 1000 else 0

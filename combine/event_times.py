@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from combine.external_sort import Int64
-from formats.event import NO_TIME, IntEvent
+from formats.event import IntEvent
 from formats.times import floats_to_ns, text_to_ns, times_ns, to_ns
 from formats.whole import LearnedWhole, WholeEvent
 
-_FARTHEST_NS = 4 * 10**18  # the year 2096; beyond it sums of times would not fit into 64 bits
 LONGEST_NS = 10**18
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
@@ -32,7 +31,7 @@ def times(events: Sequence[WholeEvent], *, exact: bool) -> tuple[Int64, Int64]:
         starts = to_ns(ts)
         durations = to_ns(dur if plain else [d if isinstance(d, (int, float)) else -1 for d in dur])
     is_slice = np.array([event.ph == "X" for event in events], np.bool_)
-    return _near(starts), np.where(is_slice & (durations >= 0), np.minimum(durations, LONGEST_NS), -1)
+    return starts, np.where(is_slice & (durations >= 0), np.minimum(durations, LONGEST_NS), -1)
 
 
 def learned_times(events: list[Any], learned: LearnedWhole) -> tuple[Int64, Int64, NDArray[np.bool_]]:
@@ -43,15 +42,11 @@ def learned_times(events: list[Any], learned: LearnedWhole) -> tuple[Int64, Int6
     n = len(events)
     if learned.is_int:
         starts, durations = (times_ns(map(getter, events), n, IntEvent) for getter in (_TS, _DUR))
-        return _near(starts), durations, (durations >= 0) & (durations <= LONGEST_NS)
+        return starts, durations, (durations >= 0) & (durations <= LONGEST_NS)
     starts_us, us = (np.fromiter(map(getter, events), np.float64, n) for getter in (_TS, _DUR))
     starts, durations = floats_to_ns(starts_us), floats_to_ns(us)
     is_exact = (durations >= 0) & (durations <= LONGEST_NS) & (durations / 1000 == us)
-    return _near(starts), durations, is_exact
-
-
-def _near(ts: Int64) -> Int64:
-    return np.where(np.abs(ts) < _FARTHEST_NS, ts, NO_TIME)
+    return starts, durations, is_exact
 
 
 def _text(value: Any) -> Any:

@@ -9,13 +9,12 @@ depends on the size of a run and of a block, not on the traces.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import os
-import signal
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,15 +23,17 @@ from typing import IO, Any
 import numpy as np
 
 import progress as bars
-from atomic_output import open_output
+from atomic_output import check_output, open_output
 from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
 from combine.event_text import Heads, joined_heads, text_of
 from combine.external_sort import Source, cuts, merge
 from combine.pid_tid import Place
-from combine.sources import Member, one_dialect, settled, sniffed, timing, usable
+from combine.sources import Member, one_dialect, settled, sniffed, timing, usable, with_ranks
 from combine.spill_source import Rewritten, rewrite
 from errors import AnalyzeError, OutputError
+from parallel import cores, end_with, fork_context, process_pool
+from temporary_files import temporary_directory
 
 _STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
 _MAX_PID = (1 << 31) - 1
@@ -89,7 +90,8 @@ def combine(
     OutputError
         The result, or a temporary file beside it, cannot be written.
     """
-    jobs = jobs or _cores()
+    check_output(output)
+    jobs = jobs or cores()
     with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
         found = run(sniffed, [(member.path,) for member in members])
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
@@ -103,7 +105,8 @@ def combine(
             except OSError as error:  # of the spill: trouble with the input is a TraceError
                 raise _unwritable(output, error) from error
         _check_names(names, sources)
-        times = timing(members, dialect, sources, align=align)
+        members = with_ranks(members, dialect, sources)
+        times = timing(members, sources, align=align)
         labels = Labels(members, dialect, sources)
         head = merged_header(labels, dialect, sources, times)
         metadata = metadata_events(labels, dialect, sources)
@@ -183,14 +186,14 @@ def _texts(
     runs: Sequence[Source], heads: Heads, n: int, spill: Path, on_read: Callable[[int], object]
 ) -> Iterator[bytes]:
     """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
-    context = _context()
+    context = fork_context()
     if n == 1 or context.get_start_method() != "fork":
         yield from (text_of(block, heads) for block in merge(runs, on_read))
         return
     times = cuts(runs, n)
     paths = [spill / f"{i}.part" for i in range(1, n)]
     tasks = [
-        context.Process(target=_merge_part, args=(path, runs, heads, since, until), daemon=True)
+        context.Process(target=_merge_part, args=(os.getpid(), path, runs, heads, since, until), daemon=True)
         for path, since, until in zip(paths, times, [*times[1:], None], strict=True)
     ]
     try:
@@ -204,12 +207,14 @@ def _texts(
         for task in tasks:
             if task.is_alive():
                 task.terminate()
+                task.join()
 
 
-def _merge_part(path: Path, runs: Sequence[Source], heads: Heads, since: int, until: int | None) -> None:
+def _merge_part(
+    parent: int, path: Path, runs: Sequence[Source], heads: Heads, since: int, until: int | None
+) -> None:
     """Write the events of a stretch of time to a file; in a process that ends with the number of an error."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+    end_with(parent)
     try:
         with open(path, "wb") as file:
             for block in merge(runs, since=since, until=until):
@@ -237,54 +242,31 @@ def _part_of(task: BaseProcess, path: Path) -> Iterator[bytes]:
 _Run = Callable[..., list[Any]]
 
 
-class _pool:  # noqa: N801  (used as a function)
-    """Runs a function over argument lists, in processes where that pays."""
+@contextlib.contextmanager
+def _pool(jobs: int, members: Sequence[Member]) -> Iterator[_Run]:
+    """Yield what runs a function over argument lists, in processes where that pays."""
+    if jobs > 1 and sum(map(_size, members)) > _FORK_WORTH:
+        with process_pool(jobs) as pool:
+            yield functools.partial(_run, pool)
+    else:
+        yield functools.partial(_run, None)
 
-    def __init__(self, jobs: int, members: Sequence[Member]) -> None:
-        self._pool = None
-        if jobs > 1 and sum(map(_size, members)) > _FORK_WORTH:
-            # an interrupt ends the processes at once, without a word
-            self._pool = ProcessPoolExecutor(
-                jobs,
-                mp_context=_context(),
-                initializer=signal.signal,
-                initargs=(signal.SIGINT, signal.SIG_DFL),
-            )
 
-    def __enter__(self) -> _Run:
-        return self._run
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _run(
-        self, work: Callable[..., Any], tasks: Sequence[tuple[Any, ...]], done: Callable[[int], object] = int
-    ) -> list[Any]:
-        results = []
-        futures = [] if self._pool is None else [self._pool.submit(work, *task) for task in tasks]
-        for i, task in enumerate(tasks):
-            try:
-                results.append(futures[i].result() if futures else work(*task))
-            except BrokenProcessPool as error:
-                raise AnalyzeError(
-                    "a process that read the traces was killed (memory?); try --jobs 1"
-                ) from error
-            done(i)
-        return results
+def _run(
+    pool: ProcessPoolExecutor | None,
+    work: Callable[..., Any],
+    tasks: Sequence[tuple[Any, ...]],
+    done: Callable[[int], object] = int,
+) -> list[Any]:
+    results = []
+    futures = [] if pool is None else [pool.submit(work, *task) for task in tasks]
+    for i, task in enumerate(tasks):
+        results.append(futures[i].result() if futures else work(*task))
+        done(i)
+    return results
 
 
 _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
-
-
-def _context() -> Any:
-    import multiprocessing
-
-    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _size(member: Member) -> int:
@@ -294,25 +276,16 @@ def _size(member: Member) -> int:
         return 0  # reading it will say what is wrong
 
 
-class _spill_directory:  # noqa: N801  (used as a function)
-    """A new directory beside the output that is removed with all in it at the end."""
-
-    def __init__(self, output: Path) -> None:
-        self._output = output
-
-    def __enter__(self) -> Path:
-        beside = self._output.resolve().parent
-        is_device = self._output.exists() and not self._output.is_file()
+@contextlib.contextmanager
+def _spill_directory(output: Path) -> Iterator[Path]:
+    """Make a directory beside the output (elsewhere for a pipe); it is removed with all in it."""
+    is_file = output.is_file() or not output.exists()
+    with contextlib.ExitStack() as stack:
         try:
-            self._temporary = tempfile.TemporaryDirectory(
-                prefix=f".{self._output.name[:40]}.", suffix=".part", dir=None if is_device else beside
-            )
+            path = stack.enter_context(temporary_directory(output.resolve() if is_file else None))
         except OSError as error:
-            raise _unwritable(self._output, error) from error
-        return Path(self._temporary.name)
-
-    def __exit__(self, *_: object) -> None:
-        self._temporary.cleanup()
+            raise _unwritable(output, error) from error
+        yield path
 
 
 def _unwritable(output: Path, error: OSError) -> OutputError:

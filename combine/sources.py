@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import dialects
 from clocks.offsets import Alignment, Clock, align
+from combine.external_sort import Run
 from combine.spill_source import Rewritten
-from combine.stepwise_shift import Steps, steps
+from combine.stepwise_shift import StepwiseShift, extent, stepwise
+from dialects.composer import clock_sync
+from dialects.sync_points import SyncPoints, merged
 from errors import TraceError
 from formats import chrome
 from formats import dasf_records as dasf
@@ -21,6 +24,9 @@ from jobfiles import head_of
 
 Int64 = NDArray[np.int64]
 _FARTHEST_NS = 25 * 10**17  # the year 2049
+_BASE = "baseTimeNanoseconds"
+_STARTED = "start_time_since_epoch_in_micros"
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 
@@ -153,143 +159,145 @@ def one_dialect(members: Sequence[Member], kinds: Sequence[Kind]) -> str:
 
 
 def settled(members: Sequence[Member], dialect: str) -> list[Member]:
-    """Return the members once their dialect is known: only BytePS and MXNet have workers.
+    """Return the members once their dialect is known: not every system has workers.
 
-    Of every other trace it is not known which share a host: each has a clock of its own.
+    Of a trace of any other it is not known which share a host: each has a clock of its own.
     """
-    if dialect in ("byteps", "mxnet"):
+    if dialects.named(dialect).has_workers:
         return list(members)
     return [replace(member, host=i, worker=None, owner=member.path) for i, member in enumerate(members)]
 
 
-def timing(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten], *, align: bool) -> Timing:
+def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> list[Member]:
+    """Return the members with the ranks that their contents tell; files of one rank have one clock.
+
+    They are recorded one after the other. Where files that claim the same rank overlap, one of them is
+    mistaken, and nothing is known of its clock.
+    """
+    if dialects.named(dialect).has_workers:
+        return list(members)
+    ranked = [replace(m, rank=_rank(m, dialect, s)) for m, s in zip(members, sources, strict=True)]
+    spans = [extent([(run, 0) for run in source.runs]) for source in sources]
+    order = sorted(range(len(members)), key=lambda i: spans[i] or (0, 0))
+    last: dict[int, int] = {}  # rank -> its latest file
+    for i in order:
+        rank, span = ranked[i].rank, spans[i]
+        if rank is None or span is None:
+            continue
+        before = last.get(rank)
+        if before is not None and (spans[before] or span)[1] <= span[0]:
+            ranked[i] = replace(ranked[i], host=ranked[before].host, owner=ranked[before].owner)
+        last[rank] = i
+    return ranked
+
+
+def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
+    if dialect == "composer" and source.processes:
+        return source.processes[0].pid
+    found = source.header.get("distributedInfo")
+    own = found.get("rank") if isinstance(found, Mapping) else source.header.get("global_rank")
+    return own if isinstance(own, int) else member.rank
+
+
+def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bool) -> Timing:
     """Return what is added to the times of every source."""
-    bases = [_base_ns(dialect, source) for source in sources]
-    base_ns = bases[0] if dialect == "kineto" and all(bases) else 0
-    clocks, by, warnings = _clocks(members, dialect, sources, bases) if align else _none(members)
-    by_host = {}
-    for host, clock in {m.host: c for m, c in zip(members, clocks, strict=True) if c.drift_ppm}.items():
-        own = [(s, b) for m, s, b in zip(members, sources, bases, strict=True) if m.host == host]
-        by_host[host] = steps(clock, [(run, base) for source, base in own for run in source.runs])
-    clocks = [
-        _widened(clock, by_host.get(member.host)) for member, clock in zip(members, clocks, strict=True)
-    ]
-    shifts = [
-        _shift(by_host.get(member.host, clock), base - base_ns, base)
-        for member, clock, base in zip(members, clocks, bases, strict=True)
-    ]
-    return Timing(shifts, base_ns, clocks, by, warnings)
+    bases = [_base_ns(source) for source in sources]
+    base_ns = bases[0] if all(_BASE in source.header for source in sources) and all(bases) else 0
+    hosts = _hosts(members, sources, bases)
+    clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
+    shifts: dict[int, Clock | StepwiseShift] = {}
+    for i, (host, clock) in enumerate(zip(hosts, clocks, strict=True)):
+        shifts[host.number] = stepwise(clock, host.runs) if clock.drift_ppm else clock
+        clocks[i] = _widened(clock, shifts[host.number])
+    of_host = {host.number: clock for host, clock in zip(hosts, clocks, strict=True)}
+    return Timing(
+        [_shift(shifts[m.host], base - base_ns, base) for m, base in zip(members, bases, strict=True)],
+        base_ns,
+        [of_host[member.host] for member in members],
+        by,
+        warnings,
+    )
 
 
-def _shift(clock: Clock | Steps, constant: int, base: int) -> Callable[[Int64], Int64]:
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A clock, and what was recorded by it.
+
+    `runs` are with what makes their times those of the clock; `by` says what its sync points are.
+    """
+
+    number: int
+    owner: Path
+    points: SyncPoints
+    runs: Sequence[tuple[Run, int]]
+    by: str
+
+
+def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Sequence[int]) -> list[_Host]:
+    """Return the clocks, in the order of the members."""
+    rows = list(zip(members, sources, bases, strict=True))
+    hosts = []
+    for number in dict.fromkeys(member.host for member in members):
+        own = [row for row in rows if row[0].host == number]
+        synced = [clock_sync(source.sync_us, source.sync_bound_us) for _, source, _ in own]
+        found = [_on_epoch(source.sync_points, base) for _, source, base in own]
+        started = all(source.start_ns is not None for _, source, _ in own)
+        by = "clock_sync_timestamp_us" if any(synced) else _STARTED if started else "causality"
+        runs = [(run, base) for _, source, base in own for run in source.runs]
+        hosts.append(_Host(number, own[0][0].owner, merged(synced if any(synced) else found), runs, by))
+    return hosts
+
+
+def _on_epoch(points: SyncPoints, base_ns: int) -> SyncPoints:
+    return {
+        key: point._replace(begin_ns=point.begin_ns + base_ns, end_ns=point.end_ns + base_ns)
+        for key, point in points.items()
+    }
+
+
+def _shift(clock: Clock | StepwiseShift, constant: int, base: int) -> Callable[[Int64], Int64]:
     def shift(ts: Int64) -> Int64:
         return constant + clock.shift(ts + base)
 
     return shift
 
 
-def _widened(clock: Clock, taken: Steps | None) -> Clock:
+def _widened(clock: Clock, taken: Clock | StepwiseShift) -> Clock:
     """Add to the bound what a correction in steps leaves of the drift."""
-    if taken is None or clock.bound_ns is None:
+    if isinstance(taken, Clock) or clock.bound_ns is None:
         return clock
     return replace(clock, bound_ns=clock.bound_ns + taken.error_ns)
 
 
-def _none(members: Sequence[Member]) -> tuple[list[Clock], str, list[str]]:
-    return [Clock() for _ in members], "none", []
-
-
-def _base_ns(dialect: str, source: Rewritten) -> int:
-    """Return what makes the times of a source nanoseconds since the epoch."""
-    if dialect == "kineto":
-        base = source.header.get("baseTimeNanoseconds")
-        base_ns = int(base) if isinstance(base, (int, str)) and str(base).lstrip("-").isdecimal() else 0
-    else:
-        base_ns = source.start_ns or 0
+def _base_ns(source: Rewritten) -> int:
+    """Return what makes the times of a source nanoseconds since the epoch; 0 where it does not say."""
+    base = source.start_ns if source.start_ns is not None else source.header.get(_BASE)
+    base_ns = int(base) if isinstance(base, (int, str)) and _WHOLE.fullmatch(str(base)) else 0
     return base_ns if abs(base_ns) < _FARTHEST_NS else 0
 
 
-def _clocks(
-    members: Sequence[Member], dialect: str, sources: Sequence[Rewritten], bases: Sequence[int]
-) -> tuple[list[Clock], str, list[str]]:
-    if dialect == "composer":
-        return _by_clock_sync(members, sources)
-    if dialect == "horovod":
-        return _by_start_time(members, sources)
-    hosts = sorted({member.host for member in members})
+def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
+    """Return the clocks of the hosts, by what they were compared, and what the user must know of them."""
     if len(hosts) < 2:
-        return _none(members)
-    anchors: list[dict[Hashable, tuple[Int64, Int64]]] = [{} for _ in hosts]
-    for member, source, base in zip(members, sources, bases, strict=True):
-        own = anchors[hosts.index(member.host)]
-        for key, (begin, end) in source.anchors.items():
-            own.setdefault(key, (begin + base, end + base))
-    if dialect == "kineto":
-        anchors = _same_counts(anchors)
-    found = align(anchors)
-    if any(abs(clock.offset_ns) >= _FARTHEST_NS for clock in found.clocks):
-        found = align([{} for _ in hosts])
-    owners = [next(m.owner for m in members if m.host == host) for host in hosts]
-    clocks = [found.clocks[hosts.index(member.host)] for member in members]
+        return [Clock()], "none", []
+    if all(host.by == _STARTED for host in hosts):  # the clocks are taken to agree
+        return [Clock() for _ in hosts], _STARTED, []
+    found = align([host.points for host in hosts], [extent(host.runs) for host in hosts])
     tied = any(clock.is_tied for clock in found.clocks[1:])
-    return clocks, "causality" if tied else "none", _warnings(found, owners)
-
-
-def _same_counts(hosts: Sequence[Mapping[Hashable, Any]]) -> list[dict[Hashable, Any]]:
-    """Leave out operations that some ranks recorded more often: which belong together is not known."""
-    counts: dict[Hashable, set[int]] = {}
-    for host in hosts:
-        for key, (begin, _) in host.items():
-            counts.setdefault(key, set()).add(len(begin))
-    return [{key: spans for key, spans in host.items() if len(counts[key]) == 1} for host in hosts]
+    by = "none" if not tied else "matched ends" if found.by_ends else hosts[0].by
+    return list(found.clocks), by, _warnings(found, [host.owner for host in hosts])
 
 
 def _warnings(found: Alignment, owners: Sequence[Path]) -> list[str]:
     warnings = [
-        f"{owner}: no operation in common with {owners[0]}: combined unaligned"
+        f"{owner}: nothing in common with {owners[0]} tells how their clocks differ: combined unaligned"
         for owner, clock in zip(owners, found.clocks, strict=True)
         if not clock.is_tied
     ]
     if found.contradicting:
-        moved = any(clock.offset_ns for clock in found.clocks)
-        names = ", ".join(str(owners[i]) for i in found.contradicting)
+        pair = " and ".join(str(owners[i]) for i in found.contradicting)
         warnings.append(
-            f"{names}: no offsets of these clocks make every operation possible, by "
-            f"{found.contradiction_ns / 1e3:,.1f} us; "
-            + ("the offsets are the best compromise" if moved else "combined unaligned")
+            f"{pair}: no offsets of their clocks make every operation possible (did a clock jump?); "
+            f"at best one is out of order by {found.contradiction_ns / 1e3:,.1f} us"
         )
     return warnings
-
-
-def _by_clock_sync(
-    members: Sequence[Member], sources: Sequence[Rewritten]
-) -> tuple[list[Clock], str, list[str]]:
-    """Use Composer's own synchronisation: a rank's clock reading at one common instant.
-
-    The lowest rank's clock is the common one, as in Composer's merger.
-    """
-    ranks = [(source.processes[0].pid, i) for i, source in enumerate(sources) if source.processes]
-    first = sources[min(ranks, default=(0, 0))[1]]
-    clocks, warnings = [], []
-    for member, source in zip(members, sources, strict=True):
-        if first.sync_us is None or source.sync_us is None:
-            clocks.append(Clock())
-            warnings.append(f"{member.path}: no clock_sync_timestamp_us: combined unaligned")
-            continue
-        bound = 0 if source is first else (source.sync_bound_us or 0) + (first.sync_bound_us or 0)
-        clocks.append(
-            Clock(offset_ns=(first.sync_us - source.sync_us) * 1000, bound_ns=bound * 1000, anchors=1)
-        )
-    return clocks, "clock_sync_timestamp_us", warnings
-
-
-def _by_start_time(
-    members: Sequence[Member], sources: Sequence[Rewritten]
-) -> tuple[list[Clock], str, list[str]]:
-    """Use the epoch time of a Horovod timeline's start; hosts' clocks are taken to agree."""
-    warnings = [
-        f"{member.path}: no start_time_since_epoch_in_micros: combined unaligned"
-        for member, source in zip(members, sources, strict=True)
-        if source.start_ns is None and len(members) > 1
-    ]
-    return [Clock() for _ in members], "none" if warnings else "start_time_since_epoch_in_micros", warnings

@@ -6,15 +6,16 @@ begins and ends of the operations by which clocks are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from combine.event_rewriter import Rewriter
 from combine.event_text import Heads
-from combine.external_sort import Int64, Run, RunWriter
+from combine.external_sort import Run, RunWriter
 from combine.pid_tid import Place, Process, Track
+from dialects.sync_points import SyncPoints
 from errors import counted
 from formats.reader import repairs
 from formats.times import InexactError
@@ -34,7 +35,7 @@ class Rewritten:
     processes: Sequence[Process]
     tracks: Sequence[Track]
     header: dict[str, Any]
-    anchors: dict[Hashable, tuple[Int64, Int64]]
+    sync_points: SyncPoints
     sync_us: int | None  # Composer's clock_sync_timestamp_us
     sync_bound_us: int | None
     start_ns: int | None  # Horovod's start_time_since_epoch_in_micros
@@ -83,7 +84,7 @@ def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader) -> Rewritten
         processes=list(work.tables.processes.values()),
         tracks=list(work.tables.tracks.values()),
         header=reader.header,
-        anchors=work.anchors.found(),
+        sync_points=work.anchors.found(),
         sync_us=work.sync.get("clock_sync_timestamp_us"),
         sync_bound_us=work.sync.get("clock_sync_error_bound"),
         start_ns=work.start_ns,

@@ -22,7 +22,7 @@ _STEPS = 4096  # at most so many
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepwiseShift:
     """What is added to times: `added` (k + 1) before, between and after the instants `cuts` (k).
 
     `error_ns` is the farthest that the steps are from the even correction they stand for.
@@ -38,14 +38,16 @@ class Steps:
         return added
 
 
-def steps(clock: Clock, runs: Sequence[tuple[Run, int]]) -> Steps:
+def stepwise(clock: Clock, runs: Sequence[tuple[Run, int]]) -> StepwiseShift:
     """Return the steps by which the events of one host's `runs` are put on the first host's clock.
 
     Parameters
     ----------
     runs : each with what makes its times those of the host's clock (ns)
     """
-    first, last = _extent(runs)
+    span = extent(runs)
+    assert span is not None  # a clock is only known to drift by its events
+    first, last = span
     width = (last - first) // _BINS + 1
     starts, ends = _quiet(runs, first, width)
     slot = starts * _STEPS // _BINS
@@ -57,17 +59,17 @@ def steps(clock: Clock, runs: Sequence[tuple[Run, int]]) -> Steps:
     wanted = clock.shift(middles)
     added = _not_overtaking(wanted, width * (ends - starts))
     reach = np.abs(clock.shift(edges[:-1]) - wanted) + np.abs(added - wanted)
-    return Steps(cuts, added, int(reach.max()))
+    return StepwiseShift(cuts, added, int(reach.max()))
 
 
-def _extent(runs: Sequence[tuple[Run, int]]) -> tuple[int, int]:
-    """Return when the first event begins and the last one ends."""
+def extent(runs: Sequence[tuple[Run, int]]) -> tuple[int, int] | None:
+    """Return when the first event begins and the last one ends; None if there is none."""
     first, last = [], []
     for run, base in runs:
         ts, dur = spans(run)
         first.append(int(ts[0]) + base)
         last.append(int((ts + np.maximum(dur, 0)).max()) + base)
-    return min(first), max(last)
+    return (min(first), max(last)) if first else None
 
 
 def _quiet(runs: Sequence[tuple[Run, int]], first: int, width: int) -> tuple[Int64, Int64]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
+import dialects
 from dag.dependencies import dag_from_gml
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_builders import EDGE_ARGS, Beside, rank_steps
+from dialects.gradient_names import read_names
+from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
 from formats.gml import read_gml
@@ -43,6 +48,7 @@ def load_steps(
     *,
     only: Collection[str] = (),
     partitions: Partitions | None = None,
+    step_by: str | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> LoadedSteps:
@@ -55,27 +61,19 @@ def load_steps(
     DagError
         The graphs of all GPUs are broken.
     """
-    job = load_paths(paths, args=EDGE_ARGS, points=True, jobs=jobs, progress=progress)
-    dialects = sorted({trace.dialect for trace in job.traces if len(trace)})
-    if len(dialects) > 1:
-        raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(dialects)}) are not one job")
-    if not dialects:
+    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, jobs=jobs, progress=progress)
+    systems = sorted({trace.dialect for trace in job.traces if len(trace)})
+    if len(systems) > 1:
+        raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
+    if not systems:
         raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
     graphs, broken = _graphs(job.job.sources)
     known = partitions or Partitions()
-    ranks = [
-        replace(
-            rank_steps(
-                owner_name(source, i),
-                source.worker,
-                trace,
-                _beside(source, trace, graphs, known),
-            ),
-            worker=source.worker,
-            rank=i if source.rank is None else source.rank,
-        )
-        for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True))
-    ]
+    ranks = []
+    for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True)):
+        beside = _beside(source, trace, graphs, known)
+        steps = dialects.of(trace).rank_steps(owner_name(source, i), source.worker, trace, beside, step_by)
+        ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
     return LoadedSteps(join(ranks), job, broken)
 
 
@@ -101,7 +99,8 @@ def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]
         try:
             if path.is_file():
                 dag = dag_from_gml(read_gml(path), str(path))
-                pairs = zip(dag.src.tolist(), dag.dst.tolist(), strict=True)
+                before, after = np.append(dag.src, dag.next_src), np.append(dag.dst, dag.next_dst)
+                pairs = zip(before.tolist(), after.tolist(), strict=True)
                 graphs[directory] = [(dag.names[a], dag.names[b]) for a, b in pairs]
         except DagError as error:
             errors.append(error)
@@ -116,9 +115,18 @@ def _beside(
     edges = graphs.get(source.path.parent)
     return Beside(
         dag_edges=_inputs(trace) if edges is None else edges,
+        parameters=_parameters(source.path.parent),
         bytes_of=known.bytes_of,
         server_of=known.server_of,
     )
+
+
+def _parameters(directory: Path) -> dict[str, str]:
+    """Return the parameter of each ``byteps.gradient_<i>``; {} without a list that can be read."""
+    with contextlib.suppress(TraceError):
+        names = read_names(directory)
+        return {} if names is None else names.parameters
+    return {}
 
 
 def _inputs(trace: Trace) -> list[tuple[str, str]]:

@@ -11,6 +11,8 @@ from errors import DagError
 
 Int32 = NDArray[np.int32]
 
+_CYCLE_SHOWN = 5  # operations of a cycle that a message names
+
 
 def adjacency(n: int, key: Int32, value: Int32) -> list[list[int]]:
     """Return for every node `k` the `value` of the edges whose `key` is k, in the order of the edges."""
@@ -91,6 +93,6 @@ def _cycle_text(names: Sequence[str], waiting: Sequence[int], src: Int32, dst: I
     walk = list(seen)
     cycle = [node, *reversed(walk[walk.index(node) :])]
     text = [names[i] for i in cycle]
-    if len(text) > 12:
-        text = [*text[:6], f"… {len(text) - 12} more …", *text[-6:]]
+    if len(text) > _CYCLE_SHOWN + 1:
+        text = [*text[:_CYCLE_SHOWN], f"… ({len(cycle) - 1} operations)"]
     return " -> ".join(text)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from dialects.byteps import BytePS
 from dialects.chrome import Chrome
 from dialects.composer import Composer
@@ -18,10 +20,13 @@ from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.steps import Steps
 from dialects.system import Activity, System, is_communication
+from errors import counted
 from formats import chrome as files
 from formats.columns import Trace
+from formats.values import FARTHEST_NS
 
 __all__ = [
+    "EDGE_ARGS",
     "SYSTEMS",
     "Activity",
     "System",
@@ -35,6 +40,8 @@ __all__ = [
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Kineto(), BytePS(), Dasf(), Chrome())
+#: Keys of the events' args that say what waits for what, in any system.
+EDGE_ARGS = tuple(dict.fromkeys(key for system in SYSTEMS for key in (*system.edge_args, *system.step_args)))
 _BY_NAME = {system.name: system for system in SYSTEMS}
 
 
@@ -70,7 +77,19 @@ def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
         rank=rank,
         world_size=world_size,
     )
-    return system.finished(trace)
+    return _near(system.finished(trace))
+
+
+def _near(trace: Trace) -> Trace:
+    """Leave out what the epoch of the file's clock has put more than 100 years from the epoch."""
+    ts, points = trace.ts_ns, trace.points
+    if len(points) > 0 and np.abs(points.ts_ns).max() > FARTHEST_NS:
+        trace = replace(trace, points=points.select(np.flatnonzero(np.abs(points.ts_ns) <= FARTHEST_NS)))
+    if len(ts) == 0 or max(ts.max(), -ts.min()) <= FARTHEST_NS:
+        return trace
+    inside = np.abs(ts) <= FARTHEST_NS
+    note = f"{counted(len(ts) - int(inside.sum()), 'slice')} more than 100 years from the epoch left out"
+    return replace(trace.select(inside), repairs=(*trace.repairs, note))
 
 
 def find_steps(trace: Trace, by: str | None = None) -> Steps:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
-from dialects.sync_points import SyncPoint, SyncPoints
+from dialects.sync_points import SyncPart
 from dialects.system import Activity, Mask, System, is_communication
 from formats.columns import Int64, Trace
 from opname import OpName
@@ -42,21 +44,27 @@ class BytePS(System):
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps from one load of input data (``I/O``) to the next if each step has just one.
 
-        Else from the first forward operation to the next, else the period of the first gradient. Of a
-        trace that holds several ranks, the first rank's: the ranks of a synchronous job step together.
+        Else from the first forward operation to the next, else (communication alone) from the end of one
+        round of communication over all tensors to the end of the next. Of a trace that holds several
+        ranks, the first rank's: the ranks of a synchronous job step together.
         The number is that within the job where loads of earlier steps are recorded, else 1 for the first.
         """
         ops = _first_rank(trace)
-        marks, how = _passages(trace, ops)
         loads = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O"))
         work = _work_starts(trace, ops)
-        if len(marks):
-            refined = _one_load_each(loads, marks, work)
-            if refined is not None:
-                marks, how = refined, "I/O to I/O"
-        elif len(loads):
-            marks, how = loads, "I/O to I/O"
+        forward = _names_where(trace, ops, lambda op: op.cat == "FW")
+        rounds = _rounds(trace, _whole_comms(trace, ops))
+        if forward[trace.name_id].any():
+            first = _first_forward(trace, forward)
+            marks, how = _starts_of(trace, first), f"{trace.names[first]} to {trace.names[first]}"
         else:
+            marks, how = rounds.begins_ns, ""
+        refined = _one_load_each(loads, marks, work) if len(marks) else loads
+        if refined is not None and len(refined):
+            marks, how = refined, "I/O to I/O"
+        elif len(marks) and not how:
+            return rounds.steps()
+        elif not len(marks):
             marks, how = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "STEP")), "STEP to STEP"
         if not len(marks):
             return NO_STEPS
@@ -79,28 +87,26 @@ class BytePS(System):
         forward = _names_where(trace, ops, lambda op: op.cat == "FW")
         return forward[trace.name_id], _names_where(trace, ops, lambda op: op.cat == "BW")[trace.name_id]
 
-    def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return partition key -> (begins of PUSH, ends of PULL).
+    def may_synchronise(self, name: str) -> bool:
+        """Whether a partition is pushed or pulled."""
+        return OpName.parse(name).queue in ("PUSH", "PULL")
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return the begin of a PUSH, or the end of a PULL, of a partition.
 
         Every PULL of a partition ends after every worker's PUSH of it has begun.
         """
-        pushes: dict[str, list[Int64]] = {}
-        pulls: dict[str, list[Int64]] = {}
-        stage = [OpName.parse(name).queue for name in trace.names]
-        rows = np.flatnonzero(np.array([s in ("PUSH", "PULL") for s in stage], np.bool_)[trace.name_id])
-        place = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
-        order = np.argsort(place, kind="stable")
-        rows, first = rows[order], np.flatnonzero(np.diff(place[order], prepend=-1))
-        for own in np.split(rows, first[1:]) if len(rows) else ():
-            name, tid = trace.names[trace.name_id[own[0]]], trace.tracks[trace.track_id[own[0]]].tid
-            into = pushes if OpName.parse(name).queue == "PUSH" else pulls
-            times = trace.ts_ns[own] + (0 if into is pushes else trace.dur_ns[own])
-            into.setdefault(partition(name, tid), []).append(times)
-        return {
-            key: SyncPoint(np.sort(np.concatenate(begins)), np.sort(np.concatenate(pulls[key])))
-            for key, begins in pushes.items()
-            if key in pulls
-        }
+        is_push = OpName.parse(name).queue == "PUSH"
+        return SyncPart(partition(name, tid), begins=is_push, ends=not is_push)
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one GPU; see ``dialects/byteps_graph.py``."""
+        from dialects.byteps_events import GpuTrace
+        from dialects.byteps_graph import record
+
+        return record(GpuTrace(name, worker, trace, beside), self.find_steps(trace, by))
 
     def operation(self, name: str, tid: object) -> str:
         """Return the name with its partition key, which the track of a sub-task states."""
@@ -149,29 +155,34 @@ def _numbered_from(before: int, steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(step._replace(label=step.label + before) for step in steps)
 
 
-def _passages(trace: Trace, ops: list[OpName | None]) -> tuple[Int64, str]:
-    """Return when each passage through the model begins, and what usually begins it."""
-    forward = _names_where(trace, ops, lambda op: op.cat == "FW")
-    if forward[trace.name_id].any():
-        first = _first_forward(trace, forward)
-        return _starts(trace, np.arange(len(ops)) == first), f"{trace.names[first]} to {trace.names[first]}"
-    gradient = _first_gradient(trace, ops)
-    if gradient is None:
-        return np.empty(0, np.int64), ""
-    return _first_gradients(trace, ops, gradient), f"period of {trace.names[gradient]}"
+class _Rounds(NamedTuple):
+    """When each round of communication over all tensors begins and ends."""
+
+    begins_ns: Int64
+    ends_ns: Int64
+
+    def steps(self) -> Steps:
+        """Return the steps from the end of each round to the end of the next; the first begins before."""
+        whole = [step._replace(label=step.label + 1) for step in between(self.ends_ns)]
+        first = Step(1, int(self.begins_ns[0]), int(self.ends_ns[0]))
+        return Steps(tuple(whole), (first,), "rounds of communication")
 
 
-def _first_gradients(trace: Trace, ops: list[OpName | None], usual: int) -> Int64:
-    """Return when the first communication of each step starts: mostly, not always, the one called `usual`.
+def _rounds(trace: Trace, names: Mask) -> _Rounds:
+    """Return the rounds of the communications `names`: the n-th event of each is the n-th step's.
 
-    The n-th event of every communication that occurs as often is the n-th step's.
+    Only those that occur as often as most do count: of a file that was cut, some tensors are short.
     """
-    names = _whole_comms(trace, ops)
-    counts = np.bincount(trace.name_id, minlength=len(names))
-    rows = np.flatnonzero((names & (counts == counts[usual]))[trace.name_id])
-    rows = rows[np.lexsort((trace.ts_ns[rows], trace.name_id[rows]))]
-    starts: Int64 = trace.ts_ns[rows].reshape(-1, counts[usual]).min(axis=0)
-    return starts
+    rows = np.flatnonzero(names[trace.name_id])
+    if not len(rows):
+        return _Rounds(trace.ts_ns[:0], trace.ts_ns[:0])
+    what = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
+    _, which, counts = np.unique(what, return_inverse=True, return_counts=True)
+    often = np.bincount(counts)
+    usual = int(np.flatnonzero(often == often.max())[-1])
+    rows = rows[counts[which] == usual]
+    rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows], trace.name_id[rows]))].reshape(-1, usual)
+    return _Rounds(trace.ts_ns[rows].min(axis=0), (trace.ts_ns[rows] + trace.dur_ns[rows]).max(axis=0))
 
 
 def _first_forward(trace: Trace, forward: Mask) -> int:
@@ -203,20 +214,6 @@ def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
     ]
     counts = Counter(fed)
     return min(counts, key=lambda i: (-counts[i], int(_starts_of(trace, i)[0]))) if counts else None
-
-
-def _first_gradient(trace: Trace, ops: list[OpName | None]) -> int | None:
-    """Return the name id of the communication that is the first of its step, on average.
-
-    Only those that occur in the most steps count: of a file that was cut, some tensors are short.
-    """
-    counts = np.bincount(trace.name_id, minlength=len(ops)) * _whole_comms(trace, ops)
-    if not counts.any():
-        return None
-    origin = int(trace.ts_ns.min())
-    total = np.bincount(trace.name_id, (trace.ts_ns - origin).astype(np.float64), len(ops))
-    mean = np.where(counts == counts.max(), total / np.maximum(counts, 1), np.inf)
-    return int(mean.argmin())
 
 
 def _whole_comms(trace: Trace, ops: list[OpName | None]) -> Mask:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.composer_axes import tie_axes
 from dialects.kineto import without_recording
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
+from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Activity, Mask, Metadata, System, by_name, framed, integer
 from formats.columns import Trace
 from formats.pairs import Rule
 
 _COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
+
+_LATEST_US = 1 << 51  # the year 2041: a later instant is damage
 
 
 class Composer(System):
@@ -20,6 +27,7 @@ class Composer(System):
     name = "composer"
     pairing = Rule.NESTED_BY_NAME
     step_args = ("batch",)
+    edge_args = ("batch",)
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether Composer's profiler, or its merger, wrote the file."""
@@ -31,8 +39,8 @@ class Composer(System):
         return (integer(ranks.pop()) if len(ranks) == 1 else None), None
 
     def finished(self, trace: Trace) -> Trace:
-        """Return the trace without spans such as ``PyTorch Profiler (0)``."""
-        return without_recording(trace)
+        """Return the trace on one time axis, without spans such as ``PyTorch Profiler (0)``."""
+        return tie_axes(without_recording(trace))
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); see `rule`."""
@@ -61,6 +69,14 @@ class Composer(System):
             labels = list(range(1, len(rows) + 1))
         return Steps(tuple(spans(trace, rows, labels)), (), "event/batch spans")
 
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the batches, each with its loading."""
+        from dialects.composer_graph import record
+
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace))
+
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Return which slices (n,) are ``event/forward``, and which ``event/backward``."""
         forward, backward = (
@@ -69,6 +85,20 @@ class Composer(System):
         )
         return forward, backward
 
+    def sync_points(self, trace: Trace) -> SyncPoints:
+        """Return what the rank's clock showed at an instant that is common to all ranks."""
+        known = {event["name"]: event["args"].get("value") for event in trace.metadata}
+        return clock_sync(known.get("clock_sync_timestamp_us"), known.get("clock_sync_error_bound"))
+
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category, unless that lists the events and callbacks it belongs to."""
         return name if "," in cat or not cat else cat
+
+
+def clock_sync(timestamp_us: Any, error_us: Any) -> SyncPoints:
+    """Return the sync point that Composer's metadata tell, as far as its error bound from begin to end."""
+    at, error = integer(timestamp_us), integer(error_us) or 0
+    if at is None or abs(at) + abs(error) > _LATEST_US:
+        return {}
+    begin, end = (np.array([1000 * us], np.int64) for us in (at - abs(error), at + abs(error)))
+    return {"clock_sync_timestamp_us": SyncPoint(begin, end)}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from errors import TraceError
+from formats.event import tolerant
 
 #: Where a job leaves the list; the last one is written where MXNet's Module API is used.
 NAME_LISTS = ("gradient_name_list.txt", "gradient_name_list.json", "arg_namesINpara_names.txt")
 
-_INDEXED = re.compile(r"(?:byteps[._])?gradient_(\d+)")
+_INDEXED = re.compile(r"(?:byteps[._])?gradient_(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,7 @@ def read_names(directory: Path) -> GradientNames | None:
 
 def _from_json(text: str) -> list[str]:
     """Return the names of dPRO's ``{"gradient_name_list": [...]}``, or of a bare list."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return []
+    value = tolerant(text.encode())
     if isinstance(value, dict):
         value = value.get("gradient_name_list")
     return [str(name) for name in value] if isinstance(value, list) else []

@@ -8,11 +8,12 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.system import Activity, Mask, Metadata, System, by_name, whole_number
 from formats.columns import Int64, Trace
+from formats.values import FARTHEST_NS
 
-_LATEST_NS = 1 << 62
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
 _OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
 
@@ -36,12 +37,13 @@ class Horovod(System):
         """Return `start_time_since_epoch_in_micros`."""
         starts = (event["args"].get("start_time_since_epoch_in_micros") for event in trace.metadata)
         base = 1000 * next((whole_number(start) for start in starts if start is not None), 0)
-        return base if 0 <= base < _LATEST_NS else 0
+        return base if 0 <= base <= FARTHEST_NS else 0
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); activities within an operation frame nothing."""
         found = np.full(len(trace), Activity.COMM, np.int8)
         found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Activity.WAIT
+        found[by_name(trace, str.isdecimal)] = Activity.IGNORED  # a rank's tick: it is ready
         return found
 
     def rule(self, trace: Trace) -> str:
@@ -94,6 +96,14 @@ class Horovod(System):
             for rank, at_ns in ticks.items():
                 waits.setdefault(rank, []).append(at_ns - min(ticks.values()))
         return waits
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the rounds of reductions, as rank 0 recorded them for all."""
+        from dialects.horovod_graph import record
+
+        return record(name, trace, self.find_steps(trace, by))
 
     def category(self, name: str, cat: str) -> str:
         """Return the name: Horovod's events have no category that groups them."""

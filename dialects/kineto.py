@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
-from dialects.sync_points import SyncPoint, SyncPoints
+from dialects.sync_points import SyncPart
 from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
@@ -22,10 +22,10 @@ from dialects.system import (
     by_name,
     framed,
     integer,
-    occurrences,
     whole_number,
 )
 from formats.columns import Trace, Track
+from formats.values import FARTHEST_NS
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
 _CATS = {
@@ -34,7 +34,7 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
-_LATEST_NS = 1 << 62  # the year 2116: no recording begins later
+
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 
 #: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
@@ -48,22 +48,20 @@ _COMPILED = re.compile(r"triton_")  # named after the operators fused in it, wha
 _COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):")
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
-
-
-class Collective(NamedTuple):
-    """What identifies a collective on all its ranks, and whether none of them ends before all have begun."""
-
-    key: Hashable
-    all_wait: bool
+_EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
 
 
 class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
-    blocks_thread = False
     shape_args = ("Input Dims", "grid", "block")
     sync_args = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
+
+    edge_args = (
+        *sync_args, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+        "Src Rank", "Dst Rank",
+    )  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
         """Whether the header has a member, or the events a category, that only Kineto writes."""
@@ -72,7 +70,7 @@ class Kineto(System):
     def epoch_ns(self, trace: Trace) -> int:
         """Return `baseTimeNanoseconds`."""
         base = whole_number(trace.header.get("baseTimeNanoseconds"))
-        return base if 0 <= base < _LATEST_NS else 0
+        return base if 0 <= base <= FARTHEST_NS else 0
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
         """Return (rank, world size) as `distributedInfo` has them."""
@@ -124,20 +122,21 @@ class Kineto(System):
         """Return the annotations of the host (n,)."""
         return by_cat(trace, {"user_annotation"}.__contains__)
 
-    def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return the collectives: gloo's annotations from entering to leaving, NCCL's kernels."""
-        columns = {key: trace.args[key].as_dict() for key in self.sync_args if key in trace.args}
-        rows: dict[Collective, list[int]] = defaultdict(list)
-        wanted = [is_collective_kernel(name) or is_collective_call(name) for name in trace.names]
-        for row in np.flatnonzero(np.array([*wanted, False], np.bool_)[trace.name_id]).tolist():
-            args = {key: column.get(row) for key, column in columns.items()}
-            found = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
-            if found is not None:
-                rows[found].append(row)
-        return {
-            found.key: SyncPoint(*occurrences(trace, np.array(own, np.int64)), found.all_wait)
-            for found, own in rows.items()
-        }
+    def may_synchronise(self, name: str) -> bool:
+        """Whether a kernel or a call of that name may be a collective."""
+        return is_collective_kernel(name) or is_collective_call(name)
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return a collective: gloo's annotation from entering to leaving, NCCL's kernel."""
+        return collective(name, cat, args)
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one rank; see ``dialects/kineto_graph.py``."""
+        from dialects.kineto_graph import record
+
+        return record(name, trace, self.find_steps(trace, by).whole)
 
 
 def is_collective_kernel(name: str) -> bool:
@@ -155,7 +154,7 @@ def is_collective(name: str, cat: str) -> bool:
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
 
 
-def collective(name: str, cat: str, args: Mapping[str, Any]) -> Collective | None:
+def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     """Return which collective an event is that lasts from entering to leaving; None for any other.
 
     NCCL's annotation on the host covers only the launch; its kernel is told apart by process group and,
@@ -163,15 +162,21 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> Collective | Non
     """
     if cat not in KERNEL_CATS:
         is_span = is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
-        return Collective((name,), bool(_ALL_WAIT.search(name))) if is_span else None
+        return _all_ranks((name,), name) if is_span else None
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence = (args.get(key) for key in Kineto.sync_args)
     if kind is None:
         name = name.split("(")[0]
-        return Collective((name,), bool(_ALL_WAIT.search(name)))
+        return _all_ranks((name,), name)
     number = None if sequence is None else str(sequence)
-    return Collective((str(kind), str(group), str(ranks), number), bool(_ALL_WAIT.search(str(kind))))
+    return _all_ranks((str(kind), str(group), str(ranks), number), str(kind))
+
+
+def _all_ranks(key: Hashable, name: str) -> SyncPart:
+    """Return a collective by its key; its name tells how far the ranks wait for each other."""
+    all_wait = bool(_ALL_WAIT.search(name))
+    return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(_EXCHANGE.search(name)))
 
 
 def has_device(trace: Trace) -> bool:

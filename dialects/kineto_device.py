@@ -8,16 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dialects.kineto_host import RUNTIME, of_table
+from dialects.kineto_host import RUNTIME
 from dialects.step_parts import Joint, Kind
+from dialects.system import COPY_CATS, DEVICE_CATS, by_cat, by_name
 from formats.columns import Int64, Trace
 
-Mask = NDArray[np.bool_]
-
-DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events"))
-_COPY = frozenset(("gpu_memcpy", "Memcpy"))
 #: Clocks of host and device, and whole microseconds, agree to about this.
 TOLERANCE_NS = 2_000
 #: Where nothing records what an operation waits for, clocks are trusted to this only.
@@ -65,7 +61,7 @@ class Works:
 
 def read_works(trace: Trace, end_ns: Int64) -> Works:
     """Return the device work of a trace whose slices end at `end_ns`."""
-    rows = np.flatnonzero(of_table(trace.cats, DEVICE.__contains__)[trace.cat_id])
+    rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
     number, streams = _streams(trace, rows)
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
     rows, number = rows[order], number[order]
@@ -98,10 +94,13 @@ def integers(trace: Trace, key: str, rows: Int64) -> Int64:
 def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
     """Return the stream of each of `rows` (n,) and the streams, as (device, stream)."""
     stream, track = integers(trace, "stream", rows), trace.track_id[rows].astype(np.int64)
-    pairs, which = np.unique(np.column_stack((track, stream)), axis=0, return_inverse=True)
+    named = np.unique(stream)
+    code = track * max(len(named), 1) + np.searchsorted(named, stream)
+    pairs, which = np.unique(code, return_inverse=True)
     place: dict[tuple[Any, Any], int] = {}
     numbers = []
-    for one, value in pairs.tolist():
+    for pair in pairs.tolist():
+        one, value = pair // len(named), int(named[pair % len(named)])
         where = (trace.tracks[one].pid, value if value >= 0 else trace.tracks[one].tid)
         numbers.append(place.setdefault(where, len(place)))
     return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
@@ -109,7 +108,7 @@ def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
 
 def _launched_by(trace: Trace, rows: Int64) -> Int64:
     """Return the host call with the correlation of each of `rows`; -1 for none."""
-    calls = np.flatnonzero(of_table(trace.cats, RUNTIME.__contains__)[trace.cat_id])
+    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
     return _with_correlation(trace, calls, integers(trace, "correlation", rows))
 
 
@@ -145,7 +144,7 @@ def after_on_stream(works: Works) -> Int64:
 
 def after_other_streams(trace: Trace, works: Works) -> Int64:
     """Return edges from work of one stream to that of another, as recorded or as the times tell."""
-    recorded = np.flatnonzero(of_table(trace.cats, "cuda_sync".__eq__)[trace.cat_id])
+    recorded = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
     recorded = recorded[integers(trace, "wait_on_stream", recorded) >= 0]
     if len(recorded):
         return _recorded_waits(trace, works, recorded)
@@ -154,7 +153,7 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
 
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
     """Link the last work before an event was recorded to the next one after the call that waits for it."""
-    calls = np.flatnonzero(of_table(trace.cats, RUNTIME.__contains__)[trace.cat_id])
+    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
     waits = _with_correlation(trace, calls, integers(trace, "correlation", rows))
     records = _with_correlation(trace, calls, integers(trace, "wait_on_cuda_event_record_corr_id", rows))
     records = np.where(records >= 0, records, waits)
@@ -185,7 +184,7 @@ def _likely_waits(works: Works) -> Int64:
     ready = np.where(works.call >= 0, works.call_end_ns, np.iinfo(np.int64).min)
     ready[order[:, 1]] = np.maximum(ready[order[:, 1]], works.end_ns[order[:, 0]])
     end = works.end_ns[sources]
-    keep = (sources >= 0) & (end > ready) & (end + LOOSE_NS >= works.start_ns)
+    keep = (sources >= 0) & (end > ready)
     keep &= works.start_ns[sources] < works.start_ns
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.SYNCHRONISE)
 
@@ -217,8 +216,8 @@ def ended_last(end_ns: Int64, group: Int64, moments: Int64, own: Int64) -> Int64
 
 def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
     """Return pairs: (work, row of the call that returns only when it has ended)."""
-    is_call = of_table(trace.cats, RUNTIME.__contains__)[trace.cat_id]
-    calls = np.flatnonzero(is_call & of_table(trace.names, _WAITS.fullmatch)[trace.name_id])
+    waits = by_name(trace, lambda name: _WAITS.fullmatch(name) is not None)
+    calls = np.flatnonzero(waits & by_cat(trace, RUNTIME.__contains__))
     start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
     only = _awaited_streams(trace, works, calls)
     work, work_end = np.full(len(calls), -1, np.int64), start.copy()
@@ -228,7 +227,7 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
         last = np.minimum(np.searchsorted(launched, start), np.searchsorted(ended, until, side="right")) - 1
         later = (last >= 0) & (ended[last] > work_end) & ((only < 0) | (only == number))
         work[later], work_end[later] = low + last[later], ended[last][later]
-    copies = np.flatnonzero(of_table(trace.cats, _COPY.__contains__)[trace.cat_id[works.row]])
+    copies = np.flatnonzero(by_cat(trace, COPY_CATS.__contains__)[works.row])
     copies = copies[(works.call[copies] >= 0) & (works.end_ns[copies] <= works.call_end_ns[copies])]
     found = work >= 0
     return np.concatenate([work[found], copies]), np.concatenate([calls[found], works.call[copies]])
@@ -236,7 +235,7 @@ def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, 
 
 def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
     """Return the only stream (its number) that each of `calls` waits for, -1 where that is not recorded."""
-    rows = np.flatnonzero(of_table(trace.cats, "cuda_sync".__eq__)[trace.cat_id])
+    rows = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
     rows = rows[integers(trace, "wait_on_stream", rows) < 0]
     of_call = _with_correlation(trace, calls, integers(trace, "correlation", rows))
     number = {where: i for i, where in enumerate(works.streams)}

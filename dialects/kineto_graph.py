@@ -8,14 +8,15 @@ resumes when something elsewhere has ended.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.kineto import Kineto, collective, is_collective
 from dialects.kineto_device import (
     LOOSE_NS,
     Works,
@@ -27,21 +28,13 @@ from dialects.kineto_device import (
     read_works,
     waited_for_room,
 )
-from dialects.kineto_host import PHASES, Segments, of_table, segments
+from dialects.kineto_host import PHASES, Segments, segments
 from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps
 from dialects.step_windows import RecordedEvents, cut_into_steps, windows
 from dialects.steps import Step
+from dialects.system import DEVICE_CATS, Mask, by_cat, by_name
 from formats.columns import Int64, Trace
 
-Mask = NDArray[np.bool_]
-
-#: Keys of the events' args that link events.
-LINK_ARGS = (
-    "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id", "Collective name",
-    "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank",
-)  # fmt: skip
-#: Collectives of the host, from enqueue to end, on threads of their own.
-_ASIDE = re.compile(r"(gloo|mpi|ucc):\w+")
 _ENQUEUES = "c10d::"
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
@@ -49,21 +42,9 @@ _PAUSE_NS = 20_000
 _SOON = 0.5
 
 
-def is_collective(name: str) -> bool:
-    """Whether device work or an annotation of this name is communication between ranks."""
-    return _COLLECTIVE.search(name) is not None
-
-
-_COLLECTIVE = re.compile(
-    r"nccl|rccl|oneccl|msccl|hccl|multimem_all_?reduce|cross_device_reduce|(one|two)_shot_all_?reduce"
-    r"|^(gloo|mpi|ucc):",
-    re.IGNORECASE,
-)
-
-
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank's recording: its events are the host's segments, then the collectives aside, then the works."""
+    """One rank's recording; its events are the host's segments, the collectives aside, the works."""
 
     trace: Trace
     end_ns: Int64  # of the trace's slices
@@ -86,7 +67,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     Parameters
     ----------
     name : of the rank
-    trace : read with `LINK_ARGS` and points
+    trace : read with `Kineto.edge_args` and points
     steps : in order; where there are none, the whole recording is one step
     """
     rank = _read(trace)
@@ -102,8 +83,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
 
 def _read(trace: Trace) -> _Rank:
     end_ns = trace.end_ns
-    on_host = ~of_table(trace.cats, lambda cat: cat.startswith("gpu_"))[trace.cat_id]
-    is_aside = of_table(trace.names, _ASIDE.match)[trace.name_id] & on_host
+    is_aside = _lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     aside = aside[np.argsort(end_ns[aside], kind="stable")]
     host = segments(trace, end_ns, is_aside)
@@ -114,13 +94,19 @@ def _read(trace: Trace) -> _Rank:
     return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns))
 
 
+def _lasting_collectives(trace: Trace) -> Mask:
+    """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
+    named = by_name(trace, lambda name: collective(name, "", {}) is not None)
+    return named & ~by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+
+
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
     """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
     found = host.at(host.main, moments)
-    enqueues = of_table(trace.names, lambda name: name.startswith(_ENQUEUES))
+    enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
     for thread in np.unique(host.thread).tolist():
         here = host.at(thread, moments)
-        ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[trace.name_id[host.row[here]]]
+        ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[host.row[here]]
         found = np.where(ran, here, found)
     return found
 
@@ -135,7 +121,10 @@ def _events(rank: _Rank) -> RecordedEvents:
     issued = start.copy()
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
-    return RecordedEvents(kinds, kind, start, end, issued, _edges(rank, start, end), meets)
+    lane = np.full(len(rows), -1, np.int64)
+    lane[: len(host)][host.thread == host.main] = 0
+    lane[rank.first_work :] = 1 + works.stream
+    return RecordedEvents(kinds, kind, start, end, issued, lane, _edges(rank, start, end), meets)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -143,7 +132,8 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     trace = rank.trace
     on_device = np.arange(len(rows)) >= rank.first_work
     columns = (trace.name_id[rows], trace.cat_id[rows], trace.track_id[rows], phase, on_device, communicates)
-    distinct, kind = np.unique(np.column_stack(columns).astype(np.int64), axis=0, return_inverse=True)
+    sizes = (len(trace.names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2)
+    distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
     kinds = [
         Operation(
             name=trace.names[name],
@@ -154,7 +144,9 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
             is_communication=bool(communicates),
             on_device=bool(on_device),
         )
-        for name, cat, track, phase, on_device, communicates in distinct.tolist()
+        for name, cat, track, phase, on_device, communicates in zip(
+            *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
+        )
     ]
     return kinds, kind.reshape(-1).astype(np.int64)
 
@@ -181,11 +173,13 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
         _backward(rank, first, last),
     ]
-    return np.concatenate(parts)
+    edges: Int64 = np.concatenate(parts)
+    return edges
 
 
 def _moved(edges: Int64, by: int) -> Int64:
-    return edges + np.array([by, by, 0, 0])
+    moved: Int64 = edges + np.array([by, by, 0, 0])
+    return moved
 
 
 def _threads(host: Segments) -> Int64:
@@ -276,7 +270,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
 def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
     """Return edges from each forward operation to its backward one, by the flows of category ``fwdbwd``."""
     trace, points = rank.trace, rank.trace.points
-    flows = np.flatnonzero(of_table(trace.cats, "fwdbwd".__eq__)[points.cat_id])
+    flows = np.flatnonzero(np.array([*(cat == "fwdbwd" for cat in trace.cats), False])[points.cat_id])
     rows = _beginning_at(rank, points.track_id[flows], points.ts_ns[flows]).tolist()
     ends: dict[str, dict[object, int]] = {"s": {}, "f": {}, "t": {}}
     for i, row in zip(flows.tolist(), rows, strict=True):
@@ -309,36 +303,34 @@ def _beginning_at(rank: _Rank, tracks: NDArray[np.int32], moments: Int64) -> Int
 def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]:
     """Return where collectives meet other ranks, and which events (n,) are communication.
 
-    A collective is known on other ranks by its kind, its process group, and its sequence number there,
-    else by how many of that kind and group have begun before it in the recording.
+    A collective is known on other ranks by its kind, its process group and its sequence number there;
+    of several that these do not tell apart, the n-th to begin in the recording is the n-th elsewhere.
     """
-    trace, n_host = rank.trace, len(rank.host)
-    args = {key: trace.args[key].as_dict() if key in trace.args else {} for key in LINK_ARGS[4:]}
-    communicates = of_table(trace.names, is_collective)[trace.name_id[rows]]
-    named = np.zeros(len(trace) + 1, np.bool_)
-    named[list(args["Collective name"])] = True
-    communicates = (communicates | named[rows]) & (np.arange(len(rows)) >= n_host)
+    trace = rank.trace
+    pairs, which = np.unique(
+        trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows], return_inverse=True
+    )
+    named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
+    known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
+    communicates = np.array(known, np.bool_)[which.reshape(-1)] & (np.arange(len(rows)) >= len(rank.host))
     events = np.flatnonzero(communicates)
+    columns = {key: trace.args[key].as_dict() for key in Kineto.edge_args if key in trace.args}
     count: Counter[Hashable] = Counter()
     meets = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
-        group = _group(trace, row, {key: values.get(row) for key, values in args.items()})
-        sequence = args["Seq"].get(row)
-        number = ("nth", count[group]) if sequence is None else ("seq", sequence)
-        count[group] += 1
-        if group is not None:
-            meets.append(Meet((*group, *number), event, enters=True, leaves=True))
+        key = _identity(trace, row, {key: column.get(row) for key, column in columns.items()})
+        if key is not None:
+            meets.append(Meet((key, count[key]), event, enters=True, leaves=True))
+            count[key] += 1
     return meets, communicates
 
 
-def _group(trace: Trace, row: int, args: Mapping[str, object]) -> tuple[str, ...] | None:
-    """Return what tells a collective from those of other kinds and groups; None for half a transfer."""
-    name = args["Collective name"]
-    members = str(args["Process Group Name"]), str(args["Process Group Ranks"])
-    if name is None:
-        return (trace.names[trace.name_id[row]].split("(")[0],)
-    if name not in ("send", "recv"):
-        return (str(name), *members)
-    ends = args["Src Rank"], args["Dst Rank"]
-    return None if None in ends else ("send and recv", *members, *map(str, ends))
+def _identity(trace: Trace, row: int, args: Mapping[str, Any]) -> Hashable | None:
+    """Return what a collective is known by on other ranks; None for half a transfer without its ends."""
+    kind = args.get("Collective name")
+    if kind in ("send", "recv"):
+        ends = args.get("Src Rank"), args.get("Dst Rank")
+        return None if None in ends else (*ends, str(args.get("Process Group Name")))
+    found = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
+    return None if found is None else found.key

@@ -115,7 +115,11 @@ def _part(trace: Trace, rows: Any, pids: Any, label: str = "") -> Trace:
     """Return the slices `rows`, with the points and the metadata of the processes `pids`."""
     part = trace.select(rows)
     tracks = np.array([track.pid in pids for track in trace.tracks], np.bool_)
-    points = trace.points.select(tracks[trace.points.track_id]) if len(trace.points) else trace.points
+    points = (
+        trace.points.select(np.flatnonzero(tracks[trace.points.track_id]))
+        if len(trace.points)
+        else trace.points
+    )
     metadata: list[Mapping[str, Any]] = [
         _without(event, label) for event in trace.metadata if not pids or event["pid"] in pids
     ]

@@ -9,7 +9,7 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -175,6 +175,16 @@ class RankSteps:
     notes: Sequence[str] = ()
     worker: int | None = None
     rank: int | None = None  # local to the worker where the job has workers
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What lies beside a rank's trace: its graph's edges, and what logs tell of BytePS's partitions."""
+
+    dag_edges: Sequence[tuple[str, str]] = ()  # names of operations
+    parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
+    bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
+    server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
 
 
 def edge_table(edges: Sequence[Edge]) -> Int64:

@@ -21,6 +21,8 @@ class RecordedEvents:
     kind : (n,) index into `kinds`; events of one kind are told apart by their order in a step
     start_ns, end_ns : (n,)
     issued_ns : (n,) when the work was asked for: the launch of a kernel; else the start
+    lane : (n,) threads and streams of which the last event of a step must be over when the next one
+        begins; -1 for events of others
     edges : (m, 4) as of `RankStep.edges`
     meets : as of `RankStep.meets`
     """
@@ -30,6 +32,7 @@ class RecordedEvents:
     start_ns: Int64
     end_ns: Int64
     issued_ns: Int64
+    lane: Int64
     edges: Int64
     meets: Sequence[Meet] = field(default=())
 
@@ -65,7 +68,7 @@ def cut_into_steps(
         for one, (_, begin, _) in zip(parts, bounds, strict=True)
     ]
     numbers, operations = _operations(events.kinds, labels)
-    steps = []
+    steps: list[RankStep] = []
     for one, operation, window in zip(parts, numbers, bounds, strict=True):
         before = parts[len(steps) - 1] if steps and steps[-1].next_ns == window[1] else one[:0]
         steps.append(_step(events, one, operation, window, before))
@@ -76,11 +79,12 @@ def _events_of(events: RecordedEvents, begin: int, end: int) -> Int64:
     """Return the events that ran between `begin` and `end`, by start."""
     starts_inside = (events.start_ns >= begin) & (events.start_ns < end)
     found = np.flatnonzero(starts_inside | ((events.start_ns < begin) & (events.end_ns > begin)))
-    return found[np.argsort(events.start_ns[found], kind="stable")]
+    by_start: Int64 = found[np.argsort(events.start_ns[found], kind="stable")]
+    return by_start
 
 
 def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], list[Operation]]:
-    """Number each step's events by what they are: the n-th of its label in one step is that of another.
+    """Return the operation of each step's events: the n-th of a label is the same in every step.
 
     `labels` are per step twice the kind, plus one for work of an earlier step.
     """
@@ -109,16 +113,26 @@ def _step(
     old[before] = np.arange(len(before))
     both = part[(old[part] >= 0)]
     return RankStep(
-        number,
-        begin,
-        end,
-        operation,
-        start,
-        np.minimum(events.end_ns[part], end),
-        _edges_within(events, new, begin, end),
-        [meet._replace(event=int(new[meet.event])) for meet in events.meets if new[meet.event] >= 0],
-        np.column_stack((old[both], new[both])),
+        number=number,
+        begin_ns=begin,
+        next_ns=end,
+        operation=operation,
+        start_ns=start,
+        end_ns=np.minimum(events.end_ns[part], end),
+        edges=_edges_within(events, new, begin, end),
+        meets=[meet._replace(event=int(new[meet.event])) for meet in events.meets if new[meet.event] >= 0],
+        last=_last_of_lanes(events.lane[part], events.end_ns[part]),
+        continued=np.column_stack((old[both], new[both])),
     )
+
+
+def _last_of_lanes(lane: Int64, end_ns: Int64) -> Int64 | None:
+    """Return the event of each lane that ends last; None where no event is in a lane."""
+    order = np.lexsort((end_ns, lane))
+    lanes = lane[order]
+    is_last = np.append(lanes[1:] != lanes[:-1], np.ones(min(len(lanes), 1), np.bool_))
+    last: Int64 = order[is_last & (lanes >= 0)]
+    return last if len(last) else None
 
 
 def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> Int64:
@@ -132,4 +146,5 @@ def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> I
     keep = ~from_start | (at >= begin)
     keep &= to_body | (events.start_ns[target] >= begin)
     keep &= ~(from_start & to_body) | (at < end)
-    return np.column_stack((new[source], new[target], joint, kind))[keep]
+    within: Int64 = np.column_stack((new[source], new[target], joint, kind))[keep]
+    return within

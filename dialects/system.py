@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
-from dialects.sync_points import SyncPoints
+from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Int64, Trace
 from formats.pairs import Rule
+from innermost import lies_inside
 
 Mask = NDArray[np.bool_]
 Metadata = Sequence[Mapping[str, Any]]
@@ -53,12 +55,12 @@ class System:
     has_workers = False
     #: Whether the track of a slice is part of the operation's name (a partition).
     names_by_track = False
-    #: Whether a thread waits for a communication that is recorded on it.
-    blocks_thread = True
     #: Keys of the events' args that tell synchronous operations apart, and where steps begin.
     sync_args: Sequence[str] = ()
     shape_args: Sequence[str] = ()  # those that tell the shape of an operation's data
     step_args: Sequence[str] = ()
+    #: Keys of the events' args that say what waits for what.
+    edge_args: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the metadata events alone show that the system wrote the file."""
@@ -84,12 +86,17 @@ class System:
         """Return the `Activity` of each slice (n,); see `rule`."""
         found = framed(trace)
         found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
-        found[by_name(trace, lambda name: bool(_COMM_NAME.search(name)))] = Activity.COMM
+        comm = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
+        comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
+        found[comm] = Activity.COMM
         return found
 
     def rule(self, trace: Trace) -> str:
         """Return by which rule slices of `trace` count as communication and computation, a sentence."""
-        return "Communication: operations named after a collective (allreduce, nccl, …); all else computes."
+        return (
+            "Communication: operations named after a collective (allreduce, nccl, …) with all that they "
+            "call; all else computes."
+        )
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps that the system itself marks; see `find_steps`."""
@@ -119,9 +126,59 @@ class System:
         none = np.zeros(len(trace), np.bool_)
         return none, none
 
+    def may_synchronise(self, name: str) -> bool:
+        """Whether events of that name may be part of an operation that several ranks do together."""
+        return False
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return what an event tells of such an operation; `args` need only have the keys `sync_args`."""
+        return None
+
     def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return the operations that no rank ends before others have begun; read `trace` with `sync_args`."""
-        return {}
+        """Return the operations that several ranks do together; read `trace` with `sync_args`."""
+        wanted = np.flatnonzero(by_name(trace, self.may_synchronise))
+        columns = {key: trace.args[key].as_dict() for key in self.sync_args if key in trace.args}
+        return collected(
+            (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
+            for own in _alike(trace, wanted)
+            for part, rows in self._sync_parts(trace, own, columns).items()
+        )
+
+    def _sync_parts(
+        self, trace: Trace, rows: Int64, columns: Mapping[str, Mapping[int, Any]]
+    ) -> dict[SyncPart, Int64]:
+        """Return the parts that slices of one name, category and track tell, and which slices tell each."""
+        first = int(rows[0])
+        name, cat = trace.names[trace.name_id[first]], trace.cats[trace.cat_id[first]]
+        tid = trace.tracks[trace.track_id[first]].tid
+        if not columns:
+            part = self.sync_part(name, cat, tid, {})
+            return {} if part is None else {part: rows}
+        found: dict[SyncPart, list[int]] = {}
+        for row in rows.tolist():
+            part = self.sync_part(name, cat, tid, {key: column.get(row) for key, column in columns.items()})
+            if part is not None:
+                found.setdefault(part, []).append(row)
+        return {part: np.array(own, np.int64) for part, own in found.items()}
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one rank as events and edges; `by` as for `find_steps`.
+
+        Parameters
+        ----------
+        name, worker : of the rank
+        trace : read with `edge_args` and points
+
+        Raises
+        ------
+        TraceError
+            No step is recorded in the trace.
+        """
+        from dialects.chrome_graph import record
+
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace))
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""
@@ -185,7 +242,10 @@ def integer(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def occurrences(trace: Trace, rows: Int64) -> tuple[Int64, Int64]:
-    """Return begins and ends of slices, each in order of time."""
-    begins = trace.ts_ns[rows]
-    return np.sort(begins), np.sort(begins + trace.dur_ns[rows])
+def _alike(trace: Trace, rows: Int64) -> list[Int64]:
+    """Return `rows` (k,) in groups of one name, category and track."""
+    code = trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows]
+    code = code * len(trace.tracks) + trace.track_id[rows]
+    order = np.argsort(code, kind="stable")
+    first = np.flatnonzero(np.diff(code[order], prepend=-1))
+    return np.split(rows[order], first[1:]) if len(rows) else []

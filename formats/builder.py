@@ -17,6 +17,7 @@ from formats.event import FULL, LEAN, NO_TIME, UNDECODABLE, Event, args_object
 from formats.learned import LearnedType, learn
 from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Key, Rows
 from formats.times import times_ns
+from formats.values import cleaned
 
 _KEY = attrgetter("ph", "name", "cat", "pid", "tid")
 _SLICE_KEY = attrgetter("name", "cat", "pid", "tid")
@@ -198,7 +199,12 @@ class Builder:
 
     def _add_metadata(self, events: Sequence[Event]) -> None:
         self._metadata.extend(
-            {"name": event.name, "pid": event.pid, "tid": event.tid, "args": args_object(event.args)}
+            {
+                "name": cleaned(event.name),
+                "pid": cleaned(event.pid),
+                "tid": cleaned(event.tid),
+                "args": cleaned(args_object(event.args)),
+            }
             for event in events
             if event.ph == "M"
         )

@@ -56,16 +56,16 @@ class Points:
     def __len__(self) -> int:
         return len(self.phase)
 
-    def select(self, rows: NDArray[np.bool_]) -> Points:
-        """Return the points of `rows` (n,)."""
-        keep = np.flatnonzero(rows).tolist()
+    def select(self, rows: Int64) -> Points:
+        """Return the points of these rows."""
+        at = rows.tolist()
         return Points(
-            phase=[self.phase[i] for i in keep],
-            name_id=self.name_id[rows],
-            cat_id=self.cat_id[rows],
-            track_id=self.track_id[rows],
-            ts_ns=self.ts_ns[rows],
-            ids=[self.ids[i] for i in keep],
+            [self.phase[i] for i in at],
+            self.name_id[rows],
+            self.cat_id[rows],
+            self.track_id[rows],
+            self.ts_ns[rows],
+            [self.ids[i] for i in at],
         )
 
     def shifted(self, by_ns: int) -> Points:

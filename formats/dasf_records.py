@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from errors import TraceError
 from formats.columns import ArgColumn, Points, Trace, Track, no_points
+from formats.values import FARTHEST_NS, cleaned
 
 COMPUTE = "Compute"
 RESOURCE_USAGE = "Resource Usage"
@@ -38,7 +39,7 @@ MANAGED_MEMORY = "Managed Memory"
 
 _HEAD = 8  # bytes of length before each record
 _MAX_RECORD = 1 << 32  # bytes; a length beyond it is no length
-_MAX_SECONDS = 4e9  # a time beyond it does not fit into int64 nanoseconds with room for sums
+_MAX_SECONDS = FARTHEST_NS / 2e9  # of a time and of a duration: their sum is within the border
 
 
 def is_dasf(first_bytes: bytes) -> bool:
@@ -136,7 +137,7 @@ def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
                 continue
             try:
                 record = decoder.decode(data[at + _HEAD : end])
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 skipped += 1
             else:
                 if abs(record.timestamp) < _MAX_SECONDS and abs(record.duration) < _MAX_SECONDS:
@@ -209,7 +210,7 @@ class _Builder:
             self._marks.append(record)
         elif self._keep_points:
             self._point_phases.append(record.phase)
-            self._point_args.append(record.args or {})
+            self._point_args.append(cleaned(record.args or {}))
             self._points.add(*self._ids(record.name, "", record), _nanoseconds(record.timestamp), 0)
 
     def trace(self, path: Path) -> Trace:
@@ -263,7 +264,7 @@ class _Builder:
 
     def _add_args(self, row: int, args: dict[str, Any]) -> None:
         for key in self._wanted & args.keys():
-            value = args[key]
+            value = cleaned(args[key])
             if key == "key":
                 value = key_text(value)
             elif key in ("dependencies", "dependents"):

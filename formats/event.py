@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import ujson
 
+from formats.values import all_fit, cleaned, cleaned_scalar
+
 Scalar = str | int | float | bool | None
 NO_ARGS = msgspec.Raw(b"")
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
@@ -80,31 +82,37 @@ FLOAT_TIMES = frozenset({FloatEvent, LeanFloatEvent})
 
 FIELDS = tuple(Event.__struct_fields__)
 _RAW = ("args", "id2")
+_MOST_DIGITS = 20  # of an integer of 64 bits
 _BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')
 _QUOTE = re.compile(r'\\.|"', re.DOTALL)
 # what follows the end of a string: a colon, a bracket, or a comma with a key, a value or an item after it
 _STRING_ENDED = re.compile(r'\s*(?:[:}\]]|,\s*(?:[\[{0-9tfn-]|"[^"\\]*"\s*[:,\]])|$)')
 
 
-def tolerant(text: bytes) -> Any:
+def tolerant(text: bytes, *, mend_quotes: bool = True) -> Any:
     """Decode one JSON value that a strict decoder refuses; None if nothing helps.
 
-    Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; escapes quotes that
-    stand unescaped inside a string (older Kineto writes kernel names so).
+    Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; where `mend_quotes`,
+    escapes quotes that stand unescaped inside a string (older Kineto writes kernel names so). What it
+    returns is within the border of `formats.values`.
     """
     words = text.decode("utf-8", "replace")
-    for attempt in (ujson.loads, _loose, _requoted):
+    for attempt in (ujson.loads, _loose, _requoted) if mend_quotes else (ujson.loads, _loose):
         with contextlib.suppress(ValueError, RecursionError):
-            return attempt(words)
+            return cleaned(attempt(words))
     return None
 
 
 def _loose(words: str) -> Any:
-    return json.loads(words, strict=False)
+    return json.loads(words, strict=False, parse_int=_integer)
 
 
 def _requoted(words: str) -> Any:
-    return json.loads(_escape_inner_quotes(words), strict=False)
+    return _loose(_escape_inner_quotes(words))
+
+
+def _integer(digits: str) -> int | None:
+    return int(digits) if len(digits) <= _MOST_DIGITS else None
 
 
 def _escape_inner_quotes(words: str) -> str:
@@ -130,21 +138,27 @@ def from_object(value: Any) -> Event | None:
         return None
     fields: dict[str, Any] = {key: value[key] for key in FIELDS if value.get(key) is not None}
     for key in fields:
-        fields[key] = msgspec.Raw(_encode(fields[key])) if key in _RAW else _scalar(fields[key])
+        fields[key] = _raw(fields[key]) if key in _RAW else cleaned_scalar(fields[key])
     return Event(**fields)
 
 
-def _encode(value: Any) -> bytes:
-    """Return strict JSON text; what is not representable (NaN, lone surrogates) becomes null or ?."""
-    try:
-        return msgspec.json.encode(value)
-    except (ValueError, UnicodeEncodeError):
-        text = ujson.dumps(value, reject_bytes=False, ensure_ascii=True, allow_nan=True)
-        return str(text).encode("ascii", "replace")
+def has_clean_members(event: dict[str, Any]) -> bool:
+    """Whether a strictly decoded event is known to be within the border of `formats.values`."""
+    args = event.get("args", {})
+    rest = [value for value in event.values() if value is not args]
+    return all_fit(rest) and type(args) is dict and all_fit(list(args.values()))
 
 
-def _scalar(value: Any) -> Scalar:
-    return value if isinstance(value, (str, int, float)) else json.dumps(value)
+def clean_members(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's members within the border of `formats.values`, ids and names as scalars."""
+    return {
+        key: cleaned_scalar(value) if key in FIELDS and key not in _RAW else cleaned(value)
+        for key, value in event.items()
+    }
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))
 
 
 def args_object(raw: msgspec.Raw) -> dict[str, Any]:

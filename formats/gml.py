@@ -9,8 +9,9 @@ both readers agree by construction on what is not hot.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from html.entities import name2codepoint
 from pathlib import Path
@@ -20,18 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atomic_output import open_output
-from errors import DagError
+from errors import DagError, TraceError
+from formats.stream import ByteStream
+from formats.values import GREATEST_INT, LEAST_INT, clean_text
 
 if TYPE_CHECKING:
     import networkx as nx
 
 _REAL = r"[+-]?(?:[0-9]*\.[0-9]+|[0-9]+\.[0-9]*)(?:[Ee][+-]?[0-9]+)?"
-_VALUE = rf'(?:"[^"\r\n]*"|{_REAL}|[+-]?[0-9]+|[+-]INF|INF|NAN)'
+_INTEGER = r"[+-]?[0-9]{1,18}(?![0-9])"  # within 64 bits
+_VALUE = rf'(?:"[^"\r\n]*"|{_REAL}|{_INTEGER}|[+-]INF|INF|NAN)'
 _PAIR = rf"[A-Za-z][0-9A-Za-z_]*\s+{_VALUE}(?=[\s\]])"
 _PAIRS = rf"((?:\s+{_PAIR})*)"
 _BLOCK = re.compile(
-    rf'\s*(?:node\s*\[\s*id\s+([0-9]+)\s+label\s+("[^"\r\n]*"){_PAIRS}\s*\]'
-    rf"|edge\s*\[\s*source\s+([0-9]+)\s+target\s+([0-9]+){_PAIRS}\s*\]"
+    rf'\s*(?:node\s*\[\s*id\s+([0-9]{{1,18}})\s+label\s+("[^"\r\n]*"){_PAIRS}\s*\]'
+    rf"|edge\s*\[\s*source\s+([0-9]{{1,18}})\s+target\s+([0-9]{{1,18}}){_PAIRS}\s*\]"
     r"|([^\s]))"
 )
 _HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
@@ -39,6 +43,7 @@ _EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
 _REFERENCE = re.compile(r"&(?:([0-9A-Za-z]+)|#([0-9]+)|#x([0-9A-Fa-f]+));")
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
 _KEY = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
+_MOST_DIGITS = 9  # of a character's number
 _LIST_START = "_networkx_list_start"
 
 
@@ -105,18 +110,17 @@ def read_gml(path: Path) -> Gml:
         The file cannot be read, or is no GML: the message says where.
     """
     try:
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            import gzip
-
-            data = gzip.decompress(data)
+        stream = ByteStream(path)
+        data = b"".join(stream)
+    except TraceError as error:
+        raise DagError(str(error)) from error
+    if stream.damage:
+        raise DagError(f"{path}: cannot be read: {stream.damage}")
+    try:
         return parse_gml(data.decode("ascii"), str(path))
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise DagError(f"{path}: line {line}: not ASCII, which GML has to be (others as &#N;)") from error
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DagError(f"{path}: cannot be read: {str(reason).lower()}") from error
 
 
 def parse_gml(text: str, path: str = "GML") -> Gml:
@@ -260,11 +264,11 @@ def _text(quoted: str) -> Any:
 
 def _character(match: re.Match[str]) -> str:
     name, decimal, hexadecimal = match.groups()
-    code = name2codepoint.get(name, -1) if name else int(decimal) if decimal else int(hexadecimal, 16)
-    try:
-        return chr(code)
-    except (ValueError, OverflowError):
+    digits, base = (decimal, 10) if decimal else (hexadecimal, 16)
+    code = name2codepoint.get(name) if name else int(digits, base) if len(digits) <= _MOST_DIGITS else None
+    if code is None or code > sys.maxunicode:
         return match[0]
+    return "\ufffd" if 0xD800 <= code < 0xE000 else chr(code)
 
 
 def _parse_by_networkx(text: str, path: str) -> Gml:
@@ -274,11 +278,35 @@ def _parse_by_networkx(text: str, path: str) -> Gml:
         graph = nx.parse_gml(text.split("\n"))
     except nx.NetworkXError as error:
         raise DagError(f"{path}: {' '.join(str(error).split())}") from error
-    except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+    except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
         raise DagError(f"{path}: no GML of a graph: a node, an edge or a value has the wrong form") from error
     except RecursionError as error:
         raise DagError(f"{path}: values are nested too deeply") from error
-    return from_networkx(graph)
+    try:
+        return _within_border(from_networkx(graph))
+    except (DagError, RecursionError) as error:
+        raise DagError(f"{path}: {error}") from error
+
+
+def _within_border(gml: Gml) -> Gml:
+    """Return a graph whose texts can be encoded and whose integers fit into 64 bits."""
+    labels = [clean_text(label) if isinstance(label, str) else label for label in gml.labels]
+    if len(set(map(str, labels))) < len(labels):
+        raise DagError("two nodes have the same name once lone surrogates are replaced")
+    nodes, edges = map(_fitting, gml.node_attrs), map(_fitting, gml.edge_attrs)
+    return replace(
+        gml, labels=labels, node_attrs=list(nodes), edge_attrs=list(edges), attrs=_fitting(gml.attrs)
+    )
+
+
+def _fitting(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {key: _fitting(item) for key, item in value.items()}
+    if isinstance(value, int) and not LEAST_INT <= value <= GREATEST_INT:
+        raise DagError(f"a number of more than 64 bits in the graph: {str(value)[:40]}…")
+    return [_fitting(item) for item in value] if isinstance(value, list) else value
 
 
 def _format_by_networkx(gml: Gml) -> str:

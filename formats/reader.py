@@ -9,6 +9,7 @@ cut rightly, because its brackets balance from a known beginning; so no event is
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import GenericAlias
@@ -17,7 +18,15 @@ from typing import Any, Protocol
 import msgspec
 
 from errors import TraceError, counted
-from formats.event import UNDECODABLE, Event, ExactEvent, from_object, tolerant
+from formats.event import (
+    UNDECODABLE,
+    Event,
+    ExactEvent,
+    clean_members,
+    from_object,
+    has_clean_members,
+    tolerant,
+)
 from formats.scan import (
     BETWEEN,
     BOUNDARY,
@@ -31,11 +40,15 @@ from formats.scan import (
     members_of,
     object_end,
 )
-from formats.stream import ByteStream
+from formats.stream import PIECE, ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
 _TAIL_LIMIT = 64 << 20
-_PATIENCE = 16  # searches of a tenth of a second
+#: What may be spent on damaged events: bytes looked at in vain, at first and for each byte read.
+_PATIENCE = 16 << 20
+_PATIENCE_PER_BYTE = 16
+_WAIT = 64 << 10  # an event this close to the end of what was read may go on there, however damaged the file
+_MOST_LISTS = 64  # places that may be the beginning of the list of events
 _LOST = object()
 _BOM = b"\xef\xbb\xbf"
 
@@ -68,7 +81,7 @@ class EventReader:
         self._has_stop = stop is not None
         self._ended = False
         self._lines = False
-        self._searches = 0  # for the end of an event that has none
+        self._patience = _PATIENCE
         self.use(*types)
 
     def use(self, *types: Any) -> None:
@@ -93,6 +106,7 @@ class EventReader:
         chunks = iter(self.stream)
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in chunks:
+            self._patience += _PATIENCE_PER_BYTE * len(chunk)
             data = bytearray(b"[" + carry)
             data += chunk
             events, end = self._decode_piece(data)
@@ -117,7 +131,7 @@ class EventReader:
     @property
     def _sight(self) -> int:
         """How far to look for the end of a damaged event: less in a file that is full of them."""
-        return EVENT_LIMIT if self._searches < _PATIENCE else EVENT_LIMIT >> 6
+        return min(EVENT_LIMIT, self._patience)
 
     # -- the list of events ------------------------------------------------------------------
 
@@ -157,7 +171,7 @@ class EventReader:
 
     def _events_of(self, items: list[Any]) -> list[Any]:
         """Return the objects that are events; count the others."""
-        events = [item for item in items if self._with_phase(item) is not None]
+        events = [event for item in items if (event := self._with_phase(item)) is not None]
         self.strays += len(items) - len(events)
         return events
 
@@ -168,6 +182,7 @@ class EventReader:
         """
         events: list[Any] = []
         at = 0
+        ending = EVENT_END.search(data)
         while True:
             at = BETWEEN.match(data, at).end()  # type: ignore[union-attr]
             if at == len(data):
@@ -180,9 +195,11 @@ class EventReader:
                     return events, at, False
                 at = end
                 continue
-            event, end = self._take(data, at)
+            while ending is not None and ending.end() <= at:
+                ending = EVENT_END.search(data, at)
+            event, end = self._take(data, at, None if ending is None else ending.end())
             if end is None:
-                if not at_end and len(data) - at < self._sight:
+                if not at_end and len(data) - at < max(self._sight, _WAIT):
                     return events, at, False
                 rest = NEXT_EVENT.search(data, at)
                 if rest is None:
@@ -198,25 +215,21 @@ class EventReader:
             else:
                 events.append(event)
 
-    def _take(self, data: bytes, at: int) -> tuple[Any, int | None]:
+    def _take(self, data: bytes, at: int, ending: int | None) -> tuple[Any, int | None]:
         """Return the event that begins at `at` and its end; the end is None where none is found.
 
         The event is None where its object is whole but is no event, `_LOST` where its brackets balance
-        and nothing helps.
+        and nothing helps. `ending` is where the first event ends that seems to end after `at`.
         """
-        first = EVENT_END.search(data, at)
-        if first is not None:
-            text = data[at : first.end()]
-            try:
-                return self._with_phase(self._one.decode(text)), first.end()
-            except UNDECODABLE:
-                pass
-        end = object_end(data, at, self._sight)  # exact, unless a quote is missing or too many
-        if end is None:
-            self._searches += 1
-        for stop in dict.fromkeys((end, first.end() if first else None)):
-            if stop is not None and (found := self._mend(data[at:stop])) is not None:
+        if ending is not None and ending - at <= EVENT_LIMIT:
+            with contextlib.suppress(*UNDECODABLE):
+                return self._with_phase(self._one.decode(memoryview(data)[at:ending])), ending
+        sight = self._sight
+        end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
+        for stop in dict.fromkeys((end, ending)):
+            if stop is not None and stop - at <= sight and (found := self._mend(data[at:stop])) is not None:
                 return found[0], stop
+        self._patience -= min(sight, len(data) - at if end is None else end - at)
         return _LOST, end
 
     def _mend(self, text: bytes) -> tuple[Any] | None:
@@ -238,8 +251,11 @@ class EventReader:
 
     def _with_phase(self, event: Any) -> Any:
         """Return `event`, or None if it is none: the phase is what every event has."""
-        phase = event.get("ph") if self._event_type is dict else event.ph
-        return event if isinstance(phase, str) else None
+        if self._event_type is not dict:
+            return event if isinstance(event.ph, str) else None
+        if not isinstance(event.get("ph"), str):
+            return None
+        return event if has_clean_members(event) else clean_members(event)
 
     def _as_exact(self, event: Event) -> Event:
         fields = {key: getattr(event, key) for key in event.__struct_fields__}
@@ -254,9 +270,11 @@ class EventReader:
         if stray is not None and (stray.end() < len(data) or at_end):
             self.strays += 1
             return stray.end()
-        if stray is None and data[at] == 0x5B and (end := object_end(data, at)) is not None:  # [
-            self.strays += 1
-            return end
+        if stray is None and data[at] == 0x5B:  # [
+            if (end := object_end(data, at, self._sight)) is not None:
+                self.strays += 1
+                return end
+            self._patience -= min(self._sight, len(data) - at)
         if not at_end and len(data) - at < EVENT_LIMIT:
             return None
         self.lost += 1
@@ -282,15 +300,16 @@ class EventReader:
         return self._read_object_head(text, chunks)
 
     def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:
-        searched = 0
+        searched = tried = 0
         while True:
-            for match in LIST_KEY.finditer(data, searched):
+            for match in itertools.islice(LIST_KEY.finditer(data, searched), _MOST_LISTS - tried):
+                tried += 1
                 members = members_of(data[1 : match.start()])
                 if members is not None:
                     self.header.update(members)
                     return data[match.end() :]
             searched = max(0, len(data) - 64)
-            if self._looks_like_lines(data):
+            if len(data) <= 2 * PIECE and self._looks_like_lines(data):
                 self._lines = True
                 return data
             more = next(chunks, b"")

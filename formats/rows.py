@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from errors import counted
 from formats.columns import ArgColumn, Int32, Int64, Points, Track
 from formats.pairs import Pairing, Rule, pair, pair_neighbours
+from formats.values import all_fit, cleaned
 
+_Item = TypeVar("_Item")
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
 SLICE, BEGIN, END, META, OTHER = range(5)
 ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
@@ -107,7 +109,10 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Columns:
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
     if no_phase := sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None):
         repairs.append(f"{counted(no_phase, 'list item')} ignored: no event")
-    key, ts_ns, dur_ns, args = rows.key, rows.ts_ns, rows.dur_ns, rows.args
+    if beyond := int(rows.counts[tables.is_beyond].sum()):
+        repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
+    args = {name: _fitting(name, column, repairs) for name, column in rows.args.items()}
+    key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
     if (role != SLICE).any():
         bounds = np.flatnonzero(role != SLICE)
         found = _pair(rows, bounds, role[bounds] == BEGIN, tables, pairing)
@@ -115,7 +120,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Columns:
         key, ts_ns = rows.key[kept], rows.ts_ns[kept]
         new_row = np.full(len(role), -1, np.int64)
         new_row[kept] = np.arange(len(kept))
-        args = {name: _moved(column, new_row) for name, column in rows.args.items()}
+        args = {name: _moved(column, new_row) for name, column in args.items()}
     return Columns(
         names=tables.names,
         cats=tables.cats,
@@ -171,18 +176,26 @@ class _Tables:
     """The distinct names, categories and tracks of the keys, and each key's place in them."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
-        names: dict[str, int] = {}
-        cats: dict[str, int] = {}
-        tracks: dict[Track, int] = {}
-        self.name = np.empty(len(keys), np.int32)
-        self.cat = np.empty(len(keys), np.int32)
-        self.track = np.empty(len(keys), np.int32)
-        for i, (_, name, cat, pid, tid) in enumerate(keys):
-            self.name[i] = names.setdefault(_text(name), len(names))
-            self.cat[i] = cats.setdefault(_text(cat), len(cats))
-            self.track[i] = tracks.setdefault(Track(pid, tid), len(tracks))
-        self.name_or_none = np.where([key[1] is None for key in keys], -1, self.name).astype(np.int32)
-        self.names, self.cats, self.tracks = list(names), list(cats), list(tracks)
+        _, names, cats, pids, tids = zip(*keys, strict=True) if keys else ((),) * 5
+        self.is_beyond = np.zeros(len(keys), np.bool_)  # keys with an integer that no id can be
+        self.names, self.name = _numbered(list(map(_text, self._clean(names))))
+        self.cats, self.cat = _numbered(list(map(_text, self._clean(cats))))
+        self.tracks, self.track = _numbered(list(map(Track, self._clean(pids), self._clean(tids))))
+        self.name_or_none = np.where([name is None for name in names], -1, self.name).astype(np.int32)
+
+    def _clean(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return one member of all keys within the border of `formats.values`."""
+        if all_fit(values):
+            return values
+        clean = [cleaned(value) for value in values]
+        self.is_beyond |= [new is None and old is not None for old, new in zip(values, clean, strict=True)]
+        return clean
+
+
+def _numbered(items: list[_Item]) -> tuple[list[_Item], Int32]:
+    """Return the distinct items by first appearance, and each item's number."""
+    number: dict[_Item, int] = {item: i for i, item in enumerate(dict.fromkeys(items))}
+    return list(number), np.fromiter(map(number.__getitem__, items), np.int32, len(items))
 
 
 def _points(rows: Rows, tables: _Tables) -> Points:
@@ -203,6 +216,18 @@ def _phases(rows: Rows) -> dict[str, int]:
         if phase is not None:
             phases[phase] = phases.get(phase, 0) + n
     return phases
+
+
+def _fitting(name: str, column: tuple[Int64, list[Any]], repairs: list[str]) -> tuple[Int64, list[Any]]:
+    """Return the values of an argument that are within the border of `formats.values`, and their rows."""
+    rows, values = column
+    if all_fit(values):
+        return column
+    clean = [cleaned(value) for value in values]
+    kept = [i for i, value in enumerate(clean) if value is not None or values[i] is None]
+    if len(kept) < len(values):
+        repairs.append(f"{counted(len(values) - len(kept), 'value')} of {name} without a meaning left out")
+    return rows[kept], [clean[i] for i in kept]
 
 
 def _moved(column: tuple[Int64, list[Any]], new_row: Int64) -> tuple[Int64, list[Any]]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import ujson
+import numpy as np
 
-from formats.event import UNDECODABLE
+from formats.event import UNDECODABLE, tolerant
+from formats.values import cleaned
 
+LONGEST_NUMBER = 640  # digits; of 309 and more there is no float64, and of 4,300 no Python integer
 EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 #: Where the next event may begin after one that is damaged, and perhaps not closed.
 NEXT_EVENT = re.compile(rb',\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
 LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
-EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*[{\]]|[\]{]|,?\s*\Z))")
+EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*(?:[{\]]|\Z)|[\]{]|\Z))")
 BETWEEN = re.compile(rb"[\s,]*")
 STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is no object
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
+# a string that does not end is one token: looking for its end at each of its quotes would take for ever
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+_DIGITS = re.compile(rb"[0-9]{%d}" % LONGEST_NUMBER)
+_STRIDE = 64
 
 
 def find_boundary(path: Path, near: int) -> int | None:
@@ -72,17 +76,26 @@ def object_end(data: bytes, at: int, limit: int = EVENT_LIMIT) -> int | None:
     return None
 
 
+def has_long_number(text: bytes | memoryview) -> bool:
+    """Whether `text` has a run of at least `LONGEST_NUMBER` digits."""
+    sample = np.frombuffer(text, np.uint8)[::_STRIDE]
+    in_row = LONGEST_NUMBER // _STRIDE  # samples that fall into such a run
+    is_digit = (sample >= 0x30) & (sample <= 0x39)
+    if len(sample) < in_row or np.bincount(is_digit, minlength=2)[1] < in_row:
+        return False
+    ends = np.cumsum(is_digit)
+    full = ends[in_row - 1 :] - np.concatenate([[0], ends[:-in_row]]) == in_row
+    return bool(full.any()) and _DIGITS.search(text) is not None
+
+
 def members_of(text: bytes) -> dict[str, Any] | None:
-    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that."""
+    """Decode ``"key": value, …`` as an object, commas at either end allowed; None if it is not that.
+
+    The values are within the border of `formats.values`.
+    """
     body = b"{" + text.strip().strip(b",") + b"}"
     try:
-        value = msgspec.json.decode(body)
+        value = cleaned(msgspec.json.decode(body))
     except UNDECODABLE:
-        try:
-            value = ujson.loads(body.decode("utf-8", "replace"))
-        except ValueError:
-            try:
-                value = json.loads(body.decode("utf-8", "replace"), strict=False)
-            except (ValueError, RecursionError):
-                return None
+        value = tolerant(body, mend_quotes=False)
     return value if isinstance(value, dict) else None

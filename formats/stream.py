@@ -7,6 +7,7 @@ import queue
 import threading
 import zlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,34 @@ PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 
 _GZIP = b"\x1f\x8b"
 
 
+#: Bytes that a packed file may unpack to, as `--max_unpacked` says; None: by the file's size.
+max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
+_ALWAYS_UNPACKED = 256 << 20
+_USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
+_NEVER_TIMES = 1000  # its size: only padding unpacks to more
+
+
+def most_unpacked(path: Path) -> int:
+    """Return how many bytes a packed file may unpack to."""
+    size = path.stat().st_size
+    limit = max_unpacked.get()
+    most = max(_ALWAYS_UNPACKED, _USUAL_TIMES * size) if limit is None else limit
+    return min(most, max(PIECE, _NEVER_TIMES * size))
+
+
+def too_large(path: Path, most: int) -> TraceError:
+    """Return the error for a packed file that unpacks to more than `most` bytes."""
+    return TraceError(
+        f"{path}: unpacks to more than {most / 1e6:,.0f} MB; --max_unpacked SIZE (such as 8G) allows more, "
+        f"up to {_NEVER_TIMES:,} times the file's size"
+    )
+
+
 class ByteStream:
     """Iterates over the content of `path`, from byte `start` up to `stop`, in pieces of about 1 MiB.
 
-    A gzip stream that is cut or corrupt yields what could be unpacked; `damage` then says so.
+    A gzip stream that is cut or corrupt yields what could be unpacked; `damage` then says so. One that
+    unpacks to more than `most_unpacked` allows raises TraceError.
     """
 
     def __init__(self, path: Path, start: int = 0, stop: int | None = None) -> None:
@@ -36,7 +61,7 @@ class ByteStream:
                 head = file.read(2)
                 file.seek(self.start)
                 if head == _GZIP and self.start == 0:
-                    yield from _prefetch(self._unpack(file))
+                    yield from _prefetch(self._unpack(file, most_unpacked(self.path)))
                 else:
                     yield from self._plain(file)
         except OSError as error:
@@ -51,10 +76,11 @@ class ByteStream:
             if left == 0:
                 return
 
-    def _unpack(self, file: Any) -> Iterator[bytes]:
+    def _unpack(self, file: Any, most: int) -> Iterator[bytes]:
         """Yield unpacked pieces; several gzip members may follow one another."""
         inflater = None
         pending = b""
+        unpacked = 0
         while True:
             if not pending:
                 pending = file.read(PIECE // 4)
@@ -71,6 +97,9 @@ class ByteStream:
             if inflater.eof:
                 pending = inflater.unused_data
                 inflater = None
+            unpacked += len(piece)
+            if unpacked > most:
+                raise too_large(self.path, most)
             if piece:
                 yield piece
         if inflater is not None:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from formats.columns import Int64
 from formats.event import FLOAT_TIMES, INT_TIMES, NO_TIME, ExactEvent
+from formats.values import FARTHEST_NS
 
 #: Beyond this many microseconds a float64 is further than half a nanosecond from what was written.
 FLOAT_LIMIT_US = float(1 << 43)
-#: Times lie within about 146 years of the epoch, so that sums and differences of two fit into int64.
-_INT_LIMIT_US = (1 << 62) // 1000 - 1
+_LIMIT_US = FARTHEST_NS // 1000
 
 
 class InexactError(Exception):
@@ -31,10 +31,17 @@ def times_ns(values: Iterable[Any], n: int, event_type: type[Any]) -> Int64:
         As `to_ns`.
     """
     if event_type in INT_TIMES:
-        return _ints(np.fromiter(values, np.int64, n))
+        return _ints(_int64s(values, n))
     if event_type in FLOAT_TIMES:
         return floats_to_ns(np.fromiter(values, np.float64, n))
     return text_to_ns(list(values)) if event_type is ExactEvent else to_ns(list(values))
+
+
+def _int64s(values: Iterable[Any], n: int) -> Int64:
+    try:
+        return np.fromiter(values, np.int64, n)
+    except OverflowError:  # an integer beyond 64 bits
+        raise InexactError from None
 
 
 def floats_to_ns(us: NDArray[np.float64]) -> Int64:
@@ -81,7 +88,7 @@ def exact_ns(text: str) -> int:
     """Return decimal microseconds as nanoseconds, rounded to the nearest; `NO_TIME` if it is no time."""
     try:
         ns = Decimal(text) * 1000
-        if not ns.is_finite() or abs(ns) >= 1 << 62:
+        if not ns.is_finite() or abs(ns) > FARTHEST_NS:
             return NO_TIME
         return int(ns.to_integral_value())
     except (ArithmeticError, ValueError):  # no number, or one beyond all bounds
@@ -89,7 +96,7 @@ def exact_ns(text: str) -> int:
 
 
 def _ints(us: Int64) -> Int64:
-    beyond = (us > _INT_LIMIT_US) | (us < -_INT_LIMIT_US)  # not by abs(): that of the least int64 is negative
+    beyond = (us > _LIMIT_US) | (us < -_LIMIT_US)  # not by abs(): that of the least int64 is negative
     return np.where(beyond, NO_TIME, us * 1000) if beyond.any() else us * 1000
 
 
@@ -98,8 +105,8 @@ def _floats(us: NDArray[np.float64]) -> Int64:
     whole = np.floor(np.where(finite, us, 0.0))
     if len(us) and np.abs(whole).max() >= FLOAT_LIMIT_US and (whole != us)[finite].any():
         raise InexactError
-    if len(us) and np.abs(whole).max() > _INT_LIMIT_US:
-        finite &= np.abs(whole) <= _INT_LIMIT_US
+    if len(us) and np.abs(whole).max() > _LIMIT_US:
+        finite &= np.abs(whole) <= _LIMIT_US
         whole = np.where(finite, whole, 0.0)
     # whole and fraction apart: their product with 1000 would be rounded to more than a nanosecond
     part = np.where(finite, us - whole, 0.0)

@@ -13,6 +13,8 @@ import msgspec
 
 from formats.event import NO_ARGS, UNDECODABLE, Scalar, from_object, tolerant
 from formats.reader import EventReader
+from formats.scan import has_long_number
+from formats.values import clean_text, cleaned_scalar
 
 
 class WholeEvent(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -95,7 +97,12 @@ class WholeReader(EventReader):
         if from_object(value) is None:
             return (None,)
         self.mended += 1
-        return (_odd({key: _raw(member) for key, member in value.items()}),)
+        members = {key: msgspec.Raw(msgspec.json.encode(member)) for key, member in value.items()}
+        return (_odd(members),)
+
+    def _decode_at_once(self, data: bytearray, cut: int) -> list[Any] | None:
+        """Return the events before `cut`; None where one does not decode, or holds a number without end."""
+        return None if has_long_number(memoryview(data)[:cut]) else super()._decode_at_once(data, cut)
 
     def learn(self, learned: LearnedWhole) -> None:
         """Decode what follows as `learned` as long as it fits; then as before."""
@@ -104,6 +111,8 @@ class WholeReader(EventReader):
 
     def decode_as_learned(self, piece: memoryview) -> list[Any] | None:
         """Decode the piece that was yielded last as the learned type; None if it does not fit."""
+        if has_long_number(piece):
+            return None
         text = b"[%b]" % bytes(piece).rstrip(b", \t\r\n")
         try:
             events: list[Any] = self._ladder[0][1].decode(text)
@@ -195,7 +204,9 @@ class _Fallback:
         self._fast: msgspec.json.Decoder[Any] = msgspec.json.Decoder(fast)
         self._general: msgspec.json.Decoder[Any] = msgspec.json.Decoder(general)
 
-    def decode(self, text: bytes) -> Any:
+    def decode(self, text: bytes | memoryview) -> Any:
+        if has_long_number(text):
+            raise msgspec.DecodeError("a number without end")
         try:
             return self._fast.decode(text)
         except msgspec.ValidationError:
@@ -214,21 +225,23 @@ def _odd(members: dict[str, msgspec.Raw]) -> OddEvent:
     for key in _PLAIN:
         raw = members.pop(key, None)
         if raw is not None:
-            value = msgspec.json.decode(raw)
+            value = _decoded(raw)
             # a number's text is exact where the number is not
-            is_time = key == "ts" and isinstance(value, (int, float))
-            fields[key] = bytes(raw).decode() if is_time or isinstance(value, (list, dict)) else value
+            fields[key] = bytes(raw).decode() if key == "ts" and isinstance(value, (int, float)) else value
     if not isinstance(fields.get("ph"), str):
         fields["ph"] = None
     args = members.pop("args", NO_ARGS)
-    return OddEvent(**fields, args=args, others=members)
+    others = {
+        clean_text(key): raw
+        for key, raw in members.items()
+        if bytes(raw) == b"null" or _decoded(raw) is not None
+    }
+    return OddEvent(**fields, args=args, others=others)
 
 
-def _raw(value: Any) -> msgspec.Raw:
+def _decoded(raw: msgspec.Raw) -> Any:
+    """Return a member's value, a list or an object as its JSON text; None where it is damaged."""
     try:
-        return msgspec.Raw(msgspec.json.encode(value))
-    except (ValueError, UnicodeEncodeError):
-        import ujson
-
-        text = ujson.dumps(value, reject_bytes=False, ensure_ascii=True, allow_nan=True)
-        return msgspec.Raw(str(text).encode("ascii", "replace"))
+        return cleaned_scalar(msgspec.json.decode(raw))
+    except UNDECODABLE:
+        return cleaned_scalar(tolerant(bytes(raw)))

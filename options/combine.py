@@ -177,17 +177,13 @@ def _default_output(path: Path) -> Path:
 
 
 def _check(members: Sequence[Member], output: Path) -> None:
-    """Refuse what would read a file twice or write over an input."""
+    """Refuse what would read a file twice, or write over one of them."""
     seen: dict[Path, Path] = {}
     for member in members:
         path = member.path.resolve()
         if path in seen:
             raise UsageError(f"{member.path}: given twice")
         seen[path] = member.path
-    if output.resolve() in seen:
-        raise UsageError(f"--output {output}: is one of the inputs")
-    if output.is_dir():
-        raise UsageError(f"--output {output}: is a directory; name a file in it")
     if not output.resolve().parent.is_dir():
         raise TraceError(f"{output}: cannot be written: no such directory {output.parent}")
 
@@ -215,7 +211,7 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
 
 
 def _verdict(workers: Sequence[dict[str, Any]], combined: Combined) -> list[str]:
-    if combined.aligned_by != "causality":
+    if combined.aligned_by not in ("causality", "matched ends"):
         return []
     if all(worker["offset_us"] == 0 and worker["bound_us"] is not None for worker in workers):
         return ["All clocks agree within the bounds: no worker was shifted."]

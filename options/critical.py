@@ -297,11 +297,10 @@ def _write_timeline(args: Namespace, loaded: LoadedSteps, step: StepGraph, wides
 
     from atomic_output import open_output
     from dag_utils import marked_events
+    from output_marks import MEMBER, PROGRAM
 
-    if args.output.exists() and any(args.output.samefile(source.path) for source in loaded.job.job.sources):
-        raise UsageError(f"--output {args.output}: is one of the inputs")
     events, zero = marked_events(loaded.job.traces, loaded.recording, step, widest.path)
-    document = {"traceEvents": events, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero}
+    document = {MEMBER: PROGRAM, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero, "traceEvents": events}
     with open_output(args.output) as file:
         file.write(msgspec.json.encode(document))
     return Path(args.output)

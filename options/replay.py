@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +13,23 @@ from result import Repairs, Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from replay.anchors import Anchors
-    from replay.answer import Answer
-    from replay.load import Loaded, Partitions
-    from replay.model import Model
-    from replay.plan import Int64
+    from dag_utils import LoadedSteps, Partitions, PathItem, Recording
+    from replay.answer import Answer, WhatIf
     from replay.sensitivity import Effect
+    from replay.simulation import Replay
+    from replay.slowdown import Slowdown
+
+    Edit = Callable[[Recording], Recording]
 
 HELP = (
-    "simulate the recorded steps, with their error, and what-if; "
+    "simulate the recorded steps, and those of a job that was not run; "
     "--sub_option smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck or whatif"
 )
 EXAMPLE = "analyze.py --option replay --path JOB --sub_option whatif --set bandwidth=2"
 
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")
+_FROM_OTHERS = "a step from the other steps' gaps"
+_FURTHER = "mean of as many further steps (95 %)"
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
 
@@ -38,7 +42,8 @@ def add_arguments(group: _ArgumentGroup) -> None:
         help="factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default 1.1)")  # fmt: skip
     add("--set", metavar="EDIT", action="append", default=[],
         help="an edit for --sub_option whatif, repeatable: BW=0.8, Comm.x.PUSH=2, rank1.FW=1.5, bandwidth=2, "
-        "partition_bytes=1048576, schedule=priority|fifo, drop=Comm.x, straggler=none")  # fmt: skip
+        "bandwidth=200Mbit, partition_bytes=1048576, schedule=priority|fifo, drop=NAME, straggler=none|mean, "
+        "rank1=1.5, stage0=0.9")  # fmt: skip
 
 
 def _steps(text: str) -> int:
@@ -50,31 +55,20 @@ def _steps(text: str) -> int:
 def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
-    from replay.load import load_recording
-    from replay.model import fit
+    from dag_utils import load_steps
 
-    partitions = _partitions(args) if _needs_sizes(args) else None
-    loaded = load_recording(
+    loaded = load_steps(
         args.path,
-        partitions=partitions,
         only=args.filter,
-        align=_shifts,
+        partitions=_partitions(args) if _needs_sizes(args) else None,
         jobs=args.jobs,
         progress=args.progress,
     )
-    model = fit(loaded.recording)
     if args.sub_option is None:
-        return _replayed(args, loaded, model)
+        return _replayed(args, loaded)
     if args.sub_option in ("map_delay", "bottleneck"):
-        return _explored(args, loaded, model)
-    return _whatif(args, loaded, model)
-
-
-def _shifts(hosts: Sequence[Anchors]) -> list[Callable[[Int64], Int64]]:
-    """Return what is to be added to each host's times; nothing where their order is possible as it is."""
-    from clocks.offsets import align
-
-    return [clock.shift for clock in align(hosts).clocks]
+        return _explored(args, loaded)
+    return _edited(args, loaded)
 
 
 def _check(args: Namespace) -> None:
@@ -95,124 +89,158 @@ def _needs_sizes(args: Namespace) -> bool:
 
 
 def _partitions(args: Namespace) -> Partitions:
-    """Return what the logs in or beside the job's directories tell about its partitions."""
+    """Return what the logs in or beside the job's directories say about its partitions."""
     from collector.network.partition_keys import read_keys
-    from replay.load import Partitions, partition_sizes
+    from dag_utils import Partitions
 
-    tensors: dict[int, tuple[int, int]] = {}
+    bytes_of: dict[int, int] = {}
     servers: dict[int, int] = {}
     for path in args.path:
         keys = read_keys(path, Repairs())
         servers |= keys.servers
-        tensors |= {
-            declared: (tensor.total_bytes, tensor.n_parts)
-            for declared, tensor in keys.tensors.items()
-            if tensor.total_bytes and tensor.n_parts
-        }
-    return Partitions(partition_sizes(tensors), servers)
+        bytes_of |= keys.partition_bytes()
+    return Partitions(bytes_of, servers)
 
 
 # ---- the replay itself
 
 
-def _replayed(args: Namespace, loaded: Loaded, model: Model) -> Result:
-    import numpy as np
-
-    from replay.answer import answer, leave_one_out, path_items, typical_position
+def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
+    from replay.answer import answer, leave_one_out
     from replay.replay_tables import charts, path_table, step_table
 
-    found = answer(model, args.step_num)
-    position = typical_position(found)
-    path = path_items(found, parts=args.del_queue)[position]
-    output, written = _write(args, found)
-    errors = np.abs(leave_one_out(model))
-    figures = [*_figures(found)]
-    if len(errors):
-        figures.append(("error with the gaps of the other steps", f"{np.median(errors):.2%} median, "
-                        f"{np.percentile(errors, 90):.2%} 90th percentile"))  # fmt: skip
+    recording = loaded.recording
+    found = answer(recording, args.step_num)
+    row, path = _recorded_path(args, recording)
+    output, written = _write(args, found.result)
+    figures = _informative(recording, found, leave_one_out(recording))
+    first = _headline(found, figures)
+    position = list(found.result.rows).index(row) if row in found.result.rows else 0
     return Result(
         option="replay",
-        title=f"Replay of {args.path[0]}",
-        document=_document(args, loaded, found, output),
-        tables=[step_table(found), path_table(position + 1, path)],
+        title=first,
+        document={"headline": first, **_document(args, found, row, path, output)},
+        tables=[path_table(recording.steps[row].number, path), step_table(found)],
         charts=charts(found, position) if args.html else (),
         figures=figures,
-        commentary=_commentary(found),
-        notes=[*loaded.recording.notes, *written],
+        notes=[*recording.notes, *written],
         repairs=loaded.repairs,
         html_default=_beside(args, "replay.html"),
     )
 
 
-def _commentary(found: Answer) -> list[str]:
-    """Return a line a step: how long it took, and in what the critical path lay."""
-    from replay.answer import path_by_category
+def _informative(recording: Recording, found: Answer, errors: Any) -> list[tuple[str, str]]:
+    """Return what a replay says that was not put into it, a line each; the identity last."""
+    import numpy as np
 
-    lines = []
-    for i, shares in enumerate(path_by_category(found)):
-        parts = ", ".join(f"{cat} {ns / 1e6:.3f}" for cat, ns in shares.items())
-        step_ms = found.result.iteration_ns[i].mean() / 1e6
-        lines.append(f"step {i + 1}: {step_ms:.3f} ms; critical path (ms): {parts}")
-    return lines
-
-
-def _figures(found: Answer) -> list[tuple[str, str]]:
-    figures = [("iteration time, replayed", f"{found.iteration_ns / 1e6:.3f} ms")]
+    figures = []
+    if len(errors):
+        size = np.abs(errors)
+        median, most = np.median(size), np.percentile(size, 90)
+        figures.append(
+            (_FROM_OTHERS, f"within {median:.2%} of the recorded one (median; 9 in 10: {most:.2%})")
+        )
+    figures.append((_FURTHER, _range(found.interval_ns)))
+    figures.append(("iteration time, replayed", f"{found.iteration_ns / 1e6:.3f} ms"))
     if found.recorded_ns is not None and found.error is not None:
         figures.append(("iteration time, recorded", f"{found.recorded_ns / 1e6:.3f} ms"))
-        figures.append(("error", f"{found.error:+.2%}"))
-    if found.interval_ns is not None:
-        low, high = found.interval_ns
-        figures.append(("mean of as many further steps (95 %)", f"{low / 1e6:.3f} to {high / 1e6:.3f} ms"))
+        figures.append(("error with each step's own gaps", f"{found.error:+.2%} (0 by construction)"))
     return figures
 
 
-def _document(args: Namespace, loaded: Loaded, found: Answer, output: Path | None) -> dict[str, Any]:
-    from replay.answer import path_items, typical_position
+def _range(interval_ns: tuple[float, float] | None) -> str:
+    from replay.uncertainty import FEWEST
 
-    owners = found.result.model.recording.owners
-    several = len(owners) > 1
+    if interval_ns is None:
+        return f"too few steps; {FEWEST} are needed"
+    return f"{interval_ns[0] / 1e6:.3f} to {interval_ns[1] / 1e6:.3f} ms"
+
+
+def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:
+    known = dict(figures)
+    clauses = [f"A step takes {found.iteration_ns / 1e6:.1f} ms"]
+    if found.interval_ns is not None:
+        clauses.append(f"the next steps will take {known[_FURTHER]} on average (95 %)")
+    if _FROM_OTHERS in known:
+        clauses.append(f"with the other steps' gaps it comes out {known[_FROM_OTHERS]}")
+    return "; ".join(clauses) + "."
+
+
+def _recorded_path(args: Namespace, recording: Recording) -> tuple[int, list[PathItem]]:
+    """Return the recorded step of median length and its critical path, as `critical` gives it."""
+    from dag_utils import choose_step, critical_path, path_items
+
+    row = choose_step(recording)
+    step = recording.steps[row]
+    return row, path_items(recording, step, critical_path(step), parts=args.del_queue)
+
+
+def _replayed_path(args: Namespace, result: Replay, row: int) -> list[PathItem]:
+    """Return the critical path of a recorded step as it was simulated."""
+    from dag_utils import critical_path, path_items
+
+    step = result.step(list(result.rows).index(row) if row in result.rows else 0)
+    return path_items(result.recording, step, critical_path(step), parts=args.del_queue)
+
+
+def _document(
+    args: Namespace,
+    found: Answer,
+    row: int,
+    path: Sequence[PathItem],
+    output: Path | None,
+    ratio: float = 1.0,
+) -> dict[str, Any]:
+    """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
+    recording = found.result.recording
+    owners = recording.owners
     recorded = found.recorded_ns
-    path = path_items(found, parts=args.del_queue)[typical_position(found)]
     return {
         "option": "replay",
         "steps": len(found.result.rows),
-        "operations": _n_operations(found.result.model, args.del_queue),
+        "operations": _n_operations(recording, args.del_queue),
         "predicted_ms": {
-            owner: ns / 1e6 for owner, ns in zip(owners, found.predicted_ns.tolist(), strict=True)
+            owner: ns * ratio / 1e6 for owner, ns in zip(owners, found.predicted_ns.tolist(), strict=True)
         },
-        "iteration_ms": found.iteration_ns / 1e6,
+        "iteration_ms": found.iteration_ns * ratio / 1e6,
         "measured_ms": None if recorded is None else recorded / 1e6,
-        "error": found.error,
+        "error": None if recorded is None else (found.iteration_ns * ratio - recorded) / recorded,
+        "critical_step": recording.steps[row].number,
         "critical_path": [
             {
-                "name": f"{item.owner}.{item.name}" if several else item.name,
+                "name": f"{item.owner}.{item.name}" if len(owners) > 1 else item.name,
                 "cat": item.cat,
+                "rank": item.owner,
+                "ts_ms": item.start_ns / 1e6,
                 "dur_ms": item.dur_ns / 1e6,
             }
             for item in path
         ],
-        "interval_ms": None if found.interval_ns is None else [ns / 1e6 for ns in found.interval_ns],
+        "interval_ms": _milliseconds(found.interval_ns),
         "output": None if output is None else str(output),
     }
 
 
-def _n_operations(model: Model, parts: bool) -> int:
+def _milliseconds(interval_ns: tuple[float, float] | None) -> list[float] | None:
+    return None if interval_ns is None else [ns / 1e6 for ns in interval_ns]
+
+
+def _n_operations(recording: Recording, parts: bool) -> int:
     """Return how many operations a step has; a communication with its parts is one unless `parts`."""
-    traced = [(i, one) for i, one in enumerate(model.recording.operations) if one.is_traced]
+    traced = [(i, one) for i, one in enumerate(recording.operations) if one.is_traced]
     if parts:
         return len(traced)
     return len({(one.owner, one.main) if one.whole or one.is_communication else i for i, one in traced})
 
 
-def _write(args: Namespace, found: Answer) -> tuple[Path | None, list[str]]:
+def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
     """Write the replayed timeline unless ``--output -``; return where, and the line that says so."""
     from replay.timeline import write_synthetic
 
     if str(args.output) == "-":
         return None, []
     output: Path = args.output or _beside(args, "synthetic.json")
-    n_events = write_synthetic(found.result, output)
+    n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
 
 
@@ -224,117 +252,143 @@ def _beside(args: Namespace, name: str) -> Path:
 # ---- what if
 
 
-def _whatif(args: Namespace, loaded: Loaded, model: Model) -> Result:
-    from replay.answer import answer, path_shares
-    from replay.replay_tables import moved_chart, moved_table, whatif_table
+def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
+    from dag_utils import by_category
+    from replay.answer import what_if
+    from replay.replay_tables import moved_chart, moved_table, path_table, slowdown_table, whatif_table
 
-    edits = _edits(args)
-    before = answer(model, args.step_num)
-    changed = [(name, answer(edit(model), args.step_num)) for name, edit in edits]
-    rows = [_change(name, before, after) for name, after in changed]
-    after = changed[-1][1]
-    output, written = _write(args, after)
-    document = {
-        **_document(args, loaded, after, output),
-        "before_ms": before.iteration_ns / 1e6,
-        "after_ms": after.iteration_ns / 1e6,
-        "change": rows[-1]["change"],
-        "change_interval": [rows[-1]["change_low"], rows[-1]["change_high"]],
-        "whatif": rows,
-        "path_before_ms": {cat: ns / 1e6 for cat, ns in path_shares(before).items()},
-        "path_after_ms": {cat: ns / 1e6 for cat, ns in path_shares(after).items()},
-    }
-    moved = moved_table(path_shares(before), path_shares(after))
+    recording = loaded.recording
+    found = what_if(recording, _edits(args, recording), args.step_num)
+    last = found[-1]
+    row, _ = _recorded_path(args, recording)
+    before = by_category(_replayed_path(args, last.before, row))
+    paths = {edit.name: by_category(_replayed_path(args, edit.after, row)) for edit in found}
+    path = _replayed_path(args, last.after, row)
+    slower = _slowdown(args, recording)
+    output, written = _write(args, last.after)
+    number = recording.steps[row].number
+    first = _change_headline(last)
+    tables = [whatif_table(found), moved_table(before, paths[last.name]), path_table(number, path)]
     return Result(
         option="replay",
-        title=f"What if, {args.path[0]}",
-        document=document,
-        tables=[whatif_table(rows), moved],
-        charts=[
-            moved_chart({"recorded": path_shares(before), **{name: path_shares(a) for name, a in changed}})
-        ],
-        notes=[*loaded.recording.notes, *_cautions(args, model), *written],
+        title=first,
+        document={
+            "headline": first,
+            **_document(args, last.recorded, row, path, output, last.ratio),
+            "interval_ms": _milliseconds(last.interval_ns),
+            "before_ms": last.before_ns / 1e6,
+            "after_ms": last.after_ns / 1e6,
+            "change": last.ratio - 1,
+            "whatif": [_row(edit, slower) for edit in found],
+            "path_before_ms": {cat: ns / 1e6 for cat, ns in before.items()},
+            "path_after_ms": {cat: ns / 1e6 for cat, ns in paths[last.name].items()},
+        },
+        tables=tables if slower is None else [*tables, slowdown_table(slower)],
+        charts=[moved_chart({"recorded": before, **paths})],
+        notes=[*recording.notes, *_cautions(args, recording), *written],
         repairs=loaded.repairs,
         html_default=_beside(args, "replay.html"),
     )
 
 
-def _cautions(args: Namespace, model: Model) -> list[str]:
+def _change_headline(edit: WhatIf) -> str:
+    ahead = "" if edit.interval_ns is None else f" ({_range(edit.interval_ns)}, 95 %)"
+    times = f"{edit.after_ns / 1e6:.1f} ms{ahead} instead of {edit.before_ns / 1e6:.1f}"
+    return f"With {edit.name} a step takes {times}: {edit.ratio - 1:+.1%}."
+
+
+def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:
+    row = {
+        "set": edit.name,
+        "before_ms": edit.before_ns / 1e6,
+        "after_ms": edit.after_ns / 1e6,
+        "change": edit.ratio - 1,
+        "interval_ms": _milliseconds(edit.interval_ns),
+        "change_of_these_steps": edit.paired,
+    }
+    if slower is not None and "straggler=mean" in edit.name.split():
+        row |= {"slowdown": slower.ratio, "slowdown_by": slower.by}
+    return row
+
+
+def _slowdown(args: Namespace, recording: Recording) -> Slowdown | None:
+    """Return the job's slowdown over the ideal one where that is asked for."""
+    from replay.slowdown import slowdown
+
+    return slowdown(recording) if "straggler=mean" in args.set else None
+
+
+def _cautions(args: Namespace, recording: Recording) -> list[str]:
     """Return what an edit takes for granted, or why it changes nothing."""
+    from replay.whatif.bandwidth import is_sized
     from replay.whatif.straggler import why_none
 
-    said = []
-    if "straggler=none" in args.set and (why := why_none(model)):
-        said.append(f"straggler=none changes nothing: {why}")
-    links = [one for one in model.recording.operations if one.device >= 0]
-    is_sized = not links or any(one.n_bytes for one in links)
-    if any(edit.startswith("bandwidth") for edit in args.set) and not is_sized:
-        said.append("bandwidth: no log tells the sizes of the transfers; "
-                    "they are taken from the copies to host memory")  # fmt: skip
-    return said
+    notes = []
+    if "straggler=none" in args.set and (why := why_none(recording)):
+        notes.append(f"straggler=none changes nothing: {why}")
+    if any(edit.startswith("bandwidth") for edit in args.set) and not is_sized(recording):
+        links = any(one.link for one in recording.operations)
+        how = "they are taken from the copies to host memory" if links else "the whole transfer is scaled"
+        notes.append("bandwidth: the sizes of the transfers are not recorded, so the rate of the links "
+                     f"cannot be told; {how}")  # fmt: skip
+    return notes
 
 
-def _edits(args: Namespace) -> list[tuple[str, Any]]:
+def _edits(args: Namespace, recording: Recording) -> list[tuple[str, Edit]]:
     """Return each edit by its name, and after several, all of them together."""
-    from replay.whatif.edits import Change, apply, changed, communication, computation
+    from replay.whatif.edits import Change, apply, changed
+    from replay.whatif.selection import communication, computation
 
     if args.sub_option != "whatif":
-        ratio = args.delay_ratio
-        chosen = computation if args.sub_option == "smlt_delay_cmp" else communication
-        what = "computation" if args.sub_option == "smlt_delay_cmp" else "communication"
-        return [(f"{what} x {ratio:g}", lambda model: changed(model, chosen(model), Change(ratio)))]
-    edits: list[tuple[str, Any]] = [
-        (text, lambda model, text=text: apply(model, [text])) for text in args.set
-    ]
-    if len(args.set) > 1:
-        edits.append((" ".join(args.set), lambda model: apply(model, args.set)))
-    return edits
-
-
-def _change(name: str, before: Answer, after: Answer) -> dict[str, Any]:
-    from replay.answer import change_interval
-
-    then, now = (one.result.iteration_ns.mean(axis=1) for one in (before, after))
-    interval = change_interval(then, now)
-    return {
-        "set": name,
-        "before_ms": before.iteration_ns / 1e6,
-        "after_ms": after.iteration_ns / 1e6,
-        "change": (after.iteration_ns - before.iteration_ns) / before.iteration_ns,
-        "change_low": None if interval is None else interval[0],
-        "change_high": None if interval is None else interval[1],
-    }
+        is_work = args.sub_option == "smlt_delay_cmp"
+        chosen = (computation if is_work else communication)(recording)
+        name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
+        return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
+    sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
+    return [(" ".join(texts), partial(apply, edits=texts)) for texts in sets]
 
 
 # ---- each in turn
 
 
-def _explored(args: Namespace, loaded: Loaded, model: Model) -> Result:
+def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     from replay.answer import answer
     from replay.replay_tables import effect_chart, effect_table
     from replay.sensitivity import delay_each, speed_up_each
 
-    found = answer(model)
+    recording = loaded.recording
+    found = answer(recording)
     is_delay = args.sub_option == "map_delay"
     ratio = args.delay_ratio if is_delay else _FASTER
     search = delay_each if is_delay else speed_up_each
-    effects = search(model, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
+    effects = search(recording, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
+    row, path = _recorded_path(args, recording)
+    first = _effect_headline(effects, found, ratio)
     return Result(
         option="replay",
-        title=f"{title}, {args.path[0]}",
+        title=first,
         document={
-            **_document(args, loaded, found, None),
+            "headline": first,
+            **_document(args, found, row, path, None),
             key: [_record(one, found) for one in effects[: args.head]],
         },
         tables=[effect_table(key, title, effects[: args.head], found.iteration_ns)],
         charts=[effect_chart(title, effects)],
-        figures=_figures(found),
-        notes=loaded.recording.notes,
+        figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
+        notes=recording.notes,
         repairs=loaded.repairs,
         html_default=_beside(args, "replay.html"),
     )
+
+
+def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> str:
+    if not effects:
+        return "The recording has no operation to change."
+    most = effects[0]
+    change = most.effect_ns / found.iteration_ns
+    return f"{most.group.kind} {most.group.name} x {ratio:g} changes the step most, by {change:+.1%}."
 
 
 def _record(one: Effect, found: Answer) -> dict[str, Any]:

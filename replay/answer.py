@@ -1,56 +1,37 @@
-"""What a replay says: iteration times beside the recorded ones, how sure they are, the critical path."""
+"""What a replay says: iteration times beside the recorded ones, what an edit changes, how sure that is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from replay.model import Model, Replay, StepModel, path_of
-from replay.model import replay as run_steps
-
-#: Categories of what is on the path but in no event: a pause, and computation that was not traced.
-GAP = "gap"
-UNTRACED = "untraced"
+from formats.columns import Int64
+from replay.occurrences import medians, slots, with_usual_gaps
+from replay.simulation import Replay
+from replay.simulation import replay as run_steps
+from replay.uncertainty import MODEL_ERROR, Float, mean_interval, paired_change
 
 #: Events that a replay holds at most: a few gigabytes.
 MOST_EVENTS = 20_000_000
-
-_DRAWS = 2000
-#: So many steps in a row say as much as one alone: load from outside lasts longer than a step. (Between
-#: successive steps of long recordings the correlation is 0.4, by which a mean varies as if of half as many.)
-_ALIKE = 2
-_SEED = 20210117
-
-Float = NDArray[np.float64]
-
-
-class PathItem(NamedTuple):
-    """One stretch of the critical path."""
-
-    owner: str
-    name: str
-    cat: str
-    dur_ns: int
+#: Steps that `leave_one_out` replays at most.
+_MOST_LEFT_OUT = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A replay of N steps and what it is to be compared with.
+    """A replay of some steps of m owners, and what was recorded of them.
 
-    `predicted_ns` and `measured_ns` (owners,) are means over the steps; measured is NaN where no whole
-    step of the owner is recorded. `path` are the plan's operations on the critical path.
+    `predicted_ns` and `measured_ns` (m,) are means over the steps; measured is NaN where no whole step
+    of the owner is recorded.
     """
 
     result: Replay
-    path: Sequence[int]
     predicted_ns: Float
     measured_ns: Float
-    interval_ns: tuple[float, float] | None
 
     @property
     def iteration_ns(self) -> float:
@@ -68,8 +49,13 @@ class Answer:
         """(predicted − recorded) / recorded."""
         return None if not self.recorded_ns else (self.iteration_ns - self.recorded_ns) / self.recorded_ns
 
+    @property
+    def interval_ns(self) -> tuple[float, float] | None:
+        """Where the mean of as many further steps lies, 19 times in 20; None for too few steps."""
+        return mean_interval(_distinct(self.result))
 
-def answer(model: Model, n_steps: int | None = None) -> Answer:
+
+def answer(recording: Recording, n_steps: int | None = None) -> Answer:
     """Replay `n_steps` steps (None: those that are recorded whole); recorded steps come round again.
 
     Raises
@@ -79,40 +65,29 @@ def answer(model: Model, n_steps: int | None = None) -> Answer:
     UsageError
         More steps than fit into memory.
     """
-    rows = whole_steps(model)
-    wanted = len(rows) if n_steps is None else n_steps
-    _check_size(model, rows, wanted)
-    result = run_steps(model, [rows[i % len(rows)] for i in range(wanted)])
-    per_step = result.iteration_ns.mean(axis=1)
-    if not per_step.any():
+    result = run_steps(recording, _rows(recording, n_steps))
+    if not result.iteration_ns.any():
         raise TraceError("the recorded operations have no duration: nothing to replay")
-    recorded = measured_ns(model)[result.rows]
+    recorded = measured_ns(recording)[list(result.rows)]
     counts = ~np.isnan(recorded) | np.isnan(recorded).all(axis=0)
-    return Answer(
-        result=result,
-        path=path_of(result),
-        predicted_ns=_known_mean(np.where(counts, result.iteration_ns, np.nan)),
-        measured_ns=_known_mean(recorded),
-        interval_ns=mean_interval(per_step[: len(rows)]),
-    )
+    predicted = _known_mean(np.where(counts, result.iteration_ns, np.nan))
+    return Answer(result, predicted, _known_mean(recorded))
 
 
-def _check_size(model: Model, rows: Sequence[int], wanted: int) -> None:
-    per_step = sum(len(model.recording.steps[row]) for row in rows) / len(rows)
+def _rows(recording: Recording, n_steps: int | None) -> list[int]:
+    """Return the recorded steps that are replayed."""
+    rows = recording.whole_steps
+    wanted = len(rows) if n_steps is None else n_steps
+    per_step = sum(len(recording.steps[row]) for row in rows) / len(rows)
     if wanted * per_step > MOST_EVENTS:
         most = max(int(MOST_EVENTS / per_step), 1)
         raise UsageError(f"--step_num {wanted}: that many steps do not fit into memory; up to {most:,} do")
+    return [rows[i % len(rows)] for i in range(wanted)]
 
 
-def whole_steps(model: Model) -> list[int]:
-    """Return the recorded steps whose duration is known for some owner; all where none is."""
-    whole = [row for row, step in enumerate(model.recording.steps) if (step.iteration_ns > 0).any()]
-    return whole or list(range(len(model.recording.steps)))
-
-
-def measured_ns(model: Model) -> Float:
-    """Return each recorded step's duration for each owner (steps, owners), NaN where unknown."""
-    times = np.array([step.iteration_ns for step in model.recording.steps], np.float64)
+def measured_ns(recording: Recording) -> Float:
+    """Return each recorded step's duration for each owner (steps, m), NaN where unknown."""
+    times = np.array([step.iteration_ns for step in recording.steps], np.float64)
     return np.where(times > 0, times, np.nan)
 
 
@@ -122,153 +97,104 @@ def _known_mean(times: Float) -> Float:
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
-def mean_interval(times: Sequence[float] | Float, more: int | None = None) -> tuple[float, float] | None:
-    """Return where the mean of `more` further steps (None: as many again) lies, 19 times in 20.
+def _distinct(result: Replay) -> Float:
+    """Return how long each recorded step took that was replayed, once each."""
+    first = np.sort(np.unique(np.asarray(result.rows), return_index=True)[1])
+    times: Float = result.iteration_ns.mean(axis=1)[first]
+    return times
 
-    The n steps are resampled, once for what the recorded mean could have been and once for the further
-    steps; in logarithms, because steps are sometimes far too long and never far too short. With few steps
-    their spread is underestimated; it is widened as Student's t is wider than the normal distribution.
-    Successive steps are taken to be alike (`_ALIKE`). None for fewer than two steps: nothing tells how
-    much they vary.
+
+# ---- what an edit changes
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """An edited job beside the recorded one.
+
+    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two.
     """
-    from scipy.special import ndtri, stdtrit
 
-    values = np.log(np.maximum(np.asarray(times, np.float64), 1.0))
-    n = len(values)
-    if n < 2:
-        return None
-    draw = np.random.default_rng(_SEED)
-    past = values[draw.integers(0, n, (_DRAWS, -(-n // _ALIKE)))].mean(axis=1)
-    further = values[draw.integers(0, n, (_DRAWS, -(-(more or n) // _ALIKE)))].mean(axis=1)
-    wider = float(stdtrit(n - 1, 0.975) / ndtri(0.975)) * (n / (n - 1)) ** 0.5
-    low, high = np.percentile(further - past, [2.5, 97.5]) * wider
-    mean = float(np.mean(times))
-    return mean * float(np.exp(low)), mean * float(np.exp(high))
+    name: str
+    recorded: Answer
+    before: Replay
+    after: Replay
+
+    @property
+    def ratio(self) -> float:
+        """How much longer the edited job takes."""
+        return float(self.after.iteration_ns.mean() / self.before.iteration_ns.mean())
+
+    @property
+    def before_ns(self) -> float:
+        """The recorded iteration time; the replayed one where no step is whole."""
+        return self.recorded.recorded_ns or self.recorded.iteration_ns
+
+    @property
+    def after_ns(self) -> float:
+        """The iteration time of the edited job."""
+        return self.before_ns * self.ratio
+
+    @property
+    def interval_ns(self) -> tuple[float, float] | None:
+        """Where the mean step of the edited job will lie, 19 times in 20; None for too few steps."""
+        steps = _distinct(self.after)
+        scale = self.after_ns / max(float(steps.mean()), 1.0)
+        return mean_interval(steps * scale, model_error=MODEL_ERROR)
+
+    @property
+    def paired(self) -> tuple[float, float] | None:
+        """The change over these recorded steps, each compared with itself; None for too few steps."""
+        return paired_change(_distinct(self.before), _distinct(self.after))
 
 
-def change_interval(before: Float, after: Float) -> tuple[float, float] | None:
-    """Return where the relative change of the mean lies, 19 times in 20, from paired steps (n,)."""
-    from scipy.special import ndtri, stdtrit
+def what_if(
+    recording: Recording,
+    edits: Sequence[tuple[str, Callable[[Recording], Recording]]],
+    n_steps: int | None = None,
+) -> list[WhatIf]:
+    """Return what each of the named `edits` makes of the job."""
+    recorded = answer(recording, n_steps)
+    rows = recorded.result.rows
+    before = run_steps(with_usual_gaps(recording), rows)
+    return [
+        WhatIf(name, recorded, before, run_steps(with_usual_gaps(edit(recording)), rows))
+        for name, edit in edits
+    ]
 
-    n = len(before)
-    if n < 2:
-        return None
-    chosen = np.random.default_rng(_SEED).integers(0, n, (_DRAWS, n))
-    changes = after[chosen].mean(axis=1) / before[chosen].mean(axis=1) - 1
-    mean = float(after.mean() / before.mean() - 1)
-    wider = float(stdtrit(n - 1, 0.975) / ndtri(0.975)) * (n / (n - 1)) ** 0.5
-    low, high = mean + (np.percentile(changes, [2.5, 97.5]) - mean) * wider
-    return float(low), float(high)
+
+# ---- how much the gaps that recur explain
 
 
-def leave_one_out(model: Model) -> Float:
+def leave_one_out(recording: Recording) -> Float:
     """Return the error of each step (k,) replayed with the usual gaps, those of the other steps.
 
-    A replay with a step's own gaps and durations gives its time back almost by construction. With the
-    gaps that recur (the median of each operation's in the other steps) it says how much they explain.
+    With its own gaps and work a replay gives a step's time back by construction. With the gaps that
+    recur (the median of each event's in the other steps) it says how much they explain.
     """
-    if len(model.steps) < 2:
+    rows = recording.whole_steps
+    if len(recording.steps) < 2:
         return np.empty(0)
-    table = _gap_table(model)
-    recorded = measured_ns(model)
+    chosen = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_LEFT_OUT).astype(int))]
+    number = slots(recording.steps)
+    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
+    recorded = measured_ns(recording)
     errors = []
-    for row in whole_steps(model):
-        others = np.delete(np.arange(len(model.steps)), row)
-        steps = list(model.steps)
-        steps[row] = _with_gaps(model, row, _nanmedian(table[others]))
-        times = run_steps(replace(model, steps=steps), [row]).iteration_ns[0]
+    for row in chosen:
+        gaps = _gaps_of_others(recording, number, row, n_slots)
+        steps = list(recording.steps)
+        steps[row] = replace(steps[row], gap_ns=gaps)
+        times = run_steps(replace(recording, steps=steps), [row]).iteration_ns[0]
         errors.append((times - recorded[row]) / recorded[row])
     flat: Float = np.concatenate(errors)
     known: Float = flat[~np.isnan(flat)]
     return known
 
 
-def _gap_table(model: Model) -> Float:
-    """Return the gap before each operation in each step (steps, operations), NaN where it did not occur."""
-    table = np.full((len(model.steps), len(model.recording.operations)), np.nan)
-    for row, (step, recorded) in enumerate(zip(model.steps, model.recording.steps, strict=True)):
-        table[row, recorded.operation] = step.gap_ns
-    return table
-
-
-def _nanmedian(table: Float) -> Float:
-    occurs = ~np.isnan(table).all(axis=0)
-    median: Float = np.full(table.shape[1], np.nan)
-    median[occurs] = np.nanmedian(table[:, occurs], axis=0)
-    return median
-
-
-def _with_gaps(model: Model, row: int, gaps: Float) -> StepModel:
-    step = model.steps[row]
-    usual = gaps[model.recording.steps[row].operation]
-    return replace(step, gap_ns=np.where(np.isnan(usual), step.gap_ns, usual).astype(np.int64))
-
-
-# ---- the critical path
-
-
-def typical_position(found: Answer) -> int:
-    """Return the position of the step that is nearest to the mean, in duration and in its path's length.
-
-    Where owners begin their steps at different moments, the path may cross from one's step into the
-    next one of another.
-    """
-    per_step = found.result.iteration_ns.mean(axis=1)
-    along_path = np.array([sum(shares.values()) for shares in path_by_category(found)])
-    return int(np.argmin(np.abs(per_step - per_step.mean()) + np.abs(along_path - per_step.mean())))
-
-
-def path_items(found: Answer, *, parts: bool) -> list[list[PathItem]]:
-    """Return the stretches of the critical path in the step at each position, in time order.
-
-    Without `parts`, the stages of a communication that follow each other on the path are one stretch.
-    """
-    result = found.result
-    items: list[list[PathItem]] = [[] for _ in result.rows]
-    positions = np.searchsorted(result.begin_op[:, 0], found.path, side="right") - 1
-    for op, position in zip(found.path, positions.tolist(), strict=True):
-        item = _stretch(result, position, op, parts)
-        step = items[position]
-        if step and step[-1][:3] == item[:3]:
-            step[-1] = item._replace(dur_ns=step[-1].dur_ns + item.dur_ns)
-        elif item.dur_ns > 0:
-            step.append(item)
-    return items
-
-
-def path_by_category(found: Answer) -> list[dict[str, float]]:
-    """Return how much of each step's critical path each category has, nanoseconds; largest first."""
-    shares = []
-    for step in path_items(found, parts=True):
-        total: dict[str, float] = {}
-        for item in step:
-            total[item.cat] = total.get(item.cat, 0.0) + item.dur_ns
-        shares.append(dict(sorted(total.items(), key=lambda share: -share[1])))
-    return shares
-
-
-def path_shares(found: Answer) -> dict[str, float]:
-    """Return how much of a step's critical path each category has on average, nanoseconds; largest first."""
-    total: dict[str, float] = {}
-    for step in path_by_category(found):
-        for cat, ns in step.items():
-            total[cat] = total.get(cat, 0.0) + ns / len(found.result.rows)
-    return dict(sorted(total.items(), key=lambda share: -share[1]))
-
-
-def _stretch(result: Replay, position: int, op: int, parts: bool) -> PathItem:
-    recording = result.model.recording
-    owners = len(recording.owners)
-    gap, dur = int(result.plan.gap_ns[op]), int(result.plan.dur_ns[op])
-    local = op - int(result.begin_op[position, 0])
-    if local < 2 * owners:
-        owner = local % owners
-        is_hidden = any(one.owner == owner and not one.is_traced for one in recording.operations)
-        cat = UNTRACED if is_hidden else GAP
-        return PathItem(recording.owners[owner], "before the next step", cat, gap + dur)
-    event, is_body = divmod(local - 2 * owners, 2)
-    operation = recording.operations[int(recording.steps[result.rows[position]].operation[event])]
-    prefix, name = recording.owners[operation.owner], operation.label if parts else operation.main
-    if not is_body:
-        return PathItem(prefix, f"before {name}", GAP, gap)
-    return PathItem(prefix, name, operation.phase or operation.cat, dur)
+def _gaps_of_others(recording: Recording, number: Sequence[Int64], row: int, n_slots: int) -> Int64:
+    """Return the median gap in the other steps of each event of a step; its own where it has none there."""
+    others = [i for i in range(len(recording.steps)) if i != row]
+    group = np.concatenate([number[i] for i in others])
+    usual = medians(group, np.concatenate([recording.steps[i].gap_ns for i in others]), n_slots)
+    occurs = np.bincount(group, minlength=n_slots) > 0
+    mine = number[row]
+    return np.where(occurs[mine], usual[mine], recording.steps[row].gap_ns)

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from errors import DagError
-from replay.plan import UNLIMITED, Int64, Plan
+from formats.columns import Int64
+from replay.plan import Plan
 
 #: From how many operations on the compiled loop pays for its start (about a second).
 COMPILE_FROM = 100_000
@@ -133,53 +134,3 @@ def _loop(
                 heappush(events, (now + dur[op], op))
         dirty.clear()
     return done
-
-
-def critical_path(plan: Plan, schedule: Schedule, last: int | None = None) -> list[int]:
-    """Return the operations that decided when `last` ended, in time order.
-
-    Each is what the next one waited for longest: an input, or, where the inputs and the gap were over
-    before, the operation that gave its device free. Without `last`: the operation that ends last.
-    """
-    if len(plan) == 0:
-        return []
-    inputs_of = _inputs(plan)
-    freed_by = _releases(plan, schedule)
-    path = [int(np.argmax(schedule.end_ns)) if last is None else last]
-    while True:
-        op = path[-1]
-        inputs = inputs_of(op)
-        ready = int(schedule.end_ns[inputs].max(initial=0)) + int(plan.gap_ns[op])
-        before = freed_by(op) if ready < schedule.start_ns[op] else None
-        if before is None:
-            if len(inputs) == 0:
-                return path[::-1]
-            before = int(inputs[np.argmax(schedule.end_ns[inputs])])
-        path.append(before)
-
-
-def _inputs(plan: Plan) -> Callable[[int], Int64]:
-    source, target = plan.edges()
-    order = np.argsort(target, kind="stable")
-    bounds = np.searchsorted(target[order], np.arange(len(plan) + 1))
-    return lambda op: source[order[bounds[op] : bounds[op + 1]]]
-
-
-def _releases(plan: Plan, schedule: Schedule) -> Callable[[int], int | None]:
-    """Return a function that finds the operation whose end let another one onto its device."""
-    by_device = np.lexsort((schedule.start_ns, schedule.end_ns, plan.device))
-    bounds = np.searchsorted(plan.device[by_device], np.arange(len(plan.slots) + 1)).tolist()
-    start_ns, end_ns = schedule.start_ns[by_device], schedule.end_ns[by_device]
-
-    def freed_by(op: int) -> int | None:
-        device = int(plan.device[op])
-        if device == UNLIMITED:
-            return None
-        on_device = slice(bounds[device], bounds[device + 1])
-        begin = schedule.start_ns[op]
-        first = bounds[device] + int(np.searchsorted(end_ns[on_device], begin))
-        stop = bounds[device] + int(np.searchsorted(end_ns[on_device], begin, side="right"))
-        earlier = np.flatnonzero(start_ns[first:stop] < begin)
-        return int(by_device[first + earlier[-1]]) if len(earlier) else None
-
-    return freed_by

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-Int64 = NDArray[np.int64]
+from formats.columns import Int64
 
 #: The device of an operation that never waits for another one: links and threads without contention.
 UNLIMITED = -1

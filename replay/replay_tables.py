@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from replay.answer import Answer, PathItem, measured_ns
-from replay.model import Replay
+import numpy as np
+
+from dag.path_summary import PathItem
+from replay.answer import Answer, WhatIf, measured_ns
 from replay.sensitivity import Effect
+from replay.simulation import Replay
+from replay.slowdown import Slowdown
 from result import Bars, Cell, Chart, Column, Span, Table, Timeline
 
 #: Stretches of the path below this share of the step are left out of the table (not of the JSON).
@@ -34,8 +38,15 @@ _WHATIF = (
     Column("before_ms", "before (ms)", "float"),
     Column("after_ms", "after (ms)", "float"),
     Column("change", "change", "percent", 1),
-    Column("change_low", "from", "percent", 1),
-    Column("change_high", "to", "percent", 1),
+    Column("low_ms", "mean step, from (ms)", "float"),
+    Column("high_ms", "to (ms)", "float"),
+    Column("paired_low", "change of these steps, from", "percent", 1, minor=True),
+    Column("paired_high", "to", "percent", 1, minor=True),
+)
+_SLOWDOWN = (
+    Column("by", "by"),
+    Column("name", "own work of"),
+    Column("slowdown", "slowdown", "float"),
 )
 _MOVED = (
     Column("cat", "critical path in"),
@@ -55,15 +66,16 @@ _EFFECTS = (
 def step_table(found: Answer) -> Table:
     """Return the iteration time of each replayed step beside that of the recorded one it stands for."""
     rows: list[Sequence[Cell]] = []
-    for position, (recorded, replayed) in enumerate(_per_step(found), 1):
+    numbers = [found.result.recording.steps[row].number for row in found.result.rows]
+    for number, (recorded, replayed) in zip(numbers, _per_step(found), strict=True):
         error = None if recorded is None else (replayed - recorded) / recorded
-        rows.append((position, recorded, replayed, error))
+        rows.append((number, recorded, replayed, error))
     return Table("steps", "Iteration time", _STEPS, rows)
 
 
 def _per_step(found: Answer) -> list[tuple[float | None, float]]:
     """Return (recorded, replayed) ms of each step, both over the owners of whom it is recorded whole."""
-    measured = measured_ns(found.result.model)
+    measured = measured_ns(found.result.recording)
     pairs: list[tuple[float | None, float]] = []
     for row, replayed in zip(found.result.rows, found.result.iteration_ns, strict=True):
         known = measured[row] == measured[row]
@@ -88,10 +100,28 @@ def path_table(step: int, path: Sequence[PathItem]) -> Table:
     return Table("critical_path", f"Critical path through step {step}", _PATH, rows, note=note)
 
 
-def whatif_table(rows: Sequence[Mapping[str, Cell]]) -> Table:
+def whatif_table(found: Sequence[WhatIf]) -> Table:
     """Return before, after and change of each edit."""
-    keys = [column.key for column in _WHATIF]
-    return Table("whatif", "What if", _WHATIF, [[row[key] for key in keys] for row in rows])
+    rows: list[Sequence[Cell]] = []
+    for edit in found:
+        intervals = (_ms(edit.interval_ns), edit.paired or (None, None))
+        change = edit.ratio - 1
+        rows.append(
+            (edit.name, edit.before_ns / 1e6, edit.after_ns / 1e6, change, *intervals[0], *intervals[1])
+        )
+    few = any(edit.interval_ns is None for edit in found)
+    return Table("whatif", "What if", _WHATIF, rows, note="too few steps for an interval" if few else "")
+
+
+def _ms(interval_ns: tuple[float, float] | None) -> tuple[float | None, float | None]:
+    return (None, None) if interval_ns is None else (interval_ns[0] / 1e6, interval_ns[1] / 1e6)
+
+
+def slowdown_table(found: Slowdown) -> Table:
+    """Return the slowdown of the job, and what each rank, stage and kind of work has of it."""
+    rows: list[Sequence[Cell]] = [("all", "", found.ratio)]
+    rows += [(by, name, ratio) for by, group in found.by.items() for name, ratio in group.items()]
+    return Table("slowdown", "Slowdown over the ideal job", _SLOWDOWN, rows)
 
 
 def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
@@ -122,15 +152,16 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
 def charts(found: Answer, position: int) -> list[Chart]:
     """Return the recorded step above the replayed one, to one scale, and the iteration times."""
     pairs = _per_step(found)
-    error = "" if found.error is None else f", error {found.error:+.2%}"
+    steps = [found.result.recording.steps[row] for row in found.result.rows]
+    number = steps[position].number
     return [
-        Timeline(f"Recorded: step {position + 1}", _spans(found.result, position, replayed=False)),
-        Timeline(f"Replayed: step {position + 1}", _spans(found.result, position, replayed=True)),
+        Timeline(f"Recorded: step {number}", _spans(found.result, position, replayed=False)),
+        Timeline(f"Replayed: step {number}", _spans(found.result, position, replayed=True)),
         Bars(
-            title=f"Iteration time{error}",
+            title="Iteration time",
             x_label="step",
             y_label="ms",
-            x=[str(i) for i in range(1, len(pairs) + 1)],
+            x=[str(step.number) for step in steps],
             series={"recorded": [pair[0] for pair in pairs], "replayed": [pair[1] for pair in pairs]},
         ),
     ]
@@ -163,16 +194,13 @@ def effect_chart(title: str, effects: Sequence[Effect]) -> Bars:
 
 
 def _spans(result: Replay, position: int, *, replayed: bool) -> list[Span]:
-    recording = result.model.recording
-    recorded = recording.steps[result.rows[position]]
-    start, end = result.interval(position) if replayed else (recorded.start_ns, recorded.end_ns)
-    origin = (
-        int(result.schedule.start_ns[result.begin_op[position]].min())
-        if replayed
-        else int(recorded.begin_ns.min())
-    )
+    recording = result.recording
+    step = recording.steps[result.rows[position]]
+    start, end = result.intervals(position) if replayed else (step.start_ns, step.end_ns)
+    begin = result.schedule.start_ns[result.begin_op[position]] if replayed else step.begin_ns
+    origin = int(np.min(begin))
     spans = []
-    for operation, at, until in zip(recorded.operation.tolist(), start.tolist(), end.tolist(), strict=True):
+    for operation, at, until in zip(step.operation.tolist(), start.tolist(), end.tolist(), strict=True):
         one = recording.operations[operation]
         if one.is_traced:
             lane = f"{recording.owners[one.owner]} {one.stage or one.phase or one.cat}"

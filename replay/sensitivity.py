@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dag.step_graph import Bool, Recording
+from dialects.step_parts import Operation
+from formats.columns import Int64
+from parallel import cores, process_pool
 from progress import bar
-from replay.answer import whole_steps
 from replay.engine import simulate
-from replay.model import Model, Replay
-from replay.model import replay as run_steps
-from replay.plan import Int64
-from replay.recording import Bool, Operation
+from replay.occurrences import with_usual_gaps
+from replay.simulation import Replay
+from replay.simulation import replay as run_steps
 from replay.whatif.edits import forward_share
 
 #: Operations to simulate in all from which the compiled loop pays for its start.
@@ -45,61 +45,65 @@ class Effect:
 
 
 def delay_each(
-    model: Model, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
+    recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
 ) -> list[Effect]:
     """Return what it costs when each operation in turn takes `ratio` times as long, dearest first."""
-    return _effects(model, operations(model, parts=parts), ratio, jobs, progress)
+    return _effects(recording, operations(recording, parts=parts), ratio, jobs, progress)
 
 
 def speed_up_each(
-    model: Model, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
+    recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
 ) -> list[Effect]:
     """Return what it brings when each operation, category, rank and link takes `ratio` of its time."""
-    groups = [*operations(model, parts=parts), *categories(model), *ranks(model), *links(model)]
-    return _effects(model, groups, ratio, jobs, progress)
+    groups = [
+        *operations(recording, parts=parts),
+        *categories(recording),
+        *ranks(recording),
+        *links(recording),
+    ]
+    return _effects(recording, groups, ratio, jobs, progress)
 
 
-def operations(model: Model, *, parts: bool) -> list[Group]:
+def operations(recording: Recording, *, parts: bool) -> list[Group]:
     """Return each operation of each owner; a communication as a whole unless `parts`."""
-    several = len(model.recording.owners) > 1
+    several = len(recording.owners) > 1
 
     def name(operation: Operation) -> str:
-        owner = f"{model.recording.owners[operation.owner]}." if several else ""
+        owner = f"{recording.owners[operation.owner]}." if several else ""
         return owner + (operation.label if parts else operation.main)
 
-    return _grouped(model, "operation", name)
+    return _grouped(recording, "operation", name)
 
 
-def categories(model: Model) -> list[Group]:
+def categories(recording: Recording) -> list[Group]:
     """Return the operations of each category, and of each stage of communication."""
-    stages = _grouped(model, "category", lambda operation: operation.stage)
-    return _grouped(model, "category", lambda operation: operation.phase or operation.cat) + stages
+    stages = _grouped(recording, "category", lambda operation: operation.stage)
+    return _grouped(recording, "category", lambda operation: operation.phase or operation.cat) + stages
 
 
-def ranks(model: Model) -> list[Group]:
+def ranks(recording: Recording) -> list[Group]:
     """Return the computation of each owner; nothing for a single one."""
-    owners = model.recording.owners
+    owners = recording.owners
     if len(owners) < 2:
         return []
-    return _grouped(model, "rank", lambda operation: owners[operation.owner] if operation.is_compute else "")
-
-
-def links(model: Model) -> list[Group]:
-    """Return the transfers of each link."""
-    devices = model.recording.devices
     return _grouped(
-        model, "link", lambda operation: devices[operation.device] if operation.device >= 0 else ""
+        recording, "rank", lambda operation: owners[operation.owner] if operation.is_compute else ""
     )
 
 
-def _grouped(model: Model, kind: str, name_of: Callable[[Operation], str]) -> list[Group]:
-    names = [name_of(operation) for operation in model.recording.operations]
+def links(recording: Recording) -> list[Group]:
+    """Return the transfers of each link."""
+    return _grouped(recording, "link", lambda operation: operation.link)
+
+
+def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str]) -> list[Group]:
+    names = [name_of(operation) for operation in recording.operations]
     first: dict[str, Operation] = {}
-    for name, operation in zip(names, model.recording.operations, strict=True):
+    for name, operation in zip(names, recording.operations, strict=True):
         if name:
             first.setdefault(name, operation)
     table = np.array(names)
-    untraced = {one.owner for one in model.recording.operations if not one.is_traced}
+    untraced = {one.owner for one in recording.operations if not one.is_traced}
     return [
         Group(
             kind,
@@ -132,12 +136,13 @@ class _Base:
     ratio: float
     tail_ratio: float  # `ratio` for the forward pass's share of the time between steps
     compiled: bool
+    scale: float  # the recorded time over the replayed one: gaps are replayed as they usually are
 
 
 def _effects(
-    model: Model, groups: Sequence[Group], ratio: float, jobs: int | None, progress: bool | None
+    recording: Recording, groups: Sequence[Group], ratio: float, jobs: int | None, progress: bool | None
 ) -> list[Effect]:
-    base = _base(model, ratio, len(groups))
+    base = _base(recording, ratio, len(groups))
     effects: list[Effect] = []
     work = len(groups) * len(base.result.plan)
     with bar(len(groups), "operations", what="replay", enabled=progress) as shown:
@@ -146,18 +151,11 @@ def _effects(
                 effects.append(_effect(base, group))
                 shown.update(1)
         else:
-            with ProcessPoolExecutor(jobs or _cores(), initializer=_start, initargs=(base,)) as pool:
+            with process_pool(jobs or cores(), _start, (base,)) as pool:
                 for effect in pool.map(_effect_of, groups, chunksize=8):
                     effects.append(effect)
                     shown.update(1)
     return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 _shared: list[_Base] = []  # what this process compares with; filled in the workers of a pool only
@@ -171,26 +169,31 @@ def _effect_of(group: Group) -> Effect:
     return _effect(_shared[0], group)
 
 
-def _base(model: Model, ratio: float, n_groups: int) -> _Base:
-    rows = whole_steps(model)
-    result = run_steps(model, rows)
+def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
+    rows = recording.whole_steps
+    result = run_steps(with_usual_gaps(recording), rows)
     operation = np.full(len(result.plan), -1)
     tail_of = np.full(len(result.plan), -1)
-    untraced = {one.owner for one in model.recording.operations if not one.is_traced}
+    untraced = {one.owner for one in recording.operations if not one.is_traced}
     for position, row in enumerate(rows):
-        recorded = model.recording.steps[row]
-        bodies = result.first_op[position] + 2 * np.arange(len(recorded)) + 1
-        operation[bodies] = recorded.operation
+        step = recording.steps[row]
+        bodies = result.first_op[position] + 2 * np.arange(len(step)) + 1
+        operation[bodies] = step.operation
         for owner in untraced:
             tail_of[result.end_op[position, owner]] = owner
-    tail_ratio = 1 + forward_share(model) * (ratio - 1)
     return _Base(
-        result, operation, tail_of, ratio, tail_ratio, compiled=n_groups * len(result.plan) >= _COMPILE_FROM
+        result=result,
+        operation=operation,
+        tail_of=tail_of,
+        ratio=ratio,
+        tail_ratio=1 + forward_share(recording) * (ratio - 1),
+        compiled=n_groups * len(result.plan) >= _COMPILE_FROM,
+        scale=run_steps(recording, rows).iteration_ns.mean() / max(result.iteration_ns.mean(), 1),
     )
 
 
 def _effect(base: _Base, group: Group) -> Effect:
-    recording = base.result.model.recording
+    recording = base.result.recording
     mine = (base.operation >= 0) & group.members[base.operation]
     plan = base.result.plan
     ratio = np.where(mine, base.ratio, 1.0)
@@ -202,4 +205,4 @@ def _effect(base: _Base, group: Group) -> Effect:
     owners = len(recording.owners)
     added = float((dur - plan.dur_ns).sum()) / steps
     effect = float((after.iteration_ns - base.result.iteration_ns).sum()) / steps / owners
-    return Effect(group, added, effect)
+    return Effect(group, added, effect * base.scale)

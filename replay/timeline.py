@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from atomic_output import open_output
-from replay.model import Replay
-from replay.recording import Operation
+from dialects.step_parts import Operation
+from output_marks import JSON_START
+from replay.simulation import Replay
 
 _BATCH = 20_000
 
@@ -26,7 +27,7 @@ def write_synthetic(result: Replay, path: Path, *, parts: bool = True) -> int:
     encode = msgspec.json.Encoder().encode
     n_events = 0
     with open_output(path) as out:
-        out.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+        out.write(JSON_START + b'"displayTimeUnit":"ms","traceEvents":[')
         for batch in _batches(result, parts):
             out.write((b"," if n_events else b"") + encode(batch)[1:-1])
             n_events += len(batch)
@@ -46,12 +47,12 @@ def _batches(result: Replay, parts: bool) -> Iterator[list[dict[str, Any]]]:
 
 
 def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
-    recording = result.model.recording
+    recording = result.recording
     several = len(recording.owners) > 1
     origin = int(recording.steps[result.rows[0]].begin_ns.min())
     pids: dict[str, int] = {}
     for position, row in enumerate(result.rows):
-        start, end = result.interval(position)
+        start, end = result.intervals(position)
         for event in np.argsort(start, kind="stable").tolist():
             operation = recording.operations[int(recording.steps[row].operation[event])]
             if not operation.is_traced or (operation.whole and not parts):
@@ -63,7 +64,7 @@ def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
 
 
 def _event(operation: Operation, start_ns: int, dur_ns: int) -> dict[str, Any]:
-    places = {"cat": operation.trace_cat, "pid": operation.track.pid, "tid": operation.track.tid}
+    places = {"cat": operation.cat, "pid": operation.track.pid, "tid": operation.track.tid}
     known = {key: value for key, value in places.items() if value not in (None, "")}
     return {"name": operation.name, "ph": "X", "ts": start_ns / 1e3, "dur": dur_ns / 1e3, **known,
             "args": {"name": operation.name}}  # fmt: skip

@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from errors import AnalyzeError, OutputError, UsageError
+from atomic_output import Outputs
+from errors import AnalyzeError, OutputError, one_line
 from result import Result
 
 #: Values of `--format` and the modules that answer.
@@ -30,25 +31,27 @@ PICTURES = {
     **dict.fromkeys((".dot", ".graphml"), "report.graph_still"),
 }
 
-#: Suffixes of the files that options read; no face writes such a file.
-INPUTS = (".json", ".gz", ".jsonl", ".msgpack", ".gml", ".pcap", ".txt")
 
+def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> None:
+    """Complete the files of the command, then print `result` on standard output in the chosen format.
 
-def show(result: Result, args: Namespace) -> None:
-    """Print `result` on standard output in the chosen format; write the files that were asked for.
+    Where a file cannot be written none appears; that does not keep the answer from being printed, and is
+    reported after.
 
-    A file that cannot be written does not keep the answer from being printed; it is reported after.
+    Parameters
+    ----------
+    outputs : what was prepared so far; the faces that were asked for are added
 
     Raises
     ------
     OutputError
         A file, or standard output, cannot be written.
     UsageError
-        A file to be written is one of the inputs.
+        A file must not be replaced, or is written twice.
     """
     for line in result.repairs:
-        logging.warning("%s", _one_line(line))
-    failed = _write_files(result, args)
+        logging.warning("%s", one_line(line))
+    failed = _write_files(result, args, outputs or Outputs())
     try:
         _print(result, args)
     except BrokenPipeError:  # whoever read our output has enough: only that is no failure
@@ -59,31 +62,31 @@ def show(result: Result, args: Namespace) -> None:
         raise failed
 
 
-def _write_files(result: Result, args: Namespace) -> AnalyzeError | None:
-    """Write each file that was asked for; return the first error instead of raising it."""
-    failures = [_write_file(result, args, *wanted) for wanted in _wanted_files(result, args)]
-    return next(filter(None, failures), None)
-
-
-def _write_file(result: Result, args: Namespace, flag: str, path: Path, module: str) -> AnalyzeError | None:
+def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeError | None:
+    """Write the files that were asked for and complete all of `outputs`; return an error, raise none."""
+    written = []
     try:
-        _check_target(path, args, flag)
-        _load(module).write(result, path)
+        with outputs:
+            for path, module in _wanted_files(result, args):
+                _load(module).write(result, path)
+                written.append(path)
+        outputs.commit()
     except AnalyzeError as error:
         return error
-    logging.info("wrote %s", path)
+    for path in written:
+        logging.info("wrote %s", path)
     return None
 
 
-def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[str, Path, str]]:
-    """Yield (flag, path, module that writes it) for each file that was asked for."""
+def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]:
+    """Yield (path, module that writes it) for each file that was asked for."""
     for face, module in FILES.items():
         wanted = getattr(args, face, None)
         if wanted is not None:
             default: Path = getattr(result, f"{face}_default") or Path(f"{result.option}.{face}")
-            yield f"--{face}", default if wanted is True else Path(wanted), module
+            yield default if wanted is True else Path(wanted), module
     if result.picture is not None:
-        yield "--output", result.picture, PICTURES.get(result.picture.suffix.lower(), "report.chart_still")
+        yield result.picture, PICTURES.get(result.picture.suffix.lower(), "report.chart_still")
 
 
 def _print(result: Result, args: Namespace) -> None:
@@ -105,25 +108,6 @@ def _print(result: Result, args: Namespace) -> None:
 def _abandon(stream: TextIO) -> None:
     """Let what is still buffered go nowhere, so that the end of the process does not fail over it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _check_target(path: Path, args: Namespace, flag: str) -> None:
-    """Refuse what a file must not replace: a directory, or one of the inputs."""
-    if path.is_dir():
-        raise OutputError(f"{flag} {path}: is a directory")
-    if path.exists() and any(_is_input(path, given) for given in args.path):
-        raise UsageError(f"{flag} {path}: is one of the inputs")
-
-
-def _is_input(path: Path, given: Path) -> bool:
-    """Whether the existing file `path` is the input `given`, or trace data in a directory that was given."""
-    if given.is_dir():
-        return path.suffix.lower() in INPUTS and given.resolve() in path.resolve().parents
-    return given.exists() and path.samefile(given)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _load(module: str) -> Any:

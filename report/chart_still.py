@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atomic_output import open_output
 from errors import OutputError, UsageError
+from output_marks import MARK
 from report import colours
 from report.tables import printable, shorten
 from result import Bars, Bars3D, Chart, Lines, Network, Result, Timeline
@@ -19,7 +20,13 @@ from result import Bars, Bars3D, Chart, Lines, Network, Result, Timeline
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg", ".pdf")
+#: Of each format, the property that carries our mark; no date, so that the same chart gives the same file.
+_METADATA: dict[str, dict[str, str | None]] = {
+    ".png": {"Software": MARK},
+    ".svg": {"Creator": MARK, "Date": None},
+    ".pdf": {"Creator": MARK, "CreationDate": None},
+}
+SUFFIXES = tuple(_METADATA)
 
 _DPI = 150
 _MOST_LABELS_3D = 16
@@ -68,8 +75,7 @@ def write_still(chart: Chart, path: Path) -> None:
         warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks is drawn as a box
         figure = Figure(layout="constrained")
         _draw(chart, figure)
-        dated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
-        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=dated)
+        figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=_METADATA[suffix])
 
 
 @singledispatch

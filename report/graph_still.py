@@ -11,6 +11,7 @@ from xml.sax.saxutils import quoteattr
 
 from atomic_output import open_output
 from errors import OutputError
+from output_marks import MARK
 from report import colours
 from report.tables import printable, shorten
 from result import Network, Result
@@ -52,7 +53,7 @@ def write(result: Result, path: Path) -> None:
 def dot(chart: Network) -> str:
     """Return the graph in Graphviz's language, nodes coloured as in the pictures."""
     colour = colours.assign(str(node["cat"]) for node in chart.nodes)
-    lines = ["digraph {", "  rankdir=LR; node [shape=box, style=filled, fontname=Helvetica];"]
+    lines = ["digraph {", f"  // {MARK}", "  rankdir=LR; node [shape=box, style=filled, fontname=Helvetica];"]
     for i, node in enumerate(chart.nodes):
         label = _dot_text(str(node["label"])) + (f"\\n{node['dur_ms']:.3f} ms" if node.get("dur_ms") else "")
         edge = f', color="{_CRITICAL}", penwidth=3' if node.get("critical") else ""
@@ -69,6 +70,7 @@ def graphml(chart: Network) -> str:
     keys = list(dict.fromkeys(key for node in chart.nodes for key in node))
     head = [
         '<?xml version="1.0" encoding="UTF-8"?>',
+        f"<!-- {MARK} -->",
         '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
     ]
     for i, key in enumerate(keys):

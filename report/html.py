@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from atomic_output import open_output
+from output_marks import MARK
 from report.colours import PALETTE
 from report.json import encode
 from report.tables import printable
@@ -32,6 +33,7 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 _PAGE = """<!doctype html>
+<!-- {mark} -->
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -59,7 +61,7 @@ def write(result: Result, path: Path) -> None:
         The file cannot be written.
     """
     title = html.escape(printable(result.title) or result.option)
-    head = _PAGE.format(policy=_POLICY, title=title, style=_asset("page.css"))
+    head = _PAGE.format(mark=MARK, policy=_POLICY, title=title, style=_asset("page.css"))
     with open_output(path) as stream:
         stream.write(head.encode("utf-8", "backslashreplace"))
         stream.write(_inert(encode(_document(result))))

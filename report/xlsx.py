@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from atomic_output import open_output
+from errors import OutputError
+from output_marks import MARK
 from report.tables import cell_texts, display_width, shorten
 from result import Cell, Column, Result, Table
+from temporary_files import temporary_directory
 
 #: What the file format allows.
 ROWS_A_SHEET = 1_048_576
@@ -38,18 +41,32 @@ def write(result: Result, path: Path) -> None:
         The file cannot be written.
     """
     from xlsxwriter import Workbook
+    from xlsxwriter.exceptions import XlsxWriterException
 
+    try:
+        _write(result, path, Workbook)
+    except XlsxWriterException as error:  # what it makes of an OSError
+        raise OutputError(f"{path}: cannot be written: {error}") from error
+
+
+def _write(result: Result, path: Path, new_workbook: Any) -> None:
     cells_cut = 0
     with open_output(path) as stream:
         packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
-        with Workbook(packed, {"constant_memory": True}) as workbook:
-            workbook.set_properties({"title": _legal(result.title), "comments": _comments(result)})
+        with temporary_directory() as scratch, new_workbook(packed, _options(scratch)) as workbook:
+            properties = {"title": _legal(result.title), "comments": _comments(result), "author": MARK}
+            workbook.set_properties(properties)
             formats = _Formats(workbook)
             for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1):
                 cells_cut += _write_sheet(workbook.add_worksheet(name), formats, table, rows)
         stream.write(packed.getbuffer())
     if cells_cut:
         logging.warning("%s: texts cut to %d characters: %d", path, _CELL_CHARACTERS, cells_cut)
+
+
+def _options(scratch: Path) -> dict[str, Any]:
+    """Return how the workbook is written: row by row, what is temporary in `scratch`."""
+    return {"constant_memory": True, "tmpdir": str(scratch)}
 
 
 def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:

@@ -10,6 +10,7 @@ import dialects
 from dialects import Activity
 from dialects.system import Mask
 from formats.columns import Int64, Trace
+from innermost import lies_inside
 from intervals import clip, length, union, without
 
 Intervals = tuple[Int64, Int64]
@@ -44,14 +45,11 @@ def breakdown(trace: Trace, step_by: str | None = None) -> list[Breakdown]:
     """
     if len(trace) == 0:
         return []
-    system = dialects.of(trace)
-    kinds = system.activities(trace)
+    kinds = dialects.of(trace).activities(trace)
     is_comm = dialects.is_communication(kinds)
     comm = _busy(trace, is_comm)
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
-    is_compute = kinds == Activity.COMPUTE
-    compute = _alone(trace, is_compute, is_comm) if system.blocks_thread else _busy(trace, is_compute)
-    compute = _joined(compute, update)
+    compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
     copies = _busy(trace, kinds == Activity.COPY)
     steps = dialects.find_steps(trace, step_by).whole
     if not steps:
@@ -60,22 +58,23 @@ def breakdown(trace: Trace, step_by: str | None = None) -> list[Breakdown]:
     return [_of_window(s.label, s.start_ns, s.end_ns, compute, comm, copies) for s in steps]
 
 
-def _alone(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
-    """Return when slices `compute` run; on a track that also communicates, only while it does not.
-
-    A function that calls a collective and waits for it does not compute meanwhile.
-    """
-    both = np.intersect1d(trace.track_id[compute], trace.track_id[comm])
-    busy = _busy(trace, compute & ~np.isin(trace.track_id, both))
-    for track in both.tolist():
-        here = trace.track_id == track
-        busy = _joined(busy, without(_busy(trace, compute & here), _busy(trace, comm & here)))
-    return busy
-
-
 def _busy(trace: Trace, rows: Mask) -> Intervals:
     part = trace.select(rows)
     return union(part.ts_ns, part.end_ns)
+
+
+def _computing(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
+    """Return when the rank computes: an operation does not while another, inside it, communicates."""
+    either = np.flatnonzero(compute | comm)
+    part = trace.select(either)
+    within = lies_inside(part.ts_ns, part.end_ns, part.track_id, compute[either])
+    within &= comm[either]
+    mixed = np.unique(part.track_id[within])
+    found = _busy(trace, compute & ~np.isin(trace.track_id, mixed))
+    for track in mixed.tolist():
+        communicating = _busy(part, within & (part.track_id == track))
+        found = _joined(found, without(_busy(trace, compute & (trace.track_id == track)), communicating))
+    return found
 
 
 def _of_window(

@@ -10,13 +10,13 @@ differ, all in the two columns about the GPU:
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from errors import TraceError, UsageError
+from errors import TraceError, UsageError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
 from result import Cell, Column, Kind, Repairs, Table
@@ -173,8 +173,8 @@ def function_bottleneck(tasks: Sequence[Task], samples: Sequence[Sample]) -> Tab
     """Return, per worker and function, its share of the worker's time, its data and its GPU; longest first.
 
     The size of a task's data is the sum of the results it depends on; its throughput that size by its
-    duration; both are averaged over tasks. GPU figures are averages over the samples that fell into any
-    task of the function, on whatever worker, and 0 where none did.
+    duration; both are averaged over tasks, and over the runs of one that ran again. GPU figures are averages
+    over the samples that fell into any task of the function, on whatever worker, and 0 where none did.
     """
     total = _total_per_worker(tasks)
     input_bytes = _input_bytes(tasks)
@@ -216,8 +216,13 @@ def function_bottleneck(tasks: Sequence[Task], samples: Sequence[Sample]) -> Tab
         _column("Num Tasks (chunks)", "int"),
         _column("Mean Task time (s)", "float", 6),
     )
-    note = _GPU_NOTE if samples else ""
-    return Table("function_bottleneck", "Function bottleneck", columns, _longest_first(rows), note)
+    notes = [_GPU_NOTE] if samples else []
+    if again := sum(n > 1 for n in Counter(task.key for task in tasks).values()):
+        notes.append(
+            f"{counted(again, 'task')} ran more than once: the throughput of each run is by its own duration "
+            "(DASF: by that of the last run)."
+        )
+    return Table("function_bottleneck", "Function bottleneck", columns, _longest_first(rows), " ".join(notes))
 
 
 def task_bottleneck(tasks: Sequence[Task]) -> Table:

@@ -11,8 +11,13 @@ from conftest import REPO
 
 FLOORS = (
     ("errors",),
-    ("opname", "result", "progress", "atomic_output", "intervals", "innermost", "parallel"),
+    (
+        *("opname", "result", "progress"),
+        *("parallel", "temporary_files", "output_marks"),
+    ),
+    ("atomic_output",),
     ("formats",),
+    ("intervals", "innermost"),
     ("dialects", "jobfiles"),
     ("trace_files",),
     ("collector",),

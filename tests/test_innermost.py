@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from innermost import innermost
+from innermost import innermost, lies_inside
 
 Slice = tuple[int, int, int]  # start, end, track
 slices = st.lists(
@@ -74,3 +74,16 @@ def test_segments_are_in_order_and_as_few_as_can_be(rows: list[Slice]) -> None:
     assert all(start < end for _, start, end in found)
     for (a, _, end), (b, start, _) in itertools.pairwise(found):
         assert rows[a][2] < rows[b][2] or end < start or (end == start and a != b)
+
+
+@given(slices, st.lists(st.booleans(), min_size=9, max_size=9))
+def test_what_lies_inside_is_within_the_times_of_an_outer_slice(rows: list[Slice], flags: list[bool]) -> None:
+    start, end, track = np.array(rows, np.int64).reshape(-1, 3).T
+    found = lies_inside(start, end, track, np.array(flags[: len(rows)], np.bool_))
+    for i, (begin, until, own) in enumerate(rows):
+        around = [
+            j for j, (a, b, other) in enumerate(rows)
+            if flags[j] and other == own and a <= begin and until <= b and (a, b, j) != (begin, until, i)
+            and ((a, b) != (begin, until) or j < i)
+        ]  # fmt: skip
+        assert found[i] == bool(around)

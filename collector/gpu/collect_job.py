@@ -8,7 +8,6 @@ from pathlib import Path
 
 import parallel
 import progress as bars
-from atomic_output import open_output
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
@@ -51,7 +50,7 @@ def collect_gpus(
         jobs = min(jobs or parallel.cores(), len(gpus))
         if jobs < 2:
             return [_reported(item, bar.update) for item in work]
-        with parallel.processes(jobs, "collected the traces") as pool:
+        with parallel.process_pool(jobs) as pool:
             futures = [pool.submit(_reported, item) for item in work]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
@@ -77,7 +76,6 @@ def _collect(gpu: GpuDir, parts: frozenset[PartName], target: Path | None) -> Gp
     if target is None:
         collected.write()
     else:
-        with open_output(target) as file:
-            file.write(collected.encode())
+        target.write_bytes(collected.encode())
     path = target or collected.path
     return GpuReport(gpu, path, count_by_cat(collected.events), collected.warnings, collected.notes)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from atomic_output import open_output
+from atomic_output import Outputs, open_output
 from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
 from collector.gpu.io_events import collect_loads, collect_trainer_steps
@@ -61,16 +61,18 @@ class Collected:
         return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
 
     def write(self) -> None:
-        """Replace the final trace, and create the DAG where there is none: whole or not at all.
+        """Replace the final trace, and create the DAG where there is none: both or neither.
 
         Raises
         ------
         OutputError
         """
-        with open_output(self.path) as file:
-            file.write(self.encode())
-        if self.new_dag is not None:
-            write_gml(self.new_dag.to_gml(), self.gpu.path / _DAG)
+        with Outputs() as outputs:
+            with open_output(self.path) as file:
+                file.write(self.encode())
+            if self.new_dag is not None:
+                write_gml(self.new_dag.to_gml(), self.gpu.path / _DAG)
+            outputs.commit()
 
 
 def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:

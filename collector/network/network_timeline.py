@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from atomic_output import open_output
+from output_marks import JSON_START
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ def write_timeline(path: Path, processes: Iterable[Process], category: str) -> i
     """Write a chrome trace of `processes` to `path`; return the number of events without metadata."""
     written = 0
     with open_output(path) as out:
-        out.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+        out.write(JSON_START + b'"displayTimeUnit":"ms","traceEvents":[')
         comma = b"\n"
         for pid, process in enumerate(processes, 1):
             for is_meta, line in _process(pid, process, json.dumps(category)):

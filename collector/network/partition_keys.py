@@ -23,11 +23,14 @@ from trace_files import read_trace
 
 PART_BITS = 16
 
-_DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d+)")
+_DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
 _PARTITIONED = re.compile(
-    rb"(?:\] |\s)(\S+) partitioned to (\d+) part\(s\), total_len=(\d+), key_range=\[(\d+),"
+    rb"(?:\] |\s)(\S+) partitioned to (\d{1,9}) part\(s\), total_len=(\d{1,18}), key_range=\[(\d{1,18}),"
 )
-_ASSIGNED = re.compile(rb"key (\d+) assigned to server (\d+)")
+_ASSIGNED = re.compile(
+    rb"key (\d{1,18}) assigned to server (\d{1,9})(?:, accumulated workload for this server is (\d{1,18}))?"
+)
+_KEY = re.compile(r"[0-9]{1,20}")
 _TEXT = {".txt", ".log", ".out", ".err", ""}
 _SNIFF = 4096  # bytes in which a binary file shows itself
 _LONGEST_LINE = 1 << 16
@@ -45,10 +48,14 @@ class Tensor:
 
 @dataclass(slots=True)
 class Keys:
-    """The dictionary of a job: `tensors` by declared key, ranks of servers by partition key."""
+    """The dictionary of a job: `tensors` by declared key, ranks of servers by partition key.
+
+    `workloads` are the bytes by which a server's load grew with each partition key, as one log has them.
+    """
 
     tensors: dict[int, Tensor] = field(default_factory=dict)
     servers: dict[int, int] = field(default_factory=dict)
+    workloads: dict[int, int] = field(default_factory=dict)
     parameters: GradientNames | None = None
     comm: list[tuple[GpuDir, Trace]] = field(default_factory=list)  # the `comm.json` that were read
 
@@ -63,6 +70,28 @@ class Keys:
         """Return the number of partitions of the tensor of `key`, if it was logged."""
         tensor = self.tensors.get(key >> PART_BITS)
         return tensor.n_parts if tensor else None
+
+    def partition_bytes(self) -> dict[int, int]:
+        """Return the bytes of each partition key.
+
+        As the servers' loads grew, where the log has them and they add up to the tensor; else every
+        partition but the last of a tensor is taken to be of one size.
+        """
+        sized = {
+            declared: (tensor.total_bytes, tensor.n_parts)
+            for declared, tensor in self.tensors.items()
+            if tensor.total_bytes and tensor.n_parts
+        }
+        bound = _bound(sized.values())
+        found: dict[int, int] = {}
+        for declared, (total, n_parts) in sized.items():
+            keys = [declared << PART_BITS | part for part in range(n_parts)]
+            exact = {key: self.workloads.get(key, -1) for key in keys}
+            if min(exact.values()) < 0 or sum(exact.values()) != total:
+                full = bound if (n_parts - 1) * bound < total <= n_parts * bound else -(-total // n_parts)
+                exact = {key: min(full, total - part * full) for part, key in enumerate(keys)}
+            found |= exact
+        return found
 
     def declare(self, declared: int, name: str) -> Tensor:
         """Return the tensor of a declared key, noting its name where it is new."""
@@ -149,8 +178,21 @@ def _read_text(path: Path, keys: Keys) -> None:
     _read_debug_log(lines_of(path), keys)
 
 
+def _bound(sized: Iterable[tuple[int, int]]) -> int:
+    """Return the partition size that explains how many parts tensors of (bytes, parts) were cut into.
+
+    A power of two where one does, else the least that does; 0 where no tensor was cut.
+    """
+    cut = [(total, parts) for total, parts in sized if parts > 1]
+    least = max((-(-total // parts) for total, parts in cut), default=0)
+    most = min((-(-total // (parts - 1)) - 1 for total, parts in cut), default=0)
+    power = 1 << (least - 1).bit_length() if least else 0
+    return power if power <= most else least
+
+
 def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
     """Read BytePS's debug log; lines of several threads may run into each other."""
+    loads: dict[int, int] = {}
     for line in lines:
         if b"key" not in line:
             continue
@@ -160,14 +202,18 @@ def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
             tensor = keys.declare(int(match[4]) >> PART_BITS, _text(match[1]))
             tensor.n_parts, tensor.total_bytes = int(match[2]), int(match[3])
         elif match := _ASSIGNED.search(line):
-            keys.servers[int(match[1])] = int(match[2])
+            key, server = int(match[1]), int(match[2])
+            keys.servers[key] = server
+            if match[3]:
+                keys.workloads.setdefault(key, int(match[3]) - loads.get(server, 0))
+                loads[server] = int(match[3])
 
 
 def _read_key_dict(lines: Iterable[str], keys: Keys) -> None:
     """Read dPRO's ``name: key [key…]``; parts of a tensor may have lines of their own (``name~PARTi``)."""
     for line in lines:
         name, colon, numbers = line.rpartition(":")
-        values = [int(number) for number in numbers.split() if number.isdecimal()]
+        values = [int(number) for number in numbers.split() if _KEY.fullmatch(number)]
         if colon and values:
             tensor = keys.declare(values[0] >> PART_BITS, name.strip().partition("~PART")[0])
             if tensor.n_parts is None and len(values) > 1:
@@ -186,7 +232,7 @@ def _add_comm(trace: Trace, keys: Keys) -> None:
 def partition_key(tid: Id) -> int | None:
     """Return the partition key that the `tid` of a BytePS event is; None for ``total``."""
     text = str(tid)
-    return int(text) & 0xFFFFFFFF if text.removeprefix("-").isdecimal() else None  # 32 bits, signed
+    return int(text) & 0xFFFFFFFF if _KEY.fullmatch(text.removeprefix("-")) else None  # 32 bits, signed
 
 
 def _text(raw: bytes) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from errors import TraceError
+from formats.stream import most_unpacked, too_large
 
 BLOCK = 4 << 20  # bytes read at once
 _LATEST_NS = 1 << 62  # a later time is damage
@@ -108,6 +109,7 @@ class _Blocks:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         self._stream: IO[bytes] = _gunzip(raw) if packed else raw
+        self._most = most_unpacked(capture.path) if packed else None
         self.block = b""
         self.at = 0  # of the next unread byte in `block`
         self.passed = 0  # bytes before `block`
@@ -141,6 +143,8 @@ class _Blocks:
                 raise
             self._capture.damage = "the gzip file is damaged or cut off"
             return b""
+        if self._most is not None and self.passed + len(self.block) + len(more) > self._most:
+            raise too_large(self._capture.path, self._most)
         position = self._raw.tell()
         self._on_bytes(position - self._told)
         self._told = position

@@ -20,7 +20,7 @@ _KEY_LOG = re.compile(
 )
 _VERBOSE = re.compile(
     rb"\[(\d\d):(\d\d):(\d\d)\] \S*van\.cc:\d+: \w+ (\d{1,9})\s+(sent|received): (\?|\d{1,9}) => (\d{1,9})\. "
-    rb"Meta: request=([01]), timestamp=(\d+), (?!control).*?push=([01])"
+    rb"Meta: request=([01]), timestamp=(\d+), (?!control).{0,1000}?push=([01])"
 )
 _SIZES = re.compile(rb"data_size=\[\d+,(\d{1,15})")
 _PROFILE = re.compile(rb"\s*(-?\d{1,18})\s+((?:worker|server)_(?:van|kvapp|send|process)\w*)\s+(\d{1,16})\s*")

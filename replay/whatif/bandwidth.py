@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from errors import TraceError
-from replay.model import Model, StepModel
-from replay.plan import UNLIMITED, Int64
-from replay.recording import RecordedStep
+from formats.columns import Int64
 
 #: A burst of transfers has no longer pause than this, and at least so many transfers.
 _PAUSE_NS = 50_000
@@ -18,33 +17,42 @@ _BURST = 8
 
 #: Bytes that stand for a full partition where its size is not known.
 _UNIT = 1_000_000
+#: The share of a link's bandwidth that the bytes of tensors get; the rest are headers and acknowledgements.
+_GOODPUT = 0.95
 
 Float = NDArray[np.float64]
 
 
-def link_rate(model: Model) -> float | None:
+def is_sized(recording: Recording) -> bool:
+    """Return whether the bytes of transfers are known, or the recording has no transfers."""
+    transfers = [one for one in recording.operations if one.link or one.is_communication]
+    return not transfers or any(one.n_bytes for one in transfers)
+
+
+def link_rate(recording: Recording) -> float | None:
     """Return what a link of the job carries, bytes per nanosecond; None where sizes are not known.
 
     While transfers follow each other on a link without a pause, the bytes since the first began cannot
     come faster than the link is; every stall only makes them late. So the fastest begin of any such
     burst, of any link (they are taken to be of one kind), is the nearest to it.
     """
-    device, n_bytes = _columns(model)
+    recording = with_sizes(recording)
+    n_bytes = _sizes(recording)
     fastest = 0.0
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        where, size = device[recorded.operation], n_bytes[recorded.operation]
-        for link in range(len(model.recording.devices)):
-            mine = np.flatnonzero(where == link)
-            mine = mine[np.argsort(recorded.end_ns[mine], kind="stable")]
-            fastest = max(fastest, _fastest(size[mine], recorded.end_ns[mine], step.service_ns[mine]))
+    for step in recording.steps:
+        size = n_bytes[step.operation]
+        for link in range(len(recording.links)):
+            mine = np.flatnonzero(step.link == link)
+            mine = mine[np.argsort(step.end_ns[mine], kind="stable")]
+            fastest = max(fastest, _fastest(size[mine], step.end_ns[mine], step.work_ns[mine]))
     return fastest or None
 
 
-def _fastest(size: Int64, end_ns: Int64, service_ns: Int64) -> float:
+def _fastest(size: Int64, end_ns: Int64, work_ns: Int64) -> float:
     """Return the highest rate of the begin of a burst; transfers (n,) are in the order of their ends."""
     if not size.any():
         return 0.0
-    begin_ns = end_ns - service_ns
+    begin_ns = end_ns - work_ns
     starts = np.flatnonzero(np.concatenate([[True], begin_ns[1:] > end_ns[:-1] + _PAUSE_NS]))
     found = 0.0
     for first, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(size)], strict=True):
@@ -53,47 +61,68 @@ def _fastest(size: Int64, end_ns: Int64, service_ns: Int64) -> float:
     return found
 
 
-def at_bandwidth(model: Model, factor: float) -> Model:
-    """Return `model` with links that carry `factor` times as many bytes in the same time.
+def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
+    """Return the recording with links of `rate` (bytes/ns) that carry `factor` times as much.
 
     Only the time of the bytes changes; latency and the computation of a transfer stay. Where not even
-    relative sizes are known, the whole service changes.
+    relative sizes are known, the whole transfer changes.
     """
-    if not any(operation.device != UNLIMITED for operation in model.recording.operations):
-        return _collectives_at(model, factor)
-    model = with_sizes(model)
-    device, n_bytes = _columns(model)
-    rate = link_rate(model)
+    if not any(operation.link for operation in recording.operations):
+        return _collectives_at(recording, factor)
+    recording = with_sizes(recording)
+    n_bytes = _sizes(recording)
     steps = []
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        where = device[recorded.operation]
+    for step in recording.steps:
         if rate is None:
-            service = np.where(where == UNLIMITED, step.service_ns, step.service_ns / factor)
+            work = np.where(step.link == NO_LINK, step.work_ns, step.work_ns / factor)
         else:
-            on_wire = n_bytes[recorded.operation] / rate
+            on_wire = n_bytes[step.operation] / rate
             if factor > 1:
-                on_wire += _behind_answers(model, step, recorded, where, on_wire)
-            service = _with_wire(step, where, on_wire * (1 / factor - 1))
-        steps.append(replace(step, service_ns=np.rint(service).astype(np.int64)))
-    return replace(model, steps=steps)
+                on_wire += _behind_answers(recording, step, on_wire)
+            work = _with_wire(step, on_wire * (1 / factor - 1))
+        steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
+    return replace(recording, steps=steps)
 
 
-def with_sizes(model: Model) -> Model:
-    """Return `model` with the sizes of partitions, relative ones where no log told them.
+def at_rate(recording: Recording, target: float, rate: float | None) -> Recording:
+    """Return the recording with links of `target` bytes per nanosecond, recorded with those of `rate`.
+
+    On slower links no transfer is quicker than its bytes.
+
+    Raises
+    ------
+    TraceError
+        The bytes of the transfers are not known.
+    """
+    if not is_sized(recording):
+        raise TraceError("bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)")
+    if rate is not None and target * _GOODPUT > rate:
+        return times_faster(recording, target * _GOODPUT / rate, rate)
+    n_bytes = _sizes(recording)
+    steps = []
+    for step in recording.steps:
+        least = np.rint(n_bytes[step.operation] / (target * _GOODPUT)).astype(np.int64)
+        moves = (step.link != NO_LINK) | _communicates(recording, step)
+        steps.append(replace(step, work_ns=np.where(moves, np.maximum(step.work_ns, least), step.work_ns)))
+    return replace(recording, steps=steps)
+
+
+def with_sizes(recording: Recording) -> Recording:
+    """Return the recording with the sizes of partitions, relative ones where no log has them.
 
     The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
     copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
     """
-    operations = model.recording.operations
+    operations = recording.operations
     if any(operation.n_bytes for operation in operations):
-        return model
-    copies = _copy_ns(model)
-    full = [copies[owner, key] for owner, key in _inner_partitions(model) if (owner, key) in copies]
+        return recording
+    copies = _copy_ns(recording)
+    full = [copies[owner, key] for owner, key in _inner_partitions(recording) if (owner, key) in copies]
     if not copies:
-        return model
+        return recording
     none, one = min(copies.values()), float(np.median(full)) if full else max(copies.values())
     if one <= none:
-        return model
+        return recording
     sized = [
         replace(
             operation,
@@ -103,61 +132,57 @@ def with_sizes(model: Model) -> Model:
         else operation
         for operation in operations
     ]
-    return replace(model, recording=replace(model.recording, operations=sized))
+    return replace(recording, operations=sized)
 
 
-def _copy_ns(model: Model) -> dict[tuple[int, int], float]:
+def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
     """Return the shortest copy to host memory of each partition, by (owner, key)."""
     found: dict[tuple[int, int], float] = {}
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        for number, service in zip(recorded.operation.tolist(), step.service_ns.tolist(), strict=True):
-            one = model.recording.operations[number]
+    for step in recording.steps:
+        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+            one = recording.operations[number]
             if one.key is not None and one.stage == "COPYD2H":
-                known = found.get((one.owner, one.key), service)
-                found[one.owner, one.key] = min(known, service)
+                found[one.owner, one.key] = min(found.get((one.owner, one.key), work), work)
     return found
 
 
-def _inner_partitions(model: Model) -> set[tuple[int, int]]:
+def _inner_partitions(recording: Recording) -> set[tuple[int, int]]:
     """Return (owner, key) of the partitions that are not the last of their tensor: those are all full."""
-    pushed = {(one.owner, one.key) for one in model.recording.operations if one.key is not None}
+    pushed = {(one.owner, one.key) for one in recording.operations if one.key is not None}
     return {(owner, key) for owner, key in pushed if (owner, key + 1) in pushed}
 
 
-def _with_wire(step: StepModel, device: Int64, extra_ns: Float) -> Float:
-    """Return the service of each event, on a link with `extra_ns` (n,) more."""
-    service = step.service_ns.astype(np.float64)
-    for link in np.unique(device[device != UNLIMITED]).tolist():
-        mine = np.flatnonzero(device == link)
+def _with_wire(step: StepGraph, extra_ns: Float) -> Float:
+    """Return the work of each event, on a link with `extra_ns` (n,) more."""
+    work = step.work_ns.astype(np.float64)
+    for link in np.unique(step.link[step.link != NO_LINK]).tolist():
+        mine = np.flatnonzero(step.link == link)
         mine = mine[np.argsort(step.turn[mine], kind="stable")]
-        service[mine] = _carried(service[mine] + extra_ns[mine])
-    return service
+        work[mine] = _carried(work[mine] + extra_ns[mine])
+    return work
 
 
-def _behind_answers(
-    model: Model, step: StepModel, recorded: RecordedStep, device: Int64, wire_ns: Float
-) -> Float:
+def _behind_answers(recording: Recording, step: StepGraph, wire_ns: Float) -> Float:
     """Return how long the acknowledgement of each PUSH may have waited behind answers to PULLs (n,).
 
     Acknowledgements come back over the link that carries the answers. What a PUSH took beyond its own
     bytes while that link was busy is the time of other bytes: on a faster link it shrinks with theirs.
     (A slower link makes them wait longer, but that does not keep the worker's own link busy.)
     """
-    waited = np.zeros(len(recorded))
-    begin = recorded.end_ns - step.service_ns
-    answers = np.flatnonzero(_stages(model, recorded, "PULL"))
-    answers = answers[np.argsort(recorded.end_ns[answers], kind="stable")]
-    pushes = np.flatnonzero(_stages(model, recorded, "PUSH") & (device != UNLIMITED))
+    waited = np.zeros(len(step))
+    begin = step.end_ns - step.work_ns
+    answers = np.flatnonzero(_is_stage(recording, step, "PULL"))
+    answers = answers[np.argsort(step.end_ns[answers], kind="stable")]
+    pushes = np.flatnonzero(_is_stage(recording, step, "PUSH") & (step.link != NO_LINK))
     if len(answers) and len(pushes):
-        busy = _Busy(begin[answers], recorded.end_ns[answers])
-        during = busy.until(recorded.end_ns[pushes]) - busy.until(begin[pushes])
-        waited[pushes] = np.clip(step.service_ns[pushes] - wire_ns[pushes], 0, during)
+        busy = _Busy(begin[answers], step.end_ns[answers])
+        during = busy.until(step.end_ns[pushes]) - busy.until(begin[pushes])
+        waited[pushes] = np.clip(step.work_ns[pushes] - wire_ns[pushes], 0, during)
     return waited
 
 
-def _stages(model: Model, recorded: RecordedStep, stage: str) -> NDArray[np.bool_]:
-    is_stage = np.array([operation.stage == stage for operation in model.recording.operations], np.bool_)
-    return is_stage[recorded.operation]
+def _is_stage(recording: Recording, step: StepGraph, stage: str) -> Bool:
+    return np.array([operation.stage == stage for operation in recording.operations])[step.operation]
 
 
 class _Busy:
@@ -190,20 +215,20 @@ def _carried(service: Float) -> Float:
     return service
 
 
-def _columns(model: Model) -> tuple[Int64, Int64]:
-    operations = model.recording.operations
-    device = np.array([operation.device for operation in operations], np.int64)
-    return device, np.array([operation.n_bytes for operation in operations], np.int64)
+def _sizes(recording: Recording) -> Int64:
+    return np.array([operation.n_bytes for operation in recording.operations], np.int64)
 
 
-def _collectives_at(model: Model, factor: float) -> Model:
-    """Return `model` with collectives whose transfer takes ``1 / factor`` of its time."""
-    collective = np.array([operation.is_communication for operation in model.recording.operations], np.bool_)
-    if not collective.any():
+def _communicates(recording: Recording, step: StepGraph) -> Bool:
+    return np.array([one.is_communication for one in recording.operations])[step.operation]
+
+
+def _collectives_at(recording: Recording, factor: float) -> Recording:
+    """Return the recording with collectives whose transfer takes ``1 / factor`` of its time."""
+    if not any(operation.is_communication for operation in recording.operations):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
     steps = []
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        mine = collective[recorded.operation]
-        service = np.where(mine, np.rint(step.service_ns / factor), step.service_ns)
-        steps.append(replace(step, service_ns=service.astype(np.int64)))
-    return replace(model, steps=steps)
+    for step in recording.steps:
+        work = np.where(_communicates(recording, step), np.rint(step.work_ns / factor), step.work_ns)
+        steps.append(replace(step, work_ns=work.astype(np.int64)))
+    return replace(recording, steps=steps)

@@ -1,66 +1,82 @@
-"""What-if: edits of a model, as a user writes them (``BW=0.8``, ``rank1.FW=1.5``, ``bandwidth=2``, …)."""
+"""What-if: edits of a recording, as a user writes them (``BW=0.8``, ``rank1.FW=1.5``, ``bandwidth=2``, …)."""
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dag.step_graph import Bool, Recording, StepGraph
 from errors import UsageError
-from replay.model import Model
-from replay.plan import UNLIMITED, Int64
-from replay.recording import Bool, Operation
-from replay.whatif.bandwidth import at_bandwidth
+from formats.columns import Int64
+from replay.whatif.bandwidth import at_rate, link_rate, times_faster
 from replay.whatif.partition import at_partition_bytes
-from replay.whatif.straggler import without_stragglers
+from replay.whatif.selection import Selection, contained, select
+from replay.whatif.stages import of_stage
+from replay.whatif.straggler import at_mean_work, without_stragglers
 
-Edit = Callable[[Model], Model]
+Edit = Callable[[Recording], Recording]
 
-_OWNER = re.compile(r"(?:wk(?P<worker>\d+)\.?)?(?:rank(?P<rank>\d+)\.?)?(?P<target>.*)", re.DOTALL)
 _ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
-_PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)
+_BITS = {"K": 1e3, "M": 1e6, "G": 1e9}
+_STAGE = re.compile(r"stage(\d+)(?:\.(.+))?", re.DOTALL)
+#: Edits are made in this order, whatever order they are given in: what there is before how long it takes.
+_ORDER = ("partition_bytes", "schedule", "straggler", "bandwidth")
 
 
-def apply(model: Model, edits: Iterable[str]) -> Model:
-    """Return `model` with all `edits` made, in their order.
+def apply(recording: Recording, edits: Iterable[str]) -> Recording:
+    """Return the recording with all `edits` made.
+
+    What an edit takes from the recording (the rate of the links, whom a name means) is that of the
+    recording as it is, not of what other edits made of it.
 
     Raises
     ------
     UsageError
         An edit that is none, a value out of range, or a name that no operation has.
     """
-    for text in edits:
-        model = parse(text, model)(model)
-    return model
+    parsed = [(_rank(text), parse(text, recording)) for text in edits]
+    for _, edit in sorted(parsed, key=lambda pair: pair[0]):
+        recording = edit(recording)
+    return recording
 
 
-def parse(text: str, model: Model) -> Edit:
-    """Return the edit that `text` (``name=value``) describes."""
+def _rank(text: str) -> int:
+    name = text.rpartition("=")[0]
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+
+
+def parse(text: str, recording: Recording) -> Edit:
+    """Return the edit of `recording` that `text` (``name=value``) describes."""
     name, equals, value = text.rpartition("=")
     if not equals or not name or not value:
         raise UsageError(f"--set {text}: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority")
     if name == "bandwidth":
-        factor = _ratio(text, value)
-        return lambda model: at_bandwidth(model, factor)
+        return _bandwidth(text, value, link_rate(recording))
     if name == "partition_bytes":
-        n_bytes = _whole(text, value)
-        return lambda model: at_partition_bytes(model, n_bytes)
+        n_bytes, rate = _whole(text, value), link_rate(recording)
+        return lambda edited: at_partition_bytes(edited, n_bytes, rate)
     if name == "schedule":
         return _schedule(text, value)
     if name == "straggler":
-        if value != "none":
-            raise UsageError(f"--set {text}: straggler knows only the value none")
-        return without_stragglers
+        return _straggler(text, value)
     if name == "drop":
-        chosen = select(model, value, text)
-        return lambda model: changed(model, chosen, Change(0.0), gaps=True)
+        select(recording, value, text)
+        return lambda edited: _without(edited, select(edited, value, text))
     change = _change(text, value)
-    chosen = select(model, name, text)
-    return lambda model: changed(model, chosen, change)
+    _select(recording, name, text)  # a name that is none is refused before anything is simulated
+    return lambda edited: changed(edited, _select(edited, name, text), change)
+
+
+def _select(recording: Recording, name: str, text: str) -> Selection:
+    stage = _STAGE.fullmatch(name)
+    return (
+        select(recording, name, text) if stage is None else of_stage(recording, int(stage[1]), stage[2], text)
+    )
 
 
 def _change(text: str, value: str) -> Change:
@@ -87,99 +103,29 @@ def _whole(text: str, value: str) -> int:
     return int(value)
 
 
+def _bandwidth(text: str, value: str, rate: float | None) -> Edit:
+    """Return the edit to so many times the links' `rate` (bytes/ns), or to ``200Mbit`` a second."""
+    absolute = _RATE.fullmatch(value)
+    if absolute is None:
+        factor = _ratio(text, value)
+        return lambda recording: times_faster(recording, factor, rate)
+    target = float(absolute[1]) * _BITS[absolute[2].upper()] / 8 / 1e9
+    if target <= 0:
+        raise UsageError(f"--set {text}: a bandwidth must be above 0")
+    return lambda recording: at_rate(recording, target, rate)
+
+
 def _schedule(text: str, value: str) -> Edit:
     if value not in ("priority", "fifo"):
         raise UsageError(f"--set {text}: a schedule is priority or fifo")
-    return lambda model: rescheduled(model, by_priority=value == "priority")
+    return lambda recording: rescheduled(recording, by_priority=value == "priority")
 
 
-# ---- which operations
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What an edit changes: operations (n,), and owners (m,) of whom it changes the time between steps.
-
-    Where a rank's computation was not traced, its forward pass is a part of that time.
-    """
-
-    operations: Bool
-    tails: Bool
-
-
-def select(model: Model, name: str, text: str) -> Selection:
-    """Return what `name` means: an operation, a part of one, a category, a stage, a link, a rank.
-
-    ``wk<i>.`` before it means those of that worker; ``rank<r>.`` those of that local rank, or where all
-    have the same (one GPU a worker) or none has it, the r-th rank of the job.
-
-    Raises
-    ------
-    UsageError
-        Nothing; the message names the nearest ones.
-    """
-    everyone = np.ones(len(model.recording.owners), np.bool_)
-    found = _matching(model, name, everyone)
-    if not found.operations.any() and not found.tails.any():
-        match = _OWNER.fullmatch(name)
-        assert match is not None  # every part is optional
-        owners = _owners(model, match["worker"], match["rank"])
-        found = _matching(model, match["target"], owners)
-        if not (found.operations.any() or found.tails.any()):
-            raise UsageError(
-                f"--set {text}: no operation is called {name}{_nearest(model, match['target'] or name)}"
-            )
-    return found
-
-
-def computation(model: Model) -> Selection:
-    """Select all work of the ranks."""
-    return _matching(model, "", np.ones(len(model.recording.owners), np.bool_))
-
-
-def communication(model: Model) -> Selection:
-    """Select all that moves data between ranks."""
-    chosen = [operation.is_communication for operation in model.recording.operations]
-    return Selection(np.array(chosen, np.bool_), np.zeros(len(model.recording.owners), np.bool_))
-
-
-def _matching(model: Model, target: str, owners: Bool) -> Selection:
-    """Select the operations of `owners` with a name `target`; their computation where it is empty."""
-    operations = model.recording.operations
-    chosen = [
-        bool(owners[one.owner]) and (target in _names(model, one) if target else one.is_compute)
-        for one in operations
-    ]
-    untraced = np.zeros(len(owners), np.bool_)
-    if target in ("", "FW"):
-        untraced[[one.owner for one in operations if not one.is_traced]] = True
-    return Selection(np.array(chosen, np.bool_), untraced & owners)
-
-
-def _names(model: Model, operation: Operation) -> tuple[str, ...]:
-    link = "" if operation.device == UNLIMITED else model.recording.devices[operation.device]
-    parts = (operation.name, operation.label, operation.main)
-    return (*parts, operation.cat, operation.phase, operation.stage, link)
-
-
-def _owners(model: Model, worker: str | None, rank: str | None) -> Bool:
-    parsed = [_PARSED_OWNER.fullmatch(owner) for owner in model.recording.owners]
-    of_worker = np.array([worker is None or (p is not None and p[1] == worker) for p in parsed], np.bool_)
-    if rank is None:
-        return of_worker
-    local = of_worker & np.array([p is not None and p[2] == rank for p in parsed], np.bool_)
-    all_alike = len(parsed) > 1 and bool(local.all())
-    if worker is not None or (local.any() and not all_alike):
-        return local
-    is_nth: Bool = np.arange(len(parsed)) == int(rank)
-    return is_nth
-
-
-def _nearest(model: Model, name: str) -> str:
-    known = {word for operation in model.recording.operations for word in _names(model, operation) if word}
-    by_lower = {word.lower(): word for word in sorted(known)}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.4)
-    return f"; the nearest are {', '.join(by_lower[word] for word in found)}" if found else ""
+def _straggler(text: str, value: str) -> Edit:
+    edits = {"none": without_stragglers, "mean": at_mean_work}
+    if value not in edits:
+        raise UsageError(f"--set {text}: straggler has the values none and mean")
+    return edits[value]
 
 
 # ---- edits of the times
@@ -198,58 +144,57 @@ class Change:
         return np.where(chosen, new, time_ns).astype(np.int64)
 
 
-def changed(model: Model, chosen: Selection, change: Change, *, gaps: bool = False) -> Model:
-    """Return `model` with the work of what is `chosen` changed, and with `gaps` the gaps before it."""
-    steps = []
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        mine = chosen.operations[recorded.operation]
-        steps.append(
-            replace(
-                step,
-                service_ns=change.of(step.service_ns, mine),
-                gap_ns=change.of(step.gap_ns, mine) if gaps else step.gap_ns,
-                tail_ns=_tails(model, step.tail_ns, chosen.tails, change),
-            )
-        )
-    return replace(model, steps=steps)
-
-
-def _tails(model: Model, tail_ns: Int64, chosen: Bool, change: Change) -> Int64:
-    """Return the times between steps, of which only the computation in the `chosen` is changed."""
-    if not chosen.any():
-        return tail_ns
-    share = forward_share(model)
+def changed(recording: Recording, chosen: Selection, change: Change) -> Recording:
+    """Return the recording with the work of what is `chosen` changed."""
+    share = forward_share(recording) if chosen.tails.any() else 1.0
     partly = Change(1 + share * (change.factor - 1), change.added_ns)
-    return partly.of(tail_ns, chosen)
+    steps = [
+        replace(
+            step,
+            work_ns=change.of(step.work_ns, chosen.events(step)),
+            tail_ns=partly.of(step.tail_ns, chosen.tails),
+        )
+        for step in recording.steps
+    ]
+    return replace(recording, steps=steps)
 
 
-def forward_share(model: Model) -> float:
+def _without(recording: Recording, chosen: Selection) -> Recording:
+    """Return the recording without the work of what is `chosen`, of all it contains, and the gaps before."""
+    steps = []
+    for step in recording.steps:
+        gone = contained(recording, chosen, step)
+        work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns))
+        steps.append(replace(step, work_ns=work, gap_ns=gap))
+    return replace(recording, steps=steps)
+
+
+def forward_share(recording: Recording) -> float:
     """Return how much of the time between a step's communication and the next gradient is forward pass.
 
     As the owners whose operations were traced show it; 1 where none was.
     """
-    operations = model.recording.operations
+    operations = recording.operations
     untraced = {one.owner for one in operations if not one.is_traced}
     forward = np.array([one.phase == "FW" for one in operations], np.bool_)
     gradient = np.array([one.is_communication and one.key is None for one in operations], np.bool_)
-    owner = np.array([one.owner for one in operations], np.int64)
     work = total = 0
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        for who in set(range(len(model.recording.owners))) - untraced:
-            mine = owner[recorded.operation] == who
-            gradients = recorded.start_ns[mine & gradient[recorded.operation]]
+    for step in recording.steps:
+        for owner in set(range(len(recording.owners))) - untraced:
+            mine = step.owner == owner
+            gradients = step.start_ns[mine & gradient[step.operation]]
             if len(gradients):
-                work += int(step.service_ns[mine & forward[recorded.operation]].sum())
-                total += int(gradients.min() - recorded.begin_ns[who] + step.tail_ns[who])
+                work += int(step.work_ns[mine & forward[step.operation]].sum())
+                total += int(gradients.min() - step.begin_ns[owner] + step.tail_ns[owner])
     return min(work / total, 1.0) if work and total else 1.0
 
 
-def rescheduled(model: Model, *, by_priority: bool) -> Model:
-    """Return `model` with links that serve by tensor index, or who is ready first, not as recorded."""
-    priority = np.array([(operation.key or 0) >> 16 for operation in model.recording.operations], np.int64)
-    none = np.empty((0, 2), np.int64)
-    steps = [
-        replace(step, turn=priority[recorded.operation] * by_priority, overtaken=none)
-        for step, recorded in zip(model.steps, model.recording.steps, strict=True)
-    ]
-    return replace(model, steps=steps)
+def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
+    """Return the recording with links that serve by tensor index, or who is ready first, not as recorded."""
+    priority = np.array([(operation.key or 0) >> 16 for operation in recording.operations], np.int64)
+
+    def served(step: StepGraph) -> StepGraph:
+        turn = priority[step.operation] * by_priority
+        return replace(step, turn=turn, overtaken=np.empty((0, 2), np.int64))
+
+    return replace(recording, steps=[served(step) for step in recording.steps])

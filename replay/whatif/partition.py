@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import Operation
 from errors import TraceError
-from replay.model import Model, StepModel
-from replay.plan import UNLIMITED, Int64
-from replay.recording import Edges, Operation, RecordedStep
-from replay.whatif.bandwidth import Float, link_rate
+from formats.columns import Int64
+from replay.whatif.bandwidth import Float
+
+#: Partitions up to this size show what one costs whatever its size.
+_SMALL = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +37,24 @@ class _Cost:
     per_part_ns: float
     per_byte_ns: float
 
+    def of(self, n_bytes: int) -> float:
+        """Return what a partition of `n_bytes` takes."""
+        return self.per_part_ns + self.per_byte_ns * n_bytes
 
-def at_partition_bytes(model: Model, n_bytes: int) -> Model:
-    """Return `model` with tensors cut into partitions of `n_bytes`.
+
+def at_partition_bytes(recording: Recording, n_bytes: int, rate: float | None) -> Recording:
+    """Return the recording with tensors cut into partitions of `n_bytes`.
 
     A new partition passes the stages as the recorded one at its place did. A tensor's recorded time in
-    a stage changes as what the stage takes per partition and per byte says.
+    a stage changes as what the stage takes per partition and per byte says; on a link a byte takes what
+    its `rate` (bytes/ns) says. A tensor whose partitions stay as they are does not change.
 
     Raises
     ------
     TraceError
         The recording has no partitions, or their sizes are not known.
     """
-    operations = model.recording.operations
-    parts = [operation for operation in operations if operation.key is not None]
+    parts = [operation for operation in recording.operations if operation.key is not None]
     if not parts:
         raise TraceError("partition_bytes: the recording has no partitions (BytePS's comm.json has them)")
     if not any(operation.n_bytes for operation in parts):
@@ -55,137 +62,143 @@ def at_partition_bytes(model: Model, n_bytes: int) -> Model:
             "partition_bytes: the sizes of the tensors are not known; "
             "BytePS's log with 'partitioned to' lines must lie in or beside the job's directory"
         )
-    tensors = _tensors(parts, n_bytes)
-    costs = _costs(model)
-    names = _NewOperations(list(operations))
-    steps, recorded_steps = [], []
-    before: list[dict[int, int]] = []
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        new_step, new_recorded, copies = _cut(step, recorded, operations, tensors, costs, names)
-        carried = [(before[a][-1], copies[b][-1]) for a, b in recorded.carried.tolist()]
-        steps.append(new_step)
-        recorded_steps.append(replace(new_recorded, carried=np.array(carried, np.int64).reshape(-1, 2)))
-        before = copies
-    recording = replace(model.recording, operations=names.operations, steps=recorded_steps)
-    return replace(model, recording=recording, steps=steps)
-
-
-class _NewOperations:
-    """Numbers the operations of new partitions, behind those that were there."""
-
-    def __init__(self, operations: list[Operation]) -> None:
-        self.operations = operations
-        self._number: dict[tuple[int, int], int] = {}
-
-    def number(self, template: int, key: int, n_bytes: int) -> int:
-        """Return the operation that does for partition `key` what `template` does for its own."""
-        if (template, key) not in self._number:
-            self._number[template, key] = len(self.operations)
-            old = self.operations[template]
-            track = old.track._replace(tid=str(key))
-            self.operations.append(replace(old, key=key, n_bytes=n_bytes, track=track))
-        return self._number[template, key]
+    cut = _Cut(recording, _tensors(parts, n_bytes), _costs(recording, rate))
+    steps = [cut.step(step) for step in recording.steps]
+    return replace(recording, operations=cut.operations, steps=steps)
 
 
 def _tensors(parts: Sequence[Operation], n_bytes: int) -> dict[tuple[int, str], _Tensor]:
-    """Return the tensors by (owner, name of the whole communication)."""
+    """Return the tensors that are cut otherwise, by (owner, name of the whole communication)."""
     size: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for part in parts:
         if part.key is not None:
             size[part.owner, part.whole][part.key] = part.n_bytes
     found = {}
     for tensor, of_key in size.items():
-        total = sum(of_key.values())
-        if total:
-            whole, rest = divmod(total, n_bytes)
-            found[tensor] = _Tensor(tuple(sorted(of_key)), (n_bytes,) * whole + ((rest,) if rest else ()))
+        whole, rest = divmod(sum(of_key.values()), n_bytes)
+        sizes = (n_bytes,) * whole + ((rest,) if rest else ())
+        if sizes and sizes != tuple(of_key[key] for key in sorted(of_key)):
+            found[tensor] = _Tensor(tuple(sorted(of_key)), sizes)
     return found
 
 
-def _costs(model: Model) -> dict[str, _Cost]:
-    """Return what each stage takes.
+def _costs(recording: Recording, rate: float | None) -> dict[str, _Cost]:
+    """Return what each stage takes: small partitions show what one costs, large ones what bytes do.
 
-    On a link a byte takes what the link's rate says, and a partition what a larger transfer (a smaller
-    one is mostly latency, during which others pass) takes beyond its bytes. For the other stages both
-    are fitted to all partitions.
+    Where none is small, the smallest stand for them, without the time of their bytes.
     """
+    found = {}
+    for stage, table in _samples(recording).items():
+        size, work, on_link = table.T
+        small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
+        per_byte = 1 / rate if rate is not None and on_link.any() else _per_byte(size, work)
+        beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
+        found[stage] = _Cost(max(float(np.median(beyond)), 0.0), per_byte)
+    return found
+
+
+def _per_byte(size: Float, work: Float) -> float:
+    """Return how much longer a byte more takes, from all partitions of a stage."""
     from scipy.optimize import nnls
 
-    rate = link_rate(model)
-    found = {}
-    for stage, table in _samples(model).items():
-        size, service, on_link = table.T
-        if rate is not None and on_link.any():
-            large = size >= size.max() / 2
-            beyond = float(service[large].mean() - size[large].mean() / rate)
-            found[stage] = _Cost(max(beyond, 0.0), 1 / rate)
-        else:
-            per_part, per_byte = nnls(np.stack([np.ones(len(size)), size], axis=1), service)[0].tolist()
-            found[stage] = _Cost(per_part, per_byte)
-    return found
+    return float(nnls(np.stack([np.ones(len(size)), size], axis=1), work)[0][1])
 
 
-def _samples(model: Model) -> dict[str, Float]:
-    """Return by stage the bytes, service and whether on a link, of each partition in each step (k, 3)."""
+def _samples(recording: Recording) -> dict[str, Float]:
+    """Return by stage the bytes, work and whether on a link, of each partition in each step (k, 3)."""
     rows: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        for number, service in zip(recorded.operation.tolist(), step.service_ns.tolist(), strict=True):
-            one = model.recording.operations[number]
+    for step in recording.steps:
+        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+            one = recording.operations[number]
             if one.key is not None:
-                rows[one.stage].append((one.n_bytes, service, one.device != UNLIMITED))
+                rows[one.stage].append((one.n_bytes, work, bool(one.link)))
     return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
 
 
-def _cut(
-    step: StepModel,
-    recorded: RecordedStep,
-    operations: Sequence[Operation],
-    tensors: Mapping[tuple[int, str], _Tensor],
-    costs: Mapping[str, _Cost],
-    names: _NewOperations,
-) -> tuple[StepModel, RecordedStep, list[dict[int, int]]]:
-    """Return one step with new partitions, and what became of each event (see `copies`)."""
-    source: list[int] = []  # of each new event, the recorded one it is like
-    operation: list[int] = []
-    copies: list[dict[int, int]] = []  # of each recorded event: new partition (-1: none) -> new event
-    for event, number in enumerate(recorded.operation.tolist()):
-        old = operations[number]
-        tensor = tensors.get((old.owner, old.whole)) if old.key is not None else None
-        copies.append({})
-        for piece in _pieces(old, tensor):
-            copies[-1][piece] = len(source)
-            source.append(event)
-            size = 0 if tensor is None or piece < 0 else tensor.sizes[piece]
-            key = -1 if tensor is None else tensor.keys[0] + piece
-            operation.append(number if piece < 0 else names.number(number, key, size))
-    like = np.array(source, np.int64)
-    service = _service(step, recorded, operations, tensors, costs, names, like, operation)
-    edges = recorded.edges
-    new_edges = Edges(*(_copied(kind, copies) for kind in _kinds(edges)))
-    return (
-        replace(
+class _Cut:
+    """Cuts the steps of a recording; `operations` grows by those of new partitions."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        tensors: Mapping[tuple[int, str], _Tensor],
+        costs: Mapping[str, _Cost],
+    ) -> None:
+        self.operations = list(recording.operations)
+        self._tensors, self._costs = tensors, costs
+        self._number: dict[tuple[int, int], int] = {}
+        self._before: list[dict[int, int]] = []
+
+    def step(self, step: StepGraph) -> StepGraph:
+        """Return a step with new partitions."""
+        copies, like, operation = self._copies(step)
+        continued = [(self._before[a][-1], copies[b][-1]) for a, b in step.continued.tolist()
+                     if -1 in self._before[a] and -1 in copies[b]]  # fmt: skip
+        self._before = copies
+        source = np.array(like, np.int64)
+        return replace(
             step,
-            gap_ns=step.gap_ns[like],
-            service_ns=service,
-            turn=step.turn[like],
-            roots=np.flatnonzero(np.isin(like, step.roots)),
-            last=np.flatnonzero(np.isin(like, step.last)),
-            overtaken=np.empty((0, 2), np.int64),
-            held=step.held[like],
-        ),
-        replace(
-            recorded,
+            **{
+                column: getattr(step, column)[source]
+                for column in ("owner", "link", "start_ns", "end_ns", "gap_ns", "turn", "held")
+            },
             operation=np.array(operation, np.int64),
-            start_ns=recorded.start_ns[like],
-            end_ns=recorded.end_ns[like],
-            edges=new_edges,
-        ),
-        copies,
-    )
+            work_ns=self._work(step, source, operation),
+            edges=_copied(step.edges, copies),
+            last=np.flatnonzero(np.isin(source, step.last)),
+            overtaken=step.overtaken if len(source) == len(step) else np.empty((0, 2), np.int64),
+            continued=np.array(continued, np.int64).reshape(-1, 2),
+        )
 
+    def _copies(self, step: StepGraph) -> tuple[list[dict[int, int]], list[int], list[int]]:
+        """Return what becomes of each event: new partition (-1: it stays) -> new event.
 
-def _kinds(edges: Edges) -> tuple[Int64, Int64, Int64, Int64]:
-    return edges.after_end, edges.after_start, edges.body_after_end, edges.body_after_start
+        And of each new event the recorded one that it is like, and its operation.
+        """
+        copies: list[dict[int, int]] = []
+        like: list[int] = []
+        operation: list[int] = []
+        for event, number in enumerate(step.operation.tolist()):
+            old = self.operations[number]
+            tensor = None if old.key is None else self._tensors.get((old.owner, old.whole))
+            copies.append({})
+            for piece in _pieces(old, tensor):
+                copies[-1][piece] = len(like)
+                like.append(event)
+                operation.append(number if tensor is None else self._piece(number, tensor, piece))
+        return copies, like, operation
+
+    def _piece(self, template: int, tensor: _Tensor, piece: int) -> int:
+        """Return the operation that does for a new partition what `template` does for its own."""
+        key = tensor.keys[0] + piece
+        if (template, key) not in self._number:
+            self._number[template, key] = len(self.operations)
+            old = self.operations[template]
+            track = old.track._replace(tid=str(key))
+            self.operations.append(replace(old, key=key, n_bytes=tensor.sizes[piece], track=track))
+        return self._number[template, key]
+
+    def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
+        """Return the work of the new events: the stage's recorded total, changed as its cost says."""
+        total: dict[tuple[int, str, str], float] = defaultdict(float)
+        costs: dict[tuple[int, str, str], float] = defaultdict(float)
+        for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
+            old = self.operations[number]
+            if (old.owner, old.whole) in self._tensors and old.key is not None:
+                total[old.owner, old.whole, old.stage] += work
+                costs[old.owner, old.whole, old.stage] += self._costs[old.stage].of(old.n_bytes)
+        found = step.work_ns[like].astype(np.float64)
+        for event, number in enumerate(operation):
+            new = self.operations[number]
+            tensor = self._tensors.get((new.owner, new.whole))
+            if new.key is None or tensor is None:
+                continue
+            recorded, before = (table[new.owner, new.whole, new.stage] for table in (total, costs))
+            share = (
+                self._costs[new.stage].of(new.n_bytes) / before if before else new.n_bytes / sum(tensor.sizes)
+            )
+            found[event] = recorded * share
+        return np.rint(found).astype(np.int64)
 
 
 def _pieces(old: Operation, tensor: _Tensor | None) -> list[int]:
@@ -198,40 +211,10 @@ def _pieces(old: Operation, tensor: _Tensor | None) -> list[int]:
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]]) -> Int64:
     """Return each edge between the new events: piece to the same piece, else each to each."""
     found = []
-    for a, b in edges.tolist():
+    for a, b, joint, kind in edges.tolist():
         for piece, new_a in copies[a].items():
             if piece in copies[b]:
-                found.append((new_a, copies[b][piece]))
+                found.append((new_a, copies[b][piece], joint, kind))
             elif piece < 0 or -1 in copies[b]:
-                found.extend((new_a, new_b) for new_b in copies[b].values())
-    return np.array(found, np.int64).reshape(-1, 2)
-
-
-def _service(
-    step: StepModel,
-    recorded: RecordedStep,
-    operations: Sequence[Operation],
-    tensors: Mapping[tuple[int, str], _Tensor],
-    costs: Mapping[str, _Cost],
-    names: _NewOperations,
-    like: Int64,
-    operation: Sequence[int],
-) -> Int64:
-    """Return the service of the new events: the stage's recorded total, scaled as the fit says, by bytes."""
-    total: dict[tuple[int, str, str], float] = defaultdict(float)
-    for number, service in zip(recorded.operation.tolist(), step.service_ns.tolist(), strict=True):
-        old = operations[number]
-        if old.key is not None:
-            total[old.owner, old.whole, old.stage] += service
-    found = step.service_ns[like].astype(np.float64)
-    for event, number in enumerate(operation):
-        new = names.operations[number]
-        tensor = tensors.get((new.owner, new.whole))
-        if new.key is None or tensor is None:
-            continue
-        cost, n_bytes = costs[new.stage], sum(tensor.sizes)
-        before = cost.per_part_ns * len(tensor.keys) + cost.per_byte_ns * n_bytes
-        share = cost.per_part_ns + cost.per_byte_ns * new.n_bytes
-        recorded_ns = total[new.owner, new.whole, new.stage]
-        found[event] = recorded_ns * share / before if before else recorded_ns * new.n_bytes / n_bytes
-    return np.rint(found).astype(np.int64)
+                found.extend((new_a, new_b, joint, kind) for new_b in copies[b].values())
+    return np.array(found, np.int64).reshape(-1, 4)

@@ -2,92 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from replay.model import Model
-from replay.recording import WAIT, Operation
+from dag.step_graph import Bool, Recording, StepGraph
+from dialects.step_parts import WAIT
+from formats.columns import Int64
+from replay.occurrences import medians, occurrence
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
-NEARLY_ALL = 0.8
 
 Float = NDArray[np.float64]
 
 
-def work_ns(model: Model) -> Float:
-    """Return each owner's own work in each step (steps, owners): computation, input, and between steps."""
-    mine = np.array([not operation.is_communication for operation in model.recording.operations], np.bool_)
-    owner = np.array([operation.owner for operation in model.recording.operations], np.int64)
-    total = np.array([step.tail_ns for step in model.steps], np.float64)
-    for row, (step, recorded) in enumerate(zip(model.steps, model.recording.steps, strict=True)):
-        counts = mine[recorded.operation]
-        np.add.at(total[row], owner[recorded.operation][counts], (step.service_ns + step.gap_ns)[counts])
-    return total
+def work_ns(recording: Recording) -> Float:
+    """Return each owner's own work in each step (steps, m): computation and input, no gaps and no waits."""
+    own = _own_work(recording)
+    return np.array(
+        [
+            np.bincount(step.owner, step.work_ns * own[step.operation], len(recording.owners))
+            for step in recording.steps
+        ]
+    )
 
 
-def stragglers(model: Model) -> list[int]:
-    """Return the owners that work longer than their peers' median by `THRESHOLD`, in nearly all steps."""
-    work = work_ns(model)
+def stragglers(recording: Recording) -> list[int]:
+    """Return the owners that work longer than their peers' median by `THRESHOLD`, in the median step."""
+    work = work_ns(recording)
     if work.shape[1] < 2:
         return []
-    peers = [np.median(np.delete(work, i, axis=1), axis=1) for i in range(work.shape[1])]
-    ratio = [work[:, i] / np.maximum(median, 1) for i, median in enumerate(peers)]
-    return [i for i, steps in enumerate(ratio) if np.quantile(steps, 1 - NEARLY_ALL) > THRESHOLD]
+    peers = [np.median(np.delete(work, owner, axis=1), axis=1) for owner in range(work.shape[1])]
+    ratio = [np.median(work[:, owner] / np.maximum(peer, 1)) for owner, peer in enumerate(peers)]
+    return [owner for owner, longer in enumerate(ratio) if longer > THRESHOLD]
 
 
-def why_none(model: Model) -> str:
+def why_none(recording: Recording) -> str:
     """Return why `without_stragglers` changes nothing; "" where it changes something."""
-    operations = model.recording.operations
-    if len(model.recording.owners) > 1:
-        few = f"no rank works {THRESHOLD - 1:.0%} longer than its peers in nearly all steps"
-        return "" if stragglers(model) else few
-    if any(operation.cat == WAIT for operation in operations):
+    if len(recording.owners) > 1:
+        few = f"no rank works {THRESHOLD - 1:.0%} longer than its peers in the median step"
+        return "" if stragglers(recording) else few
+    if any(operation.cat == WAIT for operation in recording.operations):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
 
 
-def without_stragglers(model: Model) -> Model:
-    """Return `model` with each straggler's operations and pauses at the median of its peers' in that step.
+def without_stragglers(recording: Recording) -> Recording:
+    """Return the recording with each straggler's operations as long as their median over its peers.
 
-    Peers' operations are those of the same name. Without a straggler nothing changes.
+    The n-th event of a name in a step is compared with the peers' n-th; what no peer does takes no
+    time. A straggler's gaps are at most those of its peers. Without a straggler nothing changes.
     """
-    slow = stragglers(model)
-    fast = [i for i in range(len(model.recording.owners)) if i not in slow]
+    slow = stragglers(recording)
+    fast = [owner for owner in range(len(recording.owners)) if owner not in slow]
     if not slow or not fast:
-        return model
-    same = _same(model)
+        return recording
+    own, kind = _own_work(recording), _kinds(recording, label=True)
     steps = []
-    for step, recorded in zip(model.steps, model.recording.steps, strict=True):
-        at = {int(operation): event for event, operation in enumerate(recorded.operation)}
-        service, gap, tail = step.service_ns.copy(), step.gap_ns.copy(), step.tail_ns.copy()
-        for event, operation in enumerate(recorded.operation.tolist()):
-            one = model.recording.operations[operation]
-            if one.owner not in slow or one.is_communication:
-                continue
-            peers = [
-                at[other] for other in same[_identity(one)] if other in at and _owner(model, other) in fast
-            ]
-            if peers:
-                service[event] = np.median(step.service_ns[peers])
-                gap[event] = np.median(step.gap_ns[peers])
-        tail[slow] = np.median(step.tail_ns[fast])
-        steps.append(replace(step, service_ns=service, gap_ns=gap, tail_ns=tail))
-    return replace(model, steps=steps)
+    for step in recording.steps:
+        same = _same(step, kind)
+        peers = np.isin(step.owner, fast)
+        late = np.isin(step.owner, slow) & own[step.operation]
+        n_same = int(same.max(initial=0)) + 1
+        work, gap = (
+            medians(same[peers], column[peers], n_same)[same] for column in (step.work_ns, step.gap_ns)
+        )
+        tail = step.tail_ns.copy()
+        tail[slow] = np.minimum(tail[slow], int(np.median(tail[fast])))
+        steps.append(
+            replace(
+                step,
+                work_ns=np.where(late, work, step.work_ns),
+                gap_ns=np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns),
+                tail_ns=tail,
+            )
+        )
+    return replace(recording, steps=steps)
 
 
-def _owner(model: Model, operation: int) -> int:
-    return model.recording.operations[operation].owner
+def at_mean_work(recording: Recording) -> Recording:
+    """Return the ideal job: each kind of work at its mean over ranks and steps, no rank behind another.
+
+    A kind is an operation's name. A transfer (communication without the waiting for others) is at the
+    median of its kind.
+    """
+    ideal = ideal_work_ns(recording)
+    steps = [replace(step, work_ns=work) for step, work in zip(recording.steps, ideal, strict=True)]
+    return replace(recording, steps=steps)
 
 
-def _identity(operation: Operation) -> tuple[str, str]:
-    return operation.label, str(operation.track.tid) if operation.is_communication else ""
+def ideal_work_ns(recording: Recording) -> list[Int64]:
+    """Return the work of each step's events (n,) in the ideal job; see `at_mean_work`."""
+    kind = _kinds(recording)
+    kinds = [kind[step.operation] for step in recording.steps]
+    flat, work = np.concatenate(kinds), np.concatenate([step.work_ns for step in recording.steps])
+    n_kinds = int(kind.max(initial=0)) + 1
+    mean = np.bincount(flat, work, n_kinds) / np.maximum(np.bincount(flat, minlength=n_kinds), 1)
+    moves = np.zeros(n_kinds, np.bool_)
+    moves[kind[[one.is_communication for one in recording.operations]]] = True
+    usual = np.where(moves, medians(flat, work, n_kinds), np.rint(mean).astype(np.int64))
+    return [usual[one] for one in kinds]
 
 
-def _same(model: Model) -> dict[tuple[str, str], list[int]]:
-    found: dict[tuple[str, str], list[int]] = {}
-    for i, operation in enumerate(model.recording.operations):
-        found.setdefault(_identity(operation), []).append(i)
-    return found
+def _own_work(recording: Recording) -> Bool:
+    return np.array([not one.is_communication for one in recording.operations], np.bool_)
+
+
+def _kinds(recording: Recording, *, label: bool = False) -> Int64:
+    """Return a number for each operation, the same for those of one name (or `label`) on any owner."""
+    names = [one.label if label else one.name for one in recording.operations]
+    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return np.array([number[name] for name in names], np.int64)
+
+
+def _same(step: StepGraph, kind: Int64) -> Int64:
+    """Return for each event of a step a number that the n-th events of one kind share on all owners."""
+    kinds = kind[step.operation]
+    n_owners = len(step.begin_ns)
+    nth = occurrence(kinds * n_owners + step.owner)
+    shared: Int64 = np.unique(np.stack([kinds, nth]), axis=1, return_inverse=True)[1].reshape(-1)
+    return shared
+
+
+def kinds_of(recording: Recording) -> tuple[Sequence[str], Int64]:
+    """Return the names of all kinds of work, and the kind of each operation."""
+    return list(dict.fromkeys(one.name for one in recording.operations)), _kinds(recording)

@@ -21,7 +21,7 @@ from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import part_of
 from conftest import run_cli
 from dialects.gradient_names import GradientNames
-from errors import OutputError
+from errors import UsageError
 from formats.columns import Trace, Track
 from opname import partition_key
 from trace_utils import find_gpus
@@ -506,7 +506,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     gpu = write_gpu(tmp_path / "0")
     (gpu / "bps_trace_final.json").mkdir()
     before = files(gpu)
-    with pytest.raises(OutputError, match="bps_trace_final"):
+    with pytest.raises(UsageError, match=r"bps_trace_final.*is a directory"):
         gather(find_gpus(gpu)[0]).write()
     assert files(gpu) == before
 

@@ -108,19 +108,18 @@ def test_loads_of_steps_not_traced_are_numbered_from_the_first() -> None:
     assert times.steps == (Step(3, 95, 200),)
 
 
-def test_communication_alone_gives_the_period_of_the_first_gradient() -> None:
+def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_next() -> None:
+    # a ends at 5, 105, 225, b at 8, 108, 228
     slices = [(name, start, 5) for k in (0, 100, 220) for name, start in (("Comm.b", k + 3), ("Comm.a", k))]
     parts = [("Comm.a.PUSH", k + 1, 2) for k in (0, 100, 220)]
     steps = find_steps(make(slices + parts))
-    assert list(steps.whole) == [Step(1, 0, 100), Step(2, 100, 220)]
-    assert steps.how == "period of Comm.a"
+    assert steps.whole == (Step(2, 8, 108), Step(3, 108, 228))
+    assert steps.partial == (Step(1, 0, 8),)
 
 
-def test_whichever_gradient_comes_first_begins_the_step() -> None:
-    # a is the first on average (0, 100, 222); in the third step b is enqueued before it
-    slices = [("Comm.a", 0, 5), ("Comm.b", 3, 5), ("Comm.a", 100, 5), ("Comm.b", 103, 5)]
-    slices += [("Comm.b", 220, 5), ("Comm.a", 222, 5)]
-    assert step_bounds(make(slices)) == [Step(1, 0, 100), Step(2, 100, 220)]
+def test_whichever_tensor_is_last_ends_the_round() -> None:
+    slices = [("Comm.a", 0, 5), ("Comm.b", 3, 5), ("Comm.a", 100, 9), ("Comm.b", 103, 5)]
+    assert step_bounds(make(slices)) == [Step(2, 8, 109)]
 
 
 def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
@@ -132,9 +131,15 @@ def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
     assert step_bounds(trace.select(of_rank_1)) == [Step(1, 1, 101)]
 
 
-def test_a_tensor_that_a_cut_file_lost_steps_of_is_no_marker() -> None:
-    slices = [("Comm.a", 0, 5), ("Comm.b", 3, 5), ("Comm.b", 103, 5), ("Comm.b", 213, 5)]
-    assert step_bounds(make(slices)) == [Step(1, 3, 103), Step(2, 103, 213)]
+def test_a_tensor_that_a_cut_file_lost_steps_of_ends_no_round() -> None:
+    slices = [("Comm.a", 0, 50), ("Comm.b", 3, 5), ("Comm.b", 103, 5), ("Comm.b", 213, 5)]
+    assert step_bounds(make(slices)) == [Step(2, 8, 108), Step(3, 108, 218)]
+
+
+def test_partitions_of_several_tracks_make_one_round() -> None:
+    # no whole communication is recorded; two partitions end at 4 and 6, then at 104 and 106
+    slices = [("Comm.a.PUSH", k + at, 4) for k in (0, 100) for at in (0, 2)]
+    assert step_bounds(make(slices, pids=["x", "y"] * 2)) == [Step(2, 6, 106)]
 
 
 def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation() -> None:
@@ -244,9 +249,7 @@ def recorded_us(path: Path) -> dict[int, tuple[int, int, int]]:
         ("fork_resnet50_2w1s", 0),
     ],
 )
-def test_steps_of_a_final_trace_agree_within_1_percent(
-    shared_data: Path, case: str, rank: int
-) -> None:
+def test_steps_of_a_final_trace_agree_within_1_percent(shared_data: Path, case: str, rank: int) -> None:
     worker = shared_data / "byteps" / case / "worker_0"
     trace = read_trace(next((worker / str(rank)).glob("bps_trace*")))
     truth = recorded_us(worker / f"step_times_rank{rank}.txt")
@@ -265,14 +268,14 @@ def test_steps_of_the_mlp_agree_within_1_percent_but_for_a_late_load(shared_data
     assert late_us == pytest.approx([1270, 560], abs=10)
 
 
-def test_the_period_of_a_gradient_has_the_same_sum_as_the_steps(shared_data: Path) -> None:
-    """Gradients come at another moment of each step: single periods are off, their sum is not."""
+def test_rounds_of_communication_are_the_steps_of_the_script(shared_data: Path) -> None:
+    """The script's step ends after its update, which `comm.json` does not hold: 3 ms on average here."""
     worker = shared_data / "byteps" / "fork_lenet_base" / "worker_0"
     truth = recorded_us(worker / "step_times_rank0.txt")
     steps = iterations(read_trace(worker / "0" / "comm.json")).steps
-    assert len(steps) == 10
-    total_us = sum(step.dur_ns for step in steps) / 1000
-    assert total_us == pytest.approx(sum(truth[k][2] for k in range(10, 20)), rel=0.03)
+    assert [step.label for step in steps] == list(range(2, 12))
+    off_ms = [abs(step.dur_ns / 1000 - truth[9 + step.label][2]) / 1000 for step in steps]
+    assert sum(off_ms) / len(off_ms) < 4 and max(off_ms) < 12
 
 
 def test_kineto_steps_agree_with_the_script(shared_data: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from formats.event import NO_TIME
 from formats.times import InexactError, exact_ns, text_to_ns, to_ns
+from formats.values import FARTHEST_NS
 
 
 def test_integers_floats_and_text() -> None:
@@ -37,7 +38,7 @@ def test_floats_below_the_limit_are_exact_to_the_nanosecond(ns: int) -> None:
     assert to_ns([written, 0.5]).tolist()[0] == ns
 
 
-@given(st.integers(-(2**62) + 1, 2**62 - 1))
+@given(st.integers(-FARTHEST_NS, FARTHEST_NS))
 def test_text_is_exact_for_every_nanosecond(ns: int) -> None:
     text = str(Decimal(ns) / 1000)
     assert exact_ns(text) == ns

@@ -81,6 +81,21 @@ def test_data_and_throughput_come_from_the_results_a_task_takes(tmp_path: Path) 
     assert column(table, "Mean Throughput (MB/s)") == [8.0, 0.0]  # 4 MB in 0.5 s
 
 
+def test_a_task_that_ran_twice_has_the_throughput_of_each_run(tmp_path: Path) -> None:
+    source = compute(1.0, 0.1, key="x-1", name="x", size=4_000_000)
+    runs = [
+        compute(at, dur, key="sum-1", name="sum", dependencies=["x-1"])
+        for at, dur in [(3.0, 0.5), (9.0, 1.0)]
+    ]
+    table = analysis.table("function_bottleneck", traces_of(tmp_path, source, *runs))
+    assert column(table, "Mean Throughput (MB/s)")[0] == 6.0  # 4 MB in 0.5 s, and in 1 s
+    assert "1 task ran more than once" in table.note and "DASF" in table.note
+
+
+def test_tasks_that_ran_once_need_no_note(tmp_path: Path) -> None:
+    assert analysis.table("function_bottleneck", traces_of(tmp_path, compute(1.0, 0.5))).note == ""
+
+
 def usage(at_s: float, percent: float) -> dict[str, object]:
     return event("Resource Usage", "I", at_s, {"gpu_utilization": percent, "gpu_memory_used": 2e9})
 

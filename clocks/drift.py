@@ -1,0 +1,70 @@
+"""How fast the clocks of hosts run apart, where a recording is long enough to show it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clocks.occurrences import Float64, Occurrences
+from clocks.slope_bounds import hull, slopes
+
+
+@dataclass(frozen=True, slots=True)
+class Drifts:
+    """Drifts of n clocks against one of them, in ppm (microseconds a second).
+
+    `ppm` (n,) is 0 for all unless no constant offsets explain the recording, or a clock's drift is
+    told to differ from 0; `rest` (n,) is how far a true drift may be from it; `limit` is the largest
+    relative drift that was thought possible.
+    """
+
+    ppm: Float64
+    rest: Float64
+    limit: float
+
+    def doubts_ppm(self) -> Float64:
+        """Return how far the relative drift of any two clocks may be from the estimated one (n, n)."""
+        widest = 2 * self.limit if self.ppm.any() else self.limit
+        return np.minimum(self.rest[:, None] + self.rest[None, :], widest)
+
+
+def drifts_of(found: Occurrences, limit_ppm: float) -> Drifts:
+    """Return the drift of every clock against the one with most in common with the others."""
+    hub = _hub(found)
+    ranges = [_drift_range(found, hub, i, limit_ppm) for i in range(len(found.begin))]
+    ppm = np.array([0.0 if low <= 0.0 <= high else (low + high) / 2 for low, high in ranges])
+    rest = np.array([max(high - d, d - low) for (low, high), d in zip(ranges, ppm, strict=True)])
+    return Drifts(ppm, rest, limit_ppm)
+
+
+def no_drifts(n: int) -> Drifts:
+    """Return no drift of n clocks."""
+    return Drifts(np.zeros(n), np.zeros(n), 0.0)
+
+
+def _hub(found: Occurrences) -> int:
+    """Return the host that shares most occurrences; of several the one that began first, in any order."""
+    begins = np.where(found.there, found.begin, np.iinfo(np.int64).max).min(axis=1)
+    return int(np.lexsort((found.middle, begins, -found.there.sum(axis=1)))[0])
+
+
+def _drift_range(found: Occurrences, hub: int, host: int, limit_ppm: float) -> tuple[float, float]:
+    """Return the drifts (ppm, from and to) of `host` against the hub that the windows allow.
+
+    A drift is possible if a straight line passes between the upper and the lower bounds of the offset
+    over time; only the corners of their convex hulls matter.
+    """
+    both = found.shared(hub, host) & found.all_wait
+    if host == hub or limit_ppm == 0.0:
+        return 0.0, 0.0
+    if both.sum() < 2:
+        return -limit_ppm, limit_ppm
+    begin, end = found.begin[:, both], found.end[:, both]
+    low_at, low = end[host], begin[hub] - end[host]
+    high_at, high = begin[host], end[hub] - begin[host]
+    seconds = (max(int(low_at.max()), int(high_at.max())) - min(int(low_at.min()), int(high_at.min()))) / 1e9
+    if limit_ppm * 1e3 * seconds < int(high.min()) - int(low.max()):
+        return -limit_ppm, limit_ppm  # the window has room for any drift
+    lower, upper = hull(low_at, low, 1), hull(high_at, high, -1)
+    return slopes(low_at[lower] / 1e9, low[lower] / 1e3, high_at[upper] / 1e9, high[upper] / 1e3, limit_ppm)

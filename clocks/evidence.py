@@ -1,0 +1,117 @@
+"""What two hosts' common operations say of the offset between their clocks.
+
+*Causality*: nobody ends an operation before the last has begun it, which gives a window for the offset.
+Where somebody waits, the window is wide and its middle is wrong by half the wait. The truth lies near the
+edge that is *sharp*: many occurrences almost reach it, because that direction did not wait.
+
+*Matched ends*: a collective ends on all its ranks at nearly the same time. Where most differences of the
+ends agree, they are the offset, and their spread is its bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clocks.occurrences import Int64, Occurrences
+
+_SHARP = 0.02  # share of the occurrences whose distance from the edge is its sharpness
+_FEWEST_SHARP = 2  # the third-nearest, where that share is fewer
+_SHORTEST_DELAY_NS = 500_000  # of a message between hosts: by so much an edge may miss the truth anyway
+
+_FEWEST_ENDS = 3
+_OUTLIER = 2.5  # spreads from the centre beyond which an end does not belong to the others
+_MAD_TO_SD = 1.4826
+_MEDIAN_TO_MEAN = 1.2533  # standard error of a median against that of a mean
+_END_ERROR_NS = 2_000  # how far matched ends are from each other systematically, usually
+_END_LIMIT_NS = 10_000  # and at most
+_ENDS_AGREE_NS = 300_000  # bound below which ends tell the offset without any window
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The offset of host j against host i (what to add to j's times, less what to add to i's), in ns.
+
+    Attributes
+    ----------
+    estimate, doubt : the likely offset, and how far the truth usually is from it
+    ends : (low, high) window of the offset from matched ends; None where they do not agree
+    """
+
+    i: int
+    j: int
+    estimate: float
+    doubt: float
+    ends: tuple[float, float] | None = None
+
+
+def evidence(found: Occurrences, *, use_ends: bool) -> list[Evidence]:
+    """Return the evidence of every pair of hosts that has any."""
+    n = len(found.begin)
+    pairs = [_pair(found, i, j, use_ends=use_ends) for i in range(n) for j in range(i + 1, n)]
+    return [pair for pair in pairs if pair is not None]
+
+
+def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | None:
+    both = found.shared(i, j)
+    waits, together = both & found.all_wait, both & found.end_together
+    width, by_window = 2.0 * _ENDS_AGREE_NS, None
+    if waits.any():
+        upper = found.end[i, waits] - found.begin[j, waits]
+        lower = found.begin[i, waits] - found.end[j, waits]
+        estimate, doubt, width = _from_window(upper, lower)
+        by_window = Evidence(i, j, estimate, doubt)
+    if use_ends and together.sum() >= _FEWEST_ENDS:
+        by_ends = _from_ends(i, j, found.end[i, together] - found.end[j, together])
+        if by_ends.ends is not None and by_ends.ends[1] - by_ends.ends[0] < width:
+            return by_ends
+    return by_window
+
+
+def _from_window(upper: Int64, lower: Int64) -> tuple[float, float, float]:
+    """Return (estimate, doubt, width) of an offset that is at most `upper` and at least `lower` (k,).
+
+    Each edge misses the truth by about its sharpness, half of it on average, and by the shortest delay
+    of a message; the two are weighed by that. Where the edges contradict each other, as many
+    occurrences as necessary are left out on either side: that keeps the sum of contradictions least.
+    """
+    high, low = np.sort(upper), np.sort(lower)[::-1]
+    first = int(np.argmax(low <= high))
+    high, low = high[first:], low[first:]
+    at = min(max(_FEWEST_SHARP, int(_SHARP * len(high))), len(high) - 1)
+    sharp_high, sharp_low = float(high[at] - high[0]), float(low[0] - low[at])
+    weight_high = 1 / (sharp_high + _SHORTEST_DELAY_NS) ** 2
+    weight_low = 1 / (sharp_low + _SHORTEST_DELAY_NS) ** 2
+    weight = weight_high + weight_low
+    estimate = ((high[0] - sharp_high / 2) * weight_high + (low[0] + sharp_low / 2) * weight_low) / weight
+    width = max(float(high[0] - low[0]), 0.0)
+    doubt = min(weight**-0.5, max(width / 2, 1.0))
+    return float(np.clip(estimate, low[0], max(high[0], low[0]))), doubt, width
+
+
+def _from_ends(i: int, j: int, differences: Int64) -> Evidence:
+    """Return the offset that differences of ends (k,) tell: the median of those that agree.
+
+    They agree with the half that lies closest together (Rousseeuw, Leroy, Robust Regression and
+    Outlier Detection, 1987, ch. 4: least median of squares, then once more without the outliers).
+    """
+    centre = _densest(np.sort(differences))
+    distance = np.abs(differences - centre)
+    agree = distance <= _OUTLIER * _MAD_TO_SD * np.median(distance)
+    middle = float(np.median(differences[agree]))
+    spread = _MAD_TO_SD * float(np.median(np.abs(differences - middle)))
+    limit = _END_LIMIT_NS + 3 * spread
+    doubt = _END_ERROR_NS + _MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
+    return Evidence(i, j, middle, doubt, (middle - limit, middle + limit))
+
+
+def _densest(values: Int64) -> float:
+    """Return the middle of the shortest stretch of sorted `values` that holds more than half of them.
+
+    Of several such stretches the mean of their middles: the answer for negated values is the negated one.
+    """
+    size = len(values) // 2 + 1
+    lengths = values[size - 1 :] - values[: len(values) - size + 1]
+    first = np.flatnonzero(lengths == lengths.min())
+    return float(np.mean([np.median(values[at : at + size]) for at in first]))

@@ -1,0 +1,75 @@
+"""The traces of a job on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import dialects
+from clocks.offsets import Alignment, Clock, align
+from dialects.sync_points import SyncPoints, merged
+from formats.columns import Trace
+
+
+def align_job(traces: Sequence[Trace], hosts: Sequence[int]) -> Alignment:
+    """Estimate the clocks of a job's hosts against the first one's.
+
+    Parameters
+    ----------
+    traces : read with the `sync_args` of their dialects (`dialects.of`)
+    hosts : (n,) the host of each trace, from 0. Traces of one rank, and of one worker, share a host:
+        nothing is shifted against what ran beside it.
+
+    Returns
+    -------
+    Alignment
+        With one clock for each host.
+    """
+    own = [[t for t, h in zip(traces, hosts, strict=True) if h == host] for host in range(max(hosts) + 1)]
+    return align([sync_points(each) for each in own], [_recorded(each) for each in own])
+
+
+def sync_points(traces: Sequence[Trace]) -> SyncPoints:
+    """Return what the traces of one host tell of operations that it does together with others."""
+    return merged(dialects.of(trace).sync_points(trace) for trace in traces)
+
+
+def on_one_clock(traces: Sequence[Trace], hosts: Sequence[int], clocks: Sequence[Clock]) -> list[Trace]:
+    """Return the traces with their times on the first host's clock; `hosts` (n,) as for `align_job`."""
+    return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
+
+
+def shifted(trace: Trace, clock: Clock) -> Trace:
+    """Return a trace with its times on the clock that `clock` relates its own to."""
+    if not clock.offset_ns and not clock.drift_ppm:
+        return trace
+    points = replace(trace.points, ts_ns=trace.points.ts_ns + clock.shift(trace.points.ts_ns))
+    return replace(trace, ts_ns=trace.ts_ns + clock.shift(trace.ts_ns), points=points)
+
+
+def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
+    """Return what the reader must know of the hosts' clocks: which were moved, are not tied, contradict."""
+    clocks = alignment.clocks
+    moved = [_moved(name, clock) for name, clock in zip(names, clocks, strict=True) if clock.offset_ns]
+    loose = [name for name, clock in zip(names[1:], clocks[1:], strict=True) if not clock.is_tied]
+    lines = [f"clocks moved: {', '.join(moved)}"] if moved else []
+    if loose:
+        lines.append(f"no common operation ties the clock of {', '.join(loose)} to the others")
+    if alignment.contradicting:
+        pair = " and ".join(names[host] for host in alignment.contradicting)
+        lines.append(
+            f"no offsets make every operation possible: {pair} contradict each other by "
+            f"{alignment.contradiction_ns / 1e3:,.1f} µs (did a clock jump?)"
+        )
+    return lines
+
+
+def _moved(name: str, clock: Clock) -> str:
+    bound = "" if clock.bound_ns is None else f" (±{clock.bound_ns / 1e3:,.1f})"
+    return f"{name} by {clock.offset_ns / 1e3:+,.1f} µs{bound}"
+
+
+def _recorded(traces: Sequence[Trace]) -> tuple[int, int] | None:
+    """Return when the first event begins and the last one ends; None if there is none."""
+    spans = [(int(trace.ts_ns.min()), int(trace.end_ns.max())) for trace in traces if len(trace)]
+    return (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else None

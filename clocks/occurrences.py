@@ -1,0 +1,123 @@
+"""Occurrences of the operations that several hosts do together, laid side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.sync_points import SyncPoint, SyncPoints
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_LARGEST_NS = 1 << 61  # beyond it, differences of times overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """The k occurrences that at least two of n hosts share.
+
+    Attributes
+    ----------
+    middle : (n,) what each clock showed at one common instant, roughly
+    begin, end : (n, k) ns from `middle` on each host's clock, where `there`
+    all_wait, end_together : (k,) as in `SyncPoint`
+    """
+
+    middle: Int64
+    begin: Int64
+    end: Int64
+    there: Mask
+    all_wait: Mask
+    end_together: Mask
+
+    @property
+    def tau(self) -> Float64:
+        """When each occurrence began (k,), ns from the common instant, on average over the hosts."""
+        ahead = np.where(self.there, self.begin, 0)
+        return np.asarray(ahead.sum(axis=0) / np.maximum(self.there.sum(axis=0), 1), np.float64)
+
+    def shared(self, i: int, j: int) -> Mask:
+        """Return which occurrences (k,) both hosts take part in."""
+        return np.asarray(self.there[i] & self.there[j])
+
+    def with_drift(self, drifts_ppm: Float64) -> Occurrences:
+        """Return the occurrences with the times of each host corrected by its drift (n,)."""
+        if not drifts_ppm.any():
+            return self
+        added = self.drifted_ns(drifts_ppm)
+        return replace(self, begin=self.begin + added, end=self.end + added)
+
+    def drifted_ns(self, drifts_ppm: Float64) -> Int64:
+        """Return what each host's drift adds to its begins (n, k)."""
+        added: Int64 = np.rint(self.begin * (drifts_ppm[:, None] / 1e6)).astype(np.int64)
+        return np.where(self.there, added, 0)
+
+
+def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
+    """Lay the occurrences of all operations side by side."""
+    blocks, flags = [], []
+    for key in dict.fromkeys(key for host in hosts for key in host):
+        points = [host.get(key) for host in hosts]
+        lengths = sorted(0 if point is None else _length(point) for point in points)
+        known = [point for point in points if point is not None]
+        if len(known) < 2 or lengths[-2] == 0 or _is_ambiguous(known):
+            continue
+        blocks.append(_block(points, lengths[-2]))
+        flag = [all(p.all_wait for p in known), all(p.end_together for p in known)]
+        flags.append(np.repeat(np.array([flag]).T, lengths[-2], axis=1))
+    table = np.concatenate(blocks, axis=2) if blocks else np.zeros((3, len(hosts), 0), np.int64)
+    all_wait, together = np.concatenate(flags, axis=1) if flags else np.zeros((2, 0), np.bool_)
+    begin, end, there = table[0], table[1], table[2].astype(np.bool_)
+    there &= (np.abs(begin) < _LARGEST_NS) & (np.abs(end) < _LARGEST_NS)
+    middle = _middles(begin, end, there)
+    begin, end = (np.where(there, times - middle[:, None], 0) for times in (begin, end))
+    return Occurrences(middle, begin, end, there, all_wait, together)
+
+
+def _is_ambiguous(points: Sequence[SyncPoint]) -> bool:
+    """Whether it is unknown which occurrences belong together: hosts have recorded more of them than others.
+
+    BytePS's are counted from the job's first traced step on all workers, collectives from wherever a
+    rank's recording begins.
+    """
+    return len(set(map(_length, points))) > 1 and any(point.end_together for point in points)
+
+
+def _length(point: SyncPoint) -> int:
+    return min(len(point.begin_ns), len(point.end_ns))
+
+
+def _block(points: Sequence[SyncPoint | None], n: int) -> Int64:
+    """Return (begin, end, there) of one operation's first `n` occurrences (3, hosts, n)."""
+    block = np.zeros((3, len(points), n), np.int64)
+    for i, point in enumerate(points):
+        if point is not None:
+            m = min(n, _length(point))
+            block[0, i, :m], block[1, i, :m], block[2, i, :m] = point.begin_ns[:m], point.end_ns[:m], 1
+    return block
+
+
+def _middles(begin: Int64, end: Int64, there: Mask) -> Int64:
+    """Return each host's clock reading (n,) at one common instant, roughly.
+
+    A rough instant is enough: it says how much drift may have added up by an occurrence, and keeps
+    the numbers small.
+    """
+    middle = np.zeros(len(begin), np.int64)
+    if not there.any():
+        return middle
+    first = int(there.sum(axis=1).argmax())
+    own = there[first]
+    start = int(begin[first, own].min() // 2 + end[first, own].max() // 2)
+    for i in np.flatnonzero(there.any(axis=1)).tolist():
+        both = own & there[i]
+        if both.any():
+            middle[i] = start - int(np.median(begin[first, both] - begin[i, both]))
+        else:
+            middle[i] = begin[i, there[i]].min() // 2 + end[i, there[i]].max() // 2
+    return middle

@@ -1,0 +1,317 @@
+"""Horovod's timeline as steps: tensors are negotiated, then reduced, and who was waited for.
+
+Rank 0 writes one timeline for all ranks, so there is one owner. What ranks compute is not in it: the time
+before a rank is ready with a tensor stands for its computation. In a negotiation each rank that becomes
+ready leaves a tick; the negotiation waits for the last of them. Horovod's response cache leaves the ticks
+out after a tensor's first negotiation. Then a negotiation begins with whichever rank was ready first and
+ends with the last, and the ticks that there are tell which rank that probably was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps, edge_table
+from dialects.steps import Step, Steps
+from errors import TraceError
+from formats.columns import Id, Int64, Trace, Track
+
+_NEGOTIATE = "NEGOTIATE_"
+#: Horovod's thread looks for ready tensors once per cycle (1 ms if HOROVOD_CYCLE_TIME is not set), and
+#: not while it reduces others: what it notices within a cycle after that may have been ready before.
+_CYCLE_NS = 1_000_000
+#: What a rank is ready with no later than this after the tensor before is one hand-over.
+_AT_ONCE_NS = 50_000
+#: Share of the recorded waiting that must be for one rank, to take it for the last where no ticks are.
+_CLEAR = 2 / 3
+
+
+@dataclass(slots=True)
+class _Collective:
+    """One tensor's way through one step; rows of the trace."""
+
+    tensor: str
+    reduction: int
+    negotiation: int | None
+    ticks: Mapping[str, int]  # rank -> when it was ready
+    parts: list[int] = field(default_factory=list)
+
+
+def record(name: str, trace: Trace, found: Steps) -> RankSteps:
+    """Return the steps of a Horovod job from its timeline: the whole ones `found`, else the start-up.
+
+    Raises
+    ------
+    TraceError
+        No round of reductions is in it.
+    """
+    steps = found.whole or found.partial
+    if not steps:
+        raise TraceError(f"{trace.path}: no round of reductions is recorded in it")
+    collectives = _collectives(trace)
+    late = _usually_last(collectives)
+    rounds = [_ending_in(step, trace, collectives) for step in steps]
+    independent = _independent(trace, rounds)
+    operations: dict[tuple[str, str], tuple[int, Operation]] = {}
+    parts = [
+        _StepBuilder(trace, step, operations, independent, late).built(own)
+        for step, own in zip(steps, rounds, strict=True)
+    ]
+    return RankSteps(
+        name, [operation for _, operation in operations.values()], parts, _notes(collectives, late)
+    )
+
+
+def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> list[_Collective]:
+    ends = trace.end_ns[[one.reduction for one in collectives]]
+    inside = np.flatnonzero((ends > step.start_ns) & (ends <= step.end_ns)).tolist()
+    return sorted((collectives[i] for i in inside), key=lambda one: int(trace.ts_ns[one.reduction]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Independence:
+    """Which tensors a rank can be ready with before others are reduced: it was, in some step."""
+
+    number: Mapping[str, int]  # of each tensor
+    is_known: NDArray[np.bool_]  # (tensors, tensors) [reduced, ready]: the second did not wait for the first
+
+    def may_wait(self, tensor: str, reduced: Int64) -> NDArray[np.bool_]:
+        """Return for which of the tensors numbered `reduced` (k,) `tensor` may have waited."""
+        found: NDArray[np.bool_] = ~self.is_known[reduced, self.number[tensor]]
+        return found
+
+
+def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Independence:
+    tensors = dict.fromkeys(one.tensor for own in rounds for one in own)
+    number = {tensor: i for i, tensor in enumerate(tensors)}
+    is_known = np.zeros((len(number), len(number)), np.bool_)
+    end_ns = trace.end_ns
+    for own in rounds:
+        ids = np.array([number[one.tensor] for one in own], np.int64)
+        asked = trace.ts_ns[[one.reduction if one.negotiation is None else one.negotiation for one in own]]
+        reduced = end_ns[[one.reduction for one in own]]
+        is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
+    return _Independence(number, is_known)
+
+
+def _collectives(trace: Trace) -> list[_Collective]:
+    """Return every reduction with the negotiation before it, the ticks in that, and its own parts."""
+    tensors = _tensor_names(trace)
+    kinds = {name.removeprefix(_NEGOTIATE) for name in trace.names if name.startswith(_NEGOTIATE)}
+    of_tensor: dict[Id, list[int]] = defaultdict(list)
+    is_other = np.array([not name.startswith(_NEGOTIATE) for name in trace.names], np.bool_)[trace.name_id]
+    for row in np.lexsort((-trace.dur_ns, is_other, trace.ts_ns)).tolist():
+        of_tensor[trace.tracks[trace.track_id[row]].pid].append(row)
+    found: list[_Collective] = []
+    for pid, rows in of_tensor.items():
+        found.extend(_of_tensor(trace, rows, tensors.get(pid, str(pid)), kinds))
+    return found
+
+
+def _of_tensor(trace: Trace, rows: Iterable[int], tensor: str, kinds: set[str]) -> list[_Collective]:
+    found: list[_Collective] = []
+    end_ns = trace.end_ns
+    negotiation: int | None = None
+    ticks: dict[str, int] = {}
+    for row in rows:
+        name = trace.names[trace.name_id[row]]
+        if name.startswith(_NEGOTIATE):
+            negotiation, ticks = row, {}
+        elif name in kinds:
+            found.append(_Collective(tensor, row, negotiation, ticks))
+            negotiation, ticks = None, {}
+        elif name.isdecimal():
+            ticks[name] = int(trace.ts_ns[row])
+        elif found and trace.ts_ns[row] <= end_ns[found[-1].reduction]:
+            found[-1].parts.append(row)
+    return found
+
+
+def _tensor_names(trace: Trace) -> dict[Id, str]:
+    """Return the name of each process of the file, which is a tensor."""
+    return {
+        event.get("pid"): str(event["args"]["name"])
+        for event in trace.metadata
+        if event.get("name") == "process_name" and "name" in event.get("args", {})
+    }
+
+
+def _usually_last(collectives: Sequence[_Collective]) -> str:
+    """Return the rank for which most of the recorded waiting was; "" where no rank stands out."""
+    waited: dict[str, int] = defaultdict(int)
+    for one in collectives:
+        if len(one.ticks) > 1 and "broadcast" not in one.tensor.lower():
+            *_, before, last = sorted(one.ticks, key=lambda rank: one.ticks[rank])
+            waited[last] += one.ticks[last] - one.ticks[before]
+    rank = max(waited, key=lambda rank: waited[rank], default="")
+    return rank if rank and waited[rank] > _CLEAR * sum(waited.values()) else ""
+
+
+def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
+    notes = [
+        "Horovod's timeline has no computation: the time before a rank is ready with a tensor stands for it"
+    ]
+    negotiated = [one for one in collectives if one.negotiation is not None]
+    ticked = sum(bool(one.ticks) for one in negotiated)
+    if ticked < len(negotiated):
+        others = (
+            f"most waiting in these was for rank {late}, taken for the last in the others as well"
+            if late
+            else "in the others the last rank is not known"
+        )
+        notes.append(
+            f"{ticked} of {len(negotiated)} negotiations tell which rank was ready when "
+            f"(Horovod's response cache leaves it out); {others}"
+        )
+    return notes
+
+
+class _StepBuilder:
+    """Collects the events and edges of one step."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        step: Step,
+        operations: dict[tuple[str, str], tuple[int, Operation]],
+        independent: _Independence,
+        late: str,
+    ) -> None:
+        self.trace = trace
+        self.end_ns = trace.end_ns
+        self.step = step
+        self.operations = operations
+        self.independent = independent
+        self.late = f"rank {late} (by ticks elsewhere)" if late else "last rank"
+        self.operation: list[int] = []
+        self.times: list[tuple[int, int]] = []
+        self.edges: list[Edge] = []
+        self.ready: dict[str, int] = {}  # whose computation -> its last event
+        self.reductions: list[int] = []  # events, by end
+        self.reduced_ns = np.empty(0, np.int64)  # their ends
+        self.reduced_tensors = np.empty(0, np.int64)
+
+    def built(self, collectives: Sequence[_Collective]) -> RankStep:
+        """Return the step that these collectives make."""
+        event_of = [self._add_reduction(one) for one in collectives]
+        by_end = sorted(zip(event_of, collectives, strict=True), key=lambda pair: self.times[pair[0]][1])
+        self.reductions = [event for event, _ in by_end]
+        self.reduced_ns = np.array([self.times[event][1] for event in self.reductions], np.int64)
+        self.reduced_tensors = np.array([self.independent.number[one.tensor] for _, one in by_end], np.int64)
+        for event in event_of:
+            if (before := self._reduced_by(self.times[event][0])) is not None:
+                self._edge(before, event, Joint.END_TO_HEAD, Kind.DEVICE)
+        hand_overs = [
+            (at, who, target, joint, one.tensor)
+            for one, event in zip(collectives, event_of, strict=True)
+            for at, who, target, joint in self._negotiate(one, event)
+        ]
+        for at, who, target, joint, tensor in sorted(hand_overs):
+            event = self._computation(at, who, tensor)
+            self._edge(event, target, joint, Kind.DATA if joint == Joint.END_TO_HEAD else Kind.GROUP)
+        times = np.array(self.times, np.int64).reshape(-1, 2)
+        return RankStep(
+            number=self.step.label,
+            begin_ns=self.step.start_ns,
+            next_ns=self.step.end_ns,
+            operation=np.array(self.operation, np.int64),
+            start_ns=times[:, 0],
+            end_ns=times[:, 1],
+            edges=edge_table(self.edges),
+        )
+
+    def _add_reduction(self, one: _Collective) -> int:
+        """Add a reduction and its parts, which follow each other from its begin to its end."""
+        whole = self._add_row(one.reduction, one.tensor, is_collective=True)
+        before, joint = whole, Joint.START_TO_HEAD
+        for row in one.parts:
+            part = self._add_row(row, one.tensor)
+            self._edge(before, part, joint, Kind.PART)
+            before, joint = part, Joint.END_TO_HEAD
+        if before != whole:
+            self._edge(before, whole, Joint.END_TO_BODY, Kind.PART)
+        return whole
+
+    def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, str, int, Joint]]:
+        """Add the negotiation before a reduction; return who was ready when, and what that let go on."""
+        if one.negotiation is None:
+            return [(self.times[reduction][0], "", reduction, Joint.END_TO_HEAD)]
+        event = self._add_row(one.negotiation, one.tensor, cat=WAIT)
+        start, end = self.times[event]
+        self._edge(event, reduction, Joint.END_TO_HEAD, Kind.DATA)
+        if one.ticks:
+            first, *others = sorted((at, f"rank {rank}") for rank, at in one.ticks.items())
+            return [
+                (min(first[0], start), first[1], event, Joint.END_TO_HEAD),
+                *((min(at, end), who, event, Joint.END_TO_BODY) for at, who in others),
+            ]
+        hand_overs = [(start, "", event, Joint.END_TO_HEAD)]
+        if end - start > _CYCLE_NS:
+            hand_overs.append((end, self.late, event, Joint.END_TO_BODY))
+        return hand_overs
+
+    def _computation(self, at: int, who: str, tensor: str) -> int:
+        """Return the event of what a rank computed until it was ready with a tensor.
+
+        It began when the rank was ready with the tensor before, or when the last reduction was over that
+        it may have waited for.
+        """
+        source = self.ready.get(who)
+        if source is not None and at - self.times[source][1] <= _AT_ONCE_NS:
+            return source
+        waited = np.flatnonzero(
+            (self.reduced_ns <= at) & self.independent.may_wait(tensor, self.reduced_tensors)
+        )
+        since = self.step.start_ns if source is None else self.times[source][1]
+        kind = Kind.DEVICE
+        if len(waited) and self.reduced_ns[waited[-1]] > since:
+            source, since, kind = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), Kind.DATA
+        event = self._add(f"{who}: computation" if who else "computation", since, max(at, since))
+        if source is not None:
+            self._edge(source, event, Joint.END_TO_HEAD, kind)
+        busy = self._reduced_by(at)
+        if busy is not None and since < self.times[busy][1] and at - self.times[busy][1] <= _CYCLE_NS:
+            self._edge(busy, event, Joint.END_TO_BODY, Kind.DEVICE)
+        self.ready[who] = event
+        return event
+
+    def _reduced_by(self, at: int) -> int | None:
+        """Return the reduction that ended last by then."""
+        n_over = int(np.searchsorted(self.reduced_ns, at, side="right"))
+        return self.reductions[n_over - 1] if n_over else None
+
+    def _add_row(self, row: int, tensor: str, cat: str = "Comm", *, is_collective: bool = False) -> int:
+        trace = self.trace
+        start, end = int(trace.ts_ns[row]), int(self.end_ns[row])
+        name, track = trace.names[trace.name_id[row]], trace.tracks[trace.track_id[row]]
+        operation = Operation(
+            name=name,
+            cat=cat,
+            track=track,
+            phase=cat,
+            whole=tensor,
+            stage=name,
+            is_collective=is_collective,
+            is_communication=cat != WAIT,
+        )
+        return self._append(operation, max(start, self.step.start_ns), max(end, self.step.start_ns))
+
+    def _add(self, name: str, start: int, end: int) -> int:
+        operation = Operation(name, UNTRACED, Track(name, None), phase="BW", is_traced=False)
+        return self._append(operation, start, end)
+
+    def _append(self, operation: Operation, start: int, end: int) -> int:
+        number, _ = self.operations.setdefault(
+            (operation.whole, operation.name), (len(self.operations), operation)
+        )
+        self.operation.append(number)
+        self.times.append((start, end))
+        return len(self.operation) - 1
+
+    def _edge(self, source: int, target: int, joint: Joint, kind: Kind) -> None:
+        self.edges.append(Edge(source, target, joint, kind))

@@ -1,0 +1,64 @@
+"""The same event in other steps and on other ranks, and what is usual of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dag.step_graph import Recording, StepGraph
+from formats.columns import Int64
+
+
+def occurrence(values: Int64) -> Int64:
+    """Return for each value how many equal ones stand before it (n,)."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    is_first = np.ones(len(values), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    position = np.arange(len(values))
+    count = np.empty(len(values), np.int64)
+    count[order] = position - np.maximum.accumulate(np.where(is_first, position, 0))
+    return count
+
+
+def slots(steps: Sequence[StepGraph]) -> list[Int64]:
+    """Return for the events of each step what they are: the n-th event of their operation in its step.
+
+    Two events of different steps are the same where their numbers are.
+    """
+    if not steps:
+        return []
+    operation = np.concatenate([step.operation for step in steps])
+    nth = np.concatenate([occurrence(step.operation) for step in steps])
+    number = np.unique(np.stack([operation, nth]), axis=1, return_inverse=True)[1].reshape(-1)
+    return np.split(number.astype(np.int64), np.cumsum([len(step) for step in steps])[:-1])
+
+
+def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
+    """Return the median of the values (n,) of each group, rounded down; 0 for a group without any."""
+    order = np.lexsort((value, group))
+    ordered = np.concatenate([value[order], [0]])
+    first = np.searchsorted(group[order], np.arange(n_groups + 1))
+    count = np.diff(first)
+    low, high = first[:-1] + np.maximum(count - 1, 0) // 2, first[:-1] + count // 2
+    middle = (ordered[np.minimum(low, len(value))] + ordered[np.minimum(high, len(value))]) // 2
+    return np.where(count > 0, middle, 0)
+
+
+def with_usual_gaps(recording: Recording) -> Recording:
+    """Return the recording with gaps no longer than usual: the median of the event's over the steps.
+
+    What delayed an event once (another process, a page fault) says nothing about a job that was not run.
+    """
+    if not recording.steps:
+        return recording
+    number = slots(recording.steps)
+    gaps = np.concatenate([step.gap_ns for step in recording.steps])
+    usual = medians(np.concatenate(number), gaps, 1 + max(int(one.max(initial=0)) for one in number))
+    steps = [
+        replace(step, gap_ns=np.minimum(step.gap_ns, usual[one]))
+        for step, one in zip(recording.steps, number, strict=True)
+    ]
+    return replace(recording, steps=steps)

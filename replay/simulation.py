@@ -1,0 +1,180 @@
+"""Recorded steps simulated in a row: each event is two operations, its head and its body.
+
+The head begins once everything that enters it is over and the gap has passed; the body once the head is
+over, everything that enters the body as well, and its link is free. It lasts the event's work. Waiting is
+what the simulation produces; with their own work and gaps, steps get back the times they were recorded with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import Joint
+from formats.columns import Int64
+from replay.engine import Schedule, simulate
+from replay.plan import UNLIMITED, Plan, make_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Some steps of m owners, simulated in a row.
+
+    Attributes
+    ----------
+    rows : which recorded step stands at each position
+    plan, schedule : all operations, and when they ran
+    begin_op, end_op : (positions, m) the operations at which each owner's step begins and ends
+    first_op : (positions,) the head of the position's first event; event i has its head at
+        ``first_op + 2 * i`` and its body after it
+    """
+
+    recording: Recording
+    rows: Sequence[int]
+    plan: Plan
+    schedule: Schedule
+    begin_op: Int64
+    end_op: Int64
+    first_op: Int64
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long each owner took for the step at each position (positions, m)."""
+        begin = self.schedule.start_ns[self.begin_op]
+        return np.concatenate([begin[1:], self.schedule.end_ns[self.end_op[-1:]]]) - begin
+
+    @property
+    def step_ns(self) -> Int64:
+        """How long the step at each position took, the mean over owners (positions,)."""
+        mean: Int64 = self.iteration_ns.mean(axis=1)
+        return mean
+
+    def step(self, position: int) -> StepGraph:
+        """Return the step at `position` with its simulated times, which start at 0."""
+        step = self.recording.steps[self.rows[position]]
+        heads = self.first_op[position] + 2 * np.arange(len(step))
+        start, end = self.schedule.start_ns[heads], self.schedule.end_ns[heads + 1]
+        work = step.work_ns.copy()
+        resumed = _continued(self.recording, self.rows, position)[:, 1]
+        work[resumed] = (end - start)[resumed]
+        return replace(
+            step,
+            start_ns=start,
+            end_ns=end,
+            work_ns=work,
+            begin_ns=self.schedule.start_ns[self.begin_op[position]],
+            next_ns=self.schedule.end_ns[self.end_op[position]],
+        )
+
+    def with_work(self, work_ns: Sequence[Int64], *, compiled: bool | None = None) -> Replay:
+        """Return the same steps simulated with other work of the events at each position."""
+        dur = self.plan.dur_ns.copy()
+        for first, work in zip(self.first_op.tolist(), work_ns, strict=True):
+            dur[first + 1 : first + 2 * len(work) : 2] = work
+        plan = replace(self.plan, dur_ns=dur)
+        return replace(self, plan=plan, schedule=simulate(plan, compiled=compiled))
+
+    def intervals(self, position: int) -> tuple[Int64, Int64]:
+        """Return start and end (n,) of the events at `position` as a trace would show them.
+
+        A transfer that is recorded only from when its link serves it starts with its body.
+        """
+        held = self.recording.steps[self.rows[position]].held
+        heads = self.first_op[position] + 2 * np.arange(len(held))
+        return self.schedule.start_ns[heads + held], self.schedule.end_ns[heads + 1]
+
+
+def replay(recording: Recording, rows: Sequence[int], *, compiled: bool | None = None) -> Replay:
+    """Simulate the recorded steps `rows`, one after the other, overlapping as their edges allow."""
+    row = _Row(recording, rows)
+    plan = row.plan()
+    return Replay(
+        recording, rows, plan, simulate(plan, compiled=compiled), row.begin_op, row.end_op, row.first_op
+    )
+
+
+def _continued(recording: Recording, rows: Sequence[int], position: int) -> Int64:
+    """Return (event of the step before, event of this one) of work that reaches into this step (c, 2)."""
+    step = recording.steps[rows[position]]
+    follows = position > 0 and rows[position - 1] == rows[position] - 1
+    return step.continued if follows else step.continued[:0]
+
+
+class _Row:
+    """Steps in a row as one plan: per step its owners' begins, their ends, and two operations an event."""
+
+    def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
+        owners = len(recording.owners)
+        self.recording, self.rows = recording, rows
+        self.steps = [recording.steps[row] for row in rows]
+        sizes = [2 * owners + 2 * len(step) for step in self.steps]
+        self.first_op = np.cumsum([0, *sizes[:-1]]) + 2 * owners
+        self.begin_op = self.first_op[:, None] - 2 * owners + np.arange(owners)
+        self.end_op = self.begin_op + owners
+
+    def plan(self) -> Plan:
+        """Return all operations and the edges between them."""
+        dur, gap, device, priority, edges = [], [], [], [], []
+        served = 0
+        for position, step in enumerate(self.steps):
+            n, owners = len(step), len(step.begin_ns)
+            work, gaps = step.work_ns.copy(), step.gap_ns.copy()
+            resumed = _continued(self.recording, self.rows, position)[:, 1]
+            work[resumed] = gaps[resumed] = 0
+            dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(np.zeros(n, np.int64), work)]
+            lead = step.lead_ns if position == 0 else np.zeros(owners, np.int64)
+            gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, np.zeros(n, np.int64))]
+            device += [np.full(2 * owners, UNLIMITED), _interleave(np.full(n, UNLIMITED), step.link)]
+            priority += [np.zeros(2 * owners, np.int64), served + np.repeat(step.turn, 2)]
+            served += int(step.turn.max(initial=0)) + 1
+            edges += self._edges(position)
+        return make_plan(
+            np.concatenate(dur),
+            np.concatenate(edges),
+            device=np.concatenate(device),
+            priority=np.concatenate(priority),
+            gap_ns=np.concatenate(gap),
+            slots=np.ones(len(self.recording.links), np.int64),
+        )
+
+    def _edges(self, position: int) -> list[Int64]:
+        """Return the edges between the operations of a step, and those from the step before it."""
+        step, first = self.steps[position], self.first_op[position]
+        begin, end = self.begin_op[position], self.end_op[position]
+        events, roots = np.arange(len(step)), _roots(step)
+        edges = [
+            first + np.stack([2 * events, 2 * events + 1], axis=1),
+            first + _operation_edges(step),
+            first + 2 * step.overtaken + 1,
+            np.stack([begin, end], axis=1),
+            np.stack([begin[step.owner[roots]], first + 2 * roots], axis=1),
+            np.stack([first + 2 * step.last + 1, end[step.owner[step.last]]], axis=1),
+        ]
+        if position:
+            before = self.first_op[position - 1]
+            resumed = _continued(self.recording, self.rows, position)
+            edges.append(np.stack([self.end_op[position - 1], begin], axis=1))
+            edges.append(2 * resumed + 1 + np.array([before, first]))
+        return edges
+
+
+def _interleave(heads: Int64, bodies: Int64) -> Int64:
+    return np.stack([heads, bodies], axis=1).reshape(-1)
+
+
+def _operation_edges(step: StepGraph) -> Int64:
+    """Return the edges of a step between heads (2 * event) and bodies (2 * event + 1)."""
+    source, target, joint = step.edges[:, 0], step.edges[:, 1], step.edges[:, 2]
+    from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
+    to_body = joint >= Joint.END_TO_BODY
+    return np.stack([2 * source + ~from_start, 2 * target + to_body], axis=1)
+
+
+def _roots(step: StepGraph) -> Int64:
+    """Return the events whose start nothing of their owner holds back but the begin of the step."""
+    into = step.edges[step.edges[:, 2] < Joint.END_TO_BODY]
+    own = into[step.owner[into[:, 0]] == step.owner[into[:, 1]], 1]
+    return np.setdiff1d(np.arange(len(step)), own)

@@ -1,0 +1,88 @@
+"""How much longer a job takes than the ideal one, in which no rank is behind another, and because of whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording
+from formats.columns import Int64
+from replay.simulation import Replay
+from replay.simulation import replay as run_steps
+from replay.whatif.stages import pipeline_stages
+from replay.whatif.straggler import ideal_work_ns, kinds_of
+
+#: Kinds of work that are put back one by one: those whose work differs most from the ideal.
+_MOST_KINDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """T(own work) / T(ideal work), the mean over the steps, both without gaps.
+
+    `by` has the same for the ideal job with only one group's own work put back: by ``rank``, ``stage``
+    and ``kind``, the largest first.
+    """
+
+    ratio: float
+    by: Mapping[str, Mapping[str, float]]
+
+
+def slowdown(recording: Recording) -> Slowdown:
+    """Return the slowdown of the recorded steps that are whole."""
+    rows = recording.whole_steps
+    work = ideal_work_ns(recording)
+    steps = [_Step(recording, row, work[row]) for row in rows]
+    ideal = np.array([step.ideal_ns for step in steps], np.float64)
+
+    def over_ideal(times: list[int]) -> float:
+        return float(np.mean(np.array(times) / np.maximum(ideal, 1.0)))
+
+    def put_back(table: Int64, names: Mapping[int, str]) -> dict[str, float]:
+        found = {
+            name: over_ideal([step.with_own(table, group) for step in steps]) for group, name in names.items()
+        }
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+    by = {}
+    owner = np.array([one.owner for one in recording.operations], np.int64)
+    if len(recording.owners) > 1:
+        by["rank"] = put_back(owner, dict(enumerate(recording.owners)))
+    stages = pipeline_stages(recording)
+    if stages is not None:
+        by["stage"] = put_back(np.array(stages)[owner], {stage: str(stage) for stage in sorted(set(stages))})
+    names, kind = kinds_of(recording)
+    by["kind"] = put_back(kind, {i: names[i] for i in _most_different(steps, kind, len(names))})
+    return Slowdown(over_ideal([step.own_ns for step in steps]), by)
+
+
+class _Step:
+    """One step without gaps, with its own work, with the ideal work, and with some of each."""
+
+    def __init__(self, recording: Recording, row: int, ideal: Int64) -> None:
+        step = recording.steps[row]
+        none = np.zeros_like
+        bare = replace(
+            step, gap_ns=none(step.gap_ns), tail_ns=none(step.tail_ns), begin_ns=none(step.begin_ns)
+        )
+        self.operation, self.own, self.ideal = step.operation, step.work_ns, ideal
+        self._base: Replay = run_steps(replace(recording, steps=[bare]), [0])
+        self.own_ns = int(self._base.iteration_ns.max())
+        self.ideal_ns = self._time(np.zeros(len(step), np.bool_))
+
+    def with_own(self, group_of: Int64, group: int) -> int:
+        """Return how long the ideal step takes with the own work of one group of operations."""
+        return self._time(group_of[self.operation] == group)
+
+    def _time(self, keeps: Bool) -> int:
+        return int(self._base.with_work([np.where(keeps, self.own, self.ideal)]).iteration_ns.max())
+
+
+def _most_different(steps: list[_Step], kind: Int64, n_kinds: int) -> list[int]:
+    """Return the kinds whose own work differs most from the ideal, in all."""
+    difference = np.zeros(n_kinds)
+    for step in steps:
+        difference += np.bincount(kind[step.operation], np.abs(step.own - step.ideal), n_kinds)
+    return [int(one) for one in np.argsort(-difference, kind="stable")[:_MOST_KINDS]]

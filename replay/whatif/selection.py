@@ -1,0 +1,137 @@
+"""Which events an edit means: an operation, a part of one, a category, a stage, a link, a rank."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording, StepGraph
+from dialects.step_parts import Kind, Operation
+from errors import UsageError
+
+_OWNER = re.compile(r"(?:wk(?P<worker>\d+)\.?)?(?:rank(?P<rank>\d+)\.?)?(?P<target>.*)", re.DOTALL)
+_PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What an edit changes: operations (n,), and owners (m,) of whom it changes the time between steps.
+
+    Where a rank's computation was not traced, its forward pass is a part of that time.
+    """
+
+    operations: Bool
+    tails: Bool
+
+    def __bool__(self) -> bool:
+        return bool(self.operations.any() or self.tails.any())
+
+    def events(self, step: StepGraph) -> Bool:
+        """Return which events of a step are selected (n,)."""
+        chosen: Bool = self.operations[step.operation]
+        return chosen
+
+
+def select(recording: Recording, name: str, text: str) -> Selection:
+    """Return what `name` means in the edit `text`.
+
+    ``wk<i>.`` before it means those of that worker; ``rank<r>.`` those of that local rank, or where all
+    have the same (one GPU per worker) or none has it, the r-th rank of the job.
+
+    Raises
+    ------
+    UsageError
+        Nothing; the message names the nearest ones.
+    """
+    everyone = np.ones(len(recording.owners), np.bool_)
+    found = _matching(recording, name, everyone)
+    if found:
+        return found
+    match = _OWNER.fullmatch(name)
+    assert match is not None  # every part is optional
+    owners = _owners(recording, match["worker"], match["rank"])
+    return select_of(recording, match["target"], owners, text)
+
+
+def select_of(recording: Recording, target: str, owners: Bool, text: str) -> Selection:
+    """Return what `target` ("": the computation) means on some `owners` (m,); see `select`."""
+    found = _matching(recording, target, owners)
+    if not found:
+        near = _nearest(recording, target or text.rpartition("=")[0])
+        raise UsageError(f"--set {text}: no operation has the name {target or text.rpartition('=')[0]}{near}")
+    return found
+
+
+def computation(recording: Recording) -> Selection:
+    """Select all work of the ranks."""
+    return _matching(recording, "", np.ones(len(recording.owners), np.bool_))
+
+
+def communication(recording: Recording) -> Selection:
+    """Select all that moves data between ranks."""
+    chosen = [operation.is_communication for operation in recording.operations]
+    return Selection(np.array(chosen, np.bool_), np.zeros(len(recording.owners), np.bool_))
+
+
+def contained(recording: Recording, chosen: Selection, step: StepGraph) -> Bool:
+    """Return the events of a step (n,) that are selected, or run inside one, or are launched from there.
+
+    Inside is what its own track or thread runs between its begin and its end.
+    """
+    events = chosen.events(step)
+    tracks = [(one.owner, one.track.pid, one.track.tid) for one in recording.operations]
+    number = {track: i for i, track in enumerate(dict.fromkeys(tracks))}
+    track = np.array([number[one] for one in tracks], np.int64)[step.operation]
+    found = events.copy()
+    for event in np.flatnonzero(events).tolist():
+        inside = (step.start_ns >= step.start_ns[event]) & (step.end_ns <= step.end_ns[event])
+        found |= inside & (track == track[event])
+    launches = step.edges[np.isin(step.edges[:, 3], (Kind.LAUNCH, Kind.PART))]
+    while True:
+        more = launches[found[launches[:, 0]] & ~found[launches[:, 1]], 1]
+        if len(more) == 0:
+            break
+        found[more] = True
+    inner: Bool = found
+    return inner
+
+
+def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
+    """Select the operations of `owners` with a name `target`; their computation where it is empty."""
+    operations = recording.operations
+    chosen = [
+        bool(owners[one.owner]) and (target in _names(one) if target else one.is_compute)
+        for one in operations
+    ]
+    untraced = np.zeros(len(owners), np.bool_)
+    if target in ("", "FW"):
+        untraced[[one.owner for one in operations if not one.is_traced]] = True
+    return Selection(np.array(chosen, np.bool_), untraced & owners)
+
+
+def _names(operation: Operation) -> tuple[str, ...]:
+    parts = (operation.name, operation.label, operation.main)
+    return (*parts, operation.cat, operation.phase, operation.stage, operation.link)
+
+
+def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
+    parsed = [_PARSED_OWNER.fullmatch(owner) for owner in recording.owners]
+    of_worker = np.array([worker is None or (p is not None and p[1] == worker) for p in parsed], np.bool_)
+    if rank is None:
+        return of_worker
+    local = of_worker & np.array([p is not None and p[2] == rank for p in parsed], np.bool_)
+    all_alike = len(parsed) > 1 and bool(local.all())
+    if worker is not None or (local.any() and not all_alike):
+        return local
+    is_nth: Bool = np.arange(len(parsed)) == int(rank)
+    return is_nth
+
+
+def _nearest(recording: Recording, name: str) -> str:
+    known = {word for operation in recording.operations for word in _names(operation) if word}
+    by_lower = {word.lower(): word for word in sorted(known)}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.4)
+    return f"; the nearest are {', '.join(by_lower[word] for word in found)}" if found else ""

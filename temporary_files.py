@@ -1,0 +1,132 @@
+"""Temporary files and directories that are never left behind, not even by a process that was killed.
+
+Each is locked (`flock`) while its process lives. One that nobody holds any more was left by a run that was
+killed; the next run that writes into the same directory removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # no locks on this system: nothing is locked, and nothing is swept
+    fcntl = None  # type: ignore[assignment]
+
+_NAME = re.compile(r"\..*\.analyze-\d+-[0-9a-f]{8}\.tmp")
+_NAME_CHARACTERS = 40  # of the target, in the name of its temporary file
+
+
+class Temporary:
+    """A new, locked file or directory beside `target`; sweeps away what killed runs left there."""
+
+    def __init__(self, target: Path, *, is_directory: bool = False) -> None:
+        sweep(target.parent)
+        while True:
+            name = f".{target.name[:_NAME_CHARACTERS]}.analyze-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+            self.path = target.parent / name
+            self._fd = _create(self.path, is_directory=is_directory)
+            if _lock(self._fd, self.path) is not False:  # else another run has just swept it away
+                return
+            self.remove()
+
+    def open(self) -> int:
+        """Return a new descriptor of the file, which shares its lock."""
+        return os.dup(self._fd)
+
+    def release(self) -> None:
+        """Give up the lock: the file was renamed, or removed."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def remove(self) -> None:
+        """Remove the file, or the directory with all in it, and give up the lock."""
+        with uninterrupted():
+            _remove(self.path)
+            self.release()
+
+
+@contextlib.contextmanager
+def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
+    """Make a directory beside the file `beside` (None: among the system's temporary files), and remove it.
+
+    Raises
+    ------
+    OSError
+        It cannot be made.
+    """
+    with uninterrupted():
+        made = Temporary(beside or Path(tempfile.gettempdir(), "work"), is_directory=True)
+    try:
+        yield made.path
+    finally:
+        made.remove()
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back Ctrl-C and SIGTERM until the block is over."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def sweep(directory: Path) -> None:
+    """Remove the temporary files in `directory` whose processes no longer live."""
+    if fcntl is None:
+        return
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        left = [Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name)]
+        for path in left:
+            with contextlib.suppress(OSError):
+                _sweep_one(path)
+
+
+def _sweep_one(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if _lock(fd, path):
+            _remove(path)
+    finally:
+        os.close(fd)
+
+
+def _create(path: Path, *, is_directory: bool) -> int:
+    if is_directory:
+        path.mkdir(0o700)
+        return os.open(path, os.O_RDONLY)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _lock(fd: int, path: Path) -> bool | None:
+    """Lock what is open as `fd`, and return whether `path` still is that; None where there are no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError:  # a file system without locks
+        return None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
