@@ -23,10 +23,10 @@ class Drifts:
     rest: Float64
     limit: float
 
-    def doubts_ppm(self) -> Float64:
-        """Return how far the relative drift of any two clocks may be from the estimated one (n, n)."""
+    def doubts_ppm(self, host: int) -> Float64:
+        """Return how far the drifts against one host may be from the estimated ones (n,)."""
         widest = 2 * self.limit if self.ppm.any() else self.limit
-        return np.minimum(self.rest[:, None] + self.rest[None, :], widest)
+        return np.minimum(self.rest + self.rest[host], widest)
 
 
 def drifts_of(found: Occurrences, limit_ppm: float) -> Drifts:

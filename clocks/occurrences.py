@@ -25,12 +25,14 @@ class Occurrences:
     ----------
     middle : (n,) what each clock showed at one common instant, roughly
     begin, end : (n, k) ns from `middle` on each host's clock, where `there`
+    error : (n, k) ns by which they may be wrong
     all_wait, end_together : (k,) as in `SyncPoint`
     """
 
     middle: Int64
     begin: Int64
     end: Int64
+    error: Int64
     there: Mask
     all_wait: Mask
     end_together: Mask
@@ -70,13 +72,13 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
         blocks.append(_block(points, lengths[-2]))
         flag = [all(p.all_wait for p in known), all(p.end_together for p in known)]
         flags.append(np.repeat(np.array([flag]).T, lengths[-2], axis=1))
-    table = np.concatenate(blocks, axis=2) if blocks else np.zeros((3, len(hosts), 0), np.int64)
+    table = np.concatenate(blocks, axis=2) if blocks else np.zeros((4, len(hosts), 0), np.int64)
     all_wait, together = np.concatenate(flags, axis=1) if flags else np.zeros((2, 0), np.bool_)
-    begin, end, there = table[0], table[1], table[2].astype(np.bool_)
+    begin, end, error, there = *table[:3], table[3].astype(np.bool_)
     there &= (np.abs(begin) < _LARGEST_NS) & (np.abs(end) < _LARGEST_NS)
     middle = _middles(begin, end, there)
     begin, end = (np.where(there, times - middle[:, None], 0) for times in (begin, end))
-    return Occurrences(middle, begin, end, there, all_wait, together)
+    return Occurrences(middle, begin, end, error, there, all_wait, together)
 
 
 def _is_ambiguous(points: Sequence[SyncPoint]) -> bool:
@@ -93,12 +95,13 @@ def _length(point: SyncPoint) -> int:
 
 
 def _block(points: Sequence[SyncPoint | None], n: int) -> Int64:
-    """Return (begin, end, there) of one operation's first `n` occurrences (3, hosts, n)."""
-    block = np.zeros((3, len(points), n), np.int64)
+    """Return (begin, end, error, there) of one operation's first `n` occurrences (4, hosts, n)."""
+    block = np.zeros((4, len(points), n), np.int64)
     for i, point in enumerate(points):
         if point is not None:
             m = min(n, _length(point))
-            block[0, i, :m], block[1, i, :m], block[2, i, :m] = point.begin_ns[:m], point.end_ns[:m], 1
+            block[:2, i, :m] = point.begin_ns[:m], point.end_ns[:m]
+            block[2, i, :m], block[3, i, :m] = point.error_ns, 1
     return block
 
 

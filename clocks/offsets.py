@@ -91,6 +91,8 @@ def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None
         that may be far from its sync points: the bounds allow for the drift since
     """
     found = side_by_side(hosts)
+    if not found.there.any():
+        return Alignment([Clock(bound_ns=None if i else 0, is_tied=i == 0) for i in range(len(hosts))])
     reach = _reach(found, recorded)
     for limit_ppm in DRIFT_LIMITS_PPM:
         for use_ends in (True, False):
@@ -117,7 +119,7 @@ def _consistent(found: Occurrences, limit_ppm: float, reach: Float64, *, use_end
     bounds = _shortest(_windows(steady, drifts, pairs, reach))
     if loose is None or bounds is None:
         return None
-    exact = _shortest(_windows(steady, no_drifts(len(reach)), pairs))
+    exact = _shortest(_windows(steady, None, pairs))
     tight = loose if exact is None else exact
     groups = _tied_together(len(reach), pairs)
     offsets = np.zeros(len(reach))
@@ -142,22 +144,23 @@ def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None
 
 
 def _windows(
-    found: Occurrences, drifts: Drifts, pairs: Sequence[Evidence] = (), reach: Float64 | None = None
+    found: Occurrences, drifts: Drifts | None, pairs: Sequence[Evidence], reach: Float64 | None = None
 ) -> Float64:
     """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known.
 
-    At the middle of the recording, with what drift may have added up by each occurrence; with `reach`
-    (n,) as far from the middle as each host's recording reaches.
+    With `drifts`, the windows allow for what further drift may have added up by each occurrence and for
+    errors of its times; with `reach` (n,), also for drift as far as each host's recording reaches.
     """
     n = len(found.begin)
     windows = np.full((n, n), np.inf)
-    doubts = drifts.doubts_ppm() / 1e6
     for i in range(n):
         both = found.there & found.there[i] & found.all_wait
-        slack = found.end - found.begin[i] + doubts[i][:, None] * np.abs(found.tau)
+        slack = (found.end - found.begin[i]).astype(np.float64)
+        if drifts is not None:
+            doubts = drifts.doubts_ppm(i)[:, None] / 1e6
+            slack += found.error + found.error[i] + doubts * np.abs(found.tau)
+            slack += 0.0 if reach is None else doubts * np.maximum(reach, reach[i])[:, None]
         windows[i] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
-        if reach is not None:
-            windows[i] += doubts[i] * np.maximum(reach, reach[i])
     for pair in pairs:
         if pair.ends is not None:
             windows[pair.i, pair.j] = min(windows[pair.i, pair.j], -pair.ends[0])
@@ -168,10 +171,12 @@ def _windows(
 
 def _shortest(windows: Float64) -> Float64 | None:
     """Return the tightest windows (n, n) that follow; None where they contradict each other."""
+    from scipy.sparse import csr_array  # which, unlike an array, can hold edges of weight 0
     from scipy.sparse.csgraph import NegativeCycleError, floyd_warshall
 
+    known = np.nonzero(np.isfinite(windows))
     try:
-        return np.asarray(floyd_warshall(np.ma.masked_invalid(windows)))
+        return np.asarray(floyd_warshall(csr_array((windows[known], known), windows.shape)))
     except NegativeCycleError:
         return None
 

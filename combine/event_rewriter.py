@@ -266,6 +266,7 @@ class Rewriter:
             for event, (_, pid, tid, _) in zip(events, entries, strict=True):
                 event.pid = pid
                 event.tid = tid
+            self._roles = np.zeros(len(events), np.int64)  # known by name and track: not in these systems
             return
         if len(self._args) > _TABLE_LIMIT:
             self._args.clear()

@@ -96,9 +96,9 @@ class Composer(System):
 
 
 def clock_sync(timestamp_us: Any, error_us: Any) -> SyncPoints:
-    """Return the sync point that Composer's metadata tell, as far as its error bound from begin to end."""
+    """Return the sync point that Composer's metadata tell: what a rank's clock showed at a common instant."""
     at, error = integer(timestamp_us), integer(error_us) or 0
-    if at is None or abs(at) + abs(error) > _LATEST_US:
+    if at is None or max(abs(at), abs(error)) > _LATEST_US:
         return {}
-    begin, end = (np.array([1000 * us], np.int64) for us in (at - abs(error), at + abs(error)))
-    return {"clock_sync_timestamp_us": SyncPoint(begin, end)}
+    instant = np.array([1000 * at], np.int64)
+    return {"clock_sync_timestamp_us": SyncPoint(instant, instant, error_ns=1000 * abs(error))}

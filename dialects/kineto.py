@@ -34,7 +34,6 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
-
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 
 #: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,

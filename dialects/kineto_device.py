@@ -16,8 +16,6 @@ from formats.columns import Int64, Trace
 
 #: Clocks of host and device, and whole microseconds, agree to about this.
 TOLERANCE_NS = 2_000
-#: Where nothing records what an operation waits for, clocks are trusted to this only.
-LOOSE_NS = 500_000
 #: Calls that return only when work on the device is done.
 _WAITS = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
 #: A launch queue has room for about 1,024 commands, of which events and graphs take their part …

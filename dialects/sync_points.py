@@ -16,13 +16,14 @@ class SyncPoint(NamedTuple):
     `begin_ns` (k,) and `end_ns` (l,) are each in order of time, in nanoseconds of the trace; the n-th of one
     rank belongs to the n-th of the others. Where `all_wait`, no rank ends before all have begun; otherwise
     some may (the root of a broadcast). Where `end_together`, all ranks end when the last message has
-    arrived, so that their ends may agree closely.
+    arrived, so that their ends may agree closely. `error_ns` is by how much the times may be wrong.
     """
 
     begin_ns: Int64
     end_ns: Int64
     all_wait: bool = True
     end_together: bool = False
+    error_ns: int = 0
 
 
 class SyncPart(NamedTuple):
@@ -62,11 +63,18 @@ def collected(parts: Iterable[tuple[SyncPart, Int64, Int64]]) -> SyncPoints:
 
 def merged(hosts: Iterable[SyncPoints]) -> SyncPoints:
     """Return the sync points of several traces of one rank or host as one."""
-    return collected(
-        (SyncPart(key, True, True, point.all_wait, point.end_together), point.begin_ns, point.end_ns)
-        for points in hosts
-        for key, point in points.items()
-    )
+    found: dict[Hashable, list[SyncPoint]] = {}
+    for points in hosts:
+        for key, point in points.items():
+            found.setdefault(key, []).append(point)
+    return {
+        key: points[0]._replace(
+            begin_ns=_in_order([point.begin_ns for point in points]),
+            end_ns=_in_order([point.end_ns for point in points]),
+            error_ns=max(point.error_ns for point in points),
+        )
+        for key, points in found.items()
+    }
 
 
 def _in_order(times: list[Int64]) -> Int64:

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from errors import counted
+from formats.values import FARTHEST_NS
+
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
@@ -123,6 +126,20 @@ class Trace:
     def __len__(self) -> int:
         return len(self.ts_ns)
 
+    def shifted(self, by_ns: int) -> Trace:
+        """Return the trace `by_ns` later; what that puts more than 100 years from the epoch is left out."""
+        if by_ns == 0:
+            return self
+        points = self.points.shifted(by_ns)
+        trace = replace(self, ts_ns=self.ts_ns + by_ns, points=points)
+        if len(points) and _is_far(points.ts_ns).any():
+            trace = replace(trace, points=points.select(np.flatnonzero(~_is_far(points.ts_ns))))
+        is_far = _is_far(trace.ts_ns)
+        if not is_far.any():
+            return trace
+        note = f"{counted(int(is_far.sum()), 'slice')} more than 100 years from the epoch left out"
+        return replace(trace.select(~is_far), repairs=(*self.repairs, note))
+
     @property
     def n_events(self) -> int:
         """Events of every phase in the file."""
@@ -212,6 +229,10 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
         for key, n in part.items():
             found[key] = found.get(key, 0) + n
     return found
+
+
+def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:
+    return np.abs(ts_ns) > FARTHEST_NS
 
 
 def _joint(tables: Sequence[Sequence[_Item]]) -> tuple[list[_Item], list[Int32]]:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from clocks.offsets import Clock
 from combine import external_sort as runs
-from combine.collective_finder import AnchorFinder
+from combine.collective_finder import SyncFinder
 from combine.event_text import microseconds
 from combine.external_sort import Events, RunWriter, merge
-from combine.stepwise_shift import steps
+from combine.stepwise_shift import stepwise
 from combine.unique_ids import unique_id
 from conftest import run_cli
 from formats import stream
@@ -161,7 +161,7 @@ def test_steps_follow_the_drift_and_move_nothing_past_another(tmp_path: Path) ->
     # slices of 10 ms every 100 ms for 100 s, a clock that gains 100 us/s: 10 ms in all
     events = [(b"{", t, 10_000_000) for t in range(0, 100_000_000_000, 100_000_000)]
     clock = Clock(offset_ns=5_000, drift_ppm=-100.0, bound_ns=0, middle_ns=50_000_000_000)
-    taken = steps(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    taken = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
     ts = np.array([t for _, t, _ in events], np.int64)
     moved = ts + taken.shift(ts)
     assert (np.diff(moved) >= 10_000_000).all()
@@ -172,7 +172,7 @@ def test_steps_follow_the_drift_and_move_nothing_past_another(tmp_path: Path) ->
 def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
     events = [(b"{", 0, 1_000_000_000), (b"{", 500_000_000, 1)]
     clock = Clock(drift_ppm=100.0, bound_ns=0, middle_ns=0)
-    taken = steps(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
+    taken = stepwise(clock, [(run, 0) for run in _spill(tmp_path / "a", events)])
     assert len(set(taken.shift(np.array([0, 500_000_000], np.int64)).tolist())) == 1
     assert taken.error_ns == 50_000  # 100 ppm of half a second
 
@@ -193,10 +193,11 @@ def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
     ],
 )
 def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bool) -> None:
-    finder = AnchorFinder("kineto")
+    finder = SyncFinder("kineto")
     event = WholeEvent(ph="X", name=name, cat=cat)
     finder.add([event], np.array([0]), np.array([5], np.int64), np.array([7], np.int64))
-    assert [(b.tolist(), e.tolist()) for b, e in finder.found().values()] == [([5], [12])] * is_anchor
+    waited = [point for point in finder.found().values() if point.all_wait]
+    assert [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in waited] == [([5], [12])] * is_anchor
 
 
 # -- many alike -----------------------------------------------------------------------------------
