@@ -156,7 +156,7 @@ def _check_names(names: Sequence[str], sources: Sequence[Rewritten]) -> None:
     met = {name for source in sources for name in source.met}
     for name in names:
         if name not in met:
-            raise AnalyzeError(f"--filter {name}: no such communication operation in the traces")
+            raise AnalyzeError(f"--filter {name}: no communication in this job has that name")
 
 
 def _repairs(members: Sequence[Member], sources: Sequence[Rewritten]) -> list[str]:

@@ -106,10 +106,13 @@ def load_run(
     path: Path,
     *,
     args: Sequence[str] = (),
+    step_by: str | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> MeasuredRun:
     """Load what `path` holds as one run; `args` are further keys of the events' args to keep.
+
+    `step_by` names the annotation that marks a step, instead of what the traces themselves mark.
 
     Raises
     ------
@@ -120,7 +123,7 @@ def load_run(
     if not any(map(len, job.traces)):
         raise TraceError(f"{path}: the trace holds no operation")
     ranks = [
-        Rank(source.worker, source.rank, trace, dialects.find_steps(trace))
+        Rank(source.worker, source.rank, trace, dialects.find_steps(trace, step_by))
         for source, trace in zip(job.job.sources, job.traces, strict=True)
     ]
     return MeasuredRun(path, ranks, job)

@@ -61,8 +61,10 @@ def load_steps(
         No trace there, traces of different systems, or no step in them.
     DagError
         The graphs of all GPUs are broken.
+    AnalyzeError
+        A name in `only` is not a communication of the job.
     """
-    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, jobs=jobs, progress=progress)
+    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, only=only, jobs=jobs, progress=progress)
     systems = sorted({trace.dialect for trace in job.traces if len(trace)})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")

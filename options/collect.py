@@ -23,6 +23,7 @@ HELP = (
     "--sub_option iter_time, operator, comm, io, pcap or server"
 )
 EXAMPLE = "analyze.py --option collect --path BYTEPS_TRACE_DIR"
+FLAGS = frozenset({"sub_option", "step_by", "sort", "head", "output"})
 
 _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "operator": ("operator",),

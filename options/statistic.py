@@ -22,6 +22,7 @@ HELP = (
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
+FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output"})
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 _OPERATIONS = (
