@@ -10,12 +10,12 @@ import numpy as np
 
 import dialects
 from dag.dependencies import dag_from_gml, dag_from_inputs
-from dag.gml import read_gml
 from dag.model import Dag
 from dialects import Activity
 from dialects.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError
 from formats.columns import Int64, Trace
+from formats.gml import read_gml
 from opname import OpName
 from trace_utils import Source, load_paths
 

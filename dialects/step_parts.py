@@ -175,6 +175,7 @@ class RankSteps:
     notes: Sequence[str] = ()
     worker: int | None = None
     rank: int | None = None  # local to the worker where the job has workers
+    is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
 
 
 @dataclass(frozen=True, slots=True)
