@@ -24,6 +24,7 @@ from dialects.step_parts import Joint, Kind, RankStep, RankSteps
 from dialects.step_windows import windows
 from dialects.steps import Step
 from formats.columns import Trace
+from replay.simulation import replay
 from trace_utils import read_trace
 
 Ev = dict[str, Any]
@@ -197,6 +198,26 @@ def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) ->
     assert path.total() == 500
     assert path["rank0", "kernel", ""] <= 3
     assert path["rank0", "aten::op", ""] + path["rank0", "cudaLaunchKernel", ""] >= 440
+
+
+def test_slower_kernels_make_a_launch_bound_job_wait_for_its_device(steps_of: Any) -> None:
+    n, steps = 50, 5
+    events = []
+    for row in range(steps):
+        for event in launch_bound(n):
+            args = {
+                key: value + n * row if key == "correlation" else value
+                for key, value in event["args"].items()
+            }
+            name = f"ProfilerStep#{row + 1}" if event["name"] == "ProfilerStep#1" else event["name"]
+            events.append({**event, "name": name, "ts": event["ts"] + 10 * n * row, "args": args})
+    recording = join([steps_of(events)])
+    recorded = replay(recording, range(steps))
+    assert (recorded.iteration_ns == 10 * n * US).all()
+    on_device = np.array([one.on_device for one in recording.operations])
+    slower = [np.where(on_device[step.operation], 5, 1) * step.work_ns for step in recording.steps]
+    iteration_ns = recorded.with_work(slower).iteration_ns
+    assert abs(int(iteration_ns[2, 0]) - 5 * 3 * n * US) <= 20 * US  # the kernels alone: 5 × 3 µs each
 
 
 def device_bound(n: int, room: int) -> list[Ev]:
@@ -500,9 +521,15 @@ def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(shared_data: 
     for step in found.steps:
         assert_lawful(step)
     recording = join([found])
-    for joined in recording.steps[:1]:
-        length = sum(stretch.end_ns - stretch.start_ns for stretch in critical_path(joined).stretches)
-        assert abs(length - int(joined.next_ns[0] - joined.begin_ns[0])) <= US
+    first = recording.steps[0]
+    assert (
+        abs(sum(stretch.dur_ns for stretch in critical_path(first).stretches) - first.iteration_ns[0]) <= US
+    )
+    replayed = replay(recording, range(len(recording.steps)))
+    assert (replayed.iteration_ns == [step.iteration_ns for step in recording.steps]).all()
+    for position, joined in enumerate(recording.steps):
+        again = replayed.step(position)
+        assert (again.end_ns - again.begin_ns.min() == joined.end_ns - joined.begin_ns.min()).all()
 
 
 intervals = st.tuples(st.integers(0, 30), st.integers(0, 12))
