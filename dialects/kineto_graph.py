@@ -36,6 +36,7 @@ from dialects.system import DEVICE_CATS, Mask, by_cat, by_name
 from formats.columns import Int64, Trace
 
 _ENQUEUES = "c10d::"
+_ENDS = ("Src Rank", "Dst Rank")  # keys of the args of a transfer between two ranks
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
@@ -317,7 +318,8 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]
     known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
     communicates = np.array(known, np.bool_)[which.reshape(-1)] & (np.arange(len(rows)) >= len(rank.host))
     events = np.flatnonzero(communicates)
-    columns = {key: trace.args[key].as_dict() for key in Kineto.edge_args if key in trace.args}
+    keys = [key for key in (*Kineto.sync_args, *_ENDS) if key in trace.args]
+    columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
     meets = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
@@ -333,7 +335,7 @@ def _identity(trace: Trace, row: int, args: Mapping[str, Any]) -> Hashable | Non
     """Return what a collective is known by on other ranks; None for half a transfer without its ends."""
     kind = args.get("Collective name")
     if kind in ("send", "recv"):
-        ends = args.get("Src Rank"), args.get("Dst Rank")
+        ends = tuple(args.get(key) for key in _ENDS)
         return None if None in ends else (*ends, str(args.get("Process Group Name")))
     found = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
     return None if found is None else found.key
