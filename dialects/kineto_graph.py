@@ -71,7 +71,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     trace : read with `Kineto.edge_args` and points
     steps : in order; where there are none, the whole recording is one step
     """
-    rank = _read(trace)
+    rank = _read(trace, [step.start_ns for step in steps])
     events = _events(rank)
     notes = []
     bounds = windows(steps)
@@ -83,12 +83,12 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
 
 
-def _read(trace: Trace) -> _Rank:
+def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
     end_ns = trace.end_ns
     is_aside = _lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     aside = aside[np.argsort(end_ns[aside], kind="stable")]
-    host = segments(trace, end_ns, is_aside)
+    host = segments(trace, end_ns, is_aside, begins_ns)
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     moments = trace.ts_ns[aside]
     inside = (enqueued >= 0) & (host.end_ns[enqueued] > moments)

@@ -123,15 +123,27 @@ def _step(
         end_ns=events.end_ns[part],
         edges=_edges_within(events, new, begin, end),
         meets=_meets_within(events, new),
-        last=_last_that_leads(events, part, end),
+        last=_last_that_leads(events, part, new, end),
         continued=np.column_stack((place_before[goes_on], new[goes_on])),
     )
 
 
-def _last_that_leads(events: RecordedEvents, part: Int64, end: int) -> Int64 | None:
-    """Return the last event of a step that leads to the next one; None where there is none."""
-    leads = np.flatnonzero(events.leads[part] & (events.end_ns[part] <= end))
-    return leads[np.argmax(events.end_ns[part[leads]])][None] if len(leads) else None
+def _last_that_leads(events: RecordedEvents, part: Int64, new: Int64, end: int) -> Int64 | None:
+    """Return what the next step's begin waits for: the last event that leads to it, and what hands over.
+
+    None where no event leads.
+    """
+    leads = part[events.leads[part] & (events.end_ns[part] <= end)]
+    if not len(leads):
+        return None
+    last = leads[[np.argmax(events.end_ns[leads])]]
+    later = np.flatnonzero(events.leads & (events.start_ns >= end))
+    if len(later):
+        following = later[np.argmin(events.start_ns[later])]
+        into = events.edges[events.edges[:, 1] == following]
+        sources = into[into[:, 2] == Joint.END_TO_HEAD, 0]
+        last = np.append(last, sources[(new[sources] >= 0) & (events.end_ns[sources] <= end)])
+    return np.unique(new[last])
 
 
 def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> Int64:

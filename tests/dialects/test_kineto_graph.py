@@ -391,6 +391,24 @@ def test_a_kernel_still_running_when_a_step_begins_is_work_of_the_earlier_one(st
     assert [spans(found, second)[event][0] for event in second.last.tolist()] == ["b"]
 
 
+def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(1, 0, 500),
+            mark(2, 500, 100),
+            host("a", 0, 100),
+            host("aside", 90, 400, tid=2),
+            host("b", 510, 10),
+        ]
+    )
+    step = found.steps[0]
+    assert step.last is not None
+    assert {spans(found, step)[event][0] for event in step.last.tolist()} == {"a", "aside"}
+    assert path_of(join([found])) == {
+        ("rank0", "aside", "gap"): 90, ("rank0", "aside", ""): 400, ("rank0", "", "gap"): 10,
+    }  # fmt: skip
+
+
 def test_a_step_before_a_pause_ends_itself() -> None:
     steps = [Step(2, 0, 90), Step(3, 100, 190), Step(7, 5000, 5090), Step(8, 9000, 9090)]
     assert windows(steps) == [(2, 0, 100), (3, 100, 190), (7, 5000, 5090), (8, 9000, 9090)]
