@@ -12,13 +12,13 @@ import numpy as np
 import dialects
 from clocks.job_clocks import align_job, on_one_clock, remarks
 from dag.dependencies import dag_from_gml
-from dag.gml import read_gml
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.gradient_names import read_names
 from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
+from formats.gml import read_gml
 from trace_utils import LoadedJob, Source, load_paths
 
 
@@ -61,8 +61,10 @@ def load_steps(
         No trace there, traces of different systems, or no step in them.
     DagError
         The graphs of all GPUs are broken.
+    AnalyzeError
+        A name in `only` is not a communication of the job.
     """
-    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, jobs=jobs, progress=progress)
+    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, only=only, jobs=jobs, progress=progress)
     systems = sorted({trace.dialect for trace in job.traces if len(trace)})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")

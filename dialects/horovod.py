@@ -84,6 +84,35 @@ class Horovod(System):
         whole = [step._replace(label=step.label + 1) for step in between(ends)]
         return Steps(tuple(whole), (Step(1, int(begins.min()), int(ends[0])),), "rounds of reductions")
 
+    def filterable(self, trace: Trace) -> Mask:
+        """Return which slices (n,) are of a tensor: all that have a process of their own."""
+        named = {event["pid"] for event in trace.metadata if event["name"] == "process_name"}
+        return np.array([track.pid in named for track in trace.tracks] or [False], np.bool_)[trace.track_id]
+
+    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+        """Return the tensor's name: that of its process."""
+        pid = trace.tracks[track].pid
+        named = (e for e in trace.metadata if e["name"] == "process_name" and e["pid"] == pid)
+        return tuple(str(event["args"].get("name")) for event in named)
+
+    def late_ns(self, trace: Trace) -> dict[str, list[int]]:
+        """Return how long after the first rank each rank became ready, per reduced tensor.
+
+        A rank's tick is an event without duration, named by its number, in a negotiation of a tensor.
+        """
+        names = [trace.names[i] for i in trace.name_id.tolist()]
+        tracks = trace.track_id.tolist()
+        reduced = {track for name, track in zip(names, tracks, strict=True) if "REDUCE" in name}
+        ready: dict[int, dict[str, int]] = {}
+        for name, track, at_ns in zip(names, tracks, trace.ts_ns.tolist(), strict=True):
+            if name.isdecimal() and track in reduced:
+                ready.setdefault(track, {}).setdefault(f"rank{name}", at_ns)
+        waits: dict[str, list[int]] = {}
+        for ticks in ready.values():
+            for rank, at_ns in ticks.items():
+                waits.setdefault(rank, []).append(at_ns - min(ticks.values()))
+        return waits
+
     def rank_steps(
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
