@@ -61,7 +61,7 @@ def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
     if pair.found.ranks:
         tables.append(_ranks(pair))
     if any(pair.found.only_in):
-        tables.append(_only(pair))
+        tables.append(_only(pair, args))
     if alone:
         return tables
     return [
@@ -139,15 +139,13 @@ def _ranks(pair: Pair) -> Table:
     return Table("ranks", "Ranks", columns, rows, note)
 
 
-def _only(pair: Pair) -> Table:
+def _only(pair: Pair, args: Namespace) -> Table:
     columns = (Column("run", "only in"), Column("name", "operation"), Column("cat", "category"))
     sides = zip((pair.a, pair.b), pair.found.only_in, strict=True)
-    return Table(
-        "only_in",
-        "Operations of one run only",
-        columns,
-        [(name, key.name, key.cat) for name, keys in sides for key in keys],
-    )
+    rows = [(name, key.name, key.cat) for name, keys in sides for key in keys[: args.head]]
+    hidden = sum(map(len, pair.found.only_in)) - len(rows)
+    note = f"{hidden:,} more; without --head all are shown." if hidden else ""
+    return Table("only_in", "Operations of one run only", columns, rows, note)
 
 
 def input_table(run: MeasuredRun, name: str) -> Table:

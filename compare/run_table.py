@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import dialects
+from compare.folded_names import folded
 from dialects.steps import Step, Steps, find_steps
 from errors import TraceError
 from formats.columns import Int64, Trace
@@ -23,7 +24,6 @@ Float = NDArray[np.float64]
 #: Keys of the events' args that tell where steps begin.
 _STEP_ARGS = ("batch", "input*", "arg*")
 _BATCHES = 10  # samples into which the occurrences of an operation are pooled where no step is marked
-_STEP_MARK = re.compile(r"ProfilerStep#\d+")
 
 
 class OpKey(NamedTuple):
@@ -180,16 +180,8 @@ def op_keys(rank: Rank, *, tell_workers: bool) -> tuple[list[OpKey], Int64]:
 
 
 def category(name: str, cat: str, dialect: str) -> str:
-    """Return the category that an operation is counted under.
-
-    BytePS: the queue stage or kind (``PUSH``, ``FW``); Horovod and Composer, whose events have no
-    category that groups them, the name; else the file's own category.
-    """
-    if dialect == "byteps":
-        return OpName.parse(name).kind or cat
-    if dialect == "composer" and "," in cat:  # a list of the events and callbacks that it belongs to
-        return name
-    return cat or (name if dialect in ("horovod", "composer") else "")
+    """Return the category that an operation is counted under: what its system calls it."""
+    return dialects.named(dialect).category(name, cat)
 
 
 def iteration_ns(run: MeasuredRun) -> Float:
@@ -234,8 +226,8 @@ def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
         if is_byteps:
             name = _byteps_name(name, trace.tracks[track].tid)
             cat = cat or OpName.parse(name).cat or ""
-        elif _STEP_MARK.fullmatch(name):
-            name = "ProfilerStep*"
+        else:
+            name = folded(name)
         ids[at] = keys.setdefault(OpKey(prefix + name, cat), len(keys))
     return ids[inverse]
 
