@@ -50,6 +50,9 @@ _GRAMMAR = re.compile(
     re.DOTALL,
 )
 
+#: What a name within the grammar begins with: foreign names can be many, and are told at once.
+_BEGINNINGS = ("host", "wk", "rank", "Comm.", "FW", "BW", "STEP", "I/O", "OUTPUT", "UPDATE")
+
 
 class OpName(NamedTuple):
     """One operation's name, taken apart; `OpName.parse` and `str` are inverses."""
@@ -66,7 +69,9 @@ class OpName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> OpName:
         """Take `text` apart; never fails, a name outside the grammar is foreign."""
-        return _parse(text)
+        if text.startswith(_BEGINNINGS) or "~>" in text:
+            return _parse(text)
+        return cls(None, text)
 
     def __str__(self) -> str:
         return f"{self.prefix}{self._body()}{'' if self.suffix is None else '~>' + self.suffix}"

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 
 import dialects
+from clocks.job_clocks import align_job, on_one_clock, remarks
 from dag.dependencies import dag_from_gml
-from dag.gml import read_gml
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.gradient_names import read_names
 from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
+from formats.gml import read_gml
 from trace_utils import LoadedJob, Source, load_paths
 
 
@@ -60,13 +61,17 @@ def load_steps(
         No trace there, traces of different systems, or no step in them.
     DagError
         The graphs of all GPUs are broken.
+    AnalyzeError
+        A name in `only` is not a communication of the job.
     """
-    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, jobs=jobs, progress=progress)
+    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, only=only, jobs=jobs, progress=progress)
     systems = sorted({trace.dialect for trace in job.traces if len(trace)})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
     if not systems:
         raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
+    job, empty = _with_operations(job)
+    job, clocks = _on_one_clock(job)
     graphs, broken = _graphs(job.job.sources)
     known = partitions or Partitions()
     ranks = []
@@ -74,7 +79,45 @@ def load_steps(
         beside = _beside(source, trace, graphs, known)
         steps = dialects.of(trace).rank_steps(owner_name(source, i), source.worker, trace, beside, step_by)
         ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
-    return LoadedSteps(join(ranks), job, broken)
+    recording = join(ranks)
+    return LoadedSteps(replace(recording, notes=[*clocks, *recording.notes]), job, [*empty, *broken])
+
+
+def _on_one_clock(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
+    """Return the job with all times on the first host's clock, and what the reader must know of that."""
+    sources = job.job.sources
+    hosts = _hosts(sources)
+    if max(hosts, default=0) == 0:
+        return job, []
+    alignment = align_job(job.traces, hosts)
+    members = [
+        [owner_name(s, i) for i, s in enumerate(sources) if hosts[i] == h] for h in range(max(hosts) + 1)
+    ]
+    names = [own[0] if len(own) == 1 else own[0].partition(".")[0] for own in members]
+    moved = on_one_clock(job.traces, hosts, alignment.clocks)
+    return replace(job, traces=moved), remarks(names, alignment)
+
+
+def _hosts(sources: Sequence[Source]) -> list[int]:
+    """Return the host of each source: a worker's GPUs share one; of ranks it is not known."""
+    if all(source.worker is None for source in sources):
+        paths = list(dict.fromkeys(source.path.parent.parent for source in sources))
+        is_worker = len(paths) == 1 and all((source.path.parent / "comm.json").exists() for source in sources)
+        return [0] * len(sources) if is_worker else list(range(len(sources)))
+    workers = sorted({source.worker or 0 for source in sources})
+    return [workers.index(source.worker or 0) for source in sources]
+
+
+def _with_operations(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
+    """Return the job without traces that hold no slice (a monitor's samples), and a line for each of them."""
+    kept = [i for i, trace in enumerate(job.traces) if len(trace)]
+    if len(kept) == len(job.traces):
+        return job, []
+    sources, traces = [job.job.sources[i] for i in kept], [job.traces[i] for i in kept]
+    empty = [
+        f"{trace.path}: no operation with a duration, left out" for trace in job.traces if not len(trace)
+    ]
+    return replace(job, job=replace(job.job, sources=sources), traces=traces), empty
 
 
 def owner_name(source: Source, position: int = 0) -> str:

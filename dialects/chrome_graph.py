@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from dialects.classify import communication
-from dialects.span_graph import Meaning, record_spans
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.span_graph import Category, Meaning, record_spans
 from dialects.step_parts import RankSteps
-from dialects.steps import Step, find_steps
+from dialects.steps import Step
+from dialects.system import Activity, is_communication
 from errors import TraceError
 from formats.columns import Trace
 
 
-def record(name: str, trace: Trace) -> RankSteps:
+def record(
+    name: str, trace: Trace, steps: Sequence[Step], activities: NDArray[np.int8], category: Category
+) -> RankSteps:
     """Return the steps of one rank; where nothing marks steps, the whole recording is step 1.
+
+    Parameters
+    ----------
+    activities : (n,) `Activity` of each slice
+    category : of an operation, from its name and the category in the trace
 
     Raises
     ------
@@ -22,10 +32,9 @@ def record(name: str, trace: Trace) -> RankSteps:
     """
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
-    steps = find_steps(trace).whole or whole_recording(trace)
-    comm = communication(trace)
-    nothing = np.zeros(len(trace), np.bool_)
-    return record_spans(name, trace, steps, Meaning(nothing, comm, comm, {}))
+    comm = is_communication(activities)
+    meaning = Meaning(activities == Activity.IGNORED, comm, comm, {}, category)
+    return record_spans(name, trace, steps or whole_recording(trace), meaning)
 
 
 def whole_recording(trace: Trace) -> tuple[Step]:

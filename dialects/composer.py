@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.composer_axes import tie_axes
 from dialects.kineto import without_recording
+from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Activity, Mask, Metadata, System, by_name, framed, integer
@@ -25,6 +27,7 @@ class Composer(System):
     name = "composer"
     pairing = Rule.NESTED_BY_NAME
     step_args = ("batch",)
+    edge_args = ("batch",)
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether Composer's profiler, or its merger, wrote the file."""
@@ -36,8 +39,8 @@ class Composer(System):
         return (integer(ranks.pop()) if len(ranks) == 1 else None), None
 
     def finished(self, trace: Trace) -> Trace:
-        """Return the trace without spans such as ``PyTorch Profiler (0)``."""
-        return without_recording(trace)
+        """Return the trace on one time axis, without spans such as ``PyTorch Profiler (0)``."""
+        return tie_axes(without_recording(trace))
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); see `rule`."""
@@ -65,6 +68,14 @@ class Composer(System):
         if not all(isinstance(label, int) for label in labels):
             labels = list(range(1, len(rows) + 1))
         return Steps(tuple(spans(trace, rows, labels)), (), "event/batch spans")
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the batches, each with its loading."""
+        from dialects.composer_graph import record
+
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Return which slices (n,) are ``event/forward``, and which ``event/backward``."""

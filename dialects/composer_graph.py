@@ -8,15 +8,17 @@ ranks meet in the backward pass: none ends it before the last has begun it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dialects.chrome_graph import whole_recording
-from dialects.classify import communication
-from dialects.composer_axes import by_name, tie_axes
-from dialects.span_graph import Meaning, record_spans
+from dialects.composer_axes import by_name
+from dialects.span_graph import Category, Meaning, record_spans
 from dialects.step_parts import RankSteps
-from dialects.steps import Step, find_steps
+from dialects.steps import Step
+from dialects.system import is_communication
 from errors import TraceError
 from formats.columns import Trace
 
@@ -35,8 +37,16 @@ _CALL = re.compile(
 _MARK = re.compile(r"ProfilerStep#\d+")
 
 
-def record(name: str, trace: Trace) -> RankSteps:
+def record(
+    name: str, trace: Trace, batches: Sequence[Step], activities: NDArray[np.int8], category: Category
+) -> RankSteps:
     """Return the steps of one rank, numbered as its batches are.
+
+    Parameters
+    ----------
+    trace : with one time axis (`composer_axes.tie_axes`)
+    activities : (n,) `Activity` of each slice
+    category : of an operation, from its name and the category in the trace
 
     Raises
     ------
@@ -45,16 +55,14 @@ def record(name: str, trace: Trace) -> RankSteps:
     """
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
-    trace = tie_axes(trace)
-    batches = find_steps(trace).whole
     steps = with_loading(trace, batches) if batches else whole_recording(trace)
     calls = by_name(trace, _CALL)
     collective = calls if calls.any() else by_name(trace, _BACKWARD)
-    meaning = Meaning(by_name(trace, _MARK), communication(trace), collective, _PHASES)
+    meaning = Meaning(by_name(trace, _MARK), is_communication(activities), collective, _PHASES, category)
     return record_spans(name, trace, steps, meaning)
 
 
-def with_loading(trace: Trace, batches: tuple[Step, ...]) -> list[Step]:
+def with_loading(trace: Trace, batches: Sequence[Step]) -> list[Step]:
     """Return each batch from the end of the one before it; the first from when it began to be loaded."""
     loads = np.sort(trace.ts_ns[by_name(trace, _LOADER)])
     steps = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.step_parts import Beside, RankSteps
 from dialects.system import Activity, System
 from formats.columns import Trace
 
@@ -13,6 +14,7 @@ class Dasf(System):
     """Tasks and handlers; the analyses of `statistic.dasf_analyses` read them by their fields."""
 
     name = "dasf"
+    edge_args = ("key", "dependencies", "dependents")
 
     def recognises(self, trace: Trace) -> bool:
         """Whether its reader made the trace: it is no chrome file."""
@@ -25,3 +27,11 @@ class Dasf(System):
     def rule(self, trace: Trace) -> str:
         """Return by which rule slices count."""
         return "A DASF profile records tasks only: all of them compute."
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the tasks of a database as one step."""
+        from dialects.dasf_graph import record
+
+        return record(name, trace)

@@ -34,7 +34,6 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
-
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 
 #: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
@@ -55,6 +54,7 @@ class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
+    shape_args = ("Input Dims", "grid", "block")
     sync_args = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
 
     edge_args = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dialects.kineto import Kineto, collective, is_collective
 from dialects.kineto_device import (
-    LOOSE_NS,
+    TOLERANCE_NS,
     Works,
     after_on_stream,
     after_other_streams,
@@ -26,7 +26,7 @@ from dialects.kineto_device import (
     edge_rows,
     ended_last,
     read_works,
-    waited_for_room,
+    waiting_for_room,
 )
 from dialects.kineto_host import PHASES, Segments, segments
 from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps
@@ -76,6 +76,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     bounds = windows(steps)
     if not bounds and len(events.kind):
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
+        events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
         notes = ["no steps are marked; the whole recording is taken for one"]
     operations, found = cut_into_steps(events, bounds)
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
@@ -121,10 +122,9 @@ def _events(rank: _Rank) -> RecordedEvents:
     issued = start.copy()
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
-    lane = np.full(len(rows), -1, np.int64)
-    lane[: len(host)][host.thread == host.main] = 0
-    lane[rank.first_work :] = 1 + works.stream
-    return RecordedEvents(kinds, kind, start, end, issued, lane, _edges(rank, start, end), meets)
+    leads = np.zeros(len(rows), np.bool_)
+    leads[: len(host)] = host.thread == host.main
+    return RecordedEvents(kinds, kind, start, end, issued, leads, _edges(rank, start, end), meets)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -157,17 +157,18 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
 def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     works = rank.works
     first, last = rank.host.of_rows(len(rank.trace) + 1)
-    on_device = [after_on_stream(works), after_other_streams(rank.trace, works)]
-    if not (works.call >= 0).any():
-        on_device.append(_unlaunched(rank, start_ns, end_ns))
+    if (works.call >= 0).any():
+        elsewhere = _moved(after_other_streams(rank.trace, works), rank.first_work)
+    else:
+        elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = waited_for_room(works)
+    begun, blocked = waiting_for_room(works)
     parts = [
         _threads(rank.host),
         _aside(rank),
         *_handed_over(rank),
-        *(_moved(edges, rank.first_work) for edges in on_device[:2]),
-        *on_device[2:],
+        _moved(after_on_stream(works), rank.first_work),
+        elsewhere,
         _launches(rank, first),
         _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Kind.SYNCHRONISE),
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
@@ -197,7 +198,9 @@ def _launches(rank: _Rank, first: Int64) -> Int64:
 
 
 def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Kind) -> Int64:
-    known = segments >= 0
+    """Return edges from works to the segments with which the calls end that wait for them."""
+    ends = rank.works.start_ns if joint.from_start else rank.works.end_ns
+    known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
     return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
 
 
@@ -262,7 +265,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     """Let device work whose launch no recording knows wait for what ended last before it on its rank."""
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
     targets = np.arange(rank.first_work, len(end_ns))
-    found = ended_last(end_ns, group, start_ns[targets] + LOOSE_NS, group[targets])
+    found = ended_last(end_ns, group, start_ns[targets], group[targets])
     keep = (found >= 0) & (start_ns[found] < start_ns[targets])
     return edge_rows(found[keep], targets[keep], Joint.END_TO_HEAD, Kind.HAND_OVER)
 

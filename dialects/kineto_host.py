@@ -60,7 +60,7 @@ class Segments:
 
     def at(self, thread: int, moments: Int64) -> Int64:
         """Return the last segment of `thread` that had started before each of `moments`; -1 for none."""
-        low, high = np.searchsorted(self.thread, [thread, thread + 1]) if len(self) else (0, 0)
+        low, high = np.searchsorted(self.thread, [thread, thread + 1])
         found = low + np.searchsorted(self.start_ns[low:high], moments) - 1
         return np.where(found < low, -1, found)
 
@@ -70,7 +70,9 @@ class Segments:
         for one in np.unique(thread).tolist():
             here = np.flatnonzero(thread == one)
             at = self.at(one, moments[here])
-            found[here] = np.where((at >= 0) & (self.end_ns[at] > moments[here]), at, -1)
+            ran = at >= 0
+            ran[ran] = self.end_ns[at[ran]] > moments[here][ran]
+            found[here] = np.where(ran, at, -1)
         return found
 
     def cut(self, segments: Int64, moments: Int64) -> Segments:
@@ -114,13 +116,12 @@ def segments(trace: Trace, end_ns: Int64, aside: Mask) -> Segments:
 
 
 def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: Int64, main: int) -> Segments:
-    """Return the segments of `rows`, at least one of each, of length 0 if need be."""
+    """Return the segments of `rows`, one from the start of each, of length 0 where another one hides it."""
     start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
     which, begin, end = innermost(start, end_ns[rows], thread)
-    seen = np.zeros(len(rows), np.bool_)
-    seen[which] = True
-    hidden = np.flatnonzero(~seen)
-    shown = Segments(which, begin, end, thread[which], phase[which], seen[which], main)
+    begins = begin == start[which]
+    hidden = np.setdiff1d(np.arange(len(rows)), which[begins], assume_unique=True)
+    shown = Segments(which, begin, end, thread[which], phase[which], begins, main)
     around = shown.running(thread[hidden], start[hidden])
     shown = shown.cut(around[around >= 0], start[hidden][around >= 0])
     which = np.concatenate([shown.row, hidden])

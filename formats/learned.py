@@ -19,6 +19,7 @@ from formats.event import Scalar
 
 _FIELDS = ("name", "cat", "pid", "tid")
 _PAIRED = {"B", "E"}
+_MOST_LITERALS = 1 << 14  # a type that lists more strings gains nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def learn(keys: Iterable[Sequence[Any]], times: type[Any], *, with_names: bool) 
 def _type_of(values: Sequence[Any]) -> Any:
     """Return a type for a field that had `values`: the distinct strings, any integer, or any scalar."""
     distinct = set(values)
-    if all(value is None or isinstance(value, str) for value in distinct):
+    if len(distinct) <= _MOST_LITERALS and all(v is None or isinstance(v, str) for v in distinct):
         return Literal[tuple(distinct)]
     if all(type(value) is int for value in distinct):
         return int | None

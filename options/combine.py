@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py --option combine --path worker_0 worker_1 --output combined.json.gz"
+FLAGS = frozenset({"sub_option", "filter", "align", "output"})
 
 _LOCAL_RANK = re.compile(r"(?:\d+_)?(\d+)")
 _WORKERS = (

@@ -103,6 +103,17 @@ def _continued(recording: Recording, rows: Sequence[int], position: int) -> Int6
     return step.continued if follows else step.continued[:0]
 
 
+def _resumed(recording: Recording, rows: Sequence[int], position: int) -> tuple[Int64, Int64]:
+    """Return the events of a step that go on from the step before, and how long they do so after that."""
+    pairs = _continued(recording, rows, position)
+    if len(pairs) == 0:
+        return pairs[:, 1], pairs[:, 1]
+    step, before = recording.steps[rows[position]], recording.steps[rows[position - 1]]
+    resumed = pairs[:, 1]
+    since = np.maximum(before.end_ns[pairs[:, 0]], step.start_ns[resumed])
+    return resumed, np.clip(step.end_ns[resumed] - since, 0, step.work_ns[resumed])
+
+
 class _Row:
     """Steps in a row as one plan: per step its owners' begins, their ends, and two operations an event."""
 
@@ -122,8 +133,8 @@ class _Row:
         for position, step in enumerate(self.steps):
             n, owners = len(step), len(step.begin_ns)
             work, gaps = step.work_ns.copy(), step.gap_ns.copy()
-            resumed = _continued(self.recording, self.rows, position)[:, 1]
-            work[resumed] = gaps[resumed] = 0
+            resumed, rest_ns = _resumed(self.recording, self.rows, position)
+            work[resumed], gaps[resumed] = rest_ns, 0
             dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(np.zeros(n, np.int64), work)]
             lead = step.lead_ns if position == 0 else np.zeros(owners, np.int64)
             gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, np.zeros(n, np.int64))]

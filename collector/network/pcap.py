@@ -14,9 +14,9 @@ from typing import IO, Any, NamedTuple
 
 from errors import TraceError
 from formats.stream import most_unpacked, too_large
+from formats.values import FARTHEST_NS
 
 BLOCK = 4 << 20  # bytes read at once
-_LATEST_NS = 1 << 62  # a later time is damage
 _LARGEST_PACKET = 64 << 20  # a longer one is a damaged length field; captures hold at most 512 KiB
 
 #: First four bytes of a file -> (byte order, ticks per second, bytes of a record header).
@@ -266,7 +266,7 @@ def _block_packet(
         return None
     interface = interfaces[which]
     ts_ns = (high << 32 | low) * 10**9 // interface.ticks + interface.offset_ns
-    if not 0 <= ts_ns < _LATEST_NS:
+    if not 0 <= ts_ns < FARTHEST_NS:
         return None
     start = body + 20
     return Packet(ts_ns, interface.link, block, start, start + size, max(size, length))

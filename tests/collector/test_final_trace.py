@@ -506,7 +506,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     gpu = write_gpu(tmp_path / "0")
     (gpu / "bps_trace_final.json").mkdir()
     before = files(gpu)
-    with pytest.raises(UsageError, match="bps_trace_final.*is a directory"):
+    with pytest.raises(UsageError, match=r"bps_trace_final.*is a directory"):
         gather(find_gpus(gpu)[0]).write()
     assert files(gpu) == before
 

@@ -13,7 +13,8 @@ import pytest
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.horovod_graph import record
+from dialects.horovod_graph import record as record_found
+from dialects.step_parts import RankSteps
 from dialects.steps import find_steps
 from errors import TraceError
 from formats.columns import Trace
@@ -42,6 +43,10 @@ def timeline(folder: Path, *tensors: Tensor) -> Trace:
     path = folder / "timeline.json"
     path.write_text(json.dumps(events))
     return read_trace(path)
+
+
+def record(name: str, trace: Trace) -> RankSteps:
+    return record_found(name, trace, find_steps(trace))
 
 
 def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
