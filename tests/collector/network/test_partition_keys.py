@@ -20,9 +20,9 @@ def bytes_of(tmp_path: Path, log: str) -> dict[int, int]:
 
 def test_partitions_are_as_large_as_the_load_of_their_server_grew_by(tmp_path: Path) -> None:
     loads = (
-        "[x: D global.cc:503] key 0 assigned to server 0, accumulated workload for this server is 2000\n"
-        "[x: D global.cc:503] key 65536 assigned to server 1, accumulated workload for this server is 1048576\n"
-        "[x: D global.cc:503] key 65537 assigned to server 0, accumulated workload for this server is 591824 (9%)\n"
+        "key 0 assigned to server 0, accumulated workload for this server is 2000\n"
+        "key 65536 assigned to server 1, accumulated workload for this server is 1048576\n"
+        "key 65537 assigned to server 0, accumulated workload for this server is 591824 (9%)\n"
     )
     assert bytes_of(tmp_path, _GRADIENT + loads) == {65536: 1048576, 65537: 589824}
 
