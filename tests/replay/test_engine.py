@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -129,8 +131,14 @@ def test_a_longer_operation_never_shortens_the_step(plan: Plan, data: st.DataObj
     assert simulate(plan).makespan_ns >= before
 
 
+@given(plans(contention=False))
+def test_operations_with_a_device_each_are_operations_without(plan: Plan) -> None:
+    alone = replace(plan, device=np.arange(len(plan)), slots=np.ones(len(plan), np.int64))
+    assert simulate(alone).start_ns.tolist() == simulate(plan).start_ns.tolist()
+
+
 @settings(max_examples=30, deadline=None)
-@given(plans())
+@given(plans() | plans(contention=False))
 def test_plain_and_compiled_agree(plan: Plan) -> None:
     plain, compiled = simulate(plan, compiled=False), simulate(plan, compiled=True)
     assert plain.start_ns.tolist() == compiled.start_ns.tolist()
