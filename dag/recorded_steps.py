@@ -87,7 +87,9 @@ def _on_one_clock(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
     if max(hosts, default=0) == 0:
         return job, []
     alignment = align_job(job.traces, hosts)
-    members = [[owner_name(s, i) for i, s in enumerate(sources) if hosts[i] == h] for h in range(max(hosts) + 1)]
+    members = [
+        [owner_name(s, i) for i, s in enumerate(sources) if hosts[i] == h] for h in range(max(hosts) + 1)
+    ]
     names = [own[0] if len(own) == 1 else own[0].partition(".")[0] for own in members]
     moved = on_one_clock(job.traces, hosts, alignment.clocks)
     return replace(job, traces=moved), remarks(names, alignment)

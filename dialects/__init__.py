@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from dialects.byteps import BytePS
 from dialects.chrome import Chrome
 from dialects.composer import Composer
@@ -20,10 +18,8 @@ from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.steps import Steps
 from dialects.system import Activity, System, is_communication
-from errors import counted
 from formats import chrome as files
 from formats.columns import Trace
-from formats.values import FARTHEST_NS
 
 __all__ = [
     "EDGE_ARGS",
@@ -68,32 +64,8 @@ def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
     raw = files.assemble(path, part, by_metadata.pairing)
     system = recognise(raw)
     rank, world_size = system.rank(raw)
-<<<<<<< HEAD
     trace = raw.shifted(system.epoch_ns(raw))
     return system.finished(replace(trace, dialect=system.name, rank=rank, world_size=world_size))
-=======
-    trace = replace(
-        raw,
-        dialect=system.name,
-        ts_ns=raw.ts_ns + base if base else raw.ts_ns,
-        points=raw.points.shifted(base),
-        rank=rank,
-        world_size=world_size,
-    )
-    return _near(system.finished(trace))
-
-
-def _near(trace: Trace) -> Trace:
-    """Leave out what the epoch of the file's clock has put more than 100 years from the epoch."""
-    ts, points = trace.ts_ns, trace.points
-    if len(points) > 0 and np.abs(points.ts_ns).max() > FARTHEST_NS:
-        trace = replace(trace, points=points.select(np.flatnonzero(np.abs(points.ts_ns) <= FARTHEST_NS)))
-    if len(ts) == 0 or max(ts.max(), -ts.min()) <= FARTHEST_NS:
-        return trace
-    inside = np.abs(ts) <= FARTHEST_NS
-    note = f"{counted(len(ts) - int(inside.sum()), 'slice')} more than 100 years from the epoch left out"
-    return replace(trace.select(inside), repairs=(*trace.repairs, note))
->>>>>>> main
 
 
 def find_steps(trace: Trace, by: str | None = None) -> Steps:
