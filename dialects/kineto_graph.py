@@ -210,7 +210,8 @@ def _aside(rank: _Rank) -> Int64:
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end = trace.ts_ns[rank.aside], rank.end_ns[rank.aside]
     source = _enqueuing(trace, host, start)
-    over = (source >= 0) & (host.end_ns[source] <= start)
+    over = source >= 0
+    over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Kind.LAUNCH)]
     order = np.lexsort((numbers, trace.track_id[rank.aside]))
     follows = np.flatnonzero(np.diff(trace.track_id[rank.aside][order]) == 0)

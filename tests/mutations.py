@@ -20,9 +20,9 @@ _NUMBERS = (
     b"[" * 90 + b"]" * 90,
 )  # fmt: skip
 _TEXTS = (
-    b'"\\ud800"', b'"\xed\xa0\x80"', b'"\xff"', b'"\\u0000"', b'"\x1b[31m"', b'""', b'"FW."',
-    b'"Comm.t.PUSH"', b'"Comm.t.PUSH.' + b"8" * 4400 + b'"', b'"ProfilerStep#' + b"5" * 4400 + b'"', b'"=1+1"',
-    b'"' + b"x" * 70_000 + b'"',     b'"</script>"', '"\u202e\u00b2\u0663"'.encode(), b"{}", b"3", b'["FW.a"]',
+    b'"\\ud800"', b'"\xed\xa0\x80"', b'"\xff"', b'"\\u0000"', b'"\x1b[31m"', b'""', b'"FW."', b'"=1+1"',
+    b'"Comm.t.PUSH"', b'"Comm.t.PUSH.' + b"8" * 4400 + b'"', b'"ProfilerStep#' + b"5" * 4400 + b'"',
+    b'"' + b"x" * 70_000 + b'"', b'"</script>"', '"\u202e\u00b2\u0663"'.encode(), b"{}", b"3", b'["FW.a"]',
 )  # fmt: skip
 _NOISE = (
     b"\0",
