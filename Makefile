@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: check test lint types golden clean
+.PHONY: check test lint types golden fuzz clean
 
 check: test lint types  ## all of it
 
@@ -24,6 +24,11 @@ types: $(BIN)/pytest  ## static types
 
 golden: $(BIN)/pytest  ## rewrite the golden files; review the difference
 	$(BIN)/python -m pytest -q -n auto --update-golden
+
+SEED ?= 1000
+COUNT ?= 5000
+fuzz: $(BIN)/pytest  ## damaged files by other numbers than in the suite: make fuzz SEED=7 COUNT=5000
+	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto tests/test_mutations.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,8 +36,8 @@ class Composer(System):
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
         """Return (global rank, None) where the file is of one rank."""
-        ranks = {e["args"].get("value") for e in trace.metadata if e["name"] == "global_rank"}
-        return (integer(ranks.pop()) if len(ranks) == 1 else None), None
+        ranks = {integer(e["args"].get("value")) for e in trace.metadata if e["name"] == "global_rank"}
+        return (ranks.pop() if len(ranks) == 1 else None), None
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace on one time axis, without spans such as ``PyTorch Profiler (0)``."""

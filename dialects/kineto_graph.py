@@ -91,7 +91,8 @@ def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
     host = segments(trace, end_ns, is_aside, begins_ns)
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     moments = trace.ts_ns[aside]
-    inside = (enqueued >= 0) & (host.end_ns[enqueued] > moments)
+    inside = enqueued >= 0
+    inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
     return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns))
 
@@ -210,7 +211,8 @@ def _aside(rank: _Rank) -> Int64:
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end = trace.ts_ns[rank.aside], rank.end_ns[rank.aside]
     source = _enqueuing(trace, host, start)
-    over = (source >= 0) & (host.end_ns[source] <= start)
+    over = source >= 0
+    over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Kind.LAUNCH)]
     order = np.lexsort((numbers, trace.track_id[rank.aside]))
     follows = np.flatnonzero(np.diff(trace.track_id[rank.aside][order]) == 0)
