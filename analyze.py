@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+# ruff: noqa: E402
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the rest is imported an interrupt just ends this
+
 import argparse
 import logging
 import os
 import re
-import signal
 import sys
 import textwrap
 import warnings
@@ -236,5 +241,7 @@ def _log_ignored(ignored: sys.UnraisableHookArgs) -> None:
 
 if __name__ == "__main__":
     sys.unraisablehook = _log_ignored
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(main())
