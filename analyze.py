@@ -26,6 +26,7 @@ from formats.stream import max_unpacked
 
 __version__ = "0.1.0"
 
+_DIRECTORY = "BYTEPS_TRACE_DIR"  # where BytePS writes its traces
 _ERROR = "analyze.py: error: "
 _LEAST_BYTES = 210 << 20
 
@@ -35,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # nothing here multiplies matrices, and threads that wait for some to come take a core at start-up
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        args = build_parser().parse_args(argv)
+        parser = build_parser()
+        args = parser.parse_args(argv)
+        check_flags(parser, args)
         _set_up_logging(args.logging_level)
         max_unpacked.set(args.max_unpacked)
         with warnings.catch_warnings():
@@ -128,10 +131,26 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def expand_paths(words: Sequence[str]) -> list[Path]:
+def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse flags that the chosen option does not heed, rather than ignore them.
+
+    Raises
+    ------
+    UsageError
+    """
+    heeded = options.load(args.option).FLAGS
+    known = frozenset[str]().union(*(options.load(name).FLAGS for name in options.MODULES))
+    for action in parser._actions:  # argparse offers no other list of what was declared
+        flag = action.dest
+        if flag in known - heeded and getattr(args, flag) != parser.get_default(flag):
+            raise UsageError(f"{action.option_strings[0]} has no effect with --option {args.option}")
+
+
+def expand_paths(words: Sequence[str] | None) -> list[Path]:
     """Return the paths meant by the words of `--path`.
 
-    A word that exists as written is one path; any other is split at its commas. Nothing is checked
+    Without any word it is the directory that BytePS was told to trace into. A word that exists as written
+    is one path; any other is split at its commas. Nothing is checked
     here: what does not exist is reported by whoever opens it.
 
     Raises
@@ -139,6 +158,10 @@ def expand_paths(words: Sequence[str]) -> list[Path]:
     UsageError
         The words name no path at all.
     """
+    if words is None:
+        words = [os.environ.get(_DIRECTORY, "")]
+        if not words[0]:
+            raise UsageError(f"--path is missing, and {_DIRECTORY} is not set")
     paths: list[Path] = []
     for word in words:
         parts = [word] if os.path.exists(word) else word.split(",")
@@ -152,11 +175,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     names = ", ".join(options.MODULES)
     add("--option", "--type", required=True, choices=options.MODULES, metavar="OPTION", help=names)
-    add("--path", required=True, nargs="+", action="extend", metavar="PATH",
-        help="files or directories; several as a comma list, separate words, or repeated")  # fmt: skip
+    add("--path", nargs="+", action="extend", metavar="PATH",
+        help="files or directories; several as a comma list, separate words, or repeated "
+        "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip
     add("--sub_option", metavar="VARIANT", help="a variant of the option (listed with it)")
     add("--filter", metavar="A,B", type=_names, default=(),
         help="only these communication operations; all else stays")  # fmt: skip
+    add("--step_by", metavar="NAME", help="the annotation that marks a step")
     add("--sort", action="store_true", help="longest (or largest change) first")
     add("--head", metavar="N", type=_positive, help="only the first N rows")
     add("--format", choices=("table", "json", "csv"), default="table", help="of standard output")

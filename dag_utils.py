@@ -15,7 +15,6 @@ from pathlib import Path
 from dag.critical_path import NO_EVENT, CriticalPath, Stretch, critical_path, slack_ns
 from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.drawn_step import drawn_step
-from dag.gml import Gml, format_gml, parse_gml, read_gml, write_gml
 from dag.join_ranks import join
 from dag.longest_path import LongestPath, longest_path
 from dag.marked_timeline import marked_events
@@ -25,6 +24,7 @@ from dag.path_summary import NameShare, PathItem, by_category, by_name, category
 from dag.recorded_steps import LoadedSteps, Partitions, choose_step, load_steps
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dag.topology import components, depths
+from formats.gml import Gml, format_gml, parse_gml, read_gml, write_gml
 
 __all__ = [
     "NO_EVENT", "NO_LINK", "CriticalPath", "Dag", "Gml", "LoadedSteps", "LongestPath", "MeanDags",

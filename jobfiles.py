@@ -18,6 +18,8 @@ JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
 #: Files that this program writes beside its inputs; a directory's traces are the others.
 PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline")
+#: What stands for a final trace that is not there, the best first.
+GPU_TRACES = ("comm.json", "temp.json", "io.json")
 GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
 
 _TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz", ".trace")
@@ -39,6 +41,7 @@ class Source:
     path: Path
     worker: int | None = None
     rank: int | None = None
+    raw: GpuDir | None = None  # set where there is no final trace yet, but what one is collected from
 
     @property
     def prefix(self) -> str:
@@ -56,9 +59,9 @@ class GpuDir:
     rank: int | None = None
 
     def file(self, name: str) -> Path | None:
-        """Return the file called `name` in this directory if it is there."""
-        path = self.path / name
-        return path if path.is_file() else None
+        """Return the file called `name`, or its packed form ``name.gz``, if it is in this directory."""
+        paths = (self.path / name, self.path / f"{name}.gz")
+        return next((path for path in paths if path.is_file()), None)
 
     def final_trace(self) -> Path | None:
         """Return the profiler's final trace, the newest by its step where there are several."""
@@ -66,8 +69,14 @@ class GpuDir:
         return max(found, key=_final_order) if found else None
 
     def trace(self) -> Path | None:
-        """Return the final trace, else `comm.json`, else the framework's own profile."""
-        return self.final_trace() or self.file("comm.json") or self.file("temp.json")
+        """Return the final trace, else the file that tells the most of those that it is collected from."""
+        return self.final_trace() or next(filter(None, map(self.file, GPU_TRACES)), None)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether a final trace is still to be collected, from operators or loads of data."""
+        has_parts = self.file("temp.json") is not None or self.file("io.json") is not None
+        return has_parts and self.final_trace() is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,11 @@ class Job:
     kind: JobKind
     sources: Sequence[Source]
     notes: Sequence[str] = ()  # a line each: missing ranks, empty directories, doubled ranks
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether each source lies in a GPU's directory."""
+        return self.kind in ("gpu", "worker", "job")
 
 
 def find_job(path: Path) -> Job:
@@ -93,7 +107,7 @@ def find_job(path: Path) -> Job:
     if path.is_file():
         if path.suffix == ".gml":
             raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
-        return Job(path, "file", [Source(path)])
+        return Job(path, "file", [Source(path, rank=_rank_of_file(path))])
     if not path.is_dir():
         raise TraceError(f"{path}: neither a file nor a directory")
     if gpus := find_gpus(path):
@@ -185,13 +199,12 @@ def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
 def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
     notes = _rank_notes(path, gpus) + _empty_notes(path, [gpu.path for gpu in gpus])
     sources = []
-    one = len(gpus) == 1
     for gpu in gpus:
         trace = gpu.trace()
         if trace is None:
             notes.append(f"{gpu.path}: no trace in this GPU's directory (bps_trace*.json or comm.json)")
         else:
-            sources.append(Source(trace, gpu.worker, None if one else gpu.rank))
+            sources.append(Source(trace, gpu.worker, gpu.rank, gpu if gpu.is_raw else None))
     if not sources:
         raise TraceError(f"{path}: no trace in any GPU directory (bps_trace*.json or comm.json)")
     several = any(gpu.worker is not None for gpu in gpus)
@@ -257,7 +270,7 @@ def _rank_job(path: Path) -> Job:
     if not files:
         raise TraceError(f"{path}: no trace in this directory")
     if len(files) == 1:
-        return Job(path, "ranks", [Source(files[0])], notes)
+        return Job(path, "ranks", [Source(files[0], rank=_rank_of_file(files[0]))], notes)
     rank_of = {file: _rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
     ranked = sorted(files, key=lambda file: (rank_of[file] is None, rank_of[file] or 0))
     return Job(path, "ranks", [Source(file, rank=rank_of[file]) for file in ranked], notes)
@@ -297,7 +310,9 @@ def head_of(path: Path) -> bytes:
 
 
 def _is_gpu_dir(path: Path) -> bool:
-    return any(child.name in GPU_FILES or _is_final_trace(child) for child in _listing(path))
+    return any(
+        child.name.removesuffix(".gz") in GPU_FILES or _is_final_trace(child) for child in _listing(path)
+    )
 
 
 def _is_final_trace(path: Path) -> bool:
@@ -319,6 +334,20 @@ def _rank_of(path: Path) -> int | None:
     """Return the rank that a file's name states, or else its directory's name."""
     rank = _rank_in_name(path)
     return _rank_in_name(path.parent) if rank is None else rank
+
+
+def _rank_of_file(path: Path) -> int | None:
+    """Return the rank of a file given by itself: by its name, else its directory's."""
+    home = path.resolve().parent
+    if is_gpu_file(path.name) and _GPU_NAME.fullmatch(home.name):
+        return local_rank(home.name)
+    rank = _rank_in_name(path)
+    return rank if rank is not None or path.name.split(".")[0] in PRODUCTS else _rank_in_name(home)
+
+
+def is_gpu_file(name: str) -> bool:
+    """Whether a file of that name lies in a GPU's directory."""
+    return name.removesuffix(".gz") in GPU_FILES or name.startswith("bps_trace")
 
 
 def _rank_in_name(path: Path) -> int | None:

@@ -46,6 +46,11 @@ def process_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def fork_context() -> Any:
     """Return how processes are started: forked where the system can do that."""
     import multiprocessing

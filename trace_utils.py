@@ -1,57 +1,81 @@
-"""The one loading helper: finds what a path holds and loads its traces as columns."""
+"""The one door to traces: finds what paths hold and loads it as columns, one trace per rank."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 import dialects
-import progress as bars
-from errors import TraceError
-from formats import chrome
-from formats import dasf_records as dasf
-from formats.columns import Trace
-from formats.reader import EventReader, repairs
-from formats.scan import find_boundary
-from jobfiles import GpuDir, Job, Source, find_gpus, find_job, head_of, local_rank, numbers
-from parallel import process_pool
+from dialects.owners import split
+from errors import AnalyzeError, TraceError
+from formats.columns import Trace, concatenate
+from jobfiles import GpuDir, Job, Source, find_gpus, find_job, local_rank, numbers
+from temporary_files import temporary_directory
+from trace_files import read_all, read_document, read_trace, read_traces
 
 __all__ = [
     "GpuDir",
     "Job",
     "LoadedJob",
     "Source",
+    "TraceFile",
     "find_gpus",
     "find_job",
+    "find_paths",
     "load_job",
     "load_paths",
     "rank_notes",
     "read_document",
     "read_trace",
     "read_traces",
+    "select_communication",
 ]
 
-_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
-_FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
-_UNPACKED = 12  # what a gzip file's size is taken to grow by
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
 @dataclass(frozen=True, slots=True)
+class TraceFile:
+    """What was in one file; `ranks` are those whose events it holds."""
+
+    path: Path
+    dialect: str
+    phases: Mapping[str, int]
+    ranks: Sequence[int]
+    repairs: Sequence[str]
+
+    @property
+    def n_events(self) -> int:
+        """Events of every phase."""
+        return sum(self.phases.values())
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A job and the traces of its sources, in the same order; ranks as the files' contents say."""
+    """A job and its traces, one per rank, in the order of `job.sources`, and the files read."""
 
     job: Job
     traces: Sequence[Trace]
+    files: Sequence[TraceFile] = field(default_factory=list)
 
     @property
     def repairs(self) -> list[str]:
-        """What was repaired, left out or is missing: a line each file."""
-        lines = [f"{t.path}: {'; '.join(t.repairs)}" for t in self.traces if t.repairs]
+        """What was repaired, left out or is missing: a line per file."""
+        lines = [f"{file.path}: {'; '.join(file.repairs)}" for file in self.files if file.repairs]
         return [*self.job.notes, *lines]
+
+    @property
+    def names(self) -> list[str]:
+        """What each rank is called: ``rank<r>``, ``wk<i>.rank<r>``; by its file where that fails."""
+        names = [source.prefix.rstrip(".") for source in self.job.sources]
+        return [
+            name if name and names.count(name) == 1 else ": ".join(filter(None, (name, source.path.name)))
+            for name, source in zip(names, self.job.sources, strict=True)
+        ]
 
 
 def load_job(
@@ -59,11 +83,12 @@ def load_job(
     *,
     args: Collection[str] = (),
     points: bool = False,
+    only: Collection[str] = (),
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> LoadedJob:
     """Find and load all traces of one path; see `load_paths`."""
-    return load_paths([path], args=args, points=points, jobs=jobs, progress=progress)
+    return load_paths([path], args=args, points=points, only=only, jobs=jobs, progress=progress)
 
 
 def load_paths(
@@ -71,32 +96,65 @@ def load_paths(
     *,
     args: Collection[str] = (),
     points: bool = False,
+    only: Collection[str] = (),
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> LoadedJob:
-    """Find and load all traces of one or more paths as one job; parameters and errors as for `read_traces`.
+    """Find and load all traces of one or more paths as one job, one trace per rank.
 
-    Several directories are the workers of a job, in the order given; several files its ranks. Files of
-    a directory that turn out to be no traces are left out, with a note, as long as one is left.
+    Several files of a rank (the cycles of a profiler) are joined, a combined file is split again, and the
+    final trace of a GPU that has none yet is put together from its profiler's files. Files of a directory
+    that turn out to be no traces are left out, with a note, as long as one is left.
+
+    Parameters
+    ----------
+    args, points, jobs, progress : as for `trace_files.read_traces`
+    only : names of the only communications to keep; see `select_communication`
+
+    Raises
+    ------
+    TraceError
+        A path does not exist, or holds no trace that can be read.
+    AnalyzeError
+        A name in `only` is not a communication of the job.
     """
-    job = _one_job([find_job(path) for path in paths])
-    results = _read_all([source.path for source in job.sources], args, points, jobs, progress)
+    job = find_paths(paths)
+    notes = list(job.notes)
+    with temporary_directory() as directory:
+        stand_ins = _collected(job.sources, directory, notes, jobs)
+        read = [stand_ins.get(source.path, source.path) for source in job.sources]
+        results = read_all(read, args, points, jobs, progress)
     errors = [result for result in results if isinstance(result, TraceError)]
-    pairs = [(s, t) for s, t in zip(job.sources, results, strict=True) if isinstance(t, Trace)]
+    pairs = [
+        (source, replace(trace, path=str(source.path)))
+        for source, trace in zip(job.sources, results, strict=True)
+        if isinstance(trace, Trace)
+    ]
     if errors and (job.kind == "file" or not pairs):
         raise errors[0]
-    notes = [*job.notes, *map(str, errors)]
+    notes += map(str, errors)
+    owned = [_owned(source, trace) for source, trace in pairs]
+    files = [_file(parts) for parts in owned]
+    ranks = [part for parts in owned for part in parts]
     if job.kind in ("ranks", "file"):
-        pairs = _rank_by_content(job.root, pairs, notes)
-    return LoadedJob(replace(job, sources=[s for s, _ in pairs], notes=notes), [t for _, t in pairs])
+        ranks = _ranked(job.root, ranks, notes)
+    sources, traces = [source for source, _ in ranks], [trace for _, trace in ranks]
+    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files)
+    return select_communication([loaded], only)[0] if only else loaded
 
 
-def _one_job(found: Sequence[Job]) -> Job:
-    """Return several paths' jobs as one.
+def find_paths(paths: Sequence[Path]) -> Job:
+    """Return what several paths hold as one job; nothing is read.
 
     Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
     the order given. The traces of several GPU directories stand for these.
+
+    Raises
+    ------
+    TraceError
+        A path does not exist, or holds no trace.
     """
+    found = [find_job(path) for path in paths]
     if len(found) == 1:
         return found[0]
     if all(job.kind == "file" for job in found) and (sources := _gpu_sources([job.root for job in found])):
@@ -119,7 +177,7 @@ def _one_job(found: Sequence[Job]) -> Job:
 
 
 def _gpu_sources(files: Sequence[Path]) -> list[Source]:
-    """Return whose each file is where each is the trace of a GPU directory of its own; else []."""
+    """Return whose each file is if each is the trace of another GPU directory; else []."""
     homes = [file.resolve().parent for file in files]
     gpus = [gpu for home in dict.fromkeys(homes) for gpu in find_gpus(home) if gpu.path == home]
     if len(gpus) < len(files) or any(gpu.rank is None for gpu in gpus):
@@ -131,67 +189,74 @@ def _gpu_sources(files: Sequence[Path]) -> list[Source]:
     ]
 
 
-def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
-    """Load one trace file, whatever its dialect; see `read_traces`."""
-    return _read_one(path, args, points, None)
+def _collected(
+    sources: Sequence[Source], directory: Path, notes: list[str], jobs: int | None
+) -> dict[Path, Path]:
+    """Collect into `directory` the final traces of GPUs that have none; return what stands for each source.
 
-
-def read_traces(
-    paths: Sequence[Path],
-    *,
-    args: Collection[str] = (),
-    points: bool = False,
-    jobs: int | None = None,
-    progress: bool | None = None,
-) -> list[Trace]:
-    """Load trace files in parallel processes, in the order of `paths`.
-
-    Parameters
-    ----------
-    args : keys of the events' `args` to decode into `Trace.args` ("input*" means input0, input1, …)
-    points : also keep the events that are no slices (`Trace.points`)
-    jobs : processes; None means the cores this process may use
-    progress : show a bar on standard error; None means only on a terminal
-
-    Raises
-    ------
-    TraceError
-        A file is missing, unreadable, or no trace.
+    Where that fails, the communications alone (``comm.json``) have to do.
     """
-    results = _read_all(paths, args, points, jobs, progress)
-    for result in results:
-        if isinstance(result, TraceError):
-            raise result
-    return [result for result in results if isinstance(result, Trace)]
+    raw = [source for source in sources if source.raw is not None]
+    if not raw:
+        return {}
+    from collector.gpu.collect_job import collect_gpus
+
+    gpus = [source.raw for source in raw if source.raw is not None]
+    reports = collect_gpus(gpus, into=directory, jobs=jobs, progress=False)
+    notes += [line for report in reports for line in report.warnings]
+    return {
+        source.path: report.trace
+        for source, report in zip(raw, reports, strict=True)
+        if report.trace is not None
+    }
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """Return a small trace file whole: {"traceEvents": [event objects], **other members}.
-
-    For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
-    repaired as in `read_trace`, and the phrases are under the key "repairs".
-    """
-    events: list[dict[str, Any]] = []
-    reader = EventReader(path, types=(dict,))
-    for piece, _ in reader:
-        events.extend(piece)
-    return {**reader.header, "traceEvents": events, "repairs": repairs([reader])}
+def _owned(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
+    """Return the ranks whose events are in one file: several in a combined one."""
+    parts = split(trace)
+    if len(parts) > 1:
+        return [(replace(source, worker=part.worker, rank=part.rank), part.trace) for part in parts]
+    known = trace.rank if source.rank is None or trace.rank is not None else source.rank
+    return [(replace(source, rank=parts[0].rank if known is None else known), trace)]
 
 
-def _rank_by_content(
-    path: Path, pairs: list[tuple[Source, Trace]], notes: list[str]
+def _file(parts: Sequence[tuple[Source, Trace]]) -> TraceFile:
+    source, trace = parts[0]
+    ranks = [source.rank for source, _ in parts if source.rank is not None]
+    return TraceFile(source.path, trace.dialect, trace.phases, sorted(ranks), trace.repairs)
+
+
+def _ranked(
+    path: Path, ranks: Sequence[tuple[Source, Trace]], notes: list[str]
 ) -> list[tuple[Source, Trace]]:
-    """Return the ranks as the contents, else the names, of the files say; note doubled and missing ones."""
-    ranked = [
-        (replace(source, rank=source.rank if trace.rank is None else trace.rank), trace)
-        for source, trace in pairs
-    ]
-    if len(ranked) == 1:
-        return [(replace(source, rank=None), trace) for source, trace in ranked]
-    ranked.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))
-    ranks = [source.rank for source, _ in ranked if source.rank is not None]
-    notes += rank_notes(path, ranks, max(trace.world_size or 0 for _, trace in ranked))
-    return ranked
+    """Return the ranks in order, the files of each joined; note ranks that are doubled or missing."""
+    ordered = sorted(ranks, key=lambda pair: (pair[0].rank is None, pair[0].worker or 0, pair[0].rank or 0))
+    joined = [pair for own in _groups(ordered) for pair in _in_time(own)]
+    if len(ranks) > 1:
+        known = [source.rank for source, _ in joined if source.rank is not None and not source.worker]
+        notes += rank_notes(path, known, max(trace.world_size or 0 for _, trace in joined))
+    return joined
+
+
+def _groups(ranks: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source, Trace]]]:
+    """Return the traces of each rank; one whose rank is unknown is alone."""
+    groups: dict[object, list[tuple[Source, Trace]]] = {}
+    for i, (source, trace) in enumerate(ranks):
+        owner = (source.worker, source.rank, trace.dialect) if source.rank is not None else i
+        groups.setdefault(owner, []).append((source, trace))
+    return iter(groups.values())
+
+
+def _in_time(own: Sequence[tuple[Source, Trace]]) -> list[tuple[Source, Trace]]:
+    """Return the traces of one rank as one if they follow each other in time, as a profiler's cycles do."""
+    if len(own) == 1:
+        return list(own)
+    recorded = sorted((pair for pair in own if len(pair[1])), key=lambda pair: int(pair[1].ts_ns.min()))
+    ends = [int(trace.end_ns.max()) for _, trace in recorded]
+    begins = [int(trace.ts_ns.min()) for _, trace in recorded]
+    if len(recorded) < 2 or any(end > begin for end, begin in zip(ends, begins[1:], strict=False)):
+        return list(own)
+    return [(recorded[0][0], concatenate([trace for _, trace in recorded]))]
 
 
 def rank_notes(path: Path, ranks: Sequence[int], world: int = 0) -> list[str]:
@@ -205,126 +270,49 @@ def rank_notes(path: Path, ranks: Sequence[int], world: int = 0) -> list[str]:
     return notes
 
 
-def _read_all(
-    paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
-) -> list[Trace | TraceError]:
-    """Load each file, or return the error that says why it cannot be."""
-    jobs = jobs or _cores()
-    sizes = [_size(path) for path in paths]
-    ranges = _ranges(paths, sizes, jobs)
-    unpacked = sum(
-        size * (_UNPACKED if path.suffix == ".gz" else 1) for path, size in zip(paths, sizes, strict=True)
-    )
-    with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
-        if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
-            return [_caught(path, args, points, bar.update) for path in paths]
-        parts = _in_processes([(paths[r.index], args, points, r) for r in ranges], jobs, bar.update)
-    found: list[list[Any]] = [[] for _ in paths]
-    for part, in_range in zip(parts, ranges, strict=True):
-        found[in_range.index].append(part)
-    return [_joined(path, own, args, points) for path, own in zip(paths, found, strict=True)]
+def select_communication(jobs: Sequence[LoadedJob], only: Collection[str]) -> list[LoadedJob]:
+    """Return the jobs with only the communications that `only` names; all else stays. () keeps all.
+
+    A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
+    it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
+    rank only.
+
+    Raises
+    ------
+    AnalyzeError
+        None of the jobs has a communication of that name.
+    """
+    if not only:
+        return list(jobs)
+    known: dict[str, None] = {}
+    selected = []
+    for job in jobs:
+        prefixes = [source.prefix for source in job.job.sources]
+        traces = [_selected(t, p, only, known) for t, p in zip(job.traces, prefixes, strict=True)]
+        selected.append(replace(job, traces=traces))
+    for name in only:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise AnalyzeError(f"--filter {name}: no communication in this job has that name{hint}")
+    return selected
 
 
-def _in_processes(
-    tasks: Sequence[tuple[Path, Collection[str], bool, _Range]], jobs: int, on_read: Callable[[int], object]
-) -> list[Trace | chrome.Part | TraceError]:
-    """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
-    own = 1 if len(tasks) <= jobs else 0
-    with process_pool(min(jobs, len(tasks)) - own) as pool:
-        futures = [pool.submit(_read_range, *task) for task in tasks[own:]]
-        parts = [_read_range(*task, on_read) for task in tasks[:own]]
-        for task, future in zip(tasks[own:], futures, strict=True):
-            parts.append(future.result())
-            on_read(task[3].size)
-    return parts
-
-
-def _joined(path: Path, parts: Sequence[Any], args: Collection[str], points: bool) -> Trace | TraceError:
-    """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
-    if len(parts) == 1:
-        return parts[0]  # type: ignore[no-any-return]
-    if any(isinstance(part, TraceError) or not part.aligned for part in parts):
-        return _caught(path, args, points)
-    return dialects.finish(path, parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The bytes [start, stop) of the file `index`; `stop` is None where they reach its end."""
-
-    index: int
-    start: int
-    stop: int | None
-    size: int
-
-
-def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Range]:
-    """Return what each task reads; big files in several ranges."""
-    ranges: list[_Range] = []
-    for index, (path, size) in enumerate(zip(paths, sizes, strict=True)):
-        starts = [0]
-        if size > _SPLIT and jobs > 1 and _splittable(path):
-            pieces = min(jobs, -(-size // _SPLIT))
-            found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
-            starts += [start for start in found if start is not None]
-        stops = [*starts[1:], None]
-        ranges += [
-            _Range(index, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
-        ]
-    return ranges
-
-
-def _splittable(path: Path) -> bool:
-    with path.open("rb") as file:
-        head = file.read(64)
-    return head[:2] != b"\x1f\x8b" and not dasf.is_dasf(head)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0  # reading it will say what is wrong
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _caught(
-    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None = None
-) -> Trace | TraceError:
-    try:
-        return _read_one(path, args, points, on_read)
-    except TraceError as error:
-        return error
-
-
-def _read_range(
-    path: Path,
-    args: Collection[str],
-    points: bool,
-    part: _Range,
-    on_read: Callable[[int], object] | None = None,
-) -> Trace | chrome.Part | TraceError:
-    if part.start == 0 and part.stop is None:
-        return _caught(path, args, points, on_read)
-    try:
-        return chrome.read_part(path, args, points, part.start, part.stop, on_read=on_read)
-    except TraceError as error:
-        return error
-
-
-def _read_one(
-    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None
-) -> Trace:
-    if not path.exists():
-        raise TraceError(f"{path}: no such file or directory")
-    if path.is_dir():
-        raise TraceError(f"{path}: a directory where a trace file is wanted")
-    if path.suffix == ".gml":
-        raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
-    if dasf.is_dasf(head_of(path)[:64]):
-        return dasf.read(path, args, points)
-    return dialects.finish(path, [chrome.read_part(path, args, points, on_read=on_read)])
+def _selected(trace: Trace, prefix: str, only: Collection[str], known: dict[str, None]) -> Trace:
+    """Return the trace without communications that are not in `only`; `known` gets the names of all."""
+    if not len(trace):
+        return trace
+    system = dialects.of(trace)
+    is_comm = system.filterable(trace)
+    code = trace.name_id[is_comm].astype(np.int64) * len(trace.tracks) + trace.track_id[is_comm]
+    distinct, place = np.unique(code, return_inverse=True)
+    keep = np.zeros(len(distinct), np.bool_)
+    for i, pair in enumerate(distinct.tolist()):
+        name, track = divmod(pair, len(trace.tracks))
+        aliases = system.aliases(trace, name, track)
+        aliases = (*aliases, *(f"{prefix}{alias}" for alias in aliases)) if prefix else aliases
+        known.update(dict.fromkeys(aliases))
+        keep[i] = any(alias in only for alias in aliases)
+    kept = np.ones(len(trace), np.bool_)
+    kept[is_comm] = keep[place]
+    return trace.select(kept)

@@ -32,7 +32,7 @@ from combine.pid_tid import Place
 from combine.sources import Member, one_dialect, settled, sniffed, timing, usable, with_ranks
 from combine.spill_source import Rewritten, rewrite
 from errors import AnalyzeError, OutputError
-from parallel import end_with, fork_context, process_pool
+from parallel import cores, end_with, fork_context, process_pool
 from temporary_files import temporary_directory
 
 _STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
@@ -91,7 +91,7 @@ def combine(
         The result, or a temporary file beside it, cannot be written.
     """
     check_output(output)
-    jobs = jobs or _cores()
+    jobs = jobs or cores()
     with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
         found = run(sniffed, [(member.path,) for member in members])
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
@@ -156,7 +156,7 @@ def _check_names(names: Sequence[str], sources: Sequence[Rewritten]) -> None:
     met = {name for source in sources for name in source.met}
     for name in names:
         if name not in met:
-            raise AnalyzeError(f"--filter {name}: no such communication operation in the traces")
+            raise AnalyzeError(f"--filter {name}: no communication in this job has that name")
 
 
 def _repairs(members: Sequence[Member], sources: Sequence[Rewritten]) -> list[str]:
@@ -267,10 +267,6 @@ def _run(
 
 
 _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _size(member: Member) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import dialects
 from compare import match_operations as renamed
 from compare.change import Change, changes
 from compare.rank_changes import RankChange, later_ns, rank_changes, straggler
@@ -14,7 +15,6 @@ from compare.run_table import (
     MeasuredRun,
     Operations,
     OpKey,
-    category,
     filtered,
     iteration_ns,
     load_run,
@@ -23,6 +23,7 @@ from compare.run_table import (
 )
 from compare.significance import sample
 from compare.spent import NOTHING, Spent, time_spent
+from dialects import System
 from errors import TraceError
 
 _NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
@@ -105,7 +106,7 @@ def compare(
     if a.dialects != b.dialects:
         notes.append(f"different kinds of traces: {', '.join(a.dialects)} against {', '.join(b.dialects)}")
     iteration, steps = _iteration(a, b)
-    found = _op_changes(ops_a, ops_b, rows, spent_a, spent_b, a.dialects[0])
+    found = _op_changes(ops_a, ops_b, rows, spent_a, spent_b, dialects.named(a.dialects[0]))
     alone = [[ops.keys[i] for i in left] for ops, left in zip((ops_a, ops_b), only, strict=True)]
     if wanted:
         of_a, of_b = (_keys(run, tell_workers) for run in filtered((a, b), wanted))
@@ -150,9 +151,8 @@ def _match(
 
 def _with_shapes(run: MeasuredRun, jobs: int | None) -> MeasuredRun:
     """Return the run with the shapes of its operations, where its traces may tell them."""
-    if "kineto" not in run.dialects:
-        return run
-    return load_run(run.path, args=renamed.SHAPE_ARGS, jobs=jobs, progress=False)
+    wanted = [key for name in run.dialects for key in dialects.named(name).shape_args]
+    return load_run(run.path, args=wanted, jobs=jobs, progress=False) if wanted else run
 
 
 def _keys(run: MeasuredRun, tell_workers: bool) -> set[OpKey]:
@@ -183,7 +183,7 @@ def _op_changes(
     rows: Sequence[tuple[int, int]],
     spent_a: Spent,
     spent_b: Spent,
-    dialect: str,
+    system: System,
 ) -> list[OpChange]:
     in_a, in_b = [i for i, _ in rows], [j for _, j in rows]
     averages = changes(sample(a.total_ns[in_a], a.count[in_a]), sample(b.total_ns[in_b], b.count[in_b]))
@@ -192,7 +192,7 @@ def _op_changes(
     found = []
     for (i, j), count, average, part in zip(rows, counts, averages, explained, strict=True):
         key, other = a.keys[i], b.keys[j]
-        kind = category(key.name, key.cat, dialect)
+        kind = system.category(key.name, key.cat)
         to = other.name if other.name != key.name else None
         found.append(OpChange(key.name, key.cat, kind, count, average, part, to))
     return found
@@ -203,7 +203,7 @@ def _categories(
 ) -> list[CategoryChange]:
     """Return the change of each category that any run has, the largest part of the step first."""
     kinds = [
-        [category(key.name, key.cat, run.dialects[0]) for key in ops.keys]
+        [dialects.named(run.dialects[0]).category(key.name, key.cat) for key in ops.keys]
         for run, ops in ((a, ops_a), (b, ops_b))
     ]
     names = list(dict.fromkeys([*kinds[0], *kinds[1], NOTHING]))

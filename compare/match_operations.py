@@ -8,13 +8,11 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+import dialects
 from compare.run_table import MeasuredRun, Operations, OpKey, op_keys
 from opname import OpName
 
 Float = NDArray[np.float64]
-
-#: Keys of the events' args that tell an operation's shape.
-SHAPE_ARGS = ("Input Dims", "grid", "block")
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
 _CLEARLY = 3.0  # times nearer than the next candidate
@@ -61,24 +59,26 @@ def pairs(
 def shapes(run: MeasuredRun, keys: Sequence[OpKey], *, tell_workers: bool) -> list[Hashable]:
     """Return what is known of each operation's shape.
 
-    Kineto: the distinct input dimensions, or a kernel's grid and block (where `run` was loaded with
-    `SHAPE_ARGS`). BytePS: the partition of a sub-task, the partitions of a whole communication.
+    Kineto: the distinct input dimensions, or a kernel's grid and block (where `run`
+    was loaded with the `shape_args` of its system). BytePS: the partition of a sub-task, the partitions
+    of a whole communication.
     """
     index = {key: i for i, key in enumerate(keys)}
     seen: list[set[str]] = [set() for _ in keys]
     for rank in run.ranks:
         of_rank, ids = op_keys(rank, tell_workers=tell_workers)
-        for name in SHAPE_ARGS:
+        for name in dialects.of(rank.trace).shape_args:
             for row, value in rank.trace.args[name].as_dict().items() if name in rank.trace.args else ():
                 seen[index[of_rank[int(ids[row])]]].add(f"{name} {value}")
-    if "byteps" not in run.dialects:
-        return [frozenset(each) for each in seen]
     ops = [OpName.parse(key.name) for key in keys]
     partitions: dict[OpName, set[int]] = defaultdict(set)
     for op in ops:
         if op.key is not None:
             partitions[op.main].add(op.key)
-    return [op.key if op.queue else frozenset(partitions[op]) for op in ops]
+    return [
+        op.key if op.queue else frozenset(partitions[op] if op.is_comm else known)
+        for op, known in zip(ops, seen, strict=True)
+    ]
 
 
 def _by_signature(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+import dialects
 from compare.change import Change, changes
 from compare.run_table import MeasuredRun
 from compare.significance import Samples, sample
@@ -106,25 +107,9 @@ def _top(
 
 
 def _late_ns(run: MeasuredRun) -> dict[str, float]:
-    """Return how long after the first rank each rank became ready, on average: Horovod's ticks.
-
-    A rank's tick is an event without duration, named by its number, in a negotiation of a tensor.
-    """
+    """Return how long after the first rank each rank became ready, on average."""
     waits: dict[str, list[int]] = {}
     for rank in run.ranks:
-        trace = rank.trace
-        if trace.dialect != "horovod":
-            continue
-        names = [trace.names[i] for i in trace.name_id.tolist()]
-        reduced = {
-            track for name, track in zip(names, trace.track_id.tolist(), strict=True) if "REDUCE" in name
-        }
-        ready: dict[int, dict[str, int]] = {}
-        for name, track, at_ns in zip(names, trace.track_id.tolist(), trace.ts_ns.tolist(), strict=True):
-            if name.isdecimal() and track in reduced:
-                ready.setdefault(track, {}).setdefault(f"rank{name}", at_ns)
-        for ticks in ready.values():
-            first = min(ticks.values())
-            for name, at_ns in ticks.items():
-                waits.setdefault(name, []).append(at_ns - first)
+        for name, late in dialects.of(rank.trace).late_ns(rank.trace).items():
+            waits.setdefault(name, []).extend(late)
     return {name: float(np.mean(each)) for name, each in waits.items()}

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.steps import Step, Steps, find_steps
+import dialects
+from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Int64, Trace
 from opname import OpName
-from statistic.durations import select_communication
-from trace_utils import load_job
+from trace_utils import LoadedJob, load_job, select_communication
 
 Float = NDArray[np.float64]
 
@@ -60,7 +60,12 @@ class MeasuredRun:
 
     path: Path
     ranks: Sequence[Rank]
-    repairs: Sequence[str]
+    job: LoadedJob
+
+    @property
+    def repairs(self) -> list[str]:
+        """What was repaired, left out or is missing: a line per file."""
+        return self.job.repairs
 
     @property
     def dialects(self) -> list[str]:
@@ -101,23 +106,27 @@ def load_run(
     path: Path,
     *,
     args: Sequence[str] = (),
+    step_by: str | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> MeasuredRun:
     """Load what `path` holds as one run; `args` are further keys of the events' args to keep.
+
+    `step_by` names the annotation that marks a step, instead of what the traces themselves mark.
 
     Raises
     ------
     TraceError
         There is no such path, nothing under it is a trace, or the traces hold no operation.
     """
-    loaded = load_job(path, args=(*_STEP_ARGS, *args), jobs=jobs, progress=progress)
-    ranks: list[Rank] = []
-    for source, trace in zip(loaded.job.sources, loaded.traces, strict=True):
-        ranks.extend(_ranks_of(source.worker, source.rank, trace))
-    if not any(len(rank.trace) for rank in ranks):
+    job = load_job(path, args=(*_STEP_ARGS, *args), jobs=jobs, progress=progress)
+    if not any(map(len, job.traces)):
         raise TraceError(f"{path}: the trace holds no operation")
-    return MeasuredRun(path, ranks, loaded.repairs)
+    ranks = [
+        Rank(source.worker, source.rank, trace, dialects.find_steps(trace, step_by))
+        for source, trace in zip(job.job.sources, job.traces, strict=True)
+    ]
+    return MeasuredRun(path, ranks, job)
 
 
 def filtered(runs: Sequence[MeasuredRun], wanted: Collection[str]) -> list[MeasuredRun]:
@@ -128,10 +137,13 @@ def filtered(runs: Sequence[MeasuredRun], wanted: Collection[str]) -> list[Measu
     AnalyzeError
         A name in `wanted` is no communication operation of any of the runs.
     """
-    kept = iter(select_communication([rank.trace for run in runs for rank in run.ranks], wanted))
     return [
-        replace(run, ranks=[replace(rank, trace=trace) for rank, trace in zip(run.ranks, kept, strict=False)])
-        for run in runs
+        replace(
+            run,
+            ranks=[replace(r, trace=trace) for r, trace in zip(run.ranks, job.traces, strict=True)],
+            job=job,
+        )
+        for run, job in zip(runs, select_communication([run.job for run in runs], wanted), strict=True)
     ]
 
 
@@ -179,19 +191,6 @@ def op_keys(rank: Rank, *, tell_workers: bool) -> tuple[list[OpKey], Int64]:
     return list(keys), ids
 
 
-def category(name: str, cat: str, dialect: str) -> str:
-    """Return the category that an operation is counted under.
-
-    BytePS: the queue stage or kind (``PUSH``, ``FW``); Horovod and Composer, whose events have no
-    category that groups them, the name; else the file's own category.
-    """
-    if dialect == "byteps":
-        return OpName.parse(name).kind or cat
-    if dialect == "composer" and "," in cat:  # a list of the events and callbacks that it belongs to
-        return name
-    return cat or (name if dialect in ("horovod", "composer") else "")
-
-
 def iteration_ns(run: MeasuredRun) -> Float:
     """Return how long each whole step took, averaged over the ranks (k,); empty without steps."""
     by_label: dict[int, list[int]] = {}
@@ -201,28 +200,12 @@ def iteration_ns(run: MeasuredRun) -> Float:
     return np.array([np.mean(by_label[label]) for label in sorted(by_label)], np.float64)
 
 
-def _ranks_of(worker: int | None, rank: int | None, trace: Trace) -> list[Rank]:
-    """Return the ranks of one file: a combined BytePS trace holds several, told by its names."""
-    names = trace.names if trace.dialect == "byteps" else ()
-    owners = [(op.worker, op.rank) for op in map(OpName.parse, names)]
-    distinct = sorted(set(owners), key=lambda owner: [-1 if n is None else n for n in owner])
-    if len(distinct) < 2:
-        return [Rank(worker, rank, trace, find_steps(trace))]
-    of_name = np.array([distinct.index(owner) for owner in owners])
-    parts = [trace.select(of_name[trace.name_id] == i) for i in range(len(distinct))]
-    return [
-        Rank(worker if owner[0] is None else owner[0], owner[1], part, find_steps(part))
-        for owner, part in zip(distinct, parts, strict=True)
-        if len(part)
-    ]
-
-
 def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
     """Return each slice's operation (n,) as an index into `keys`, which grows."""
     trace = rank.trace
     n_cats, n_tracks = max(1, len(trace.cats)), max(1, len(trace.tracks))
-    is_byteps = trace.dialect == "byteps"
-    track_id = trace.track_id if is_byteps else np.zeros_like(trace.track_id)  # only there part of a name
+    system = dialects.of(trace)
+    track_id = trace.track_id if system.names_by_track else np.zeros_like(trace.track_id)
     code = (trace.name_id.astype(np.int64) * n_cats + trace.cat_id) * n_tracks + track_id
     distinct, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     prefix = f"wk{rank.worker}." if tell_workers and rank.worker is not None else ""
@@ -231,21 +214,13 @@ def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
         name_and_cat, track = divmod(int(distinct[at]), n_tracks)
         name_id, cat_id = divmod(name_and_cat, n_cats)
         name, cat = trace.names[name_id], trace.cats[cat_id]
-        if is_byteps:
-            name = _byteps_name(name, trace.tracks[track].tid)
+        if system.names_by_track:
+            name = str(OpName.parse(system.operation(name, trace.tracks[track].tid)).bare())
             cat = cat or OpName.parse(name).cat or ""
         elif _STEP_MARK.fullmatch(name):
             name = "ProfilerStep*"
         ids[at] = keys.setdefault(OpKey(prefix + name, cat), len(keys))
     return ids[inverse]
-
-
-def _byteps_name(name: str, tid: object) -> str:
-    """Return the name without worker and rank; a sub-task's with its partition key, which `tid` holds."""
-    op = OpName.parse(name).bare()
-    if op.queue is not None and op.key is None and str(tid).isdecimal():
-        op = op._replace(key=int(str(tid)))
-    return str(op)
 
 
 def _step_ids(rank: Rank, ids: Int64) -> Int64:
@@ -257,9 +232,8 @@ def _step_ids(rank: Rank, ids: Int64) -> Int64:
     else:
         turn, turns = _turns(ids, trace.ts_ns)
         step = turn * np.minimum(turns, _BATCHES) // np.maximum(turns, 1)
-    if trace.dialect == "byteps":
-        ops = [OpName.parse(name) for name in trace.names]
-        by_turn = np.array([op.is_comm or op.cat == "I/O" for op in ops], np.bool_)[trace.name_id]
+    by_turn = dialects.of(trace).runs_into_next_step(trace)
+    if by_turn.any():
         series = trace.name_id.astype(np.int64) * len(trace.tracks) + trace.track_id
         step = np.where(by_turn, _turns(series, trace.ts_ns)[0], step)
     return step

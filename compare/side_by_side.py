@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from compare.run_table import MeasuredRun, category, labels, operations
+import dialects
+from compare.run_table import MeasuredRun, labels, operations
 from errors import TraceError
 from opname import OpName
 
@@ -61,14 +62,14 @@ def run_labels(paths: Sequence[Path]) -> list[str]:
 def _totals(run: MeasuredRun) -> tuple[_Totals[tuple[str, str]], _Totals[str]]:
     """Return (nanoseconds, events) per (operation without partition, category), and per category."""
     ops = operations(run, tell_workers=False)
-    dialect = run.dialects[0]
+    system = dialects.named(run.dialects[0])
     by_op: _Totals[tuple[str, str]] = {}
     by_cat: _Totals[str] = {}
     for key, total, count in zip(
         ops.keys, ops.total_ns.sum(1).tolist(), ops.count.sum(1).tolist(), strict=True
     ):
-        cat = category(key.name, key.cat, dialect)
-        name = str(OpName.parse(key.name)._replace(key=None)) if dialect == "byteps" else key.name
+        cat = system.category(key.name, key.cat)
+        name = str(OpName.parse(key.name)._replace(key=None))
         _add(by_op, (name, cat), total, count)
         _add(by_cat, cat, total, count)
     return by_op, by_cat

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dag.gml import Gml
 from dag.model import Dag, new_dag
 from dag.topology import Int32, cycles
 from dialects.step_parts import Kind
 from errors import DagError
 from formats.columns import Trace
+from formats.gml import Gml
 from opname import OpName
 
 #: Categories that end a step: what follows them belongs to the next one.

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from dag.dependencies import dag_from_gml, dag_from_inputs
-from dag.gml import read_gml
 from dag.model import Dag
 from errors import DagError, TraceError
 from formats.columns import Trace
+from formats.gml import read_gml
 from opname import OpName
 from trace_utils import Source, load_paths
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.sync_points import SyncPart
-from dialects.system import Activity, Mask, System
+from dialects.system import Activity, Mask, System, is_communication
 from formats.columns import Int64, Trace
 from opname import OpName
 
@@ -24,6 +24,7 @@ class BytePS(System):
 
     name = "byteps"
     has_workers = True
+    names_by_track = True
     step_args = ("input*", "arg*")
 
     def recognises(self, trace: Trace) -> bool:
@@ -46,6 +47,7 @@ class BytePS(System):
         Else from the first forward operation to the next, else (communication alone) from the end of one
         round of communication over all tensors to the end of the next. Of a trace that holds several
         ranks, the first rank's: the ranks of a synchronous job step together.
+        The number is that within the job where loads of earlier steps are recorded, else 1 for the first.
         """
         ops = _first_rank(trace)
         loads = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O"))
@@ -66,7 +68,9 @@ class BytePS(System):
             marks, how = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "STEP")), "STEP to STEP"
         if not len(marks):
             return NO_STEPS
-        return Steps(tuple(between(marks)), _unfinished(trace, work, marks), how)
+        before = int(np.searchsorted(loads, marks[0])) if np.isin(marks[0], loads) else 0  # steps not traced
+        whole, partial = between(marks), _unfinished(trace, work, marks)
+        return Steps(_numbered_from(before, whole), _numbered_from(before, partial), how)
 
     def loads(self, trace: Trace) -> list[Step]:
         """Return the periods from one ``I/O`` to the next, labelled 1, 2, 3.
@@ -112,10 +116,14 @@ class BytePS(System):
         """Return the queue stage or kind (``PUSH``, ``FW``)."""
         return OpName.parse(name).kind or cat
 
-    def communication_names(self, trace: Trace) -> list[tuple[str, ...]]:
-        """Return per name (m) of `trace` by which names `--filter` may call it."""
-        ops = map(OpName.parse, trace.names)
-        return [op.aliases() if op.is_comm else () for op in ops]
+    def runs_into_next_step(self, trace: Trace) -> Mask:
+        """Return the communications and the loads of data (n,)."""
+        kinds = self.activities(trace)
+        return np.asarray(is_communication(kinds) | (kinds == Activity.INPUT))
+
+    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+        """Return the names of the partition, its stage and the whole communication."""
+        return OpName.parse(with_key(trace.names[name], trace.tracks[track].tid)).aliases()
 
 
 def with_key(name: str, tid: object) -> str:
@@ -141,6 +149,10 @@ def _activity(op: OpName) -> Activity:
 
 
 # ---- steps
+
+
+def _numbered_from(before: int, steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(step._replace(label=step.label + before) for step in steps)
 
 
 class _Rounds(NamedTuple):

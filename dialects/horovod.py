@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.system import Activity, Mask, Metadata, System, by_name, whole_number
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Points, Trace
 from formats.values import FARTHEST_NS
 
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
@@ -39,11 +40,26 @@ class Horovod(System):
         base = 1000 * next((whole_number(start) for start in starts if start is not None), 0)
         return base if 0 <= base <= FARTHEST_NS else 0
 
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace with the ticks of ranks in negotiations as what they are: instants."""
+        ticks = by_name(trace, str.isdecimal) & (trace.dur_ns == 0)
+        if not ticks.any():
+            return trace
+        points, n = trace.points, int(ticks.sum())
+        points = Points(
+            phase=[*points.phase, *["i"] * n],
+            name_id=np.append(points.name_id, trace.name_id[ticks]),
+            cat_id=np.append(points.cat_id, trace.cat_id[ticks]),
+            track_id=np.append(points.track_id, trace.track_id[ticks]),
+            ts_ns=np.append(points.ts_ns, trace.ts_ns[ticks]),
+            ids=[*points.ids, *[None] * n],
+        )
+        return replace(trace.select(~ticks), points=points)
+
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); activities within an operation frame nothing."""
         found = np.full(len(trace), Activity.COMM, np.int8)
         found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Activity.WAIT
-        found[by_name(trace, str.isdecimal)] = Activity.IGNORED  # a rank's tick: it is ready
         return found
 
     def rule(self, trace: Trace) -> str:
@@ -67,6 +83,35 @@ class Horovod(System):
             return NO_STEPS
         whole = [step._replace(label=step.label + 1) for step in between(ends)]
         return Steps(tuple(whole), (Step(1, int(begins.min()), int(ends[0])),), "rounds of reductions")
+
+    def filterable(self, trace: Trace) -> Mask:
+        """Return which slices (n,) are of a tensor: all that have a process of their own."""
+        named = {event["pid"] for event in trace.metadata if event["name"] == "process_name"}
+        return np.array([track.pid in named for track in trace.tracks] or [False], np.bool_)[trace.track_id]
+
+    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+        """Return the tensor's name: that of its process."""
+        pid = trace.tracks[track].pid
+        named = (e for e in trace.metadata if e["name"] == "process_name" and e["pid"] == pid)
+        return tuple(str(event["args"].get("name")) for event in named)
+
+    def late_ns(self, trace: Trace) -> dict[str, list[int]]:
+        """Return how long after the first rank each rank became ready, per reduced tensor.
+
+        A rank's tick is an event without duration, named by its number, in a negotiation of a tensor.
+        """
+        names = [trace.names[i] for i in trace.name_id.tolist()]
+        tracks = trace.track_id.tolist()
+        reduced = {track for name, track in zip(names, tracks, strict=True) if "REDUCE" in name}
+        ready: dict[int, dict[str, int]] = {}
+        for name, track, at_ns in zip(names, tracks, trace.ts_ns.tolist(), strict=True):
+            if name.isdecimal() and track in reduced:
+                ready.setdefault(track, {}).setdefault(f"rank{name}", at_ns)
+        waits: dict[str, list[int]] = {}
+        for ticks in ready.values():
+            for rank, at_ns in ticks.items():
+                waits.setdefault(rank, []).append(at_ns - min(ticks.values()))
+        return waits
 
     def rank_steps(
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None

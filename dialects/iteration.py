@@ -22,14 +22,12 @@ class Iterations:
     fw_bw_ns : per step, from its first forward to the end of its last backward operation; or None
     loads : all periods from one load of input data to the next, numbered from the job's first step;
         of BytePS's profiler they also cover the steps before the traced ones
-    first : the number of the first traced step among `loads`; None where these do not tell
     how : what marks a step, a phrase; "" where nothing does
     """
 
     steps: tuple[Step, ...]
     fw_bw_ns: tuple[int | None, ...]
     loads: tuple[Step, ...]
-    first: int | None
     how: str
 
     @property
@@ -43,22 +41,16 @@ class Iterations:
         known = [value for value in self.fw_bw_ns if value is not None]
         return float(np.mean(known)) if known else None
 
-    def number(self, step: Step) -> int:
-        """Return the number of a step within the job where that is known, else its label."""
-        return step.label if self.first is None else self.first + step.label - 1
 
-
-def iterations(trace: Trace) -> Iterations:
+def iterations(trace: Trace, step_by: str | None = None) -> Iterations:
     """Return the iteration times that `trace` tells; see `dialects.find_steps` for how."""
-    found = dialects.find_steps(trace)
+    found = dialects.find_steps(trace, step_by)
     steps = list(found.whole)
     loads = dialects.of(trace).loads(trace)
-    begins = {load.start_ns: load.label for load in loads}
     return Iterations(
         steps=found.whole,
         fw_bw_ns=tuple(fw_bw_ns(trace, steps)),
         loads=tuple(loads),
-        first=begins.get(steps[0].start_ns) if steps else None,
         how=found.how,
     )
 

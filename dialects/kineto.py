@@ -54,6 +54,7 @@ class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
+    shape_args = ("Input Dims", "grid", "block")
     sync_args = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
 
     edge_args = (

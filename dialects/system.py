@@ -53,8 +53,11 @@ class System:
     pairing = Rule.NESTED
     #: Whether the file's times are on one clock with those of its worker's other files.
     has_workers = False
+    #: Whether the track of a slice is part of the operation's name (a partition).
+    names_by_track = False
     #: Keys of the events' args that tell synchronous operations apart, and where steps begin.
     sync_args: Sequence[str] = ()
+    shape_args: Sequence[str] = ()  # those that tell the shape of an operation's data
     step_args: Sequence[str] = ()
     #: Keys of the events' args that say what waits for what.
     edge_args: Sequence[str] = ()
@@ -175,7 +178,7 @@ class System:
         """
         from dialects.chrome_graph import record
 
-        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace))
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""
@@ -185,13 +188,21 @@ class System:
         """Return the category that an operation is counted under."""
         return cat
 
-    def communication_names(self, trace: Trace) -> list[tuple[str, ...]]:
-        """Return per name (m) of `trace` by which names `--filter` may call it; () if no communication."""
-        wanted = np.unique(trace.name_id[is_communication(self.activities(trace))])
-        found: list[tuple[str, ...]] = [()] * len(trace.names)
-        for i in wanted.tolist():
-            found[i] = (trace.names[i],)
-        return found
+    def runs_into_next_step(self, trace: Trace) -> Mask:
+        """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""
+        return np.zeros(len(trace), np.bool_)
+
+    def late_ns(self, trace: Trace) -> Mapping[str, Sequence[int]]:
+        """Return how long after the first rank each became ready, per operation, if that is recorded."""
+        return {}
+
+    def filterable(self, trace: Trace) -> Mask:
+        """Return which slices (n,) belong to a communication that `--filter` can name."""
+        return is_communication(self.activities(trace))
+
+    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+        """Return by which names `--filter` may call a communication, from its places in the tables."""
+        return (trace.names[name],)
 
 
 def is_communication(activities: NDArray[np.int8]) -> Mask:

@@ -167,7 +167,7 @@ class Trace:
 
 
 def concatenate(traces: Sequence[Trace]) -> Trace:
-    """Return the slices and `args` of traces as one, one after the other; the rest is the first's."""
+    """Return traces as one, one after the other; `path`, `header` and rank are the first's."""
     if len(traces) == 1:
         return traces[0]
     names, name_maps = _joint([trace.names for trace in traces])
@@ -190,7 +190,45 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         ts_ns=np.concatenate([trace.ts_ns for trace in traces]),
         dur_ns=np.concatenate([trace.dur_ns for trace in traces]),
         args=args,
+        points=_joined_points([trace.points for trace in traces], name_maps, cat_maps, track_maps),
+        metadata=[event for trace in traces for event in trace.metadata],
+        phases=_summed([trace.phases for trace in traces]),
+        repairs=[phrase for trace in traces for phrase in trace.repairs],
     )
+
+
+def used_tables(trace: Trace) -> Trace:
+    """Return the trace with only those names in its table that slices or points have."""
+    used = np.zeros(len(trace.names), np.bool_)
+    used[trace.name_id] = used[trace.points.name_id] = True
+    new = (np.cumsum(used) - 1).astype(np.int32)
+    return replace(
+        trace,
+        names=[name for name, keep in zip(trace.names, used.tolist(), strict=True) if keep],
+        name_id=new[trace.name_id],
+        points=replace(trace.points, name_id=new[trace.points.name_id]),
+    )
+
+
+def _joined_points(
+    parts: Sequence[Points], names: Sequence[Int32], cats: Sequence[Int32], tracks: Sequence[Int32]
+) -> Points:
+    return Points(
+        phase=[phase for part in parts for phase in part.phase],
+        name_id=np.concatenate([new[part.name_id] for new, part in zip(names, parts, strict=True)]),
+        cat_id=np.concatenate([new[part.cat_id] for new, part in zip(cats, parts, strict=True)]),
+        track_id=np.concatenate([new[part.track_id] for new, part in zip(tracks, parts, strict=True)]),
+        ts_ns=np.concatenate([part.ts_ns for part in parts]),
+        ids=[each for part in parts for each in part.ids],
+    )
+
+
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in counts:
+        for key, n in part.items():
+            found[key] = found.get(key, 0) + n
+    return found
 
 
 def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:

@@ -1,6 +1,7 @@
 """The registry: every value of `--option` and the module that answers it, in the order of `--help`.
 
-A module declares ``HELP`` (one line), ``EXAMPLE`` (one command), ``add_arguments(group)`` for the
+A module declares ``HELP`` (one line), ``EXAMPLE`` (one command), ``FLAGS``
+(the flags it heeds), ``add_arguments(group)`` for the
 flags that are its own, and ``run(args) -> Result``. It imports what is heavy inside `run`, so that
 `--help` and a wrong argument answer at once.
 """
@@ -30,6 +31,7 @@ class Option(Protocol):
 
     HELP: str
     EXAMPLE: str
+    FLAGS: frozenset[str]  # of the flags that not every option heeds, those that this one does
 
     def add_arguments(self, group: _ArgumentGroup) -> None:
         """Declare the flags that belong to this option alone."""

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING
 
 from errors import TraceError, UsageError
 from result import Repairs, Result
-from temporary_files import temporary_directory
 
 if TYPE_CHECKING:
     from collector.gpu.iteration_times import Gpu
     from collector.gpu.parts import PartName
     from collector.network.network_tables import Shown
     from formats.columns import Trace
-    from trace_utils import GpuDir, Source
+    from trace_utils import GpuDir
 
 HELP = (
     "each GPU's final trace and DAG from the profilers' raw files, and the iteration time; "
     "--sub_option iter_time, operator, comm, io, pcap or server"
 )
 EXAMPLE = "analyze.py --option collect --path BYTEPS_TRACE_DIR"
+FLAGS = frozenset({"sub_option", "step_by", "sort", "head", "output"})
 
 _PARTS: Mapping[str, tuple[PartName, ...]] = {
     "operator": ("operator",),
@@ -66,7 +66,7 @@ def _collect(args: Namespace) -> Result:
     if not gpus:
         return _without_gpus(args)
     parts = _PARTS.get(args.sub_option, PARTS)
-    reports = collect_gpus(gpus, parts, jobs=_jobs(args), progress=args.progress)
+    reports = collect_gpus(gpus, parts, jobs=args.jobs, progress=args.progress)
     repairs = Repairs([line for report in reports for line in report.warnings])
     done = [(gpu, report, report.trace) for gpu, report in zip(gpus, reports, strict=True) if report.trace]
     if not done:
@@ -74,7 +74,7 @@ def _collect(args: Namespace) -> Result:
     traces = _read([path for _, _, path in done], args, repairs)
     names = _names(gpus)
     found = [
-        _gpu(names[gpu.path], gpu.path, path, trace, report.events)
+        _gpu(names[gpu.path], gpu.path, path, trace, report.events, args)
         for (gpu, report, path), trace in zip(done, traces, strict=True)
     ]
     notes = [f"written: {path}" for _, _, path in done]
@@ -85,55 +85,27 @@ def _collect(args: Namespace) -> Result:
 
 def _iter_time(args: Namespace) -> Result:
     from collector.gpu.iteration_times import time_result
-    from trace_utils import find_gpus
-
-    repairs = Repairs()
-    found: list[Gpu] = []
-    gpus = [gpu for path in args.path for gpu in find_gpus(path)]
-    others = [path for path in args.path if not find_gpus(path)]
-    if others:
-        found += _ranks(others, args, repairs)
-    if gpus:
-        found += _recorded(gpus, args, repairs)
-    if not any(gpu.times.steps for gpu in found):
-        first = found[0].trace if found else args.path[0]
-        raise TraceError(
-            f"{first}: no whole step can be told in it: no I/O, FW or Comm of two steps, no "
-            "ProfilerStep#N, event/batch or round of reductions"
-        )
-    return time_result(args, found, repairs, "Iteration time of")
-
-
-def _ranks(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Gpu]:
-    """Return the iteration times of traces that are no GPU directories: files, ranks of other systems."""
     from trace_utils import load_paths
 
-    job = load_paths(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
-    repairs.lines += job.repairs
-    pairs = zip(job.job.sources, job.traces, strict=True)
-    return [_gpu(_name(s), s.path, s.path, t, _counts(t)) for s, t in pairs]
-
-
-def _recorded(gpus: Sequence[GpuDir], args: Namespace, repairs: Repairs) -> list[Gpu]:
-    """Return the iteration times of GPU directories, from the sources where there is no final trace yet."""
-    from collector.gpu.collect_job import collect_gpus
-
-    raw = [g for g in gpus if g.final_trace() is None and (g.file("io.json") or g.file("temp.json"))]
-    with temporary_directory() as scratch:
-        reports = collect_gpus(raw, into=scratch, jobs=_jobs(args), progress=args.progress)
-        repairs.lines += [line for report in reports for line in report.warnings]
-        made = {gpu.path: report.trace for gpu, report in zip(raw, reports, strict=True)}
-        chosen = [(gpu, made[gpu.path] if gpu.path in made else gpu.trace()) for gpu in gpus]
-        for gpu, path in chosen:
-            if path is None and gpu.path not in made:
-                repairs.add(gpu.path, "no trace in this directory (bps_trace*.json or comm.json)")
-        there = [(gpu, path) for gpu, path in chosen if path is not None]
-        traces = _read([path for _, path in there], args, repairs)
-    names = _names(gpus)
-    return [
-        _gpu(names[gpu.path], gpu.path, gpu.trace() or path, trace, _counts(trace))
-        for (gpu, path), trace in zip(there, traces, strict=True)
+    job = load_paths(args.path, args=_ARGS, jobs=args.jobs, progress=args.progress)
+    gpus = [
+        _gpu(
+            name,
+            source.path.parent if job.job.has_gpus else source.path,
+            source.path,
+            trace,
+            _counts(trace),
+            args,
+        )
+        for name, source, trace in zip(job.names, job.job.sources, job.traces, strict=True)
     ]
+    if not any(gpu.times.steps for gpu in gpus):
+        raise TraceError(
+            f"{gpus[0].trace}: no whole step can be told in it: no I/O, FW or Comm of two steps, no "
+            "ProfilerStep#N, event/batch, round of reductions, Optimizer.step or other span that repeats; "
+            "--step_by NAME says what marks a step"
+        )
+    return time_result(args, gpus, Repairs(job.repairs), "Iteration time of")
 
 
 def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
@@ -170,11 +142,13 @@ def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trac
     return traces
 
 
-def _gpu(name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int]) -> Gpu:
+def _gpu(
+    name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int], args: Namespace
+) -> Gpu:
     from collector.gpu.iteration_times import Gpu
     from dialects.iteration import iterations
 
-    return Gpu(name, path, trace_path, events, iterations(trace))
+    return Gpu(name, path, trace_path, events, iterations(trace, args.step_by))
 
 
 def _counts(trace: Trace) -> dict[str, int]:
@@ -189,18 +163,6 @@ def _counts(trace: Trace) -> dict[str, int]:
         key = OpName.parse(trace.names[name]).cat or trace.cats[cat]
         counts[key] = counts.get(key, 0) + int(n)
     return counts
-
-
-def _jobs(args: Namespace) -> int:
-    import os
-
-    if args.jobs is not None:
-        return int(args.jobs)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _name(source: Source) -> str:
-    return source.prefix.rstrip(".") or source.path.name
 
 
 def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py --option combine --path worker_0 worker_1 --output combined.json.gz"
+FLAGS = frozenset({"sub_option", "filter", "align", "output"})
 
 _LOCAL_RANK = re.compile(r"(?:\d+_)?(\d+)")
 _WORKERS = (
@@ -62,7 +63,8 @@ def run(args: Namespace) -> Result:
         progress=args.progress,
     )
     if combined.dialect not in ("byteps", "mxnet") and len(members) > 1:  # of these, directories tell
-        ranks = [rank for rank in combined.ranks if rank is not None]
+        owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
+        ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += rank_notes(args.path[0], ranks, combined.world_size)
     workers = _workers(combined)
     table = Table(
@@ -205,7 +207,7 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
                 "violations_after": clock.violations_after,
             },
         )
-        if rank is not None:
+        if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
             entry["ranks"].append(rank)
     return list(entries.values())
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
+FLAGS = frozenset({"sub_option", "filter", "step_by", "fail_above", "sort", "head", "output"})
 
 _REGRESSED = 3  # exit code of --fail_above
 
@@ -57,7 +58,9 @@ def run(args: Namespace) -> Result:
     from compare.comparison import compare
     from compare.run_table import labels, load_run
 
-    runs = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
+    runs = [
+        load_run(path, step_by=args.step_by, jobs=args.jobs, progress=args.progress) for path in args.path
+    ]
     names = labels(args.path)
     pairs = [
         Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)

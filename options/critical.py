@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
+FLAGS = frozenset(
+    {"sub_option", "filter", "step_by", "step", "scope", "full", "del_queue", "sort", "head", "output"}
+)
 
 _BY_NAME = (
     Column("scope", "Scope", minor=True), Column("name", "Operation"), Column("cat", "Category"),
@@ -69,7 +72,9 @@ def run(args: Namespace) -> Result:
         raise UsageError(f"--sub_option {args.sub_option}: critical has no variants")
     if args.step == "mean" or any(_is_gml(path) for path in args.path):
         return _mean(args)
-    loaded = load_steps(args.path, only=args.filter, jobs=args.jobs, progress=args.progress)
+    loaded = load_steps(
+        args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
+    )
     recording = loaded.recording
     row = choose_step(recording, _step_number(args.step))
     step = recording.steps[row]
@@ -149,8 +154,8 @@ def _result(
         _cut(args, Table("by_name", "Critical path by operation", _BY_NAME,
                          [row for scope in shown for row in _name_rows(scope)])),
         _cut(args, Table("operations", "Slack", _OPERATIONS, operations)),
-        Table("by_cat", "Share of each category", _BY_CAT,
-              [row for scope in shown for row in _cat_rows(scope)]),
+        _cut(args, Table("by_cat", "Share of each category", _BY_CAT,
+                         [row for scope in shown for row in _cat_rows(scope)])),
         Table("path", "Critical path", _PATH, [row for scope in shown for row in _path_rows(scope)],
               detail=not args.full),
     ]  # fmt: skip

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
 EXAMPLE = "analyze.py --option graph --path traces/0/dag.gml --output dag.html"
+FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "del_queue", "sort", "head", "output"})
 
 _STILLS = (".svg", ".png", ".pdf")
 _SUFFIXES = (*_STILLS, ".dot", ".graphml", ".html")
@@ -74,7 +75,9 @@ def _recorded(args: Namespace) -> _Loaded:
 
     if args.step is not None and not args.step.rpartition("#")[2].isdecimal():
         raise UsageError(f"--step {args.step}: is not the number of a step")
-    loaded = load_steps(args.path, only=args.filter, jobs=args.jobs, progress=args.progress)
+    loaded = load_steps(
+        args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
+    )
     recording = loaded.recording
     number = None if args.step is None else int(args.step.rpartition("#")[2])
     step = recording.steps[choose_step(recording, number)]

@@ -26,6 +26,9 @@ HELP = (
     "--sub_option smlt_delay_cmp, smlt_delay_comm, map_delay, bottleneck or whatif"
 )
 EXAMPLE = "analyze.py --option replay --path JOB --sub_option whatif --set bandwidth=2"
+FLAGS = frozenset(
+    {"sub_option", "filter", "step_by", "step_num", "delay_ratio", "set", "del_queue", "head", "output"}
+)
 
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")
 _FROM_OTHERS = "a step from the other steps' gaps"
@@ -60,6 +63,7 @@ def run(args: Namespace) -> Result:
     loaded = load_steps(
         args.path,
         only=args.filter,
+        step_by=args.step_by,
         partitions=_partitions(args) if _needs_sizes(args) else None,
         jobs=args.jobs,
         progress=args.progress,

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from formats.columns import Trace
     from statistic.breakdown import Breakdown
     from statistic.durations import CategoryStat, Stat
-    from trace_utils import LoadedJob, Source
+    from trace_utils import LoadedJob, TraceFile
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
+FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output"})
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 _OPERATIONS = (
@@ -75,12 +76,9 @@ def run(args: Namespace) -> Result:
     if args.sub_option not in (None, "breakdown"):
         variants = ", ".join(("breakdown", *_DASF))
         raise UsageError(f"--sub_option {args.sub_option}: statistic has the variants {variants}")
-    from statistic.durations import select_communication
-    from trace_utils import LoadedJob, load_paths
+    from trace_utils import load_paths
 
-    job = load_paths(args.path, jobs=args.jobs, progress=args.progress)
-    if args.filter:
-        job = LoadedJob(job.job, select_communication(job.traces, args.filter))
+    job = load_paths(args.path, only=args.filter, jobs=args.jobs, progress=args.progress)
     if not any(map(len, job.traces)):
         raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
     return _breakdown(args, job) if args.sub_option == "breakdown" else _statistic(args, job)
@@ -89,7 +87,6 @@ def run(args: Namespace) -> Result:
 def _statistic(args: Namespace, job: LoadedJob) -> Result:
     from statistic.durations import categories
 
-    pairs = list(zip(job.job.sources, job.traces, strict=True))
     stats = _statistics(job)
     cats = categories(job.traces, stats)
     if args.sort:
@@ -99,7 +96,7 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
     by_cat = Table("categories", "Categories", _CATEGORIES, [_category_row(cat) for cat in cats])
     document = {
         "option": "statistic",
-        "traces": [_trace_entry(source, trace) for source, trace in pairs],
+        "traces": [_file_entry(file) for file in job.files],
         "operations": operations.records(),
         "categories": by_cat.records(),
     }
@@ -119,8 +116,8 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
         read=_read_lines(job),
         notes=_asynchronous(job),
         repairs=job.repairs,
-        xlsx_default=_beside(pairs[0][0].path, "statistic.xlsx"),
-        html_default=_beside(pairs[0][0].path, "statistic.html"),
+        xlsx_default=_beside(job.files[0].path, "statistic.xlsx"),
+        html_default=_beside(job.files[0].path, "statistic.html"),
     )
 
 
@@ -129,23 +126,24 @@ def _statistics(job: LoadedJob) -> list[Stat]:
     from formats.columns import concatenate
     from statistic.durations import statistics
 
+    several = len(job.traces) > 1
     by_prefix: dict[str, list[Trace]] = {}
     for source, trace in zip(job.job.sources, job.traces, strict=True):
-        by_prefix.setdefault(source.prefix, []).append(trace)
+        by_prefix.setdefault(source.prefix if several else "", []).append(trace)
     return [stat for prefix, traces in by_prefix.items() for stat in statistics(concatenate(traces), prefix)]
 
 
 def _breakdown(args: Namespace, job: LoadedJob) -> Result:
-    from statistic.breakdown import breakdown, by_rank
+    import dialects
+    from statistic.breakdown import breakdown
 
-    rows = []
-    for source, trace in zip(job.job.sources, job.traces, strict=True):
-        rank = source.prefix.rstrip(".") if source.worker is not None else source.rank
-        rank = trace.rank if rank is None else rank
-        for prefix, own in by_rank(trace):
-            rows += [_breakdown_row(prefix or rank, part) for part in breakdown(own)]
+    rows = [
+        _breakdown_row(name, part)
+        for name, trace in zip(job.names, job.traces, strict=True)
+        for part in breakdown(trace, args.step_by)
+    ]
     table = Table("breakdown", "Time of each step", _BREAKDOWN, rows[: args.head])
-    x = [f"{row[0]}/{row[1]}" if row[0] is not None else str(row[1]) for row in rows]
+    x = [f"{row[0]}/{row[1]}" for row in rows]
     parts = {
         "compute alone": [row[3] - row[5] for row in rows],
         "both": [row[5] for row in rows],
@@ -159,7 +157,7 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
         tables=(table,),
         charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, parts, stacked=True),),
         read=_read_lines(job),
-        notes=_unknown_compute(job),
+        notes=list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace))),
         repairs=job.repairs,
         xlsx_default=_beside(job.job.sources[0].path, "statistic.xlsx"),
         html_default=_beside(job.job.sources[0].path, "statistic.html"),
@@ -188,43 +186,25 @@ def _beside(path: Path, name: str) -> Path:
     return (path if path.is_dir() else path.parent) / name
 
 
-def _trace_entry(source: Source, trace: Trace) -> dict[str, object]:
+def _file_entry(file: TraceFile) -> dict[str, object]:
     return {
-        "path": str(source.path),
-        "dialect": trace.dialect,
-        "events": trace.n_events,
-        "ranks": _ranks(source, trace),
+        "path": str(file.path),
+        "dialect": file.dialect,
+        "events": file.n_events,
+        "ranks": list(file.ranks),
     }
 
 
-def _ranks(source: Source, trace: Trace) -> list[int]:
-    """Return the ranks whose events the file holds: several in a combined one, none where unknown."""
-    from opname import OpName
-
-    if source.rank is not None or trace.rank is not None:
-        return [int(source.rank if source.rank is not None else trace.rank or 0)]
-    return sorted({rank for name in trace.names if (rank := OpName.parse(name).rank) is not None})
-
-
 def _read_lines(job: LoadedJob) -> list[str]:
-    return [
-        f"{source.path}: {trace.dialect}, {trace.n_events:,} events"
-        for source, trace in zip(job.job.sources, job.traces, strict=True)
-    ]
+    return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]
 
 
 def _asynchronous(job: LoadedJob) -> list[str]:
     """Say what was read but is no operation: spans between an async begin and its end."""
-    spans = sum(trace.phases.get(phase, 0) for trace in job.traces for phase in ("b", "S"))
+    spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     if not spans:
         return []
     return [f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."]
-
-
-def _unknown_compute(job: LoadedJob) -> list[str]:
-    if any(trace.dialect == "horovod" for trace in job.traces):
-        return ["A Horovod timeline records communication only: its computation counts as idle."]
-    return []
 
 
 def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
@@ -270,8 +250,8 @@ def _category_row(cat: CategoryStat) -> tuple[str, int, float, str, float]:
 
 
 def _breakdown_row(
-    rank: str | int | None, part: Breakdown
-) -> tuple[str | int | None, int | None, float, float, float, float, float, float]:
+    rank: str, part: Breakdown
+) -> tuple[str, int | None, float, float, float, float, float, float]:
     values = (
         part.wall_ns,
         part.compute_ns,

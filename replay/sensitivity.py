@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ import numpy as np
 from dag.step_graph import Bool, Recording
 from dialects.step_parts import Operation
 from formats.columns import Int64
-from parallel import process_pool
+from parallel import cores, process_pool
 from progress import bar
 from replay.engine import simulate
 from replay.occurrences import with_usual_gaps
@@ -152,18 +151,11 @@ def _effects(
                 effects.append(_effect(base, group))
                 shown.update(1)
         else:
-            with process_pool(jobs or _cores(), _start, (base,)) as pool:
+            with process_pool(jobs or cores(), _start, (base,)) as pool:
                 for effect in pool.map(_effect_of, groups, chunksize=8):
                     effects.append(effect)
                     shown.update(1)
     return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 _shared: list[_Base] = []  # what this process compares with; filled in the workers of a pool only

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 import dialects
 from dialects import Activity
-from dialects.steps import step_bounds
 from dialects.system import Mask
 from formats.columns import Int64, Trace
 from innermost import lies_inside
 from intervals import clip, length, union, without
-from opname import OpName
 
 Intervals = tuple[Int64, Int64]
 
@@ -41,8 +38,11 @@ class Breakdown:
         return self.comm_ns - self.overlap_ns
 
 
-def breakdown(trace: Trace) -> list[Breakdown]:
-    """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps."""
+def breakdown(trace: Trace, step_by: str | None = None) -> list[Breakdown]:
+    """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps.
+
+    `step_by` names the annotation that marks a step, instead of what the trace itself marks.
+    """
     if len(trace) == 0:
         return []
     kinds = dialects.of(trace).activities(trace)
@@ -51,33 +51,11 @@ def breakdown(trace: Trace) -> list[Breakdown]:
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
     compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
     copies = _busy(trace, kinds == Activity.COPY)
-    steps = step_bounds(trace)
+    steps = dialects.find_steps(trace, step_by).whole
     if not steps:
         whole = (int(trace.ts_ns.min()), int(trace.end_ns.max()))
         return [_of_window(None, *whole, compute, comm, copies)]
     return [_of_window(s.label, s.start_ns, s.end_ns, compute, comm, copies) for s in steps]
-
-
-def by_rank(trace: Trace) -> list[tuple[str, Trace]]:
-    """Return each rank that a combined trace's names tell of (``wk0.rank1``) and its trace, names bare.
-
-    A trace of one rank, or whose names tell of none, comes back whole, under the name "".
-    """
-    ops = [OpName.parse(name) for name in trace.names]
-    prefix_of = [op.prefix.rstrip(".") for op in ops]
-    ranks = sorted({prefix_of[i] for i in np.unique(trace.name_id)}, key=_numbers)
-    if len(ranks) < 2 or "" in ranks:
-        return [("", trace)]
-    parts = []
-    for rank in ranks:
-        own = [prefix == rank for prefix in prefix_of]
-        names = [str(op.bare()) if mine else "" for op, mine in zip(ops, own, strict=True)]
-        parts.append((rank, replace(trace.select(np.array(own)[trace.name_id]), names=names)))
-    return parts
-
-
-def _numbers(prefix: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", prefix)]
 
 
 def _busy(trace: Trace, rows: Mask) -> Intervals:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-import dialects
-from errors import AnalyzeError
+from dialects.byteps import with_key
 from formats.columns import Int32, Int64, Trace
 from intervals import union_length
 from opname import OpName
@@ -85,34 +83,6 @@ def categories(traces: Sequence[Trace], stats: Sequence[Stat]) -> list[CategoryS
     return [CategoryStat(cat, count[cat], total[cat], top.name, top.mean_ns) for cat, top in best.items()]
 
 
-def select_communication(traces: Sequence[Trace], wanted: Collection[str]) -> list[Trace]:
-    """Return the traces without the communication operations that are not in `wanted`.
-
-    A name in `wanted` stands for the operation as the trace writes it, and for all its sub-tasks.
-
-    Raises
-    ------
-    AnalyzeError
-        A name in `wanted` is no communication operation of any of the traces.
-    """
-    known: dict[str, None] = {}
-    selected = []
-    for trace in traces:
-        comm = dialects.is_communication(dialects.of(trace).activities(trace))
-        keep = np.zeros(len(trace.names), np.bool_)
-        for i in np.unique(trace.name_id[comm]).tolist():
-            own = OpName.parse(trace.names[i]).aliases()
-            known.update(dict.fromkeys(own))
-            keep[i] = not wanted or any(name in wanted for name in own)
-        selected.append(trace.select(~comm | keep[trace.name_id]) if len(trace) else trace)
-    for name in wanted:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 3)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise AnalyzeError(f"--filter {name}: no such communication operation in the traces{hint}")
-    return selected
-
-
 def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     """Return each slice's operation (n,), numbered by first appearance, and their (name, category)."""
     staged = np.array([_lacks_key(name) for name in trace.names], np.bool_)
@@ -127,7 +97,7 @@ def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     for row in first.tolist():
         name = trace.names[trace.name_id[row]]
         if staged[trace.name_id[row]]:
-            name = _with_key(name, trace.tracks[trace.track_id[row]].tid)
+            name = with_key(name, trace.tracks[trace.track_id[row]].tid)
         names.append((name, trace.cats[trace.cat_id[row]] or _derived_cat(name)))
     return _merged(op, names)
 
@@ -162,11 +132,6 @@ def _lacks_key(name: str) -> bool:
     """Whether the name is a stage of a communication without its partition key."""
     parsed = OpName.parse(name)
     return parsed.queue is not None and parsed.key is None
-
-
-def _with_key(name: str, tid: object) -> str:
-    """Add the partition key that a sub-task's track states; ``total`` marks a whole communication."""
-    return f"{name}.{tid}" if str(tid).isdecimal() else name
 
 
 def _derived_cat(name: str) -> str:

@@ -12,16 +12,19 @@ from conftest import REPO
 FLOORS = (
     ("errors",),
     (
-        *("opname", "result", "progress", "intervals", "innermost"),
+        *("opname", "result", "progress"),
         *("parallel", "temporary_files", "output_marks"),
     ),
     ("atomic_output",),
     ("formats",),
+    ("intervals", "innermost"),
     ("dialects", "jobfiles"),
+    ("trace_files",),
+    ("collector",),
     ("trace_utils",),
     ("clocks", "dag"),
     ("dag_utils",),
-    ("statistic", "combine", "compare", "replay", "collector"),
+    ("statistic", "combine", "compare", "replay"),
     ("options", "report"),
     ("analyze",),
 )

@@ -199,7 +199,7 @@ def test_traces_of_several_gpu_directories_are_ranks_and_workers(tmp_path: Path)
 def test_two_files_of_one_gpu_directory_are_no_ranks(tmp_path: Path) -> None:
     make(tmp_path, "0/comm.json", "0/temp.json")
     loaded = load_paths([tmp_path / "0/comm.json", tmp_path / "0/temp.json"])
-    assert [source.prefix for source in loaded.job.sources] == ["", ""]
+    assert [source.prefix for source in loaded.job.sources] == ["rank0.", "rank0."]
 
 
 def test_empty_directories_among_gpus_and_workers_are_said(tmp_path: Path) -> None:

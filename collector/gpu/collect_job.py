@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import parallel
 import progress as bars
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
-from parallel import process_pool
-from trace_utils import GpuDir
+from jobfiles import GpuDir
 
 OnDone = Callable[[], object]
 
@@ -32,7 +32,7 @@ def collect_gpus(
     parts: Collection[PartName] = PARTS,
     *,
     into: Path | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     progress: bool | None = None,
 ) -> list[GpuReport]:
     """Collect each directory's final trace (and its DAG where it has none), in the order of `gpus`.
@@ -41,15 +41,16 @@ def collect_gpus(
     ----------
     parts : what is renewed; see `collector.gpu.final_trace.gather`
     into : a directory that takes the traces instead; then nothing is changed in those of `gpus`
-    jobs : processes
+    jobs : processes; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
     """
     targets = [into / f"{i}.json" if into is not None else None for i in range(len(gpus))]
     work = [(gpu, frozenset(parts), target) for gpu, target in zip(gpus, targets, strict=True)]
     with bars.bar(total=len(gpus), unit="GPUs", what="collect", enabled=progress) as bar:
-        if jobs == 1 or len(gpus) < 2:
+        jobs = min(jobs or parallel.cores(), len(gpus))
+        if jobs < 2:
             return [_reported(item, bar.update) for item in work]
-        with process_pool(min(jobs, len(gpus))) as pool:
+        with parallel.process_pool(jobs) as pool:
             futures = [pool.submit(_reported, item) for item in work]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())

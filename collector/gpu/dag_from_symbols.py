@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dag.gml import Gml
+from formats.gml import Gml
 
 _OUTPUT = re.compile(r"\s*output\[\d+\]=(.+)\(\d+\)")
 _ARG = re.compile(r"\s*arg\[\d+\]=(.+)\(\d+\)")

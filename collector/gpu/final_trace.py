@@ -17,12 +17,13 @@ from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_sym
 from collector.gpu.io_events import collect_loads, collect_trainer_steps
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import PARTS, Event, Part, PartName, part_of
-from dag.gml import read_gml, write_gml
 from dialects.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
+from formats.gml import read_gml, write_gml
+from jobfiles import GpuDir
 from opname import OpName
-from trace_utils import GpuDir, read_document, read_trace
+from trace_files import read_document, read_trace
 
 SOURCES: Mapping[PartName, str] = {
     "io": "io.json", "step": "step.json", "comm": "comm.json", "operator": "temp.json"
@@ -137,8 +138,9 @@ class _Gathering:
         self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]], n_old: int
     ) -> Sequence[Event] | None:
         """Return the events of a part from its source; None where what is there has to stay."""
-        path = self.gpu.path / SOURCES[part]
-        if not path.is_file():
+        found = self.gpu.file(SOURCES[part])
+        path = found or self.gpu.path / SOURCES[part]
+        if found is None:
             if part != "step":  # only some wrappers write it, and the operators tell more
                 self._warn(path, f"missing: {_fate(part, n_old)}")
             return None
@@ -181,7 +183,9 @@ class _Gathering:
     def _profile_if_usable(self) -> Trace | None:
         """Return the profile; None, without a word, where it is not: that is said of its operations."""
         try:
-            return self._read_profile(self.gpu.path / SOURCES["operator"])
+            return self._read_profile(
+                self.gpu.file(SOURCES["operator"]) or self.gpu.path / SOURCES["operator"]
+            )
         except AnalyzeError:
             return None
 

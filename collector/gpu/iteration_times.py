@@ -108,7 +108,7 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
 def _step_values(gpu: Gpu) -> _StepValues:
     times = gpu.times
     pairs = zip(times.steps, times.fw_bw_ns, strict=True)
-    return {times.number(step): (_ms(fw_bw), step.dur_ns / 1e6) for step, fw_bw in pairs}
+    return {step.label: (_ms(fw_bw), step.dur_ns / 1e6) for step, fw_bw in pairs}
 
 
 def _together(ranks: Sequence[_StepValues]) -> _StepValues:
@@ -124,7 +124,7 @@ def _together(ranks: Sequence[_StepValues]) -> _StepValues:
 def _of_job(gpus: Sequence[Gpu]) -> tuple[float | None, float | None]:
     """Return FW+BW and iteration time (ns) of the steps that all GPUs have, else of each GPU's own."""
     each = [(gpu.times, zip(gpu.times.steps, gpu.times.fw_bw_ns, strict=True)) for gpu in gpus]
-    ranks: list[_StepValues] = [{t.number(s): (fw, float(s.dur_ns)) for s, fw in pairs} for t, pairs in each]
+    ranks: list[_StepValues] = [{s.label: (fw, float(s.dur_ns)) for s, fw in pairs} for t, pairs in each]
     ranks = [rank for rank in ranks if rank]
     if not ranks:
         return None, None
@@ -153,7 +153,7 @@ def _summary(
 
 
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
-    traced = {gpu.name: {gpu.times.number(s): s.dur_ns / 1e6 for s in gpu.times.steps} for gpu in gpus}
+    traced = {gpu.name: {s.label: s.dur_ns / 1e6 for s in gpu.times.steps} for gpu in gpus}
     charts: list[Chart] = [_lines("Iteration time of the recorded steps", traced)]
     loads = {gpu.name: {s.label: s.dur_ns / 1e6 for s in gpu.times.loads} for gpu in gpus}
     more = {

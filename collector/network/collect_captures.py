@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from collector.network.transfer_timeline import processes
 from collector.network.transfers import Traffic, read_traffic
 from errors import TraceError
 from formats.columns import Int64
-from parallel import process_pool
+from parallel import cores, process_pool
 from result import Repairs
 
 TIMELINE = "comm_timeline.json"
@@ -175,7 +174,7 @@ def _read_all(
         if len(paths) < 2 or sum(sizes) < _PARALLEL_FROM or jobs == 1:
             found = [_read(path, bar.update) for path in paths]
         else:
-            with process_pool(min(jobs or _cores(), len(paths))) as pool:
+            with process_pool(min(jobs or cores(), len(paths))) as pool:
                 futures: dict[Future[Traffic | str], int] = {
                     pool.submit(_read, path): size for path, size in zip(paths, sizes, strict=True)
                 }
@@ -186,11 +185,6 @@ def _read_all(
         for line in [item] if isinstance(item, str) else _lines(item):
             repairs.lines.append(line)
     return [item for item in found if not isinstance(item, str)]
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic | str:

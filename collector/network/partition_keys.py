@@ -16,9 +16,10 @@ from pathlib import Path
 from dialects.gradient_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
+from jobfiles import GpuDir, find_gpus
 from opname import OpName
 from result import Repairs
-from trace_utils import GpuDir, find_gpus, read_trace
+from trace_files import read_trace
 
 PART_BITS = 16
 

@@ -26,7 +26,7 @@ from errors import TraceError
 from formats.columns import Trace
 from opname import OpName
 from result import Repairs
-from trace_utils import read_trace
+from trace_files import read_trace
 
 TIMELINE = "server_timeline.json"
 OLD_PROFILE = "server_profile.json"  # of BytePS's former server: push-<id> and pull-<id> by key

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from compare.run_table import OpKey, category, filtered, iteration_ns, labels, load_run, operations
+import dialects
+from compare.run_table import OpKey, filtered, iteration_ns, labels, load_run, operations
 from errors import AnalyzeError, TraceError
 
 
@@ -123,7 +124,7 @@ def test_a_trace_without_slices_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_categories(name: str, cat: str, dialect: str, expected: str) -> None:
-    assert category(name, cat, dialect) == expected
+    assert dialects.named(dialect).category(name, cat) == expected
 
 
 def test_labels_take_as_much_of_the_paths_as_tells_them_apart(tmp_path: Path) -> None:

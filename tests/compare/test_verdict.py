@@ -11,6 +11,7 @@ from compare.comparison import CategoryChange, Comparison
 from compare.rank_changes import RankChange
 from compare.run_table import MeasuredRun
 from compare.verdict import interval, verdict
+from trace_utils import Job, LoadedJob
 
 MS = 1_000_000
 
@@ -34,7 +35,7 @@ def comparison(
     ranks: tuple[RankChange, ...] = (),
     late_ns: dict[str, float] | None = None,
 ) -> Comparison:
-    runs = [MeasuredRun(Path(name), (), ()) for name in ("a", "b")]
+    runs = [MeasuredRun(Path(name), (), LoadedJob(Job(Path(name), "file", ()), ())) for name in ("a", "b")]
     return Comparison(runs[0], runs[1], (), ((), ()), categories, ranks, iteration, steps, late_ns or {}, ())
 
 

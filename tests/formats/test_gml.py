@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dag import gml as gml_module
 from dag_utils import (
     Gml,
     dag_from_gml,
@@ -24,6 +23,7 @@ from dag_utils import (
     write_dag,
 )
 from errors import DagError
+from formats import gml as gml_module
 
 TINY = (
     'graph [\n  directed 1\n  node [\n    id 0\n    label "a"\n  ]\n  node [\n    id 1\n    label "b"\n  ]\n'

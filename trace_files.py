@@ -1,0 +1,190 @@
+"""Trace files as columns, whatever their format, in parallel processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dialects
+import parallel
+import progress as bars
+from errors import TraceError
+from formats import chrome
+from formats import dasf_records as dasf
+from formats.columns import Trace
+from formats.reader import EventReader, repairs
+from formats.scan import find_boundary
+from jobfiles import head_of
+
+_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
+_FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
+_UNPACKED = 12  # what a gzip file's size is taken to grow by
+
+
+def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
+    """Load one trace file, whatever its dialect; see `read_traces`."""
+    return _read_one(path, args, points, None)
+
+
+def read_traces(
+    paths: Sequence[Path],
+    *,
+    args: Collection[str] = (),
+    points: bool = False,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> list[Trace]:
+    """Load trace files in parallel processes, in the order of `paths`.
+
+    Parameters
+    ----------
+    args : keys of the events' `args` to decode into `Trace.args` ("input*" means input0, input1, …)
+    points : also keep the events that are no slices (`Trace.points`)
+    jobs : processes; None means the cores this process may use
+    progress : show a bar on standard error; None means only on a terminal
+
+    Raises
+    ------
+    TraceError
+        A file is missing, unreadable, or no trace.
+    """
+    results = read_all(paths, args, points, jobs, progress)
+    for result in results:
+        if isinstance(result, TraceError):
+            raise result
+    return [result for result in results if isinstance(result, Trace)]
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return a small trace file whole: {"traceEvents": [event objects], **other members}.
+
+    For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
+    repaired as in `read_trace`, and the phrases are under the key "repairs".
+    """
+    events: list[dict[str, Any]] = []
+    reader = EventReader(path, types=(dict,))
+    for piece, _ in reader:
+        events.extend(piece)
+    return {**reader.header, "traceEvents": events, "repairs": repairs([reader])}
+
+
+def read_all(
+    paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
+) -> list[Trace | TraceError]:
+    """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
+    jobs = jobs or parallel.cores()
+    sizes = [_size(path) for path in paths]
+    ranges = _ranges(paths, sizes, jobs)
+    unpacked = sum(
+        size * (_UNPACKED if path.suffix == ".gz" else 1) for path, size in zip(paths, sizes, strict=True)
+    )
+    with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
+        if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
+            return [_caught(path, args, points, bar.update) for path in paths]
+        parts = _in_processes([(paths[r.index], args, points, r) for r in ranges], jobs, bar.update)
+    found: list[list[Any]] = [[] for _ in paths]
+    for part, in_range in zip(parts, ranges, strict=True):
+        found[in_range.index].append(part)
+    return [_joined(path, own, args, points) for path, own in zip(paths, found, strict=True)]
+
+
+def _in_processes(
+    tasks: Sequence[tuple[Path, Collection[str], bool, _Range]], jobs: int, on_read: Callable[[int], object]
+) -> list[Trace | chrome.Part | TraceError]:
+    """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
+    own = 1 if len(tasks) <= jobs else 0
+    with parallel.process_pool(min(jobs, len(tasks)) - own) as pool:
+        futures = [pool.submit(_read_range, *task) for task in tasks[own:]]
+        parts = [_read_range(*task, on_read) for task in tasks[:own]]
+        for task, future in zip(tasks[own:], futures, strict=True):
+            parts.append(future.result())
+            on_read(task[3].size)
+    return parts
+
+
+def _joined(path: Path, parts: Sequence[Any], args: Collection[str], points: bool) -> Trace | TraceError:
+    """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
+    if len(parts) == 1:
+        return parts[0]  # type: ignore[no-any-return]
+    if any(isinstance(part, TraceError) or not part.aligned for part in parts):
+        return _caught(path, args, points)
+    return dialects.finish(path, parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The bytes [start, stop) of the file `index`; `stop` is None where they reach its end."""
+
+    index: int
+    start: int
+    stop: int | None
+    size: int
+
+
+def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Range]:
+    """Return what each task reads; big files in several ranges."""
+    ranges: list[_Range] = []
+    for index, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+        starts = [0]
+        if size > _SPLIT and jobs > 1 and _splittable(path):
+            pieces = min(jobs, -(-size // _SPLIT))
+            found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
+            starts += [start for start in found if start is not None]
+        stops = [*starts[1:], None]
+        ranges += [
+            _Range(index, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
+        ]
+    return ranges
+
+
+def _splittable(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(64)
+    return head[:2] != b"\x1f\x8b" and not dasf.is_dasf(head)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0  # reading it will say what is wrong
+
+
+def _caught(
+    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None = None
+) -> Trace | TraceError:
+    try:
+        return _read_one(path, args, points, on_read)
+    except TraceError as error:
+        return error
+
+
+def _read_range(
+    path: Path,
+    args: Collection[str],
+    points: bool,
+    part: _Range,
+    on_read: Callable[[int], object] | None = None,
+) -> Trace | chrome.Part | TraceError:
+    if part.start == 0 and part.stop is None:
+        return _caught(path, args, points, on_read)
+    try:
+        return chrome.read_part(path, args, points, part.start, part.stop, on_read=on_read)
+    except TraceError as error:
+        return error
+
+
+def _read_one(
+    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None
+) -> Trace:
+    if not path.exists():
+        raise TraceError(f"{path}: no such file or directory")
+    if path.is_dir():
+        raise TraceError(f"{path}: a directory where a trace file is wanted")
+    if path.suffix == ".gml":
+        raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
+    if dasf.is_dasf(head_of(path)[:64]):
+        return dasf.read(path, args, points)
+    return dialects.finish(path, [chrome.read_part(path, args, points, on_read=on_read)])
