@@ -287,6 +287,10 @@ def test_few_open_files_and_closed_streams(job: Path) -> None:
     assert limited("-n 12", "--option", "statistic", "--path", job, "--html", job / "x.html").returncode == 0
     command = ["bash", "-c", 'exec "$@" >&- 2>&-', "-", *ANALYZE, "--option", "statistic", "--path", str(job)]
     assert subprocess.run(command, check=False, timeout=60).returncode == 1
+    command[2] = 'exec "$@" --progress --html "$0" 2>&-'
+    command[3] = str(job / "y.html")
+    assert subprocess.run(command, check=False, timeout=60, stdout=subprocess.DEVNULL).returncode == 0
+    assert (job / "y.html").read_text().endswith("</html>\n")
 
 
 # ---- interrupted
@@ -405,3 +409,9 @@ def test_a_timeline_among_the_ranks_is_not_read_as_one(tmp_path: Path) -> None:
     for _ in range(2):
         assert run_cli("--option", "combine", "--path", tmp_path, "--output", output)[0] == 0
         assert [source.path.name for source in find_job(tmp_path).sources] == ["rank0.json", "rank1.json"]
+
+
+def test_a_default_name_that_is_a_loop_of_links_is_a_line(job: Path) -> None:
+    (job / "combined.json").symlink_to("combined.json")
+    code, _, err = run_cli("--option", "combine", "--path", job)
+    assert (code, len(err.splitlines()), "symbolic links" in err) == (1, 1, True)
