@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 
 .PHONY: check test lint types golden fuzz clean
+.PHONY: check test kills lint types golden clean
 
 check: test lint types  ## all of it
 
@@ -14,6 +15,9 @@ $(BIN)/pytest: requirements.txt requirements-dev.txt
 
 test: $(BIN)/pytest  ## the test suite
 	$(BIN)/python -m pytest -q -n auto
+
+kills: $(BIN)/pytest  ## 200 runs killed at random moments
+	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -k killed_at_any_moment
 
 lint: $(BIN)/pytest  ## format and style
 	$(BIN)/ruff format --check .
