@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
+import dialects
 import progress as bars
 from atomic_output import check_output, open_output
 from clocks.offsets import Clock
@@ -135,16 +136,16 @@ def _places(
     members: Sequence[Member], dialect: str, ranks: Sequence[int | None], names: Sequence[str]
 ) -> list[Place]:
     stride = min(_STRIDE, _MAX_PID // len(members))
-    is_byteps = dialect == "byteps"
+    system = dialects.named(dialect)
     return [
         Place(
             path=member.path,
             number=i,
             dialect=dialect,
-            prefix=member.prefix if is_byteps else "",
+            prefix=member.prefix if system.names_by_rank else "",
             first_pid=1 + i * stride,
             n_pids=stride,
-            only_pid=(i if ranks[i] is None else ranks[i]) if dialect == "composer" else None,
+            only_pid=(i if ranks[i] is None else ranks[i]) if system.pid_is_rank else None,
             names=tuple(names),
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
         )

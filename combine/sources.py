@@ -192,7 +192,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
 
 
 def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
-    if dialect == "composer" and source.processes:
+    if dialects.named(dialect).pid_is_rank and source.processes:
         return source.processes[0].pid
     found = source.header.get("distributedInfo")
     own = found.get("rank") if isinstance(found, Mapping) else source.header.get("global_rank")

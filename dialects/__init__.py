@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from dialects.byteps import BytePS
 from dialects.chrome import Chrome
 from dialects.composer import Composer
@@ -20,10 +18,8 @@ from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
 from dialects.steps import Steps
 from dialects.system import Activity, System, is_communication
-from errors import counted
 from formats import chrome as files
 from formats.columns import Trace
-from formats.values import FARTHEST_NS
 
 __all__ = [
     "EDGE_ARGS",

@@ -47,6 +47,7 @@ def run(args: Namespace) -> Result:
     """Write the combined trace and say how its clocks were aligned."""
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
+    import dialects
     from combine.merge import combine
     from trace_utils import rank_notes
 
@@ -62,7 +63,7 @@ def run(args: Namespace) -> Result:
         jobs=args.jobs,
         progress=args.progress,
     )
-    if combined.dialect not in ("byteps", "mxnet") and len(members) > 1:  # of these, directories tell
+    if not dialects.named(combined.dialect).has_workers and len(members) > 1:  # else directories tell
         ranks = [rank for rank in combined.ranks if rank is not None]
         notes += rank_notes(args.path[0], ranks, combined.world_size)
     workers = _workers(combined)
