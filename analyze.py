@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 
 _DIRECTORY = "BYTEPS_TRACE_DIR"  # where BytePS writes its traces
 _ERROR = "analyze.py: error: "
+_LEAST_BYTES = 210 << 20
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,15 +48,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else ""
         return _failed(f"{place}{error.strerror or error}", AnalyzeError.exit_code)
     except MemoryError:
-        return _failed("not enough memory; fewer --jobs need less", AnalyzeError.exit_code)
+        return _failed("not enough memory; --jobs 1 needs less", AnalyzeError.exit_code)
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        return _failed(f"{error} (memory, or a limit of processes?)", AnalyzeError.exit_code)
     except ImportError as error:  # a library that is missing, or that memory is too small for
-        return _failed(f"a library cannot be loaded: {error}", AnalyzeError.exit_code)
+        return _failed(f"a library cannot be loaded: {_last_line(error)}", AnalyzeError.exit_code)
     except KeyboardInterrupt:
         print("analyze.py: interrupted", file=sys.stderr)
         return 130
 
 
 def _run(args: argparse.Namespace) -> int:
+    _check_memory()
     from atomic_output import Outputs
     from options.output_rules import check_named, guard
 
@@ -68,6 +74,21 @@ def _run(args: argparse.Namespace) -> int:
 
     report.show(result, args, outputs)
     return result.exit_code
+
+
+def _check_memory() -> None:
+    """Refuse to begin where `ulimit -v` leaves too little to load numpy and scipy, which then may hang."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if 0 <= limit < _LEAST_BYTES:
+        raise AnalyzeError(f"{_LEAST_BYTES >> 20} MiB of address space are needed at least (ulimit -v)")
+
+
+def _last_line(error: Exception) -> str:
+    return next(reversed(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _failed(message: str, code: int) -> int:
@@ -233,6 +254,12 @@ def _terminated(signum: int, frame: object) -> None:
     sys.exit(128 + signum)
 
 
+def _log_ignored(ignored: sys.UnraisableHookArgs) -> None:
+    """Take an error in a library's clean-up, after an error that we report, for what it is."""
+    logging.getLogger("warnings").debug("ignored: %r", ignored.exc_value)
+
+
 if __name__ == "__main__":
+    sys.unraisablehook = _log_ignored
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(main())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clocks.occurrences import Float64, Occurrences
+from clocks.common_operations import Float64, Occurrences
 from clocks.slope_bounds import hull, slopes
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clocks.occurrences import Int64, Occurrences
+from clocks.common_operations import Int64, Occurrences
 
 _SHARP = 0.02  # share of the occurrences whose distance from the edge is its sharpness
 _FEWEST_SHARP = 2  # the third-nearest, where that share is fewer
+_RESOLUTION_NS = 1_000  # of most traces
 _SHORTEST_DELAY_NS = 500_000  # of a message between hosts: by so much an edge may miss the truth anyway
 
 _FEWEST_ENDS = 3
@@ -72,22 +73,21 @@ def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | N
 def _from_window(upper: Int64, lower: Int64) -> tuple[float, float, float]:
     """Return (estimate, doubt, width) of an offset that is at most `upper` and at least `lower` (k,).
 
-    Each edge misses the truth by about its sharpness, half of it on average, and by the shortest delay
-    of a message; the two are weighed by that. Where the edges contradict each other, as many
-    occurrences as necessary are left out on either side: that keeps the sum of contradictions least.
+    Each edge misses the truth by about its sharpness, half of it on average; the two are weighed by that.
+    Where the edges contradict each other, as many occurrences as necessary are left out on either side:
+    that keeps the sum of contradictions least.
     """
     high, low = np.sort(upper), np.sort(lower)[::-1]
     first = int(np.argmax(low <= high))
     high, low = high[first:], low[first:]
     at = min(max(_FEWEST_SHARP, int(_SHARP * len(high))), len(high) - 1)
-    sharp_high, sharp_low = float(high[at] - high[0]), float(low[0] - low[at])
-    weight_high = 1 / (sharp_high + _SHORTEST_DELAY_NS) ** 2
-    weight_low = 1 / (sharp_low + _SHORTEST_DELAY_NS) ** 2
-    weight = weight_high + weight_low
-    estimate = ((high[0] - sharp_high / 2) * weight_high + (low[0] + sharp_low / 2) * weight_low) / weight
+    sharp = np.array([high[at] - high[0], low[0] - low[at]], np.float64)
+    weight = (sharp + _RESOLUTION_NS) ** -2
+    edges = np.array([high[0] - sharp[0] / 2, low[0] + sharp[1] / 2])
     width = max(float(high[0] - low[0]), 0.0)
-    doubt = min(weight**-0.5, max(width / 2, 1.0))
-    return float(np.clip(estimate, low[0], max(high[0], low[0]))), doubt, width
+    estimate = float(np.clip((weight @ edges) / weight.sum(), low[0], low[0] + width))
+    doubt = float(((sharp + _SHORTEST_DELAY_NS) ** -2.0).sum() ** -0.5)
+    return estimate, min(doubt, max(width / 2, 1.0)), width
 
 
 def _from_ends(i: int, j: int, differences: Int64) -> Evidence:

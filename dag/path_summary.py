@@ -75,7 +75,8 @@ def headline(recording: Recording, step: StepGraph, path: CriticalPath, items: S
     sums: dict[tuple[str, str], int] = {}
     for item in items:
         sums[item.cat, item.owner] = sums.get((item.cat, item.owner), 0) + item.dur_ns
-    largest = sorted(sums.items(), key=lambda pair: -pair[1])[:3]
+    ranked = sorted(sums.items(), key=lambda pair: -pair[1])[:3]
+    largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     several = len(recording.owners) > 1
     shares = [
         f"{ns / max(path.length_ns, 1):.0%} {_WORDS.get(cat, cat)}" + (f" on {owner}" if several else "")

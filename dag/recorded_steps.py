@@ -70,6 +70,7 @@ def load_steps(
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
     if not systems:
         raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
+    job, empty = _with_operations(job)
     job, clocks = _on_one_clock(job)
     graphs, broken = _graphs(job.job.sources)
     known = partitions or Partitions()
@@ -79,7 +80,7 @@ def load_steps(
         steps = dialects.of(trace).rank_steps(owner_name(source, i), source.worker, trace, beside, step_by)
         ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
     recording = join(ranks)
-    return LoadedSteps(replace(recording, notes=[*clocks, *recording.notes]), job, broken)
+    return LoadedSteps(replace(recording, notes=[*clocks, *recording.notes]), job, [*empty, *broken])
 
 
 def _on_one_clock(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
@@ -105,6 +106,18 @@ def _hosts(sources: Sequence[Source]) -> list[int]:
         return [0] * len(sources) if is_worker else list(range(len(sources)))
     workers = sorted({source.worker or 0 for source in sources})
     return [workers.index(source.worker or 0) for source in sources]
+
+
+def _with_operations(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
+    """Return the job without traces that hold no slice (a monitor's samples), and a line for each of them."""
+    kept = [i for i, trace in enumerate(job.traces) if len(trace)]
+    if len(kept) == len(job.traces):
+        return job, []
+    sources, traces = [job.job.sources[i] for i in kept], [job.traces[i] for i in kept]
+    empty = [
+        f"{trace.path}: no operation with a duration, left out" for trace in job.traces if not len(trace)
+    ]
+    return replace(job, job=replace(job.job, sources=sources), traces=traces), empty
 
 
 def owner_name(source: Source, position: int = 0) -> str:

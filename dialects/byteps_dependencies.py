@@ -36,7 +36,7 @@ class Span:
 
     Attributes
     ----------
-    rows, operations, names : (m,) as in `Events`, which has `n_operations`
+    rows, operations, names : (m,) as in `Events`
     start_ns, end_ns : (m,)
     chains : the stages of each partition of each synchronisation, in order
     begins, ends : per name (a stage counts as its communication) the events with which it begins and ends:
@@ -49,7 +49,6 @@ class Span:
     start_ns: Sequence[int]
     end_ns: Sequence[int]
     n_continued: int
-    n_operations: int
     chains: Sequence[Sequence[int]]
     begins: Mapping[OpName, Sequence[int]]
     ends: Mapping[OpName, Sequence[int]]
@@ -82,9 +81,7 @@ def span_of(events: Events, rows: Sequence[int], begin_ns: int, n_continued: int
             begins[main].append(chain[0])
             bisect.insort(ends.setdefault(main, []), chain[-1])
     end = events.end_ns[rows].tolist()
-    return Span(
-        rows, operations, names, start, end, n_continued, len(events.operations), chains, begins, ends
-    )
+    return Span(rows, operations, names, start, end, n_continued, chains, begins, ends)
 
 
 def _chains(

@@ -88,12 +88,18 @@ def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
     if bounds[-1][2] == UNKNOWN and not _is_recorded(spans):
         bounds, spans = bounds[:-1], spans[:-1]
     edges = connect(events, spans, recorded_dependencies(gpu, events))
-    found: list[RankStep] = []
-    for i, (bound, span) in enumerate(zip(bounds, spans, strict=True)):
-        before = spans[i - 1] if i and bounds[i - 1][2] == bound[1] else None
-        found.append(_step(bound, span, edges[i], list(_meets(gpu, events, span)), before))
-    earlier = [replace(operation, from_earlier_step=True) for operation in events.operations]
-    return RankSteps(gpu.name, [*events.operations, *earlier], found, notes, gpu.worker)
+    continued = sorted({one for span in spans for one in span.operations[: span.n_continued]})
+    earlier = {one: len(events.operations) + i for i, one in enumerate(continued)}
+    operations = [*events.operations]
+    operations += [replace(operations[one], from_earlier_step=True) for one in continued]
+    found = [
+        _step(bound, span, own, list(_meets(gpu, events, span)), earlier)
+        for bound, span, own in zip(bounds, spans, edges, strict=True)
+    ]
+    for i in range(1, len(found)):
+        if found[i - 1].next_ns == found[i].begin_ns:
+            found[i] = replace(found[i], continued=_continued(spans[i - 1], spans[i]))
+    return RankSteps(gpu.name, operations, found, notes, gpu.worker)
 
 
 def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
@@ -104,24 +110,26 @@ def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
 
 
 def _step(
-    bound: tuple[int, int, int], span: Span, edges: Sequence[Edge], meets: Sequence[Meet], before: Span | None
+    bound: tuple[int, int, int],
+    span: Span,
+    edges: Sequence[Edge],
+    meets: Sequence[Meet],
+    earlier: Mapping[int, int],
 ) -> RankStep:
-    """Return one step; `before` are the events of the one before it, None where there is a pause."""
+    """Return one step; `earlier` are the numbers of operations that are of an earlier step."""
     number, begin_ns, next_ns = bound
-    operation = np.array(span.operations, np.int64)
-    operation[: span.n_continued] += span.n_operations  # the same, of an earlier step
+    old, new = span.operations[: span.n_continued], span.operations[span.n_continued :]
     end = np.array(span.end_ns, np.int64)
     return RankStep(
         number=number,
         begin_ns=begin_ns,
         next_ns=next_ns,
-        operation=operation,
+        operation=np.array([*(earlier[one] for one in old), *new], np.int64),
         start_ns=np.array(span.start_ns, np.int64),
         end_ns=end if next_ns == UNKNOWN else np.minimum(end, next_ns),
         edges=edge_table(edges),
         meets=meets,
         last=None if next_ns == UNKNOWN else _last(span, edges, next_ns),
-        continued=_continued(before, span),
     )
 
 
@@ -131,11 +139,10 @@ def _last(span: Span, edges: Sequence[Edge], next_ns: int) -> Int64:
     Those that nothing follows, but not what runs on beside the next step. STEP always does so, until the
     next forward operation: what it did until the step's end, it did before.
     """
-    over = [end <= next_ns or name.cat == "STEP" for end, name in zip(span.end_ns, span.names, strict=True)]
-    followed = {edge.source for edge in edges if not edge.joint.from_start and over[edge.target]}
-    return np.array(
-        [event for event, is_over in enumerate(over) if is_over and event not in followed], np.int64
-    )
+    ends = zip(span.end_ns, span.names, strict=True)
+    over = {event for event, (end, name) in enumerate(ends) if end <= next_ns or name.cat == "STEP"}
+    followed = {edge.source for edge in edges if not edge.joint.from_start and edge.target in over}
+    return np.array(sorted(over - followed), np.int64)
 
 
 def _span(events: Events, begin_ns: int, next_ns: int) -> Span:
@@ -154,10 +161,10 @@ def _is_recorded(spans: Sequence[Span]) -> bool:
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
-def _continued(before: Span | None, span: Span) -> Int64:
+def _continued(before: Span, span: Span) -> Int64:
     """Return which events (k, 2) of the step before are which events of this one."""
-    place = {} if before is None else {row: event for event, row in enumerate(before.rows)}
-    pairs = [(place[row], event) for event, row in enumerate(span.rows[: span.n_continued]) if row in place]
+    place = {row: event for event, row in enumerate(before.rows)}
+    pairs = [(place[row], event) for event, row in enumerate(span.rows[: span.n_continued])]
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.span_graph import Meaning, record_spans
+from dialects.span_graph import Category, Meaning, record_spans
 from dialects.step_parts import RankSteps
 from dialects.steps import Step
 from dialects.system import Activity, is_communication
@@ -15,12 +15,15 @@ from errors import TraceError
 from formats.columns import Trace
 
 
-def record(name: str, trace: Trace, steps: Sequence[Step], activities: NDArray[np.int8]) -> RankSteps:
+def record(
+    name: str, trace: Trace, steps: Sequence[Step], activities: NDArray[np.int8], category: Category
+) -> RankSteps:
     """Return the steps of one rank; where nothing marks steps, the whole recording is step 1.
 
     Parameters
     ----------
     activities : (n,) `Activity` of each slice
+    category : of an operation, from its name and the category in the trace
 
     Raises
     ------
@@ -30,7 +33,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step], activities: NDArray[n
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
     comm = is_communication(activities)
-    meaning = Meaning(activities == Activity.IGNORED, comm, comm, {})
+    meaning = Meaning(activities == Activity.IGNORED, comm, comm, {}, category)
     return record_spans(name, trace, steps or whole_recording(trace), meaning)
 
 

@@ -76,7 +76,7 @@ class Composer(System):
         """Return the batches, each with its loading."""
         from dialects.composer_graph import record
 
-        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace))
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Return which slices (n,) are ``event/forward``, and which ``event/backward``."""

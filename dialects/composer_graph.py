@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dialects.chrome_graph import whole_recording
 from dialects.composer_axes import by_name
-from dialects.span_graph import Meaning, record_spans
+from dialects.span_graph import Category, Meaning, record_spans
 from dialects.step_parts import RankSteps
 from dialects.steps import Step
 from dialects.system import is_communication
@@ -37,13 +37,16 @@ _CALL = re.compile(
 _MARK = re.compile(r"ProfilerStep#\d+")
 
 
-def record(name: str, trace: Trace, batches: Sequence[Step], activities: NDArray[np.int8]) -> RankSteps:
+def record(
+    name: str, trace: Trace, batches: Sequence[Step], activities: NDArray[np.int8], category: Category
+) -> RankSteps:
     """Return the steps of one rank, numbered as its batches are.
 
     Parameters
     ----------
     trace : with one time axis (`composer_axes.tie_axes`)
     activities : (n,) `Activity` of each slice
+    category : of an operation, from its name and the category in the trace
 
     Raises
     ------
@@ -55,7 +58,7 @@ def record(name: str, trace: Trace, batches: Sequence[Step], activities: NDArray
     steps = with_loading(trace, batches) if batches else whole_recording(trace)
     calls = by_name(trace, _CALL)
     collective = calls if calls.any() else by_name(trace, _BACKWARD)
-    meaning = Meaning(by_name(trace, _MARK), is_communication(activities), collective, _PHASES)
+    meaning = Meaning(by_name(trace, _MARK), is_communication(activities), collective, _PHASES, category)
     return record_spans(name, trace, steps, meaning)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.system import Activity, Mask, Metadata, System, by_name, whole_number
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Points, Trace
 from formats.values import FARTHEST_NS
 
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
@@ -40,11 +41,26 @@ class Horovod(System):
         base = 1000 * next((whole_number(start) for start in starts if start is not None), 0)
         return base if 0 <= base <= FARTHEST_NS else 0
 
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace with the ticks of ranks in negotiations as what they are: instants."""
+        ticks = by_name(trace, str.isdecimal) & (trace.dur_ns == 0)
+        if not ticks.any():
+            return trace
+        points, n = trace.points, int(ticks.sum())
+        points = Points(
+            phase=[*points.phase, *["i"] * n],
+            name_id=np.append(points.name_id, trace.name_id[ticks]),
+            cat_id=np.append(points.cat_id, trace.cat_id[ticks]),
+            track_id=np.append(points.track_id, trace.track_id[ticks]),
+            ts_ns=np.append(points.ts_ns, trace.ts_ns[ticks]),
+            ids=[*points.ids, *[None] * n],
+        )
+        return replace(trace.select(~ticks), points=points)
+
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); activities within an operation frame nothing."""
         found = np.full(len(trace), Activity.COMM, np.int8)
         found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Activity.WAIT
-        found[by_name(trace, str.isdecimal)] = Activity.IGNORED  # a rank's tick: it is ready
         return found
 
     def rule(self, trace: Trace) -> str:

@@ -9,6 +9,7 @@ ends with the last, and the ticks that there are tell which rank that probably w
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,26 +108,38 @@ def _collectives(trace: Trace) -> list[_Collective]:
     is_other = np.array([not name.startswith(_NEGOTIATE) for name in trace.names], np.bool_)[trace.name_id]
     for row in np.lexsort((-trace.dur_ns, is_other, trace.ts_ns)).tolist():
         of_tensor[trace.tracks[trace.track_id[row]].pid].append(row)
+    ticks = _ticks(trace)
     found: list[_Collective] = []
     for pid, rows in of_tensor.items():
-        found.extend(_of_tensor(trace, rows, tensors.get(pid, str(pid)), kinds))
+        found.extend(_of_tensor(trace, rows, tensors.get(pid, str(pid)), kinds, ticks[pid]))
     return found
 
 
-def _of_tensor(trace: Trace, rows: Iterable[int], tensor: str, kinds: set[str]) -> list[_Collective]:
+def _ticks(trace: Trace) -> dict[Id, list[tuple[int, str]]]:
+    """Return per tensor when ranks were ready with it, in order: (time, rank)."""
+    found: dict[Id, list[tuple[int, str]]] = defaultdict(list)
+    points = trace.points
+    for i in np.argsort(points.ts_ns, kind="stable").tolist():
+        if (rank := trace.names[points.name_id[i]]).isdecimal():
+            found[trace.tracks[points.track_id[i]].pid].append((int(points.ts_ns[i]), rank))
+    return found
+
+
+def _of_tensor(
+    trace: Trace, rows: Iterable[int], tensor: str, kinds: set[str], ticks: Sequence[tuple[int, str]]
+) -> list[_Collective]:
     found: list[_Collective] = []
     end_ns = trace.end_ns
     negotiation: int | None = None
-    ticks: dict[str, int] = {}
+    ready: dict[str, int] = {}
     for row in rows:
         name = trace.names[trace.name_id[row]]
         if name.startswith(_NEGOTIATE):
-            negotiation, ticks = row, {}
+            first, last = (bisect_left(ticks, (int(at), "")) for at in (trace.ts_ns[row], end_ns[row] + 1))
+            negotiation, ready = row, {rank: at for at, rank in ticks[first:last]}
         elif name in kinds:
-            found.append(_Collective(tensor, row, negotiation, ticks))
-            negotiation, ticks = None, {}
-        elif name.isdecimal():
-            ticks[name] = int(trace.ts_ns[row])
+            found.append(_Collective(tensor, row, negotiation, ready))
+            negotiation, ready = None, {}
         elif found and trace.ts_ns[row] <= end_ns[found[-1].reduction]:
             found[-1].parts.append(row)
     return found

@@ -18,8 +18,10 @@ from formats.columns import Int64, Trace
 TOLERANCE_NS = 2_000
 #: Calls that return only when work on the device is done.
 _WAITS = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
-#: A launch queue has room for about 1,024 commands, of which events and graphs take their part …
-_QUEUE = 512
+#: A launch queue has room for this many commands, …
+_QUEUE = 1024
+#: … events and graphs among them, so that it may be full of fewer launches, …
+_FULL = 512
 #: … and a call that waits for room takes this many times the usual one, and at least 10 µs.
 _MUCH_LONGER = 4
 _LONG_NS = 10_000
@@ -245,19 +247,19 @@ def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
     return only[calls]
 
 
-def waited_for_room(works: Works) -> tuple[Int64, Int64]:
-    """Return pairs: (work that began while a launch call waited for room in the queue, that call's row)."""
-    pairs = [_blocked(works, low, high) for _, low, high in works.by_stream()]
+def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
+    """Return pairs: (work that must begin before there is room in the queue for a launch, its call's row)."""
+    pairs = [_room(works, low, high) for _, low, high in works.by_stream()]
     sources, calls = zip(*pairs, strict=True) if pairs else ((), ())
     none = [np.empty(0, np.int64)]
     return np.concatenate([*none, *sources]), np.concatenate([*none, *calls])
 
 
-def _blocked(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
+def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     """Return the pairs of one stream.
 
-    The queue is full where a much longer call than usual finds many launches that have not begun, and
-    wherever as many are outstanding as then.
+    A call that finds many launches which have not begun, and takes much longer than usual, waits: for the
+    work that began last before it returned. As many as are outstanding then, there is room for.
     """
     calls, first = np.unique(works.call[low:high], return_index=True)
     first = np.sort(first[calls >= 0])
@@ -267,13 +269,17 @@ def _blocked(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     outstanding = np.arange(len(calls)) - np.searchsorted(begun[first], start, side="right")
     took = end - start
     usual = np.quantile(took, 0.1) if len(took) else 0
-    is_long = (outstanding >= _QUEUE) & (took > max(_MUCH_LONGER * usual, _LONG_NS))
-    if not is_long.any():
-        return calls[:0], calls[:0]
+    blocked = (outstanding >= _FULL) & (took > max(_MUCH_LONGER * usual, _LONG_NS))
     source = np.searchsorted(begun, end, side="right") - 1
-    waited = is_long | (outstanding >= np.median(outstanding[is_long]))
-    waited &= (source >= 0) & (begun[source] > start)
-    return low + source[waited], calls[waited]
+    blocked &= (source >= 0) & (begun[source] > start)
+    if blocked.any():
+        room = int(np.median(outstanding[blocked]))
+    else:
+        room = max(_QUEUE, int(outstanding.max(initial=0)) + 1)
+    later = np.flatnonzero(~blocked[room:]) + room
+    later = later[begun[first[later - room]] <= end[later]]
+    sources = np.concatenate([source[blocked], first[later - room]])
+    return low + sources, np.concatenate([calls[blocked], calls[later]])
 
 
 def edge_rows(sources: Int64, targets: Int64, joint: Joint, kind: Kind) -> Int64:

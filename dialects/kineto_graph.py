@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from dialects.kineto_device import (
     edge_rows,
     ended_last,
     read_works,
-    waited_for_room,
+    waiting_for_room,
 )
 from dialects.kineto_host import PHASES, Segments, segments
 from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps
@@ -76,6 +76,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     bounds = windows(steps)
     if not bounds and len(events.kind):
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
+        events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
         notes = ["no steps are marked; the whole recording is taken for one"]
     operations, found = cut_into_steps(events, bounds)
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
@@ -121,10 +122,9 @@ def _events(rank: _Rank) -> RecordedEvents:
     issued = start.copy()
     issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
     end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
-    lane = np.full(len(rows), -1, np.int64)
-    lane[rank.first_work :] = works.stream
-    lane[: len(host)][host.thread == host.main] = len(works.streams)
-    return RecordedEvents(kinds, kind, start, end, issued, lane, _edges(rank, start, end), meets)
+    leads = np.zeros(len(rows), np.bool_)
+    leads[: len(host)] = host.thread == host.main
+    return RecordedEvents(kinds, kind, start, end, issued, leads, _edges(rank, start, end), meets)
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
@@ -162,7 +162,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     else:
         elsewhere = _unlaunched(rank, start_ns, end_ns)
     awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
-    begun, blocked = waited_for_room(works)
+    begun, blocked = waiting_for_room(works)
     parts = [
         _threads(rank.host),
         _aside(rank),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from formats.columns import Int64, Trace
 from innermost import innermost, lies_inside
 
 Mask = NDArray[np.bool_]
+Category = Callable[[str, str], str]
 
 _WAITING = re.compile(r"wait|synchronize|thread.*join|acquire", re.IGNORECASE)
 
@@ -35,12 +36,14 @@ class Meaning:
     communication : moves data between ranks, with all that it contains
     collective : the n-th of its name in a step is the same operation on every rank
     phases : what operations are for, by name: FW BW Comm I/O STEP
+    category : of an operation, from its name and the category in the trace
     """
 
     left_out: Mask
     communication: Mask
     collective: Mask
-    phases: dict[str, str]
+    phases: Mapping[str, str]
+    category: Category
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def _operations(trace: Trace, segments: _Segments, meaning: Meaning) -> tuple[In
         operations.append(
             Operation(
                 name=name,
-                cat=trace.cats[trace.cat_id[at]],
+                cat=meaning.category(name, trace.cats[trace.cat_id[at]]),
                 track=trace.tracks[trace.track_id[at]],
                 phase="Comm" if communicates else meaning.phases.get(name, ""),
                 is_collective=bool(meaning.collective[at]),

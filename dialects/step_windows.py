@@ -9,6 +9,7 @@ import numpy as np
 
 from dialects.step_parts import Joint, Meet, Operation, RankStep
 from dialects.steps import Step
+from dialects.system import Mask
 from formats.columns import Int64
 
 
@@ -21,8 +22,8 @@ class RecordedEvents:
     kind : (n,) index into `kinds`; events of one kind are told apart by their order in a step
     start_ns, end_ns : (n,)
     issued_ns : (n,) when the work was asked for: the launch of a kernel; else the start
-    lane : (n,) threads and streams of which the last event of a step must be over when the next one
-        begins; -1 for events of others
+    leads : (n,) which events belong to what runs the steps (the main thread): the next step begins when
+        the last of them is over
     edges : (m, 4) as of `RankStep.edges`
     meets : as of `RankStep.meets`
     """
@@ -32,7 +33,7 @@ class RecordedEvents:
     start_ns: Int64
     end_ns: Int64
     issued_ns: Int64
-    lane: Int64
+    leads: Mask
     edges: Int64
     meets: Sequence[Meet] = field(default=())
 
@@ -59,8 +60,8 @@ def cut_into_steps(
 ) -> tuple[list[Operation], list[RankStep]]:
     """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
 
-    A step has what ran in it, cut at its begin and end. Work that was asked for before the step began is
-    an operation of its own (`Operation.from_earlier_step`).
+    A step has what ran in it, from its begin on; what goes on in the next step is an event there as well.
+    Work that was asked for before the step began is an operation of its own (`from_earlier_step`).
     """
     parts = [_events_of(events, begin, end) for _, begin, end in bounds]
     labels = [
@@ -108,43 +109,37 @@ def _step(
     number, begin, end = window
     new = np.full(len(events.kind), -1, np.int64)
     new[part] = np.arange(len(part))
-    start = np.maximum(events.start_ns[part], begin)
-    old = np.full(len(events.kind), -1, np.int64)
-    old[before] = np.arange(len(before))
-    both = part[(old[part] >= 0)]
+    place_before = np.full(len(events.kind), -1, np.int64)
+    place_before[before] = np.arange(len(before))
+    goes_on = part[place_before[part] >= 0]
     return RankStep(
         number=number,
         begin_ns=begin,
         next_ns=end,
         operation=operation,
-        start_ns=start,
-        end_ns=np.minimum(events.end_ns[part], end),
-        edges=_edges_within(events, new, begin, end),
+        start_ns=np.maximum(events.start_ns[part], begin),
+        end_ns=events.end_ns[part],
+        edges=_edges_within(events, new, begin),
         meets=[meet._replace(event=int(new[meet.event])) for meet in events.meets if new[meet.event] >= 0],
-        last=_last_of_lanes(events.lane[part], events.end_ns[part]),
-        continued=np.column_stack((old[both], new[both])),
+        last=_last_that_leads(events, part, end),
+        continued=np.column_stack((place_before[goes_on], new[goes_on])),
     )
 
 
-def _last_of_lanes(lane: Int64, end_ns: Int64) -> Int64 | None:
-    """Return the event of each lane that ends last; None where no event is in a lane."""
-    order = np.lexsort((end_ns, lane))
-    lanes = lane[order]
-    is_last = np.append(lanes[1:] != lanes[:-1], np.ones(min(len(lanes), 1), np.bool_))
-    last: Int64 = order[is_last & (lanes >= 0)]
-    return last if len(last) else None
+def _last_that_leads(events: RecordedEvents, part: Int64, end: int) -> Int64 | None:
+    """Return the last event of a step that leads to the next one; None where there is none."""
+    leads = np.flatnonzero(events.leads[part] & (events.end_ns[part] <= end))
+    return leads[np.argmax(events.end_ns[part[leads]])][None] if len(leads) else None
 
 
-def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> Int64:
+def _edges_within(events: RecordedEvents, new: Int64, begin: int) -> Int64:
     """Return the edges between a step's events; what was over when the step began holds up nothing."""
-    source, target, joint, kind = events.edges.T
-    inside = (new[source] >= 0) & (new[target] >= 0)
+    inside = (new[events.edges[:, 0]] >= 0) & (new[events.edges[:, 1]] >= 0)
     source, target, joint, kind = events.edges[inside].T
     from_start = np.isin(joint, [one for one in Joint if one.from_start])
     to_body = np.isin(joint, [one for one in Joint if one.to_body])
     at = np.where(from_start, events.start_ns[source], events.end_ns[source])
     keep = ~from_start | (at >= begin)
     keep &= to_body | (events.start_ns[target] >= begin)
-    keep &= ~(from_start & to_body) | (at < end)
     within: Int64 = np.column_stack((new[source], new[target], joint, kind))[keep]
     return within

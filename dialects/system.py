@@ -186,7 +186,7 @@ class System:
         """
         from dialects.chrome_graph import record
 
-        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace))
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""

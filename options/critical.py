@@ -154,8 +154,8 @@ def _result(
         _cut(args, Table("by_name", "Critical path by operation", _BY_NAME,
                          [row for scope in shown for row in _name_rows(scope)])),
         _cut(args, Table("operations", "Slack", _OPERATIONS, operations)),
-        Table("by_cat", "Share of each category", _BY_CAT,
-              [row for scope in shown for row in _cat_rows(scope)]),
+        _cut(args, Table("by_cat", "Share of each category", _BY_CAT,
+                         [row for scope in shown for row in _cat_rows(scope)])),
         Table("path", "Critical path", _PATH, [row for scope in shown for row in _path_rows(scope)],
               detail=not args.full),
     ]  # fmt: skip

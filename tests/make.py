@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from dag.join_ranks import join
 from dag.step_graph import Recording
+from dag_utils import Dag, new_dag
 from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps, edge_table
 from formats.columns import Track
 
@@ -41,3 +46,66 @@ def rank_steps(
 def recording(*ranks: RankSteps) -> Recording:
     """Return the ranks joined."""
     return join(ranks)
+
+
+@st.composite
+def random_dags(draw: st.DrawFn) -> Dag:
+    """Graphs of up to 12 operations whose edges lead from lower to higher numbers."""
+    n = draw(st.integers(1, 12))
+    durations = draw(st.lists(st.integers(0, 50), min_size=n, max_size=n))
+    pairs = draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=30))
+    edges = {(min(a, b), max(a, b)) for a, b in pairs if a != b}
+    return new_dag([str(i) for i in range(n)], [""] * n, durations, sorted(edges))
+
+
+#: The DAG of one layer with one gradient, as the profiler writes it: a cycle, STEP to the first FW.
+GML = """graph [
+  directed 1
+  node [
+    id 0
+    label "FW.a"
+  ]
+  node [
+    id 1
+    label "BW.a"
+  ]
+  node [
+    id 2
+    label "Comm.w"
+  ]
+  node [
+    id 3
+    label "STEP"
+  ]
+  edge [
+    source 0
+    target 1
+  ]
+  edge [
+    source 1
+    target 2
+  ]
+  edge [
+    source 2
+    target 3
+  ]
+  edge [
+    source 3
+    target 0
+  ]
+]
+"""
+
+
+def write_gpu(directory: Path, gml: str, events: list[dict[str, Any]]) -> Path:
+    """Write a GPU directory with a DAG and a final trace of these events."""
+    directory.mkdir(parents=True)
+    (directory / "dag.gml").write_text(gml)
+    document = json.dumps({"traceEvents": events})
+    (directory / "bps_trace_local_rank0_2step.json").write_text(document)
+    return directory
+
+
+def x(name: str, tid: str, ts: float, dur: float, cat: str = "operator") -> dict[str, Any]:
+    """Return a complete event as the profiler writes it; times in microseconds."""
+    return {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": tid, "ts": ts, "dur": dur}

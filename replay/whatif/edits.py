@@ -133,30 +133,44 @@ def _straggler(text: str, value: str) -> Edit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of durations: times `factor`, and `added_ns` more."""
+    """A change of work: times `factor`, and `added_ns` more in each step of each owner."""
 
     factor: float = 1.0
     added_ns: int = 0
 
     def of(self, time_ns: Int64, chosen: Bool) -> Int64:
-        """Return `time_ns` (n,) with the `chosen` changed."""
-        new = np.rint(time_ns * self.factor) + self.added_ns
-        return np.where(chosen, new, time_ns).astype(np.int64)
+        """Return `time_ns` (n,) with the `chosen` times the factor."""
+        return np.where(chosen, np.rint(time_ns * self.factor), time_ns).astype(np.int64)
 
 
 def changed(recording: Recording, chosen: Selection, change: Change) -> Recording:
-    """Return the recording with the work of what is `chosen` changed."""
+    """Return the recording with the work of what is `chosen` changed.
+
+    What is added comes once in a step and owner, before the first that is chosen; an operation that is
+    recorded in pieces is not delayed by each.
+    """
     share = forward_share(recording) if chosen.tails.any() else 1.0
-    partly = Change(1 + share * (change.factor - 1), change.added_ns)
-    steps = [
-        replace(
-            step,
-            work_ns=change.of(step.work_ns, chosen.events(step)),
-            tail_ns=partly.of(step.tail_ns, chosen.tails),
-        )
-        for step in recording.steps
-    ]
+    partly = Change(1 + share * (change.factor - 1))
+    steps = []
+    for step in recording.steps:
+        events = chosen.events(step)
+        work = change.of(step.work_ns, events)
+        first = _first_of_owner(step, events)
+        work[first] += change.added_ns
+        tail = partly.of(step.tail_ns, chosen.tails)
+        late = chosen.tails.copy()
+        late[step.owner[first]] = False
+        tail[late] += change.added_ns
+        steps.append(replace(step, work_ns=work, tail_ns=tail))
     return replace(recording, steps=steps)
+
+
+def _first_of_owner(step: StepGraph, chosen: Bool) -> Int64:
+    """Return of the `chosen` events (n,) the one of each owner that starts first."""
+    events = np.flatnonzero(chosen)
+    events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
+    first: Int64 = events[np.unique(step.owner[events], return_index=True)[1]]
+    return first
 
 
 def _without(recording: Recording, chosen: Selection) -> Recording:

@@ -433,6 +433,44 @@ def test_a_drifting_clock_is_corrected_without_changing_a_duration(tmp_path: Pat
     assert _overlaps(_timed(_read(tmp_path / "out.json"))) == 0
 
 
+def test_the_files_of_a_rank_share_its_clock(tmp_path: Path) -> None:
+    # two cycles of the profiler, 1 s apart, on two ranks; rank 1 is 3 ms ahead
+    for rank, cycle in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        first = 1_000_000 * (1 + cycle) + 3_000 * rank
+        calls = [
+            {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 1, "tid": 1,
+             "ts": first + 10_000 * i, "dur": 1_000 + i}
+            for i in range(4)
+        ]  # fmt: skip
+        info = {"rank": rank, "world_size": 2, "backend": "gloo"}
+        _write(tmp_path / "in" / f"r{rank}.c{cycle}.json", calls, schemaVersion=1, distributedInfo=info)
+    answer = _combine(tmp_path / "out.json", tmp_path / "in")
+    assert [worker["ranks"] for worker in answer["workers"]] == [[0], [1]]
+    assert [worker["offset_us"] for worker in answer["workers"]] == [0, -3000]
+    assert answer["workers"][1]["anchors"] == 8
+    assert answer["aligned_by"] == "matched ends"
+    assert answer["repairs"] == []
+
+
+def test_composers_cycles_are_not_moved_onto_each_other(tmp_path: Path) -> None:
+    def about(name: str, value: int) -> dict[str, Any]:
+        return {"name": name, "ph": "M", "pid": 0, "tid": 0, "args": {"value": value}}
+
+    for rank, cycle in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        at = 1_100_000 * cycle + 500 * rank
+        events = [
+            about("global_rank", rank),
+            about("clock_sync_timestamp_us", 5_000_000 + at),
+            {"name": "event/batch", "ph": "B", "pid": rank, "tid": 1, "ts": 5_000_100 + at},
+            {"name": "event/batch", "ph": "E", "pid": rank, "tid": 1, "ts": 5_000_200 + at},
+        ]
+        _write(tmp_path / "in" / f"rank{rank}.{cycle}.json", events)
+    answer = _combine(tmp_path / "out.json", tmp_path / "in")
+    assert [worker["offset_us"] for worker in answer["workers"]] == [0, -500]
+    begins = {event["ts"] for event in _timed(_read(tmp_path / "out.json")) if event["ph"] == "B"}
+    assert begins == {5_000_100, 6_100_100}
+
+
 # -- what the user can do wrong -----------------------------------------------------------------
 
 

@@ -1,0 +1,82 @@
+"""Clocks of recorded jobs: copies with known skews, and what the reader is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clocks.job_clocks import align_job, on_one_clock, remarks, shifted
+from clocks.offsets import Alignment, Clock
+from dialects.kineto import Kineto
+from formats.columns import Trace
+from trace_utils import load_job
+
+_DLRM = "kineto/gpu-param-dlrm-8ranks"
+_WORKERS = [
+    "fork_lenet_base", "fork_lenet_slownet", "fork_lenet_straggler", "fork_lenet_2w2g",
+    "fork_resnet50_2w1s", "master_torch_cnn_2w1s", "master_mxnet_mlp_2w2s_pcap",
+]  # fmt: skip
+
+
+def _job(path: Path) -> tuple[list[Trace], list[int]]:
+    loaded = load_job(path, args=Kineto.sync_args, jobs=1)
+    workers = [source.worker for source in loaded.job.sources]
+    hosts = [i if worker is None else worker for i, worker in enumerate(workers)]
+    return list(loaded.traces), hosts
+
+
+def _ahead(traces: list[Trace], hosts: list[int], skews: list[int]) -> list[Trace]:
+    return [shifted(trace, Clock(skews[host])) for trace, host in zip(traces, hosts, strict=True)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_matched_ends_of_eight_gpus_are_good_to_two_microseconds(shared_data: Path, seed: int) -> None:
+    traces, hosts = _job(shared_data / _DLRM)
+    skews = [0, *np.random.default_rng(seed).integers(-(10**9), 10**9, 7).tolist()]
+    found = align_job(_ahead(traces, hosts, skews), hosts)
+    for clock, skew in zip(found.clocks, skews, strict=True):
+        assert clock.bound_ns is not None
+        assert abs(clock.offset_ns + skew) <= 2_000
+        assert abs(clock.offset_ns + skew) <= clock.bound_ns <= 20_000
+
+
+@pytest.mark.parametrize("case", [_DLRM, *(f"byteps/{case}" for case in _WORKERS), "kineto/ddp4-gloo-base"])
+def test_clocks_of_one_host_are_found_to_agree(shared_data: Path, case: str) -> None:
+    found = align_job(*_job(shared_data / case))
+    assert [clock.offset_ns for clock in found.clocks] == [0] * len(found.clocks)
+    assert all(clock.bound_ns is not None for clock in found.clocks)
+
+
+@pytest.mark.parametrize("case", _WORKERS)
+@pytest.mark.parametrize("skew_us", [1_100, -1_100, 40_000, -5_000_000])
+def test_a_skewed_worker_is_put_back_within_three_milliseconds(
+    shared_data: Path, case: str, skew_us: int
+) -> None:
+    traces, hosts = _job(shared_data / "byteps" / case)
+    clock = align_job(_ahead(traces, hosts, [0, 1000 * skew_us]), hosts).clocks[1]
+    error = abs(clock.offset_ns + 1000 * skew_us)
+    assert clock.bound_ns is not None
+    assert error <= clock.bound_ns
+    assert error <= 1_500_000
+    assert clock.violations_after == 0
+
+
+def test_shifted_traces_are_on_the_first_clock(shared_data: Path) -> None:
+    traces, hosts = _job(shared_data / _DLRM)
+    skewed = _ahead(traces, hosts, [1000 * i for i in range(8)])
+    back = on_one_clock(skewed, hosts, [Clock(-1000 * i) for i in range(8)])
+    assert all(np.array_equal(a.ts_ns, b.ts_ns) for a, b in zip(traces, back, strict=True))
+
+
+def test_what_is_said_of_the_clocks() -> None:
+    moved = Clock(-1_005_000, bound_ns=25_000, is_tied=True)
+    assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), moved])) == [
+        "clocks moved: worker 1 by -1,005.0 µs (±25.0)"
+    ]
+    assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), Clock()])) == [
+        "no common operation ties the clock of worker 1 to the others"
+    ]
+    jumped = Alignment([Clock(is_tied=True), Clock(is_tied=True)], 35_000_000, [0, 1])
+    assert "contradict each other by 35,000.0 µs" in remarks(["worker 0", "worker 1"], jumped)[0]

@@ -1,0 +1,59 @@
+"""Laws of the step graph, on every recorded job there is."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import REPO, SHARED
+from dag_utils import LoadedSteps, choose_step, critical_path, load_steps, slack_ns
+from errors import AnalyzeError
+
+#: Of a recording kept apart from the project: the directories that hold one job each.
+_PATTERNS = ("byteps/*", "kineto/*/trace", "horovod/*/trace", "composer/*/trace", "dasf/*/trace", "kineto/*")
+JOBS = [REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit"]
+JOBS += [
+    path
+    for pattern in _PATTERNS
+    for path in sorted(SHARED.glob(pattern))
+    if path.is_dir() and not (path / "trace").is_dir() and path not in JOBS
+]
+NAMES = ["/".join(path.parts[-3:]) for path in JOBS]
+
+
+def loaded(path: Path) -> LoadedSteps:
+    try:
+        return load_steps([path], jobs=1, progress=False)
+    except AnalyzeError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("path", JOBS, ids=NAMES)
+def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(path: Path) -> None:
+    recording = loaded(path).recording
+    for row in recording.whole_steps:
+        step = recording.steps[row]
+        found = critical_path(step)
+        assert sum(stretch.dur_ns for stretch in found.stretches) == found.length_ns
+        if step.next_ns[found.owner] >= 0:
+            assert found.length_ns == step.next_ns[found.owner] - step.begin_ns[found.owner]
+        times = [(stretch.start_ns, stretch.end_ns) for stretch in found.stretches]
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(times))
+        assert not [stretch for stretch in found.stretches if stretch.cat == "wait"]
+
+
+@pytest.mark.parametrize("path", JOBS, ids=NAMES)
+def test_nothing_on_the_path_has_slack(path: Path) -> None:
+    recording = loaded(path).recording
+    step = recording.steps[choose_step(recording)]
+    found = critical_path(step)
+    slack = slack_ns(step)
+    assert (slack >= 0).all()
+    if int(step.begin_ns[found.owner]) == int(step.begin_ns.min()):
+        events = [stretch.event for stretch in found.stretches if stretch.cat == "" and stretch.event >= 0]
+        ends = np.where(step.next_ns < 0, step.end_ns.max(initial=0), step.next_ns)
+        if int(ends[found.owner]) == int(ends.max()):
+            assert slack[events].max(initial=0) == 0
