@@ -94,7 +94,7 @@ def combine(
     check_output(output)
     jobs = jobs or cores()
     with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
-        found = run(sniffed, [(member.path,) for member in members])
+        found = run(sniffed, [(member.file,) for member in members])
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
         dialect = one_dialect(members, kinds)
         members = settled(members, dialect)
@@ -139,7 +139,7 @@ def _places(
     system = dialects.named(dialect)
     return [
         Place(
-            path=member.path,
+            path=member.file,
             number=i,
             dialect=dialect,
             prefix=member.prefix if system.names_by_rank else "",
@@ -272,7 +272,7 @@ _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it s
 
 def _size(member: Member) -> int:
     try:
-        return member.path.stat().st_size
+        return member.file.stat().st_size
     except OSError:
         return 0  # reading it will say what is wrong
 

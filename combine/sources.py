@@ -42,6 +42,12 @@ class Member:
     host: int
     worker: int | None = None
     rank: int | None = None
+    stand_in: Path | None = None  # what is read instead of `path`
+
+    @property
+    def file(self) -> Path:
+        """The file to read."""
+        return self.stand_in or self.path
 
     @property
     def prefix(self) -> str:

@@ -47,20 +47,23 @@ def run(args: Namespace) -> Result:
         raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
     import dialects
     from combine.merge import combine
-    from trace_utils import rank_notes
+    from trace_utils import files_to_read, rank_notes
 
-    members, notes = _members(args.path)
+    job = _job(args.path)
     output = args.output or _default_output(args.path[0])
-    _check(members, output)
-    combined = combine(
-        members,
-        output,
-        skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
-        align=args.align == "auto",
-        names=args.filter,
-        jobs=args.jobs,
-        progress=args.progress,
-    )
+    with files_to_read(job, args.jobs) as (files, lines):
+        members = _members(job, files)
+        _check(members, output)
+        combined = combine(
+            members,
+            output,
+            skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
+            align=args.align == "auto",
+            names=args.filter,
+            jobs=args.jobs,
+            progress=args.progress,
+        )
+    notes = [*job.notes, *lines]
     if not dialects.named(combined.dialect).has_workers and len(members) > 1:  # else directories tell
         owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
@@ -90,9 +93,8 @@ def run(args: Namespace) -> Result:
     )
 
 
-def _members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
-    """Return the traces that the paths hold, with their worker, rank and host, and notes on the way."""
-    from combine.sources import Member
+def _job(paths: Sequence[Path]) -> Job:
+    """Return what the paths hold."""
     from trace_utils import find_paths
 
     folders = [path for path in paths if path.is_dir()]
@@ -100,25 +102,31 @@ def _members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
         raise UsageError(
             f"{files[0]} is a file and {folders[0]} a directory; combine files or directories, not both"
         )
-    job = find_paths(paths)
-    members = [
+    return find_paths(paths)
+
+
+def _members(job: Job, files: Sequence[Path]) -> list[Member]:
+    """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
+    from combine.sources import Member
+
+    return [
         Member(
             path=source.path,
-            owner=_owner(job, source) if folders else source.path,
+            owner=_owner(job, source),
             host=(source.worker or 0) if job.has_gpus else i,
             worker=source.worker if job.has_gpus else None,
             rank=source.rank,
+            stand_in=file,
         )
-        for i, source in enumerate(job.sources)
+        for i, (source, file) in enumerate(zip(job.sources, files, strict=True))
     ]
-    return members, list(job.notes)
 
 
 def _owner(job: Job, source: Source) -> Path:
     """Return what a host is called after: the directory of its worker, else its file."""
     if job.kind == "gpu":
         return job.root
-    return source.path.parent.parent if job.has_gpus else source.path
+    return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path
 
 
 def _default_output(path: Path) -> Path:
