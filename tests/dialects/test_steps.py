@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dialects
-from dialects.iteration import fw_bw_ns, iterations
+from collector.gpu.iteration_times import fw_bw_ns, iterations
 from dialects.steps import Step, find_steps, step_bounds
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
