@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from clocks.common_operations import Float64, Int64, Occurrences, side_by_side
 from clocks.drift import Drifts, drifts_of, no_drifts
 from clocks.evidence import Evidence, evidence
-from clocks.common_operations import Float64, Int64, Occurrences, side_by_side
 from dialects.sync_points import SyncPoints
 
 #: Relative drifts that are thought possible: quartz left alone, then a clock that is being slewed.

@@ -29,7 +29,7 @@ from combine.combined_header import Labels, merged_header, metadata_events
 from combine.event_text import Heads, joined_heads, text_of
 from combine.external_sort import Source, cuts, merge
 from combine.pid_tid import Place
-from combine.sources import Member, one_dialect, settled, sniffed, timing, usable, with_ranks
+from combine.sources import Kind, Member, one_dialect, settled, sniffed, timing, usable, with_ranks
 from combine.spill_source import Rewritten, rewrite
 from errors import AnalyzeError, OutputError
 from parallel import cores, end_with, fork_context, process_pool
@@ -97,7 +97,7 @@ def combine(
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
         dialect = one_dialect(members, kinds)
         members = settled(members, dialect)
-        places = _places(members, dialect, [kind.rank for kind in kinds], names)
+        places = _places(members, kinds, names)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
             try:
@@ -131,10 +131,9 @@ def combine(
     )
 
 
-def _places(
-    members: Sequence[Member], dialect: str, ranks: Sequence[int | None], names: Sequence[str]
-) -> list[Place]:
+def _places(members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[str]) -> list[Place]:
     stride = min(_STRIDE, _MAX_PID // len(members))
+    dialect = kinds[0].dialect
     is_byteps = dialect == "byteps"
     return [
         Place(
@@ -144,7 +143,8 @@ def _places(
             prefix=member.prefix if is_byteps else "",
             first_pid=1 + i * stride,
             n_pids=stride,
-            only_pid=(i if ranks[i] is None else ranks[i]) if dialect == "composer" else None,
+            only_pid=(i if kinds[i].rank is None else kinds[i].rank) if dialect == "composer" else None,
+            axis=kinds[i].axis,
             names=tuple(names),
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
         )

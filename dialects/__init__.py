@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-
 from dialects.byteps import BytePS
 from dialects.chrome import Chrome
 from dialects.composer import Composer

@@ -92,8 +92,9 @@ def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
     earlier = {one: len(events.operations) + i for i, one in enumerate(continued)}
     operations = [*events.operations]
     operations += [replace(operations[one], from_earlier_step=True) for one in continued]
+    with_stages = {one.whole for one in events.operations if one.stage}
     found = [
-        _step(bound, span, own, list(_meets(gpu, events, span)), earlier)
+        _step(bound, span, own, list(_meets(gpu, events, span, with_stages)), earlier)
         for bound, span, own in zip(bounds, spans, edges, strict=True)
     ]
     for i in range(1, len(found)):
@@ -168,13 +169,12 @@ def _continued(before: Span, span: Span) -> Int64:
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _meets(gpu: GpuTrace, events: Events, span: Span) -> Iterator[Meet]:
+def _meets(gpu: GpuTrace, events: Events, span: Span, with_stages: set[str]) -> Iterator[Meet]:
     """Yield what the events of a step do together with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
-    with_stages = {one.whole for one in events.operations if one.stage}
     turns = events.nth[span.rows].tolist()
     for event, (number, nth) in enumerate(zip(span.operations, turns, strict=True)):
         operation = events.operations[number]

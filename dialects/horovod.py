@@ -98,19 +98,19 @@ class Horovod(System):
     def late_ns(self, trace: Trace) -> dict[str, list[int]]:
         """Return how long after the first rank each rank became ready, per reduced tensor.
 
-        A rank's tick is an event without duration, named by its number, in a negotiation of a tensor.
+        A rank's tick is an instant, named by its number, in a negotiation of a tensor.
         """
-        names = [trace.names[i] for i in trace.name_id.tolist()]
-        tracks = trace.track_id.tolist()
-        reduced = {track for name, track in zip(names, tracks, strict=True) if "REDUCE" in name}
+        reduced = set(trace.track_id[by_name(trace, lambda name: "REDUCE" in name)].tolist())
+        points = trace.points
         ready: dict[int, dict[str, int]] = {}
-        for name, track, at_ns in zip(names, tracks, trace.ts_ns.tolist(), strict=True):
-            if name.isdecimal() and track in reduced:
-                ready.setdefault(track, {}).setdefault(f"rank{name}", at_ns)
+        ticks = zip(points.name_id.tolist(), points.track_id.tolist(), points.ts_ns.tolist(), strict=True)
+        for name, track, at_ns in ticks:
+            if trace.names[name].isdecimal() and track in reduced:
+                ready.setdefault(track, {}).setdefault(f"rank{trace.names[name]}", at_ns)
         waits: dict[str, list[int]] = {}
-        for ticks in ready.values():
-            for rank, at_ns in ticks.items():
-                waits.setdefault(rank, []).append(at_ns - min(ticks.values()))
+        for of_tensor in ready.values():
+            for rank, at_ns in of_tensor.items():
+                waits.setdefault(rank, []).append(at_ns - min(of_tensor.values()))
         return waits
 
     def rank_steps(
