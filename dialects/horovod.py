@@ -99,13 +99,14 @@ class Horovod(System):
     def late_ns(self, trace: Trace) -> dict[str, list[int]]:
         """Return how long after the first rank each rank became ready, per reduced tensor.
 
-        A rank's tick is an event without duration, named by its number, in a negotiation of a tensor.
+        A rank's tick is an instant, named by its number, in a negotiation of a tensor.
         """
-        names = [trace.names[i] for i in trace.name_id.tolist()]
-        tracks = trace.track_id.tolist()
-        reduced = {track for name, track in zip(names, tracks, strict=True) if "REDUCE" in name}
+        reduces = np.array(["REDUCE" in name for name in trace.names], np.bool_)
+        reduced = set(trace.track_id[reduces[trace.name_id]].tolist())
         ready: dict[int, dict[str, int]] = {}
-        for name, track, at_ns in zip(names, tracks, trace.ts_ns.tolist(), strict=True):
+        points = trace.points
+        for i, (track, at_ns) in enumerate(zip(points.track_id.tolist(), points.ts_ns.tolist(), strict=True)):
+            name = trace.names[points.name_id[i]]
             if name.isdecimal() and track in reduced:
                 ready.setdefault(track, {}).setdefault(f"rank{name}", at_ns)
         waits: dict[str, list[int]] = {}
