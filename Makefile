@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: check test lint types golden clean
+.PHONY: check test kills fuzz lint types golden clean
 
 check: test lint types  ## all of it
 
@@ -15,6 +15,9 @@ $(BIN)/pytest: requirements.txt requirements-dev.txt
 test: $(BIN)/pytest  ## the test suite
 	$(BIN)/python -m pytest -q -n auto
 
+kills: $(BIN)/pytest  ## 200 runs killed at random moments
+	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -k killed_at_any_moment
+
 lint: $(BIN)/pytest  ## format and style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -24,6 +27,11 @@ types: $(BIN)/pytest  ## static types
 
 golden: $(BIN)/pytest  ## rewrite the golden files; review the difference
 	$(BIN)/python -m pytest -q -n auto --update-golden
+
+SEED ?= 1000
+COUNT ?= 5000
+fuzz: $(BIN)/pytest  ## damaged files by other numbers than in the suite: make fuzz SEED=7 COUNT=5000
+	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto tests/test_mutations.py
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

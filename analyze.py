@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the rest is imported an interrupt just ends this
+
 import argparse
 import logging
 import os
 import re
-import signal
 import sys
 import textwrap
 import warnings
@@ -254,6 +258,15 @@ def _terminated(signum: int, frame: object) -> None:
     sys.exit(128 + signum)
 
 
+def _fill_closed_streams() -> None:
+    """Open what is closed of the standard streams on nothing, so that no output file gets their numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(fd)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
+
+
 def _log_ignored(ignored: sys.UnraisableHookArgs) -> None:
     """Take an error in a library's clean-up, after an error that we report, for what it is."""
     logging.getLogger("warnings").debug("ignored: %r", ignored.exc_value)
@@ -261,5 +274,8 @@ def _log_ignored(ignored: sys.UnraisableHookArgs) -> None:
 
 if __name__ == "__main__":
     sys.unraisablehook = _log_ignored
+    _fill_closed_streams()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(main())

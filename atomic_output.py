@@ -155,7 +155,7 @@ class _Prepared:
     path: Path
     target: Path
     temporary: Temporary
-    old: Temporary | None = None  # another name of the file that is replaced, until all are
+    old: Temporary | None = None  # a directory with another name of the file, until all are replaced
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
@@ -172,11 +172,11 @@ class _Prepared:
         os.chmod(self.temporary.path, _mode(self.target))
         take_back: Callable[[], object] = self.target.unlink
         if self.target.exists():
-            self.old = Temporary(self.target)
-            self.old.path.unlink()
-            take_back = functools.partial(os.replace, self.old.path, self.target)
+            self.old = Temporary(self.target, is_directory=True)
+            kept = self.old.path / "old"
+            take_back = functools.partial(os.replace, kept, self.target)
             try:
-                os.link(self.target, self.old.path)
+                os.link(self.target, kept)
             except OSError:  # a file system without links: this file cannot be taken back
                 take_back = int
         os.replace(self.temporary.path, self.target)

@@ -12,6 +12,7 @@ from typing import Literal
 from errors import TraceError
 from formats import dasf_records as dasf
 from formats.stream import ByteStream, unreadable
+from output_marks import is_marked
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
@@ -264,7 +265,8 @@ def _rank_job(path: Path) -> Job:
             raise TraceError(
                 f"{path}: several directories in it hold traces of the same ranks; give one: {names}"
             )
-    files = files or products
+    # a replay is of the other one
+    files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
         raise TraceError(f"{path}: no trace in this directory")
     if len(files) == 1:
@@ -282,7 +284,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
             continue
         if file.stat().st_size == 0:
             notes.append(f"{file}: an empty file, left out")
-        elif file.name.split(".")[0] in PRODUCTS or _is_combined(file):
+        elif file.name.split(".")[0] in PRODUCTS or is_marked(file):
             products.append(file)
         elif _is_trace(file):
             found.append(file)
@@ -300,11 +302,6 @@ def _is_trace(path: Path) -> bool:
     if text[:1] == b"[":
         return b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b"")
     return dasf.is_dasf(head)
-
-
-def _is_combined(path: Path) -> bool:
-    """Whether `combine` wrote the file: its header lists what it is made of."""
-    return b'"combined":[{"source":' in head_of(path).partition(b'"traceEvents"')[0]
 
 
 def head_of(path: Path) -> bytes:

@@ -30,7 +30,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %)."""
+    """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %).
+
+    `certain` is the key of a boolean column: rows in which it is not true may be chance, and are shown
+    so, without colours.
+    """
 
     name: str  # key in documents, sheet name, heading: "operations"
     title: str
@@ -38,6 +42,12 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
+    certain: str = ""
+
+    @property
+    def certain_at(self) -> int | None:
+        """The place of the column that tells which rows are certain; None where all are."""
+        return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
 
     def records(self) -> list[dict[str, Cell]]:
         """Return the rows as JSON objects, keyed by the columns' keys."""

@@ -1,6 +1,8 @@
 """How far the estimated offset of a clock is from the true one, and how wide its bound.
 
-    python3 -m benchmarks.clock [--trials 200]
+    python3 -m benchmarks.clock [--trials 200] [--recorded DIR ...]
+
+`--recorded`: jobs recorded on one host, on which all clocks are one; copies with skews of up to 5 s.
 
 Simulated jobs: every worker begins each synchronous operation when it gets there and leaves one network
 delay after the last one has begun. The peers see the same windows: the end of the window nearest to 0
@@ -11,12 +13,17 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import measure
+from clocks.job_clocks import align_job, shifted
 from clocks.offsets import Clock, align
+from dialects.kineto import Kineto
+from dialects.sync_points import SyncPoint
+from trace_utils import load_job
 
 Int64 = NDArray[np.int64]
 
@@ -47,7 +54,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--recorded", type=Path, nargs="*", default=())
     args = parser.parse_args()
+    if args.recorded:
+        header = [
+            "recording",
+            "hosts",
+            "error us as recorded",
+            "skewed: median",
+            "max",
+            "bound us",
+            "outside",
+        ]
+        print(measure.table([header, *map(_recorded, args.recorded)]))
     header = ["case", "error us (median)", "(max)", "bound us", "outside", "window's end: us", "mean: us"]
     print(measure.table([header, *([case.name, *_trials(case, args.trials)] for case in CASES)]))
 
@@ -60,7 +79,7 @@ def _trials(case: Case, n: int) -> list[object]:
         begin, end = _job(case, rng)
         skew = int(rng.integers(-(10**10), 10**10))
         seen = [t + skew + np.rint(t * case.drift_ppm / 1e6).astype(np.int64) for t in (begin[1], end[1])]
-        clock = align([{"op": (begin[0], end[0])}, {"op": (seen[0], seen[1])}]).clocks[1]
+        clock = align([{"op": SyncPoint(begin[0], end[0])}, {"op": SyncPoint(seen[0], seen[1])}]).clocks[1]
         error = np.abs(seen[0] + clock.shift(seen[0]) - begin[1]).max() / 1e3
         errors.append(error)
         bounds.append(_bound_us(clock))
@@ -69,6 +88,26 @@ def _trials(case: Case, n: int) -> list[object]:
         ends.append(np.abs(seen[0] + (low if abs(low) < abs(high) else high) - begin[1]).max() / 1e3)
         means.append(np.abs(seen[0] + np.mean(begin[0] - seen[0]) - begin[1]).max() / 1e3)
     return [np.median(errors), max(errors), np.median(bounds), outside, np.median(ends), np.median(means)]
+
+
+def _recorded(path: Path, trials: int = 20) -> list[object]:
+    """Return how far the clocks of copies with known skews are estimated from the truth."""
+    job = load_job(path, args=Kineto.sync_args)
+    hosts = [i if source.worker is None else source.worker for i, source in enumerate(job.job.sources)]
+    n = max(hosts) + 1
+    rng = np.random.default_rng(0)
+    errors, bounds = [], []
+    for skews in [np.zeros(n, np.int64), *rng.integers(-5 * 10**9, 5 * 10**9, (trials, n))]:
+        ahead = [shifted(t, Clock(int(skews[h] - skews[0]))) for t, h in zip(job.traces, hosts, strict=True)]
+        clocks = align_job(ahead, hosts).clocks
+        errors.append(
+            [abs(c.offset_ns + int(s - skews[0])) / 1e3 for c, s in zip(clocks, skews, strict=True)]
+        )
+        bounds.append([_bound_us(clock) for clock in clocks])
+    error, bound = np.array(errors), np.array(bounds)
+    worst = error[1:].max(axis=1)
+    outside = int((error > bound + 0.01).sum())
+    return [path.name, n, error[0].max(), np.median(worst), worst.max(), bound[1:].max(), outside]
 
 
 def _job(case: Case, rng: np.random.Generator) -> tuple[Int64, Int64]:

@@ -83,6 +83,8 @@ class Rewriter:
             Times need to be decoded as text; nothing was taken.
         """
         ts, dur = times(events, exact=exact)
+        if self._place.axis is not None:
+            ts = self._place.axis.moved(ts)
         rows, texts = self._rewritten(events, ts, dur)
         self._runs.add(Events(ts[rows], dur[rows], np.zeros(len(rows), np.int32), texts))
 

@@ -30,7 +30,7 @@ from combine.combined_header import Labels, merged_header, metadata_events
 from combine.event_text import Heads, joined_heads, text_of
 from combine.external_sort import Source, cuts, merge
 from combine.pid_tid import Place
-from combine.sources import Member, one_dialect, settled, sniffed, timing, usable, with_ranks
+from combine.sources import Kind, Member, one_dialect, settled, sniffed, timing, usable, with_ranks
 from combine.spill_source import Rewritten, rewrite
 from errors import AnalyzeError, OutputError
 from parallel import cores, end_with, fork_context, process_pool
@@ -98,7 +98,7 @@ def combine(
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
         dialect = one_dialect(members, kinds)
         members = settled(members, dialect)
-        places = _places(members, dialect, [kind.rank for kind in kinds], names)
+        places = _places(members, kinds, names)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
             try:
@@ -132,20 +132,19 @@ def combine(
     )
 
 
-def _places(
-    members: Sequence[Member], dialect: str, ranks: Sequence[int | None], names: Sequence[str]
-) -> list[Place]:
+def _places(members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[str]) -> list[Place]:
     stride = min(_STRIDE, _MAX_PID // len(members))
-    system = dialects.named(dialect)
+    system = dialects.named(kinds[0].dialect)
     return [
         Place(
             path=member.file,
             number=i,
-            dialect=dialect,
+            dialect=kinds[0].dialect,
             prefix=member.prefix if system.names_by_rank else "",
             first_pid=1 + i * stride,
             n_pids=stride,
-            only_pid=(i if ranks[i] is None else ranks[i]) if system.pid_is_rank else None,
+            only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
+            axis=kinds[i].axis,
             names=tuple(names),
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
         )

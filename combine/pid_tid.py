@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dialects.composer_axes import SecondAxis
 from errors import TraceError
 
 _FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
@@ -27,6 +28,7 @@ class Place:
     first_pid: int
     n_pids: int
     only_pid: int | None = None
+    axis: SecondAxis | None = None  # of times that are by another clock than the file's others
     names: tuple[str, ...] = ()  # --filter
     table_bytes: int = 16 << 20  # of texts that recur, to be kept in memory
 

@@ -16,6 +16,7 @@ from combine.external_sort import Run
 from combine.spill_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.composer import clock_sync
+from dialects.composer_axes import SecondAxis
 from dialects.sync_points import SyncPoints, merged
 from errors import TraceError
 from formats import chrome
@@ -63,6 +64,7 @@ class Kind:
     dialect: str
     rank: int | None
     has_events: bool  # other than metadata: what tells the dialect
+    axis: SecondAxis | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,11 @@ def sniff(path: Path) -> Kind:
     phases = {phase for phase, *_ in rows.keys}
     if phases <= {None} and (phases or part.strays):
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
-    dialect = dialects.recognise(chrome.assemble(path, part)).name
+    system = dialects.recognise(chrome.assemble(path, part))
+    axis = system.second_axis(lambda: chrome.assemble(path, chrome.read_part(path), system.pairing))
     ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
     rank = ranks[0] if ranks and isinstance(ranks[0], int) else None
-    return Kind(dialect, rank, _has_events(part))
+    return Kind(system.name, rank, _has_events(part), axis)
 
 
 def _has_events(part: chrome.Part) -> bool:

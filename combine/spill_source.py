@@ -68,11 +68,13 @@ def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None =
             if on_read is not None:
                 on_read(reader.stream.consumed - consumed)
                 consumed = reader.stream.consumed
-    return _finished(work, runs, reader)
+    return _finished(work, runs, reader, place)
 
 
-def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader) -> Rewritten:
+def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader, place: Place) -> Rewritten:
     phrases = repairs([reader])
+    if place.axis is not None:
+        phrases.append(place.axis.remark)
     if work.n_mistaken:
         phrases.append("characters that are no UTF-8 replaced")
     if work.dropped:

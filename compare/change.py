@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compare.families import Families
 from compare.significance import LEVEL, Samples, corrected, welch
 
 
@@ -44,15 +45,23 @@ class Change:
         return self.p is not None and self.p <= LEVEL
 
 
-def changes(a: Samples, b: Samples, *, tested: NDArray[np.bool_] | None = None) -> list[Change]:
+def changes(
+    a: Samples,
+    b: Samples,
+    *,
+    tested: NDArray[np.bool_] | None = None,
+    family: Families | None = None,
+) -> list[Change]:
     """Return the changes of m quantities, p-values corrected for their number.
 
+    With `family` they are corrected within each family of quantities.
     `tested` (m,) leaves quantities out of the tests that are too small to matter, judged by both runs
     together: so the others need not be corrected for them (Bourgon, Gentleman, Huber, PNAS 2010).
     """
     found = welch(a, b)
     p = found.p if tested is None else np.where(tested, found.p, np.nan)
-    columns = (a.mean, b.mean, found.low, found.high, corrected(p))
+    p = corrected(p) if family is None else family.corrected(p)
+    columns = (a.mean, b.mean, found.low, found.high, p)
     return [Change(*map(_known, row)) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 

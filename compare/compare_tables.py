@@ -21,10 +21,10 @@ _MOST_BARS = 20
 CHANGE = (
     Column("avg_absolute_ms", "change (ms)", "float", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging"),
+    Column("significant", "significant", "bool"),
+    Column("p_value", "p", "float", 4, floor=1e-4, minor=True),
     Column("ci_low_ms", "95 % from (ms)", "float", minor=True),
     Column("ci_high_ms", "to (ms)", "float", minor=True),
-    Column("p_value", "p", "float", 4, floor=1e-4),
-    Column("significant", "significant", "bool"),
 )
 
 
@@ -52,7 +52,7 @@ def _relative_increase(op: OpChange) -> float:
 def tested_cells(change: Change) -> tuple[Cell, ...]:
     """Return the cells of the columns `CHANGE`."""
     bounds = (ms_of(change.low_ns), ms_of(change.high_ns))
-    return (ms_of(change.ns), change.relative, *bounds, change.p, change.significant)
+    return (ms_of(change.ns), change.relative, change.significant, change.p, *bounds)
 
 
 def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
@@ -61,7 +61,7 @@ def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
     if pair.found.ranks:
         tables.append(_ranks(pair))
     if any(pair.found.only_in):
-        tables.append(_only(pair))
+        tables.append(_only(pair, args))
     if alone:
         return tables
     return [
@@ -92,7 +92,7 @@ def _operations(pair: Pair, args: Namespace) -> Table:
          ms_of(op.explained.ns), op.renamed_to)
         for op in shown(pair.found.operations, args)
     ]  # fmt: skip
-    return Table("operations", "Operations", columns, rows)
+    return Table("operations", "Operations", columns, rows, certain="significant")
 
 
 def _categories(pair: Pair) -> Table:
@@ -114,7 +114,8 @@ def _categories(pair: Pair) -> Table:
         "Each instant of a step counts once: for what computed, else communicated, else prepared it. "
         "So the columns of the step add up to the iteration time."
     )
-    return Table("categories", "Categories: what they took of a step", columns, rows, note)
+    title = "Categories: what they took of a step"
+    return Table("categories", title, columns, rows, note, certain="explains")
 
 
 def _ranks(pair: Pair) -> Table:
@@ -139,15 +140,13 @@ def _ranks(pair: Pair) -> Table:
     return Table("ranks", "Ranks", columns, rows, note)
 
 
-def _only(pair: Pair) -> Table:
+def _only(pair: Pair, args: Namespace) -> Table:
     columns = (Column("run", "only in"), Column("name", "operation"), Column("cat", "category"))
     sides = zip((pair.a, pair.b), pair.found.only_in, strict=True)
-    return Table(
-        "only_in",
-        "Operations of one run only",
-        columns,
-        [(name, key.name, key.cat) for name, keys in sides for key in keys],
-    )
+    rows = [(name, key.name, key.cat) for name, keys in sides for key in keys[: args.head]]
+    hidden = sum(map(len, pair.found.only_in)) - len(rows)
+    note = f"{hidden:,} more; without --head all are shown." if hidden else ""
+    return Table("only_in", "Operations of one run only", columns, rows, note)
 
 
 def input_table(run: MeasuredRun, name: str) -> Table:

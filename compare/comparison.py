@@ -10,6 +10,8 @@ import numpy as np
 import dialects
 from compare import match_operations as renamed
 from compare.change import Change, changes
+from compare.exposure import COMPUTE
+from compare.families import Float, families
 from compare.rank_changes import RankChange, later_ns, rank_changes, straggler
 from compare.run_table import (
     MeasuredRun,
@@ -186,8 +188,14 @@ def _op_changes(
     system: System,
 ) -> list[OpChange]:
     in_a, in_b = [i for i, _ in rows], [j for _, j in rows]
-    averages = changes(sample(a.total_ns[in_a], a.count[in_a]), sample(b.total_ns[in_b], b.count[in_b]))
-    explained = changes(sample(spent_a.job[:, in_a].T), sample(spent_b.job[:, in_b].T))
+    family = families(
+        [a.keys[i].name for i in in_a],
+        np.minimum(spent_a.layer[in_a], spent_b.layer[in_b]),
+        (_share_of_step(a, spent_a)[in_a] + _share_of_step(b, spent_b)[in_b]) / 2,
+    )
+    samples = (sample(a.total_ns[in_a], a.count[in_a]), sample(b.total_ns[in_b], b.count[in_b]))
+    averages = changes(*samples, family=family)
+    explained = changes(sample(spent_a.job[:, in_a].T), sample(spent_b.job[:, in_b].T), family=family)
     counts = zip(a.count[in_a].sum(1).tolist(), b.count[in_b].sum(1).tolist(), strict=True)
     found = []
     for (i, j), count, average, part in zip(rows, counts, averages, explained, strict=True):
@@ -196,6 +204,17 @@ def _op_changes(
         to = other.name if other.name != key.name else None
         found.append(OpChange(key.name, key.cat, kind, count, average, part, to))
     return found
+
+
+def _share_of_step(ops: Operations, spent: Spent) -> Float:
+    """Return how long the events of each operation last (m,), as a share of the time of all ranks' steps.
+
+    Where no steps are marked, as a share of what all computation lasts.
+    """
+    total = ops.total_ns.sum(1)
+    per_rank = [float((rank.own + rank.communication).sum()) for rank in spent.ranks]
+    whole = sum(per_rank) or float(total[spent.layer == COMPUTE].sum())
+    return np.asarray(total / max(whole, 1.0), np.float64)
 
 
 def _categories(

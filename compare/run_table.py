@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
+from compare.folded_names import folded
 from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Int64, Trace
@@ -23,7 +23,6 @@ Float = NDArray[np.float64]
 #: Keys of the events' args that tell where steps begin.
 _STEP_ARGS = ("batch", "input*", "arg*")
 _BATCHES = 10  # samples into which the occurrences of an operation are pooled where no step is marked
-_STEP_MARK = re.compile(r"ProfilerStep#\d+")
 
 
 class OpKey(NamedTuple):
@@ -217,8 +216,8 @@ def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
         if system.names_by_track:
             name = str(OpName.parse(system.operation(name, trace.tracks[track].tid)).bare())
             cat = cat or OpName.parse(name).cat or ""
-        elif _STEP_MARK.fullmatch(name):
-            name = "ProfilerStep*"
+        else:
+            name = folded(name)
         ids[at] = keys.setdefault(OpKey(prefix + name, cat), len(keys))
     return ids[inverse]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compare.exposure import COMMUNICATION, exposed_ns, layers
+from compare.exposure import COMMUNICATION, IGNORED, exposed_ns, layers
 from compare.run_table import MeasuredRun, Operations, Rank, op_keys
 
 Float = NDArray[np.float64]
@@ -35,11 +35,15 @@ class RankSpent:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run spent its whole steps on: `job` (k, m + 1), averaged over the ranks step by step."""
+    """What a run spent its whole steps on: `job` (k, m + 1), averaged over the ranks step by step.
+
+    `layer` (m,) is the first layer (`compare.exposure`) that events of each operation belong to.
+    """
 
     names: Sequence[str]  # (m + 1) the operations, and `NOTHING`
     job: Float
     ranks: Sequence[RankSpent]
+    layer: NDArray[np.int64]
 
 
 def time_spent(run: MeasuredRun, ops: Operations, *, tell_workers: bool) -> Spent:
@@ -50,22 +54,26 @@ def time_spent(run: MeasuredRun, ops: Operations, *, tell_workers: bool) -> Spen
     total: dict[int, Float] = {}
     n_ranks: dict[int, int] = {}
     ranks: list[RankSpent] = []
+    layer = np.full(len(ops.keys), IGNORED)
     for rank in run.ranks:
-        if not rank.steps.whole:
-            continue
         keys, ids = op_keys(rank, tell_workers=tell_workers)
         of_run = np.array([index[key] for key in keys], np.int64)[ids]
-        found, part = _rank_spent(rank, of_run, n_columns)
+        of_slice = layers(rank.trace)
+        np.minimum.at(layer, of_run, of_slice)
+        if not rank.steps.whole:
+            continue
+        found, part = _rank_spent(rank, of_slice, of_run, n_columns)
         ranks.append(part)
         for label, row in zip(part.labels, found, strict=True):
             total[label] = total.get(label, 0.0) + row
             n_ranks[label] = n_ranks.get(label, 0) + 1
     job = [total[label] / n_ranks[label] for label in sorted(total)]
-    return Spent(names, np.array(job).reshape(-1, n_columns), ranks)
+    return Spent(names, np.array(job).reshape(-1, n_columns), ranks, layer)
 
 
-def _rank_spent(rank: Rank, ids: NDArray[np.int64], n_columns: int) -> tuple[Float, RankSpent]:
-    layer = layers(rank.trace)
+def _rank_spent(
+    rank: Rank, layer: NDArray[np.int64], ids: NDArray[np.int64], n_columns: int
+) -> tuple[Float, RankSpent]:
     found = exposed_ns(rank.trace, layer, ids, n_columns - 1, rank.steps.whole)
     is_comm = np.zeros(n_columns, np.bool_)
     is_comm[ids[layer == COMMUNICATION]] = True

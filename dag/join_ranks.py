@@ -35,6 +35,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     TraceError
         No step is recorded in all ranks.
     """
+    ranks = _numbered_alike(ranks)
     common = set.intersection(*({step.number for step in rank.steps} for rank in ranks))
     kept = [[step for step in rank.steps if step.number in common] for rank in ranks]
     if not common or not any(len(step) for steps in kept for step in steps):
@@ -57,6 +58,21 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         steps=_known_tails(steps),
         notes=list(dict.fromkeys(note for rank in ranks for note in rank.notes)),
     )
+
+
+def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
+    """Return the ranks with the job's own step numbers where some rank knows them.
+
+    The recordings of all ranks are taken to begin with the same step.
+    """
+    known = [rank.steps[0].number for rank in ranks if rank.is_numbered and rank.steps]
+    before = min(known, default=1) - 1
+    return [
+        rank
+        if rank.is_numbered
+        else replace(rank, steps=[replace(step, number=step.number + before) for step in rank.steps])
+        for rank in ranks
+    ]
 
 
 def _operations(ranks: Sequence[RankSteps]) -> tuple[list[Operation], list[int]]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+import dialects
 from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag
+from dialects import Activity
+from dialects.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError
-from formats.columns import Trace
+from formats.columns import Int64, Trace
 from formats.gml import read_gml
 from opname import OpName
 from trace_utils import Source, load_paths
@@ -46,7 +49,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
     gpus: list[tuple[str, int, Dag]] = []
     notes: list[str] = []
     for source, trace in zip(job.job.sources, job.traces, strict=True):
-        dag = _with_means(_structure(source, trace), trace)
+        dag = _with_means(_structure(source, trace), trace, read_parameters(source.path.parent))
         gpus.append((f"GPU-{source.rank or 0}", source.worker or 0, dag))
         notes += one_sided_notes(dag)
     return MeanDags(gpus, job.repairs, list(dict.fromkeys(notes)))
@@ -60,11 +63,11 @@ def _structure(source: Source, trace: Trace) -> Dag:
     return dag
 
 
-def _with_means(dag: Dag, trace: Trace) -> Dag:
+def _with_means(dag: Dag, trace: Trace, parameters: Mapping[str, str]) -> Dag:
     """Return `dag` with the average duration of each of its operations in `trace`."""
-    names = [_main_name(name) for name in trace.names]
+    names = [_main_name(name, parameters) for name in trace.names]
     count = np.bincount(trace.name_id, minlength=len(names))
-    total = np.bincount(trace.name_id, trace.dur_ns, minlength=len(names))
+    total = np.bincount(trace.name_id, _own_ns(trace), minlength=len(names))
     sums: dict[str, tuple[int, float]] = {}
     for i in np.flatnonzero(count).tolist():
         name = names[i]
@@ -83,10 +86,24 @@ def _with_means(dag: Dag, trace: Trace) -> Dag:
     )
 
 
-def _main_name(text: str) -> str | None:
+def _own_ns(trace: Trace) -> Int64:
+    """Return the duration of each slice (n,); an update's from the end of the communications in it on."""
+    activities = dialects.of(trace).activities(trace)
+    own: Int64 = trace.dur_ns.copy()
+    end = trace.end_ns
+    over = np.sort(end[activities == Activity.WHOLE_COMM])
+    updates = np.flatnonzero(activities == Activity.UPDATE)
+    if len(over):
+        before = np.searchsorted(over, end[updates], side="right") - 1
+        waited = np.where(before < 0, 0, over[before] - trace.ts_ns[updates])
+        own[updates] -= np.maximum(waited, 0)
+    return own
+
+
+def _main_name(text: str, parameters: Mapping[str, str]) -> str | None:
     """Return the operation's name without worker and rank; None for a part of a communication."""
     name = OpName.parse(text)
-    return None if name.queue is not None or name.cat is None else str(name.bare())
+    return None if name.queue is not None or name.cat is None else str(renamed(name, parameters))
 
 
 def one_sided_notes(dag: Dag) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from clocks.job_clocks import align_job, on_one_clock, remarks
 from dag.dependencies import dag_from_gml
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.gradient_names import read_names
+from dialects.gradient_names import read_parameters
 from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
@@ -158,18 +157,10 @@ def _beside(
     edges = graphs.get(source.path.parent)
     return Beside(
         dag_edges=_inputs(trace) if edges is None else edges,
-        parameters=_parameters(source.path.parent),
+        parameters=read_parameters(source.path.parent),
         bytes_of=known.bytes_of,
         server_of=known.server_of,
     )
-
-
-def _parameters(directory: Path) -> dict[str, str]:
-    """Return the parameter of each ``byteps.gradient_<i>``; {} without a list that can be read."""
-    with contextlib.suppress(TraceError):
-        names = read_names(directory)
-        return {} if names is None else names.parameters
-    return {}
 
 
 def _inputs(trace: Trace) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,7 +108,10 @@ class BytePS(System):
         from dialects.byteps_events import GpuTrace
         from dialects.byteps_graph import record
 
-        return record(GpuTrace(name, worker, trace, beside), self.find_steps(trace, by))
+        steps = self.find_steps(trace, by)
+        loads = {load.start_ns for load in self.loads(trace)}
+        is_numbered = any(step.start_ns in loads for step in (*steps.whole[:1], *steps.partial[:1]))
+        return replace(record(GpuTrace(name, worker, trace, beside), steps), is_numbered=is_numbered)
 
     def operation(self, name: str, tid: object) -> str:
         """Return the name with its partition key, which the track of a sub-task states."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dialects.byteps_events import COMPUTE, Events, GpuTrace
+from dialects.gradient_names import renamed
 from dialects.step_parts import Edge, Joint, Kind
 from formats.columns import Track
 from opname import QUEUES, OpName
@@ -110,7 +111,7 @@ def recorded_dependencies(gpu: GpuTrace, events: Events) -> list[Dependency]:
     recorded = set(events.mains)
     after: dict[OpName, dict[OpName, None]] = defaultdict(dict)
     for pair in gpu.beside.dag_edges:
-        source, target = (gpu.renamed(OpName.parse(name)).main for name in pair)
+        source, target = (renamed(OpName.parse(name), gpu.beside.parameters).main for name in pair)
         after[source][target] = None
     found = {(a, b): None for a in list(after) if a in recorded for b in _next_recorded(a, after, recorded)}
     for a, b in list(found):

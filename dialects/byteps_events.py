@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dialects.gradient_names import gradient_index
+from dialects.gradient_names import renamed
 from dialects.step_parts import UNTRACED, Beside, Operation
 from formats.columns import Int64, Trace, Track
 from opname import OpName
@@ -26,13 +26,6 @@ class GpuTrace:
     worker: int | None
     trace: Trace
     beside: Beside = field(default_factory=Beside)
-
-    def renamed(self, name: OpName) -> OpName:
-        """Return `name` without worker and rank, a gradient by its parameter's name."""
-        index = gradient_index(name.label or "") if name.is_comm else None
-        parameter = None if index is None else self.beside.parameters.get(f"byteps.gradient_{index}")
-        bare = name.bare()
-        return bare if parameter is None else bare._replace(label=parameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +71,7 @@ def read_events(gpu: GpuTrace) -> Events:
     operations: list[Operation] = []
     names: list[OpName] = []
     number = np.full(len(distinct), -1, np.int64)
-    parsed = [gpu.renamed(OpName.parse(name)) for name in trace.names]
+    parsed = [renamed(OpName.parse(name), gpu.beside.parameters) for name in trace.names]
     for i, (name_id, track_id) in enumerate(zip(*np.divmod(distinct, n_tracks), strict=True)):
         name, key = _partition(parsed[name_id], trace.tracks[track_id])
         if name.cat is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.composer_axes import tie_axes
+from dialects.composer_axes import SecondAxis, second_axis, tie_axes
 from dialects.kineto import without_recording
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
@@ -36,12 +37,17 @@ class Composer(System):
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
         """Return (global rank, None) where the file is of one rank."""
-        ranks = {e["args"].get("value") for e in trace.metadata if e["name"] == "global_rank"}
-        return (integer(ranks.pop()) if len(ranks) == 1 else None), None
+        ranks = {integer(e["args"].get("value")) for e in trace.metadata if e["name"] == "global_rank"}
+        return (ranks.pop() if len(ranks) == 1 else None), None
 
     def finished(self, trace: Trace) -> Trace:
         """Return the trace on one time axis, without spans such as ``PyTorch Profiler (0)``."""
         return tie_axes(without_recording(trace))
+
+    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
+        """Return that of PyTorch's profiler, whose base is lost."""
+        trace = read()
+        return second_axis(trace, np.ones(len(trace), np.bool_))
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); see `rule`."""

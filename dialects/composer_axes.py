@@ -9,13 +9,14 @@ returns (25 µs before, where the base is known).
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from errors import counted
 from formats.columns import Int64, Trace
+from formats.event import NO_TIME
 
 Mask = NDArray[np.bool_]
 
@@ -27,35 +28,58 @@ _YEAR_NS = 365.25 * 24 * 3600 * 1e9
 _APART_NS = 24 * 3600 * 10**9
 
 
+@dataclass(frozen=True, slots=True)
+class SecondAxis:
+    """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
+
+    border_ns: int
+    offset_ns: int  # to Composer's clock
+    remark: str
+
+    def moved(self, ts_ns: Int64) -> Int64:
+        """Return times (n,) on Composer's clock."""
+        return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
+
+
 def tie_axes(trace: Trace) -> Trace:
     """Return the trace with the events of PyTorch's profiler on Composer's clock, process by process.
 
-    The offset is the median, over the profiler's steps, from the begin of a step to the end of the callback
-    in which it begins (without callbacks: to the end of the batch before). Which belong together is told by
-    the smallest spread of the offsets; where several are alike, the last ones recorded do. A trace with one
-    axis, or without steps, is returned as it is; what was moved is told in `Trace.repairs`.
+    A trace with one axis, or without steps, is returned as it is; what was moved is told in `Trace.repairs`.
     """
     ts_ns, points_ns = trace.ts_ns.copy(), trace.points.ts_ns.copy()
     remarks = []
     for pid in dict.fromkeys(track.pid for track in trace.tracks):
         own = np.array([track.pid == pid for track in trace.tracks], np.bool_)
-        begins, ends = _marks(trace, own[trace.track_id])
-        if not len(begins) or not len(ends) or abs(int(begins[0]) - int(ends[0])) < _APART_NS:
+        axis = second_axis(trace, own[trace.track_id])
+        if axis is None:
             continue
-        offsets = _offsets(begins, ends)
-        offset = int(np.median(offsets))
         for times, tracks in ((ts_ns, trace.track_id), (points_ns, trace.points.track_id)):
-            far = own[tracks] & (np.abs(times - begins[0]) < np.abs(times - ends[0]))
-            times[far] += offset
-        remarks.append(
-            f"process {pid}: the clock of PyTorch's profiler lay {abs(offset) / _YEAR_NS:.1f} years from "
-            f"Composer's; tied by {counted(len(offsets), 'step')} (offsets agree to "
-            f"{np.ptp(offsets) / 1e6:.3f} ms)"
-        )
+            rows = own[tracks]
+            times[rows] = axis.moved(times[rows])
+        remarks.append(f"process {pid}: {axis.remark}")
     if not remarks:
         return trace
     points = replace(trace.points, ts_ns=points_ns)
     return replace(trace, ts_ns=ts_ns, points=points, repairs=(*trace.repairs, *remarks))
+
+
+def second_axis(trace: Trace, own: Mask) -> SecondAxis | None:
+    """Return the second axis that slices `own` (n,) of a process have; None if they have one or no steps.
+
+    The offset is the median, over the profiler's steps, from the begin of a step to the end of the callback
+    in which it begins (without callbacks: to the end of the batch before). Which belong together is told by
+    the smallest spread of the offsets; where several are alike, the last ones recorded do.
+    """
+    begins, ends = _marks(trace, own)
+    if not len(begins) or not len(ends) or int(ends[0]) - int(begins[0]) < _APART_NS:
+        return None
+    offsets = _offsets(begins, ends)
+    offset = int(np.median(offsets))
+    remark = (
+        f"the clock of PyTorch's profiler lay {offset / _YEAR_NS:.1f} years from Composer's; tied by "
+        f"{counted(len(offsets), 'step')} (offsets agree to {np.ptp(offsets) / 1e6:.3f} ms)"
+    )
+    return SecondAxis(int(begins[0]) + (int(ends[0]) - int(begins[0])) // 2, offset, remark)
 
 
 def _marks(trace: Trace, own: Mask) -> tuple[Int64, Int64]:

@@ -92,8 +92,8 @@ def _tasks(trace: Trace) -> list[_Task]:
     )
     before: dict[str, list[str]] = {}
     for row, keys in needed_by.items():
-        for key in keys if isinstance(keys, list) else ():
-            before.setdefault(str(key), []).append(str(key_of.get(row)))
+        for key in keys if isinstance(keys, list) and row in key_of else ():
+            before.setdefault(str(key), []).append(str(key_of[row]))
     tasks = []
     count: Counter[str] = Counter()
     end_ns = trace.end_ns

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from errors import TraceError
 from formats.event import tolerant
+from opname import OpName
 
 #: Where a job leaves the list; the last one is written where MXNet's Module API is used.
 NAME_LISTS = ("gradient_name_list.txt", "gradient_name_list.json", "arg_namesINpara_names.txt")
@@ -38,6 +40,25 @@ def gradient_index(tensor: str) -> int | None:
     """Return i of ``byteps.gradient_<i>``; None for tensors that carry their own name."""
     match = _INDEXED.fullmatch(tensor)
     return int(match[1]) if match else None
+
+
+def renamed(name: OpName, parameters: Mapping[str, str]) -> OpName:
+    """Return `name` without worker and rank, a gradient by its parameter's name.
+
+    `parameters` as of `GradientNames`.
+    """
+    bare = name.bare()
+    index = gradient_index(name.label or "") if name.is_comm else None
+    parameter = None if index is None else parameters.get(f"byteps.gradient_{index}")
+    return bare if parameter is None else bare._replace(label=parameter)
+
+
+def read_parameters(directory: Path) -> dict[str, str]:
+    """Return `GradientNames.parameters` of a directory; {} without a list that can be read."""
+    with contextlib.suppress(TraceError):
+        names = read_names(directory)
+        return {} if names is None else names.parameters
+    return {}
 
 
 def read_names(directory: Path) -> GradientNames | None:

@@ -101,18 +101,17 @@ class Horovod(System):
 
         A rank's tick is an instant, named by its number, in a negotiation of a tensor.
         """
-        reduces = np.array(["REDUCE" in name for name in trace.names], np.bool_)
-        reduced = set(trace.track_id[reduces[trace.name_id]].tolist())
-        ready: dict[int, dict[str, int]] = {}
+        reduced = set(trace.track_id[by_name(trace, lambda name: "REDUCE" in name)].tolist())
         points = trace.points
-        for i, (track, at_ns) in enumerate(zip(points.track_id.tolist(), points.ts_ns.tolist(), strict=True)):
-            name = trace.names[points.name_id[i]]
-            if name.isdecimal() and track in reduced:
-                ready.setdefault(track, {}).setdefault(f"rank{name}", at_ns)
+        ready: dict[int, dict[str, int]] = {}
+        ticks = zip(points.name_id.tolist(), points.track_id.tolist(), points.ts_ns.tolist(), strict=True)
+        for name, track, at_ns in ticks:
+            if trace.names[name].isdecimal() and track in reduced:
+                ready.setdefault(track, {}).setdefault(f"rank{trace.names[name]}", at_ns)
         waits: dict[str, list[int]] = {}
-        for ticks in ready.values():
-            for rank, at_ns in ticks.items():
-                waits.setdefault(rank, []).append(at_ns - min(ticks.values()))
+        for of_tensor in ready.values():
+            for rank, at_ns in of_tensor.items():
+                waits.setdefault(rank, []).append(at_ns - min(of_tensor.values()))
         return waits
 
     def rank_steps(

@@ -55,7 +55,7 @@ def record(name: str, trace: Trace, found: Steps) -> RankSteps:
     if not steps:
         raise TraceError(f"{trace.path}: no round of reductions is recorded in it")
     collectives = _collectives(trace)
-    late = _usually_last(collectives)
+    late = _usually_last(trace, collectives)
     rounds = [_ending_in(step, trace, collectives) for step in steps]
     independent = _independent(trace, rounds)
     operations: dict[tuple[str, str], tuple[int, Operation]] = {}
@@ -154,11 +154,11 @@ def _tensor_names(trace: Trace) -> dict[Id, str]:
     }
 
 
-def _usually_last(collectives: Sequence[_Collective]) -> str:
+def _usually_last(trace: Trace, collectives: Sequence[_Collective]) -> str:
     """Return the rank for which most of the recorded waiting was; "" where no rank stands out."""
     waited: dict[str, int] = defaultdict(int)
     for one in collectives:
-        if len(one.ticks) > 1 and "broadcast" not in one.tensor.lower():
+        if len(one.ticks) > 1 and "BROADCAST" not in trace.names[trace.name_id[one.reduction]]:
             *_, before, last = sorted(one.ticks, key=lambda rank: one.ticks[rank])
             waited[last] += one.ticks[last] - one.ticks[before]
     rank = max(waited, key=lambda rank: waited[rank], default="")

@@ -121,6 +121,12 @@ class Kineto(System):
         """Return the annotations of the host (n,)."""
         return by_cat(trace, {"user_annotation"}.__contains__)
 
+    def category(self, name: str, cat: str) -> str:
+        """Return the event's own category, but for annotations of collectives and of the data loader."""
+        if cat == "user_annotation" and is_collective_call(name):
+            return "communication"
+        return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
+
     def may_synchronise(self, name: str) -> bool:
         """Whether a kernel or a call of that name may be a collective."""
         return is_collective_kernel(name) or is_collective_call(name)

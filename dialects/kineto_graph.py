@@ -36,6 +36,7 @@ from dialects.system import DEVICE_CATS, Mask, by_cat, by_name
 from formats.columns import Int64, Trace
 
 _ENQUEUES = "c10d::"
+_ENDS = ("Src Rank", "Dst Rank")  # keys of the args of a transfer between two ranks
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
@@ -70,7 +71,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     trace : read with `Kineto.edge_args` and points
     steps : in order; where there are none, the whole recording is one step
     """
-    rank = _read(trace)
+    rank = _read(trace, [step.start_ns for step in steps])
     events = _events(rank)
     notes = []
     bounds = windows(steps)
@@ -82,15 +83,16 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
 
 
-def _read(trace: Trace) -> _Rank:
+def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
     end_ns = trace.end_ns
     is_aside = _lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     aside = aside[np.argsort(end_ns[aside], kind="stable")]
-    host = segments(trace, end_ns, is_aside)
+    host = segments(trace, end_ns, is_aside, begins_ns)
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     moments = trace.ts_ns[aside]
-    inside = (enqueued >= 0) & (host.end_ns[enqueued] > moments)
+    inside = enqueued >= 0
+    inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
     return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns))
 
@@ -209,7 +211,8 @@ def _aside(rank: _Rank) -> Int64:
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
     start, end = trace.ts_ns[rank.aside], rank.end_ns[rank.aside]
     source = _enqueuing(trace, host, start)
-    over = (source >= 0) & (host.end_ns[source] <= start)
+    over = source >= 0
+    over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Kind.LAUNCH)]
     order = np.lexsort((numbers, trace.track_id[rank.aside]))
     follows = np.flatnonzero(np.diff(trace.track_id[rank.aside][order]) == 0)
@@ -317,7 +320,8 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]
     known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
     communicates = np.array(known, np.bool_)[which.reshape(-1)] & (np.arange(len(rows)) >= len(rank.host))
     events = np.flatnonzero(communicates)
-    columns = {key: trace.args[key].as_dict() for key in Kineto.edge_args if key in trace.args}
+    keys = [key for key in (*Kineto.sync_args, *_ENDS) if key in trace.args]
+    columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
     meets = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
@@ -333,7 +337,7 @@ def _identity(trace: Trace, row: int, args: Mapping[str, Any]) -> Hashable | Non
     """Return what a collective is known by on other ranks; None for half a transfer without its ends."""
     kind = args.get("Collective name")
     if kind in ("send", "recv"):
-        ends = args.get("Src Rank"), args.get("Dst Rank")
+        ends = tuple(args.get(key) for key in _ENDS)
         return None if None in ends else (*ends, str(args.get("Process Group Name")))
     found = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
     return None if found is None else found.key

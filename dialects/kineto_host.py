@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,20 +95,21 @@ class Segments:
         )
 
 
-def segments(trace: Trace, end_ns: Int64, aside: Mask) -> Segments:
+def segments(trace: Trace, end_ns: Int64, aside: Mask, begins_ns: Sequence[int]) -> Segments:
     """Return what the host threads did.
 
     Parameters
     ----------
     end_ns : ends of the slices (n,)
     aside : (n,) communications that run beside the threads; they are left out
+    begins_ns : when the steps begin
 
     Python frames and annotations that contain operations are no operations; time that only they cover is
     a gap. An annotation with nothing inside is an operation, and so is the loading of input.
     """
     rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    main = _main_thread(trace, rows)
+    main = _main_thread(trace, rows, begins_ns)
     is_operation, in_update = _annotations(trace, end_ns, rows)
     rows, in_update = rows[is_operation], in_update[is_operation]
     outermost = _outermost(trace.track_id[rows], trace.ts_ns[rows], end_ns[rows])
@@ -143,11 +145,11 @@ def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int
     return np.maximum.accumulate(np.where(begins, np.arange(len(thread)), 0))
 
 
-def _main_thread(trace: Trace, rows: Int64) -> int:
-    """Return the thread that has the steps, else the one with the most slices; -1 for none."""
+def _main_thread(trace: Trace, rows: Int64, begins_ns: Sequence[int]) -> int:
+    """Return the thread on which the steps begin, else the one with the most slices; -1 for none."""
     if not len(rows):
         return -1
-    steps = rows[by_name(trace, _is_step)[rows]]
+    steps = rows[np.isin(trace.ts_ns[rows], begins_ns)]
     return int(np.bincount(trace.track_id[steps if len(steps) else rows]).argmax())
 
 

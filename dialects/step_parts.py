@@ -175,6 +175,7 @@ class RankSteps:
     notes: Sequence[str] = ()
     worker: int | None = None
     rank: int | None = None  # local to the worker where the job has workers
+    is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,8 @@ class Beside:
 
 def edge_table(edges: Sequence[Edge]) -> Int64:
     """Return edges as `RankStep.edges` wants them (m, 4)."""
-    return np.array(edges, np.int64).reshape(-1, 4)
+    numbers = itertools.chain.from_iterable(edges)
+    return np.fromiter(numbers, np.int64, 4 * len(edges)).reshape(-1, 4)
 
 
 def chain(edges: list[Edge], events: Sequence[int], kind: Kind = Kind.DEVICE) -> None:

@@ -63,6 +63,8 @@ def cut_into_steps(
     A step has what ran in it, from its begin on; what goes on in the next step is an event there as well.
     Work that was asked for before the step began is an operation of its own (`from_earlier_step`).
     """
+    by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
+    events = replace(events, edges=events.edges[by_target])
     parts = [_events_of(events, begin, end) for _, begin, end in bounds]
     labels = [
         2 * events.kind[one] + (events.issued_ns[one] < begin)
@@ -119,27 +121,50 @@ def _step(
         operation=operation,
         start_ns=np.maximum(events.start_ns[part], begin),
         end_ns=events.end_ns[part],
-        edges=_edges_within(events, new, begin),
-        meets=[meet._replace(event=int(new[meet.event])) for meet in events.meets if new[meet.event] >= 0],
-        last=_last_that_leads(events, part, end),
+        edges=_edges_within(events, new, begin, end),
+        meets=_meets_within(events, new),
+        last=_last_that_leads(events, part, new, end),
         continued=np.column_stack((place_before[goes_on], new[goes_on])),
     )
 
 
-def _last_that_leads(events: RecordedEvents, part: Int64, end: int) -> Int64 | None:
-    """Return the last event of a step that leads to the next one; None where there is none."""
-    leads = np.flatnonzero(events.leads[part] & (events.end_ns[part] <= end))
-    return leads[np.argmax(events.end_ns[part[leads]])][None] if len(leads) else None
+def _last_that_leads(events: RecordedEvents, part: Int64, new: Int64, end: int) -> Int64 | None:
+    """Return what the next step's begin waits for: the last event that leads to it, and what hands over.
+
+    None where no event leads.
+    """
+    leads = part[events.leads[part] & (events.end_ns[part] <= end)]
+    if not len(leads):
+        return None
+    last = leads[[np.argmax(events.end_ns[leads])]]
+    later = np.flatnonzero(events.leads & (events.start_ns >= end))
+    if len(later):
+        following = later[np.argmin(events.start_ns[later])]
+        into = events.edges[events.edges[:, 1] == following]
+        sources = into[into[:, 2] == Joint.END_TO_HEAD, 0]
+        last = np.append(last, sources[(new[sources] >= 0) & (events.end_ns[sources] <= end)])
+    return np.unique(new[last])
 
 
-def _edges_within(events: RecordedEvents, new: Int64, begin: int) -> Int64:
-    """Return the edges between a step's events; what was over when the step began holds up nothing."""
-    inside = (new[events.edges[:, 0]] >= 0) & (new[events.edges[:, 1]] >= 0)
-    source, target, joint, kind = events.edges[inside].T
+def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> Int64:
+    """Return the edges between a step's events; what was over when the step began holds up nothing.
+
+    `events.edges` are by the start of their targets.
+    """
+    low, high = np.searchsorted(events.start_ns[events.edges[:, 1]], [begin, end])
+    going_on = np.flatnonzero(events.end_ns[events.edges[:low, 1]] > begin)
+    edges = np.concatenate([events.edges[going_on], events.edges[low:high]])
+    source, target, joint, kind = edges[new[edges[:, 0]] >= 0].T
     from_start = np.isin(joint, [one for one in Joint if one.from_start])
     to_body = np.isin(joint, [one for one in Joint if one.to_body])
-    at = np.where(from_start, events.start_ns[source], events.end_ns[source])
-    keep = ~from_start | (at >= begin)
+    keep = ~from_start | (events.start_ns[source] >= begin)
     keep &= to_body | (events.start_ns[target] >= begin)
     within: Int64 = np.column_stack((new[source], new[target], joint, kind))[keep]
     return within
+
+
+def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:
+    """Return a step's part in what several ranks do together."""
+    event = new[np.array([meet.event for meet in events.meets], np.int64)]
+    here = np.flatnonzero(event >= 0).tolist()
+    return [events.meets[i]._replace(event=int(event[i])) for i in here]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.composer_axes import SecondAxis
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
@@ -89,6 +90,10 @@ class System:
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without the slices that stand for the recording itself."""
         return trace
+
+    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
+        """Return the second time axis of a file; `read` returns its trace, times as they are there."""
+        return None
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); see `rule`."""

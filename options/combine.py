@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atomic_output import check_output
 from errors import TraceError, UsageError, counted
 from result import Column, Result, Table
 
@@ -135,6 +136,7 @@ def _default_output(path: Path) -> Path:
 
 def _check(members: Sequence[Member], output: Path) -> None:
     """Refuse what would read a file twice, or write over one of them."""
+    check_output(output)
     seen: dict[Path, Path] = {}
     for member in members:
         path = member.path.resolve()

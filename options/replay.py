@@ -110,21 +110,22 @@ def _partitions(args: Namespace) -> Partitions:
 
 
 def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
-    from replay.answer import answer, leave_one_out
+    from replay.answer import answer, leave_one_out, with_gaps_of_others
     from replay.replay_tables import charts, path_table, step_table
 
     recording = loaded.recording
     found = answer(recording, args.step_num)
     row, path = _recorded_path(args, recording)
     output, written = _write(args, found.result)
-    figures = _informative(recording, found, leave_one_out(recording))
+    usual = with_gaps_of_others(recording)
+    figures = _informative(found, leave_one_out(recording, usual))
     first = _headline(found, figures)
     position = list(found.result.rows).index(row) if row in found.result.rows else 0
     return Result(
         option="replay",
         title=first,
         document={"headline": first, **_document(args, found, row, path, output)},
-        tables=[path_table(recording.steps[row].number, path), step_table(found)],
+        tables=[path_table(recording.steps[row].number, path), step_table(found, usual)],
         charts=charts(found, position) if args.html else (),
         figures=figures,
         notes=[*recording.notes, *written],
@@ -133,7 +134,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     )
 
 
-def _informative(recording: Recording, found: Answer, errors: Any) -> list[tuple[str, str]]:
+def _informative(found: Answer, errors: Any) -> list[tuple[str, str]]:
     """Return what a replay says that was not put into it, a line each; the identity last."""
     import numpy as np
 

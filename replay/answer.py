@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -165,27 +165,32 @@ def what_if(
 # ---- how much the gaps that recur explain
 
 
-def leave_one_out(recording: Recording) -> Float:
-    """Return the error of each step (k,) replayed with the usual gaps, those of the other steps.
+def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
+    """Return how long whole steps, by row, take for each owner (m,) with the usual gaps of the others.
 
     With its own gaps and work a replay gives a step's time back by construction. With the gaps that
-    recur (the median of each event's in the other steps) it says how much they explain.
+    recur (the median of each event's in the other steps) it shows how much they explain. Of many steps
+    some are taken; of a single one nothing is known.
     """
     rows = recording.whole_steps
     if len(recording.steps) < 2:
-        return np.empty(0)
+        return {}
     chosen = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_LEFT_OUT).astype(int))]
     number = slots(recording.steps)
     n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    recorded = measured_ns(recording)
-    errors = []
+    times = {}
     for row in chosen:
-        gaps = _gaps_of_others(recording, number, row, n_slots)
         steps = list(recording.steps)
-        steps[row] = replace(steps[row], gap_ns=gaps)
-        times = run_steps(replace(recording, steps=steps), [row]).iteration_ns[0]
-        errors.append((times - recorded[row]) / recorded[row])
-    flat: Float = np.concatenate(errors)
+        steps[row] = replace(steps[row], gap_ns=_gaps_of_others(recording, number, row, n_slots))
+        times[row] = run_steps(replace(recording, steps=steps), [row]).iteration_ns[0].astype(np.float64)
+    return times
+
+
+def leave_one_out(recording: Recording, times: Mapping[int, Float]) -> Float:
+    """Return the errors (k,) of the `times` that steps take with the gaps of the others."""
+    recorded = measured_ns(recording)
+    errors = [(of_step - recorded[row]) / recorded[row] for row, of_step in times.items()]
+    flat: Float = np.concatenate([*errors, np.empty(0)])
     known: Float = flat[~np.isnan(flat)]
     return known
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from errors import DagError
 from formats.columns import Int64
-from replay.plan import Plan
+from replay.plan import UNLIMITED, Plan
 
 #: From how many operations on the compiled loop pays for its start (about a second).
 COMPILE_FROM = 100_000
@@ -49,39 +49,62 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     """
     if compiled is None:
         compiled = len(plan) >= COMPILE_FROM
-    loop = _compiled_loop() if compiled else None
-    start = np.zeros(len(plan), np.int64)
-    columns = (plan.dur_ns, plan.gap_ns, plan.priority, plan.device, plan.slots, plan.after_ptr, plan.after)
+    contends = bool((plan.device != UNLIMITED).any())
+    times = [plan.dur_ns, plan.gap_ns, plan.after_ptr, plan.after]
+    columns = [*times, plan.priority, plan.device, plan.slots] if contends else times
+    plain = _loop if contends else _loop_without_queues
+    loop = _compiled(plain) if compiled else None
+    start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
+    waiting = plan.n_inputs()
     if loop is not None:
-        waiting = plan.n_inputs()
         done = loop(*columns, waiting, start)
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
-        start_list, waiting_list = start.tolist(), plan.n_inputs().tolist()
-        lists: list[Any] = [column.tolist() for column in columns] + [waiting_list, start_list]
-        done = _loop(*lists)
-        start, waiting = np.array(start_list, np.int64), np.array(waiting_list, np.int64)
+        lists: list[Any] = [column.tolist() for column in (*columns, waiting, start)]
+        done = plain(*lists)
+        waiting, start = (np.array(column, np.int64) for column in lists[-2:])
     if done < len(plan):
         raise DagError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
     return Schedule(start, start + plan.dur_ns)
 
 
 @cache
-def _compiled_loop() -> Callable[..., int] | None:
-    """Return the loop compiled; None where numba is not installed."""
+def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
+    """Return a loop compiled; None where numba is not installed."""
     try:
         import numba
     except ImportError:
         return None
     try:
-        compiled: Callable[..., int] = numba.njit(cache=True)(_loop)
+        compiled: Callable[..., int] = numba.njit(cache=True)(loop)
     except RuntimeError:  # numba finds no directory where it may keep the compiled code
-        compiled = numba.njit(_loop)
+        compiled = numba.njit(loop)
     return compiled
 
 
+def _loop_without_queues(dur: Any, gap: Any, after_ptr: Any, after: Any, waiting: Any, start: Any) -> int:
+    """Do what `_loop` does where no operation has a device: each starts when its last input lets it.
+
+    `start` holds the gaps when it is called.
+    """
+    ready = [op for op in range(len(dur)) if waiting[op] == 0]
+    done = 0
+    while len(ready) > 0:
+        op = ready.pop()
+        done += 1
+        end = start[op] + dur[op]
+        for edge in range(after_ptr[op], after_ptr[op + 1]):
+            then = after[edge]
+            if end + gap[then] > start[then]:
+                start[then] = end + gap[then]
+            waiting[then] -= 1
+            if waiting[then] == 0:
+                ready.append(then)
+    return done
+
+
 def _loop(
-    dur: Any, gap: Any, priority: Any, device: Any, slots: Any, after_ptr: Any, after: Any,
+    dur: Any, gap: Any, after_ptr: Any, after: Any, priority: Any, device: Any, slots: Any,
     waiting: Any, start: Any,
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.

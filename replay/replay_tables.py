@@ -11,6 +11,7 @@ from replay.answer import Answer, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
+from replay.uncertainty import Float
 from result import Bars, Cell, Chart, Column, Span, Table, Timeline
 
 #: Stretches of the path below this share of the step are left out of the table (not of the JSON).
@@ -24,7 +25,7 @@ _STEPS = (
     Column("step", "step", "int"),
     Column("measured_ms", "recorded (ms)", "float"),
     Column("predicted_ms", "replayed (ms)", "float"),
-    Column("error", "error", "percent", 2),
+    Column("usual_ms", "with the other steps' gaps (ms)", "float"),
 )
 _PATH = (
     Column("owner", "rank"),
@@ -63,13 +64,15 @@ _EFFECTS = (
 )
 
 
-def step_table(found: Answer) -> Table:
-    """Return the iteration time of each replayed step beside that of the recorded one it stands for."""
+def step_table(found: Answer, usual: Mapping[int, Float]) -> Table:
+    """Return the iteration time of each replayed step: recorded, replayed, and from the others' gaps.
+
+    `usual` has the last, in nanoseconds per owner, by the row of the recorded step.
+    """
     rows: list[Sequence[Cell]] = []
-    numbers = [found.result.recording.steps[row].number for row in found.result.rows]
-    for number, (recorded, replayed) in zip(numbers, _per_step(found), strict=True):
-        error = None if recorded is None else (replayed - recorded) / recorded
-        rows.append((number, recorded, replayed, error))
+    for row, (recorded, replayed) in zip(found.result.rows, _per_step(found), strict=True):
+        with_usual = float(usual[row].mean()) / 1e6 if row in usual else None
+        rows.append((found.result.recording.steps[row].number, recorded, replayed, with_usual))
     return Table("steps", "Iteration time", _STEPS, rows)
 
 

@@ -21,7 +21,7 @@ from replay.whatif.edits import forward_share
 #: Operations to simulate in all from which the compiled loop pays for its start.
 _COMPILE_FROM = 2_000_000
 #: … and from which further processes pay for theirs.
-_FORK_FROM = 4_000_000
+_FORK_FROM = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)

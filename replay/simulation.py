@@ -14,7 +14,7 @@ import numpy as np
 
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import Joint
-from formats.columns import Int64
+from formats.columns import Int64, Track
 from replay.engine import Schedule, simulate
 from replay.plan import UNLIMITED, Plan, make_plan
 
@@ -125,6 +125,7 @@ class _Row:
         self.first_op = np.cumsum([0, *sizes[:-1]]) + 2 * owners
         self.begin_op = self.first_op[:, None] - 2 * owners + np.arange(owners)
         self.end_op = self.begin_op + owners
+        self.stream_of = _streams_of(recording)
 
     def plan(self) -> Plan:
         """Return all operations and the edges between them."""
@@ -169,7 +170,51 @@ class _Row:
             resumed = _continued(self.recording, self.rows, position)
             edges.append(np.stack([self.end_op[position - 1], begin], axis=1))
             edges.append(2 * resumed + 1 + np.array([before, first]))
+            edges += self._streams(position)
         return edges
+
+    def _streams(self, position: int) -> list[Int64]:
+        """Return edges that let a device be behind the host, by one step at most.
+
+        The first work of each stream follows the last one of the step before, which is over when this
+        step ends.
+        """
+        if self.rows[position - 1] != self.rows[position] - 1:
+            return []
+        step, before = self.steps[position], self.steps[position - 1]
+        stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]
+        first, last = _first_of(stream, step.start_ns), _first_of(stream_before, -before.end_ns)
+        both = np.array(sorted(first.keys() & last.keys()), np.int64)
+        heads = np.array([first[one] for one in both.tolist()], np.int64)
+        bodies = np.array([last[one] for one in both.tolist()], np.int64)
+        follows = before.end_ns[bodies] <= step.start_ns[heads]
+        over = before.end_ns[bodies] <= (step.next_ns - step.tail_ns)[step.owner[heads]]
+        sources = self.first_op[position - 1] + 2 * bodies + 1
+        ends = self.end_op[position][step.owner[heads]]
+        return [
+            np.stack([sources[follows], self.first_op[position] + 2 * heads[follows]], axis=1),
+            np.stack([sources[over], ends[over]], axis=1),
+        ]
+
+
+def _streams_of(recording: Recording) -> Int64:
+    """Return the number of the stream of each operation, -1 for those of no device."""
+    place: dict[tuple[int, Track], int] = {}
+    return np.array(
+        [
+            place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
+            for one in recording.operations
+        ],
+        np.int64,
+    )
+
+
+def _first_of(stream: Int64, order: Int64) -> dict[int, int]:
+    """Return stream -> its event (of n) that comes first in `order` (n,)."""
+    events = np.flatnonzero(stream >= 0)
+    events = events[np.lexsort((order[events], stream[events]))]
+    streams, first = np.unique(stream[events], return_index=True)
+    return dict(zip(streams.tolist(), events[first].tolist(), strict=True))
 
 
 def _interleave(heads: Int64, bodies: Int64) -> Int64:

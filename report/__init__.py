@@ -72,7 +72,7 @@ def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeEr
                 written.append(path)
         outputs.commit()
     except AnalyzeError as error:
-        return error
+        return type(error)(f"{error}; no file was written")
     for path in written:
         logging.info("wrote %s", path)
     return None

@@ -14,6 +14,9 @@ from result import Cell, Result
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print the first table: the columns' keys, then the rows; numbers in full, gaps empty.
 
+    Names are data and stay exact, even one that a spreadsheet would take for a formula (``=1+1``); the
+    workbook keeps it text.
+
     Raises
     ------
     AnalyzeError

@@ -93,6 +93,7 @@ def _table(table: Table) -> dict[str, Any]:
         "note": printable(table.note),
         "columns": [_column(column) for column in table.columns],
         "rows": [[_cell(cell) for cell in row] for row in table.rows],
+        "certain": table.certain_at,
     }
 
 

@@ -108,6 +108,7 @@ class _Formats:
         edges = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
         self.words_header = workbook.add_format(edges)
         self.number_header = workbook.add_format({**edges, "align": "right"})
+        self.faint = workbook.add_format({"font_color": "#808080"})
 
     def of(self, column: Column) -> Any:
         """Return the format of the column's cells, None for text."""
@@ -133,6 +134,8 @@ def _write_sheet(sheet: Any, formats: _Formats, table: Table, rows: Iterator[Seq
         for index, cell in enumerate(row):
             cut += _write_cell(sheet, last, index, cell, cell_formats[index])
     sheet.autofilter(0, 0, last, len(table.columns) - 1)
+    if table.certain_at is not None and last:
+        _fade(sheet, formats.faint, table.certain_at, last, len(table.columns) - 1)
     for index, column in enumerate(table.columns):
         if column.scale == "diverging" and last:
             _colour_by_value(sheet, index, last, [row[index] for row in table.rows])
@@ -152,6 +155,14 @@ def _write_cell(sheet: Any, row: int, column: int, cell: Cell, cell_format: Any)
     elif cell is not None and math.isfinite(cell):
         sheet.write_number(row, column, cell, cell_format)
     return False
+
+
+def _fade(sheet: Any, faint: Any, certain: int, last_row: int, last_column: int) -> None:
+    """Write the rows that may be chance in grey; no rule after this one colours them."""
+    from xlsxwriter.utility import xl_col_to_name
+
+    rule = {"type": "formula", "criteria": f"=${xl_col_to_name(certain)}2<>TRUE", "format": faint}
+    sheet.conditional_format(1, 0, last_row, last_column, {**rule, "stop_if_true": True})
 
 
 def _colour_by_value(sheet: Any, column: int, last_row: int, values: Sequence[Cell]) -> None:

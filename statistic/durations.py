@@ -86,20 +86,28 @@ def categories(traces: Sequence[Trace], stats: Sequence[Stat]) -> list[CategoryS
 def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     """Return each slice's operation (n,), numbered by first appearance, and their (name, category)."""
     staged = np.array([_lacks_key(name) for name in trace.names], np.bool_)
+    cat_id, cats = _categories(trace)
     code = trace.name_id.astype(np.int64)
-    code *= len(trace.cats)
-    code += trace.cat_id
+    code *= len(cats)
+    code += cat_id
     if staged.any():
         code *= len(trace.tracks) + 1
         code += np.where(staged[trace.name_id], trace.track_id + 1, 0)
     op, first = _dense(code)
-    names = []
-    for row in first.tolist():
-        name = trace.names[trace.name_id[row]]
-        if staged[trace.name_id[row]]:
-            name = with_key(name, trace.tracks[trace.track_id[row]].tid)
-        names.append((name, trace.cats[trace.cat_id[row]] or _derived_cat(name)))
-    return _merged(op, names)
+    names = [trace.names[i] for i in trace.name_id[first].tolist()]
+    for i in np.flatnonzero(staged[trace.name_id[first]]).tolist():
+        names[i] = with_key(names[i], trace.tracks[trace.track_id[first[i]]].tid)
+    return _merged(op, list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True)))
+
+
+def _categories(trace: Trace) -> tuple[Int32, list[str]]:
+    """Return the category of each slice (n,) and their names: by the operation's where it has none."""
+    number = {cat: i for i, cat in enumerate(trace.cats)}
+    if "" not in number:
+        return trace.cat_id, list(number)
+    derived = [number.setdefault(_derived_cat(name), len(number)) for name in trace.names]
+    has_none = trace.cat_id == number[""]
+    return np.where(has_none, np.array(derived, np.int32)[trace.name_id], trace.cat_id), list(number)
 
 
 def _dense(code: Int64) -> tuple[Int32, Int64]:
@@ -167,9 +175,10 @@ def _category_totals(trace: Trace) -> dict[str, int]:
     totals: dict[str, int] = {}
     if len(trace) == 0:
         return totals
+    cat_id, cats = _categories(trace)
     code = trace.track_id.astype(np.int64)
-    code *= len(trace.cats)
-    code += trace.cat_id
+    code *= len(cats)
+    code += cat_id
     group, _ = _dense(code)
     del code
     counts = np.bincount(group)
@@ -184,7 +193,7 @@ def _category_totals(trace: Trace) -> dict[str, int]:
     has_nests = np.logical_or.reduceat(nests, bounds)
     for i, begin in enumerate(bounds.tolist()):
         stop = int(bounds[i + 1]) if i + 1 < len(bounds) else len(start)
-        cat = _category(trace, int(order[begin]))
+        cat = cats[cat_id[order[begin]]]
         ns = union_length(start[begin:stop], end[begin:stop]) if has_nests[i] else int(sums[i])
         totals[cat] = totals.get(cat, 0) + ns
     return totals
@@ -198,7 +207,3 @@ def _time_order(group: Int32, ts_ns: Int64) -> Int64:
         return np.lexsort((ts_ns, group))
     since |= group.astype(np.int64) << bits
     return np.argsort(since)
-
-
-def _category(trace: Trace, row: int) -> str:
-    return trace.cats[trace.cat_id[row]] or _derived_cat(trace.names[trace.name_id[row]])

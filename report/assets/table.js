@@ -49,7 +49,12 @@ function tableSection(table) {
   const longest = table.columns.map((column, index) =>
     isNumber(column) ? 0 : table.rows.reduce((most, row) => Math.max(most, String(row[index] ?? "").length), 0));
   const full = table.columns.map((column, index) =>
-    column.scale === "diverging" ? fullColour(table.rows, index) : 0);
+    column.scale === "diverging" ? fullColour(table.rows.filter(isCertain), index) : 0);
+
+  /** Whether a row is more than chance: only then its changes have a colour. */
+  function isCertain(row) {
+    return table.certain === null || row[table.certain] === true;
+  }
 
   function select() {
     const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
@@ -74,12 +79,13 @@ function tableSection(table) {
   }
 
   function tableRow(row) {
-    return element("tr", {}, ...row.map((value, index) => {
+    const certain = isCertain(row);
+    return element("tr", certain ? {} : { className: "soft" }, ...row.map((value, index) => {
       const column = table.columns[index];
       const className = isNumber(column) ? "number" : "text";
       const cell = element("td", { className }, ...breakable(cellText(column, value)));
       if (longest[index]) cell.style.setProperty("--chars", longest[index]);
-      if (full[index] && value) {
+      if (full[index] && value && certain) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;
         cell.style.background = `color-mix(in srgb, var(--${value < 0 ? "good" : "bad"}) ${share}%, transparent)`;
       }

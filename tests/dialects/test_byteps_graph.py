@@ -466,6 +466,17 @@ def test_each_step_has_meetings_of_its_own() -> None:
     assert {meet.key for meet in met(steps)[label]}.isdisjoint(meet.key for meet in met(steps, 1)[label])
 
 
+def test_a_gpu_that_cannot_number_its_steps_takes_the_numbers_of_the_others() -> None:
+    # rank0 records a load of a step before the traced ones, 2 and 3; of rank1 only communication is there,
+    # whose second round ends the second traced step
+    loads = [("I/O", "I/O", None, at, at + 0.5) for at in (-23, -1, 22, 45)]
+    numbered = gpu([*loads, *one_step(), *one_step(23), compute("FW.a", 46, 50)], PASS)
+    alone = gpu([row for at in (0, 23) for row in one_step(at)[2:]], name="rank1")
+    assert [step.number for step in numbered.steps] == [2, 3]
+    assert ([step.number for step in alone.steps], alone.is_numbered) == ([2], False)
+    assert [step.number for step in join([numbered, alone]).steps] == [3]
+
+
 def test_communications_without_stages_end_once_all_have_begun() -> None:
     ranks = []
     for worker, push in enumerate((10, 40)):
@@ -539,7 +550,7 @@ def by_category(recording: Recording, row: int) -> dict[tuple[str, str], float]:
 
 def test_the_slow_worker_is_blamed_not_the_network(shared_data: Path) -> None:
     lenet = load_steps([Path(__file__).parents[2] / "examples" / "lenet"], progress=False).recording
-    share = by_category(lenet, [step.number for step in lenet.steps].index(4))
+    share = by_category(lenet, [step.number for step in lenet.steps].index(13))
     assert share["wk1.rank0", "BW"] > 0.4
     assert sum(part for (_, cat), part in share.items() if cat == "Comm") < 0.05
     straggler = load_steps([shared_data / "byteps" / "fork_lenet_straggler"], progress=False).recording

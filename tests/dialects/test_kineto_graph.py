@@ -24,6 +24,7 @@ from dialects.step_parts import Joint, Kind, RankStep, RankSteps
 from dialects.step_windows import windows
 from dialects.steps import Step
 from formats.columns import Trace
+from replay.simulation import replay
 from trace_utils import read_trace
 
 Ev = dict[str, Any]
@@ -199,6 +200,27 @@ def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) ->
     assert path["rank0", "aten::op", ""] + path["rank0", "cudaLaunchKernel", ""] >= 440
 
 
+def test_slower_kernels_make_a_launch_bound_job_wait_for_its_device(steps_of: Any) -> None:
+    n, steps = 50, 5
+    events = []
+    for row in range(steps):
+        for event in launch_bound(n):
+            args = {
+                key: value + n * row if key == "correlation" else value
+                for key, value in event["args"].items()
+            }
+            name = f"ProfilerStep#{row + 1}" if event["name"] == "ProfilerStep#1" else event["name"]
+            events.append({**event, "name": name, "ts": event["ts"] + 10 * n * row, "args": args})
+    recording = join([steps_of(events)])
+    recorded = replay(recording, range(steps))
+    assert (recorded.iteration_ns == 10 * n * US).all()
+    on_device = np.array([one.on_device for one in recording.operations])
+    slower = [np.where(on_device[step.operation], 5, 1) * step.work_ns for step in recording.steps]
+    iteration_ns = recorded.with_work(slower).iteration_ns
+    # a kernel takes 5 × 3 µs, and begins up to 3 µs after the one before it: as recorded after its launch
+    assert 5 * 3 * n * US <= iteration_ns[-1, 0] <= (5 * 3 + 3) * n * US
+
+
 def device_bound(n: int, room: int) -> list[Ev]:
     """Return n launches of kernels of 100 µs; a call blocks until the `room`-th kernel before it begins."""
     events, now = [], 0
@@ -369,6 +391,24 @@ def test_a_kernel_still_running_when_a_step_begins_is_work_of_the_earlier_one(st
     assert [spans(found, second)[event][0] for event in second.last.tolist()] == ["b"]
 
 
+def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(1, 0, 500),
+            mark(2, 500, 100),
+            host("a", 0, 100),
+            host("aside", 90, 400, tid=2),
+            host("b", 510, 10),
+        ]
+    )
+    step = found.steps[0]
+    assert step.last is not None
+    assert {spans(found, step)[event][0] for event in step.last.tolist()} == {"a", "aside"}
+    assert path_of(join([found])) == {
+        ("rank0", "aside", "gap"): 90, ("rank0", "aside", ""): 400, ("rank0", "", "gap"): 10,
+    }  # fmt: skip
+
+
 def test_a_step_before_a_pause_ends_itself() -> None:
     steps = [Step(2, 0, 90), Step(3, 100, 190), Step(7, 5000, 5090), Step(8, 9000, 9090)]
     assert windows(steps) == [(2, 0, 100), (3, 100, 190), (7, 5000, 5090), (8, 9000, 9090)]
@@ -500,9 +540,15 @@ def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(shared_data: 
     for step in found.steps:
         assert_lawful(step)
     recording = join([found])
-    for joined in recording.steps[:1]:
-        length = sum(stretch.end_ns - stretch.start_ns for stretch in critical_path(joined).stretches)
-        assert abs(length - int(joined.next_ns[0] - joined.begin_ns[0])) <= US
+    first = recording.steps[0]
+    assert (
+        abs(sum(stretch.dur_ns for stretch in critical_path(first).stretches) - first.iteration_ns[0]) <= US
+    )
+    replayed = replay(recording, range(len(recording.steps)))
+    assert (replayed.iteration_ns == [step.iteration_ns for step in recording.steps]).all()
+    for position, joined in enumerate(recording.steps):
+        again = replayed.step(position)
+        assert (again.end_ns - again.begin_ns.min() == joined.end_ns - joined.begin_ns.min()).all()
 
 
 intervals = st.tuples(st.integers(0, 30), st.integers(0, 12))

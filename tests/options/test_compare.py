@@ -59,7 +59,7 @@ def test_its_share_of_the_step_is_the_change_of_the_step(tmp_path: Path) -> None
     parts = {part["cat"]: part["explained_ms"] for part in found["categories"]}
     base, new = found["iteration_ms"]
     assert sum(parts.values()) == pytest.approx(new - base)
-    assert parts["user_annotation"] == pytest.approx(new - base, abs=0.003)
+    assert parts["communication"] == pytest.approx(new - base, abs=0.003)
     assert "gloo:all_reduce" in found["verdict"]
 
 

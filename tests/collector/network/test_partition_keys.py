@@ -1,0 +1,43 @@
+"""What BytePS's own log says about partition keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collector.network.partition_keys import read_keys
+from result import Repairs
+
+_GRADIENT = (
+    "[x: D operations.cc:245] byteps.gradient_0 partitioned to 2 part(s), "
+    "total_len=1638400, key_range=[65536, 65537] rank=0\n"
+)
+
+
+def bytes_of(tmp_path: Path, log: str) -> dict[int, int]:
+    (tmp_path / "worker_0.log").write_text(log)
+    return read_keys(tmp_path, Repairs()).partition_bytes()
+
+
+def test_partitions_are_as_large_as_the_load_of_their_server_grew_by(tmp_path: Path) -> None:
+    loads = (
+        "key 0 assigned to server 0, accumulated workload for this server is 2000\n"
+        "key 65536 assigned to server 1, accumulated workload for this server is 1048576\n"
+        "key 65537 assigned to server 0, accumulated workload for this server is 591824 (9%)\n"
+    )
+    assert bytes_of(tmp_path, _GRADIENT + loads) == {65536: 1048576, 65537: 589824}
+
+
+def test_without_loads_a_tensor_is_cut_at_a_power_of_two(tmp_path: Path) -> None:
+    assert bytes_of(tmp_path, _GRADIENT) == {65536: 1048576, 65537: 589824}
+
+
+def test_loads_that_do_not_add_up_to_the_tensor_are_not_believed(tmp_path: Path) -> None:
+    loads = "key 65537 assigned to server 1, accumulated workload for this server is 4096\n"
+    assert bytes_of(tmp_path, _GRADIENT + loads) == {65536: 1048576, 65537: 589824}
+
+
+def test_recorded_logs_have_every_size(shared_data: Path) -> None:
+    keys = read_keys(shared_data / "byteps/fork_resnet50_2w1s", Repairs())
+    sizes = keys.partition_bytes()
+    assert len(sizes) == 414 and max(sizes.values()) == 4096000
+    assert sum(sizes.values()) == sum(tensor.total_bytes or 0 for tensor in keys.tensors.values())

@@ -1,0 +1,55 @@
+"""`compare.compare_tables`: what people see of a comparison."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from compare.change import Change
+from compare.compare_tables import CHANGE, Pair, tables_of
+from compare.compare_tables import tested_cells as cells_of
+from compare.comparison import Comparison, OpChange
+from compare.run_table import OpKey
+from report.html import _table as html_table
+from result import Table
+
+
+def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
+    only = tuple([OpKey(f"{side}{i}", "c") for i in range(n)] for side, n in (("a", only_a), ("b", only_b)))
+    return Comparison(None, None, ops, only, (), (), Change(1e6, 2e6), (5, 5), {}, ())  # type: ignore[arg-type]
+
+
+def _tables(found: Comparison, head: int | None = None) -> dict[str, Table]:
+    tables = tables_of(Pair(found, "a", "b"), Namespace(sort=False, head=head), alone=True)
+    return {table.name: table for table in tables}
+
+
+def test_cells_are_those_of_the_columns() -> None:
+    cells = cells_of(Change(10e6, 12e6, 1e6, 3e6, 0.01))
+    assert dict(zip((column.key for column in CHANGE), cells, strict=True)) == {
+        "avg_absolute_ms": 2.0, "avg_relative": 0.2, "significant": True, "p_value": 0.01,
+        "ci_low_ms": 1.0, "ci_high_ms": 3.0,
+    }  # fmt: skip
+
+
+def test_rows_that_may_be_chance_are_told_apart() -> None:
+    sure, chance = Change(10e6, 12e6, 1e6, 3e6, 0.01), Change(1e6, 17e6, -1e6, 30e6, 0.51)
+    ops = [OpChange(name, "c", "c", (5, 5), change, change) for name, change in (("x", sure), ("y", chance))]
+    table = _tables(_comparison(*ops))["operations"]
+    page = html_table(table)
+    assert page["certain"] is not None
+    assert [row[page["certain"]] for row in page["rows"]] == [True, False]
+    assert "certain" not in json.dumps(table.records())
+
+
+def test_head_limits_what_only_one_run_has() -> None:
+    table = _tables(_comparison(only_a=30, only_b=3), head=2)["only_in"]
+    assert [row[1] for row in table.rows] == ["a0", "a1", "b0", "b1"]
+    assert table.note.startswith("29 more")
+    assert len(_tables(_comparison(only_a=30, only_b=3))["only_in"].rows) == 33
+
+
+def test_the_page_colours_only_what_is_certain() -> None:
+    script = (Path(__file__).resolve().parents[2] / "report/assets/table.js").read_text()
+    assert "isCertain(row)" in script

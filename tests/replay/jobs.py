@@ -1,0 +1,144 @@
+"""Jobs written by hand for replay's tests: a few named events per rank and step, in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dag.join_ranks import join
+from dag.step_graph import Recording
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
+from formats.columns import Track
+
+MS = 1_000_000
+#: The key of the first partition of the first tensor.
+KEY = 1 << 16
+
+Times = Mapping[str, tuple[float, float]]
+
+
+def rank(
+    name: str,
+    steps: Sequence[tuple[Times, tuple[float, float]]],
+    inputs: Mapping[str, Sequence[str]] | None = None,
+    *,
+    kinds: Mapping[str, Mapping[str, Any]] | None = None,
+    together: Sequence[str] = (),
+    worker: int | None = None,
+) -> RankSteps:
+    """Return a rank.
+
+    Parameters
+    ----------
+    steps : for each, when its events start and end, by name, and when it and the next one begin
+    inputs : the events that each event needs before it starts
+    kinds : what is known of the operations, by name; BW and FW before a dot say their phase
+    together : the collectives, of that name on all ranks
+    """
+    names = list(dict.fromkeys(event for times, _ in steps for event in times))
+    operations = [_operation(one, (kinds or {}).get(one, {}), one in together) for one in names]
+    made = [_step(names, i + 1, *step, inputs or {}, together) for i, step in enumerate(steps)]
+    return RankSteps(name, operations, made, worker=worker)
+
+
+def _operation(name: str, known: Mapping[str, Any], is_collective: bool) -> Operation:
+    cat = name.partition(".")[0]
+    fields = {
+        "cat": cat,
+        "phase": cat if cat in ("FW", "BW", "Comm", "I/O") else "",
+        "is_collective": is_collective,
+        "is_communication": is_collective or cat == "Comm",
+        **known,
+    }
+    return Operation(name, fields.pop("cat"), Track(0, name), **fields)
+
+
+def _step(
+    names: Sequence[str],
+    number: int,
+    times: Times,
+    bounds: tuple[float, float],
+    inputs: Mapping[str, Sequence[str]],
+    together: Sequence[str],
+) -> RankStep:
+    events = list(times)
+    edges = [
+        Edge(events.index(source), events.index(target))
+        for target, sources in inputs.items()
+        for source in sources
+        if source in times and target in times
+    ]
+    spans = np.array([[round(at * MS) for at in times[event]] for event in events], np.int64).reshape(-1, 2)
+    begin, end = (round(at * MS) for at in bounds)
+    meets = [
+        Meet((number, one), events.index(one), True, True, Joint.START_TO_BODY, Kind.GROUP)
+        for one in together
+        if one in times
+    ]
+    return RankStep(
+        number=number,
+        begin_ns=begin,
+        next_ns=end,
+        operation=np.array([names.index(event) for event in events], np.int64),
+        start_ns=spans[:, 0],
+        end_ns=spans[:, 1],
+        edges=edge_table(edges),
+        meets=meets,
+    )
+
+
+def job(*ranks: RankSteps) -> Recording:
+    """Return the recording of a job with these ranks."""
+    return join(ranks)
+
+
+_PUSH = {"stage": "PUSH", "whole": "Comm.a", "cat": "Comm", "link": "PUSH", "key": KEY}
+_PULL = {"stage": "PULL", "whole": "Comm.a", "cat": "Comm", "link": "PULL", "key": KEY}
+
+
+def one_gpu(n_steps: int = 1) -> Recording:
+    """FW 4, BW 10, PUSH 3, PULL 5 one after the other, then 1 to the next step: 23 ms a step."""
+    steps = [
+        (
+            {
+                "FW.a": (at, at + 4),
+                "BW.a": (at + 4, at + 14),
+                "Comm.a.PUSH": (at + 14, at + 17),
+                "Comm.a.PULL": (at + 17, at + 22),
+            },
+            (at, at + 23),
+        )
+        for at in (23 * i for i in range(n_steps))
+    ]
+    inputs = {"BW.a": ["FW.a"], "Comm.a.PUSH": ["BW.a"], "Comm.a.PULL": ["Comm.a.PUSH"]}
+    return job(rank("rank0", steps, inputs, kinds={"Comm.a.PUSH": _PUSH, "Comm.a.PULL": _PULL}))
+
+
+def lockstep(*work: Sequence[float], transfer: float = 5) -> Recording:
+    """Ranks that compute for so long in each step, and then reduce together in `transfer` ms."""
+    ranks = []
+    for number, of_rank in enumerate(work):
+        steps = []
+        at = 0.0
+        for i, compute in enumerate(of_rank):
+            late = max(other[i] for other in work)
+            end = at + late + transfer
+            steps.append(({"BW.a": (at, at + compute), "reduce": (at + compute, end)}, (at, end)))
+            at = end
+        ranks.append(rank(f"rank{number}", steps, {"reduce": ["BW.a"]}, together=["reduce"]))
+    return job(*ranks)
+
+
+def partitions(sizes: Sequence[int], ms_each: Sequence[float]) -> Recording:
+    """BW for 20 ms, then the partitions of one tensor pushed one after the other on one link, then 1 ms."""
+    times: dict[str, tuple[float, float]] = {"BW.a": (0, 20)}
+    kinds = {}
+    at = 20.0
+    for part, (size, ms) in enumerate(zip(sizes, ms_each, strict=True)):
+        name = f"part{part}"
+        times[name] = (20, at + ms)
+        kinds[name] = {**_PUSH, "key": KEY + part, "n_bytes": size, "is_communication": True}
+        at += ms
+    return job(rank("rank0", [(times, (0, at + 1))], {name: ["BW.a"] for name in kinds}, kinds=kinds))

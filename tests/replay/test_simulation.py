@@ -1,0 +1,155 @@
+"""Recorded steps simulated: with their own work and gaps they get back the times they were recorded with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs import MS, job, lockstep, one_gpu, rank
+
+from dag.critical_path import critical_path
+from dag.join_ranks import join
+from dag.step_graph import Recording
+from dag_utils import load_steps
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
+from formats.columns import Track
+from replay.simulation import replay
+from replay.whatif.edits import apply
+
+
+def assert_alone_as_recorded(recording: Recording) -> None:
+    for row, step in enumerate(recording.steps):
+        simulated, zero = replay(recording, [row]).step(0), step.begin_ns.min()
+        assert (simulated.start_ns == step.start_ns - zero).all()
+        assert (simulated.end_ns == step.end_ns - zero).all()
+
+
+def assert_in_a_row_as_recorded(recording: Recording) -> None:
+    rows = range(len(recording.steps))
+    result, zero = replay(recording, rows), recording.steps[0].begin_ns.min()
+    for position in rows:
+        step = recording.steps[position]
+        assert (result.step(position).begin_ns == step.begin_ns - zero).all()
+        assert (result.step(position).end_ns == step.end_ns - zero).all()
+
+
+@st.composite
+def recordings(draw: st.DrawFn, shared_links: bool = True) -> Recording:
+    """Up to three ranks and steps of arbitrary events, edges, links and collectives, in units of 30 us."""
+    unit = 30_000
+    n_ranks, n_steps, n_events = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    lengths = draw(st.lists(st.integers(1, 30), min_size=n_steps, max_size=n_steps))
+    ranks = []
+    for number in range(n_ranks):
+        links = draw(st.lists(st.sampled_from(["", "", "x", "y"]), min_size=n_events, max_size=n_events))
+        own = "" if shared_links else str(number)
+        operations = [
+            Operation(str(i), "", Track(0, i), link=link and link + own) for i, link in enumerate(links)
+        ]
+        begin = draw(st.integers(0, 3))
+        steps = []
+        for i, length in enumerate(lengths):
+            moments = st.integers(begin, begin + length)
+            spans = sorted(sorted(draw(st.tuples(moments, moments))) for _ in range(n_events))
+            event = st.integers(0, n_events - 1)
+            edges = [
+                Edge(source, target, draw(st.sampled_from(Joint)), Kind.DATA)
+                for source, target in draw(st.lists(st.tuples(event, event), max_size=6))
+                if source < target
+            ]
+            meets = [
+                Meet((i, key), key, True, True) for key in draw(st.lists(event, max_size=2, unique=True))
+            ]
+            times = unit * np.array(spans, np.int64).reshape(-1, 2)
+            bounds = unit * begin, unit * (begin + length)
+            steps.append(
+                RankStep(
+                    i + 1, *bounds, np.arange(n_events), times[:, 0], times[:, 1], edge_table(edges), meets
+                )
+            )
+            begin += length
+        ranks.append(RankSteps(f"rank{number}", operations, steps))
+    return join(ranks)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(recordings())
+def test_any_step_gets_back_its_times(recording: Recording) -> None:
+    assert_alone_as_recorded(recording)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(recordings(shared_links=False))
+def test_steps_in_a_row_get_back_their_times(recording: Recording) -> None:
+    assert_in_a_row_as_recorded(recording)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(recordings())
+def test_half_of_everything_is_half_a_step(recording: Recording) -> None:
+    def doubled(step: int) -> Recording:
+        one = recording.steps[step]
+        columns = {name: getattr(one, name) * 2 for name in ("work_ns", "gap_ns", "tail_ns", "begin_ns")}
+        return replace(recording, steps=[replace(one, **columns)])
+
+    for row in range(len(recording.steps)):
+        single = replay(recording, [row])
+        assert (replay(doubled(row), [0]).iteration_ns == 2 * single.iteration_ns).all()
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(recordings())
+def test_the_path_of_a_replayed_step_adds_up_to_it(recording: Recording) -> None:
+    for row, step in enumerate(recording.steps):
+        recorded, simulated = critical_path(step), critical_path(replay(recording, [row]).step(0))
+        assert sum(stretch.dur_ns for stretch in simulated.stretches) == simulated.length_ns
+        assert simulated.length_ns == recorded.length_ns
+        assert [one.event for one in simulated.stretches] == [one.event for one in recorded.stretches]
+
+
+def test_work_that_is_cut_at_the_end_of_a_step_goes_on_in_the_next() -> None:
+    # the device works from 4 to 13 in steps of 10; in the second step the rest is 3, then 2 more
+    steps = [
+        ({"launch": (0, 4), "kernel": (4, 10)}, (0, 10)),
+        ({"kernel": (10, 13), "next": (13, 15)}, (10, 20)),
+    ]
+    made = rank("rank0", steps, {"kernel": ["launch"], "next": ["kernel"]})
+    second = replace(made.steps[1], continued=np.array([[1, 0]]))
+    recording = job(replace(made, steps=[made.steps[0], second]))
+    assert_in_a_row_as_recorded(recording)
+    halved = apply(recording, ["kernel=0.5"])
+    ends = [(replay(halved, [0, 1]).step(i).end_ns / MS).tolist() for i in range(2)]
+    assert ends == [[4, 7], [8.5, 10.5]]  # the first step ends at 7 + 0, as the last event held it up
+
+
+def test_a_rank_that_computes_longer_holds_up_the_other() -> None:
+    recording = lockstep([10, 10], [70, 70])
+    assert (replay(recording, [0, 1]).iteration_ns / MS).tolist() == [[75, 75], [75, 75]]
+    faster = apply(recording, ["rank1=0.5"])
+    assert (replay(faster, [0, 1]).iteration_ns / MS).tolist() == [[40, 40], [40, 40]]
+
+
+def test_steps_may_come_round_again() -> None:
+    result = replay(one_gpu(), [0, 0, 0])
+    assert (result.step_ns / MS).tolist() == [23, 23, 23]
+
+
+_JOBS = (
+    "byteps/fork_lenet_base", "byteps/fork_lenet_2w2g", "byteps/fork_lenet_straggler",
+    "byteps/fork_mlp_2w2s_pcap", "byteps/fork_resnet50_2w1s", "byteps/master_torch_cnn_2w1s",
+    "horovod/2ranks-base/trace", "composer/ws2/trace", "kineto/ddp2-gloo-base/trace",
+    "kineto/gpu-hta-ns-resolution", "kineto/gpu-hta-nccl-rank0of2/trace", "kineto/gpu-param-dlrm-8ranks",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _JOBS)
+def test_recorded_jobs_get_back_their_times(name: str, shared_data: Path) -> None:
+    recording = load_steps([shared_data / name], progress=False).recording
+    assert_alone_as_recorded(recording)
+    numbers = [step.number for step in recording.steps]
+    if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        assert_in_a_row_as_recorded(recording)

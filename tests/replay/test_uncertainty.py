@@ -1,0 +1,45 @@
+"""How sure a prediction is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replay.uncertainty import FEWEST, MODEL_ERROR, mean_interval, paired_change
+
+
+def test_too_few_steps_have_no_interval() -> None:
+    assert mean_interval([100.0] * (FEWEST - 1)) is None
+    assert paired_change(np.ones(FEWEST - 1), np.ones(FEWEST - 1)) is None
+
+
+def test_where_nothing_varies_only_the_model_can_be_wrong() -> None:
+    assert mean_interval([100.0] * 10) == (100, 100)
+    interval = mean_interval([100.0] * 10, model_error=MODEL_ERROR)
+    assert interval == pytest.approx((100 * np.exp(-0.098), 100 * np.exp(0.098)), rel=1e-3)
+
+
+@pytest.mark.parametrize("model_error", [0.0, MODEL_ERROR])
+def test_intervals_widen_with_fewer_steps(model_error: float) -> None:
+    widths = []
+    for n in (40, 16, 8, 4):
+        interval = mean_interval(np.tile([80.0, 120.0], n // 2), model_error=model_error)
+        assert interval is not None
+        widths.append(interval[1] - interval[0])
+    assert widths == sorted(widths)
+
+
+def test_the_interval_holds_the_mean_of_further_steps() -> None:
+    draw = np.random.default_rng(1)
+    inside = 0
+    for _ in range(200):
+        steps = draw.lognormal(5, 0.2, 16)
+        interval = mean_interval(steps[:8])
+        assert interval is not None
+        inside += interval[0] <= steps[8:].mean() <= interval[1]
+    assert inside >= 190
+
+
+def test_a_paired_change_does_not_depend_on_how_steps_vary() -> None:
+    steps = np.array([100.0, 300.0, 50.0, 120.0, 500.0])
+    assert paired_change(steps, steps * 1.5) == pytest.approx((0.5, 0.5))

@@ -1,0 +1,417 @@
+"""Output files, in real runs: what is refused, all or none, and what an interrupted run leaves behind."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import REPO, run_cli
+
+#: How many runs are killed at random moments; `make kills` does 200.
+KILLS = int(os.environ.get("KILLS", "4"))
+ANALYZE = [sys.executable, str(REPO / "analyze.py")]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Return a worker with final traces, and with files of every kind that other options read."""
+    root = tmp_path / "job"
+    shutil.copytree(REPO / "examples" / "lenet", root)
+    raw = REPO / "examples" / "mlp-raw" / "worker_0" / "0"
+    for name in ("comm.json", "temp.json", "io.json"):
+        shutil.copy(raw / name, root / "worker_0" / "0" / name)
+    (root / "worker_0.pcap").write_bytes(b"\xd4\xc3\xb2\xa1 packets")
+    (root / "server_0.key_log.txt").write_text("key 1")
+    (root / "notes.md").write_text("mine")
+    return root
+
+
+def checksums(root: Path) -> dict[str, str]:
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def temporary(root: Path) -> list[str]:
+    return [str(path) for path in root.rglob("*.tmp")]
+
+
+def run_process(*args: object, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    command = [*ANALYZE, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **kwargs)
+
+
+def limited(setting: str, *args: object) -> subprocess.CompletedProcess[str]:
+    """Run under a limit that the shell sets."""
+    command = ["bash", "-c", f'ulimit {setting}; exec "$@"', "-", *ANALYZE, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+# ---- what is refused
+
+FLAGS = [
+    ("combine", "output"), ("combine", "html"), ("replay", "output"), ("replay", "xlsx"),
+    ("critical", "output"), ("critical", "html"), ("statistic", "html"), ("statistic", "xlsx"),
+    ("compare", "html"), ("compare", "xlsx"), ("3dcompare", "output"), ("3dcompare", "xlsx"),
+    ("graph", "output"), ("graph", "html"), ("collect", "html"),
+]  # fmt: skip
+RECORDED = (
+    "worker_0/0/comm.json", "worker_0/0/temp.json", "worker_0/0/io.json", "worker_0/0/dag.gml",
+    "worker_0.pcap", "server_0.key_log.txt", "worker_0/0/bps_trace_final.json.gz", "notes.md",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "flag"), FLAGS)
+def test_no_option_replaces_a_file_of_the_job(job: Path, option: str, flag: str) -> None:
+    before = checksums(job)
+    paths = (job, job) if "compare" in option else (job,)
+    for name in RECORDED:
+        target = job / name
+        link, hard = job.parent / f"link-{target.name}", job.parent / f"hard-{target.name}"
+        link.unlink(missing_ok=True)
+        hard.unlink(missing_ok=True)
+        link.symlink_to(target)
+        hard.hardlink_to(target)
+        for path in (target, link, hard):
+            code, _, err = run_cli("--option", option, "--path", *paths, f"--{flag}", path)
+            assert (code, len(err.splitlines())) == (2, 1), err
+            assert hard.read_bytes() == target.read_bytes()
+    assert checksums(job) == before
+
+
+@pytest.mark.parametrize("name", RECORDED[:-1])
+def test_force_replaces_no_input(job: Path, name: str) -> None:
+    before = checksums(job)
+    code, _, err = run_cli("--option", "statistic", "--path", job, "--force", "--html", job / name)
+    assert (code, err) == (2, f"analyze.py: error: --html {job / name}: is one of the inputs\n")
+    assert checksums(job) == before
+
+
+def test_force_replaces_another_file(job: Path) -> None:
+    page = job / "page.html"
+    page.write_text("mine")
+    code, _, err = run_cli("--option", "statistic", "--path", job, "--html", page)
+    assert code == 2
+    assert "exists, and this program did not write it; --force replaces it" in err
+    assert run_cli("--option", "statistic", "--path", job, "--html", page, "--force")[0] == 0
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_an_unknown_file_of_a_default_name_stays(job: Path) -> None:
+    (job / "combined.json").write_text('{"traceEvents": []}')
+    code, _, err = run_cli("--option", "combine", "--path", job)
+    assert (code, "did not write it" in err) == (2, True)
+    assert (job / "combined.json").read_text() == '{"traceEvents": []}'
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".dot", ".graphml", ".html"])
+def test_a_picture_is_replaced_by_the_next_run(job: Path, suffix: str) -> None:
+    args = ("--option", "graph", "--path", job / "worker_0/0/dag.gml", "--output", job / f"new{suffix}")
+    assert [run_cli(*args)[0] for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("option", ["combine", "replay", "critical"])
+@pytest.mark.parametrize("suffix", [".json", ".json.gz"])
+def test_a_timeline_is_replaced_by_the_next_run(job: Path, option: str, suffix: str) -> None:
+    path = job / f"new{suffix}"
+    args = ("--option", option, "--path", job, "--output", path, "--xlsx", job / "new.xlsx")
+    assert [run_cli(*args)[0] for _ in range(2)] == [0, 0]
+    content = gzip.decompress(path.read_bytes()) if suffix == ".json.gz" else path.read_bytes()
+    assert json.loads(content)["writtenBy"] == "analyze.py"
+
+
+def test_a_workbook_that_people_have_saved_is_theirs(job: Path) -> None:
+    path = job / "new.xlsx"
+    args = ("--option", "statistic", "--path", job, "--xlsx", path)
+    assert run_cli(*args)[0] == 0
+    with zipfile.ZipFile(path) as packed:
+        parts = {name: packed.read(name) for name in packed.namelist()}
+    ours = b"<cp:lastModifiedBy>written by analyze.py"
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in parts.items():
+            packed.writestr(name, content.replace(ours, b"<cp:lastModifiedBy>Ada"))
+    assert run_cli(*args)[0] == 2
+
+
+def test_a_recording_that_mentions_the_mark_is_not_ours(job: Path) -> None:
+    path = job.parent / "mine.json"
+    path.write_text('{"traceEvents": [{"name": "written by analyze.py", "writtenBy":"analyze.py"}]}')
+    assert run_cli("--option", "combine", "--path", job, "--output", path)[0] == 2
+
+
+@pytest.mark.parametrize("other", ["x.html", "./x.html", "sub/../x.html", "link.html"])
+def test_two_outputs_of_one_name_are_refused(job: Path, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(job)
+    (job / "sub").mkdir()
+    (job / "link.html").symlink_to("x.html")
+    gml = "worker_0/0/dag.gml"
+    code, _, err = run_cli("--option", "graph", "--path", gml, "--output", "x.html", "--html", other)
+    assert (code, "is the name that" in err) == (2, True)
+    assert not (job / "x.html").exists()
+
+
+def test_a_default_name_that_is_given_to_another_output_is_refused(job: Path) -> None:
+    page = job / "combine.html"
+    page.symlink_to("combined.json")
+    code, _, err = run_cli("--option", "combine", "--path", job, "--html")
+    assert (code, "is the name of another output too" in err) == (2, True)
+    assert not (job / "combined.json").exists()
+
+
+@pytest.mark.parametrize("option", ["combine", "critical", "replay"])
+@pytest.mark.parametrize("name", ["x.png", "x.html", "x.svg.gz", "x.gml"])
+def test_a_timeline_under_the_name_of_a_picture_is_refused(job: Path, option: str, name: str) -> None:
+    code, _, err = run_cli("--option", option, "--path", job, "--output", job / name)
+    assert (code, ".json or .trace" in err) == (2, True)
+
+
+# ---- all or none
+
+
+def test_an_output_that_fails_costs_all_of_them(job: Path) -> None:
+    before = checksums(job)
+    nowhere = job / "nowhere" / "x.html"
+    code, _, err = run_cli("--option", "replay", "--path", job, "--html", nowhere, "--xlsx", job / "x.xlsx")
+    assert (code, "No such file or directory" in err) == (1, True)
+    assert checksums(job) == before
+
+
+def test_a_name_that_cannot_be_given_leaves_all_as_they_were(tmp_path: Path) -> None:
+    from atomic_output import Outputs
+    from errors import OutputError
+
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    first.write_bytes(b"old")
+    outputs = Outputs()
+    with outputs:
+        for path in (first, second):
+            with outputs.open(path) as file:
+                file.write(b"new")
+        second.mkdir()  # after it was looked at
+    with pytest.raises(OutputError):
+        outputs.commit()
+    outputs.discard()
+    assert first.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+
+
+def test_a_file_whose_writing_failed_is_not_completed_with_the_others(tmp_path: Path) -> None:
+    from atomic_output import Outputs, open_output
+
+    with Outputs() as outputs:
+        with pytest.raises(ValueError, match="half"), open_output(tmp_path / "a") as file:
+            file.write(b"a")
+            raise ValueError("half")
+        with open_output(tmp_path / "b") as file:
+            file.write(b"b")
+    outputs.commit()
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+# ---- what is no file
+
+
+def test_a_pipe_that_nobody_reads_is_a_line(job: Path) -> None:
+    os.mkfifo(job.parent / "pipe")
+    done = run_process("--option", "combine", "--path", job, "--output", job.parent / "pipe")
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == f"analyze.py: error: {job.parent / 'pipe'}: cannot be written: nobody reads this pipe\n"
+    )
+
+
+def test_a_pipe_that_is_read_gets_the_file(job: Path) -> None:
+    pipe = job.parent / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(reader, True)
+    command: list[str | Path] = [
+        *ANALYZE,
+        "--option",
+        "graph",
+        "--path",
+        job / "worker_0/0/dag.gml",
+        "--output",
+        job / "x.dot",
+    ]
+    page = b""
+    process = subprocess.Popen([*command, "--html", pipe], stdout=subprocess.DEVNULL)
+    with open(reader, "rb") as stream:
+        while process.poll() is None:
+            page += stream.read()
+            time.sleep(0.01)
+        page += stream.read()
+    assert process.returncode == 0
+    assert page.startswith(b"<!doctype html>")
+
+
+def test_a_loop_of_links_is_a_line(job: Path) -> None:
+    (job / "loop.html").symlink_to("loop.html")
+    code, _, err = run_cli("--option", "statistic", "--path", job, "--html", job / "loop.html")
+    assert (code, len(err.splitlines()), "symbolic links" in err) == (1, 1, True)
+
+
+# ---- limits
+
+
+@pytest.mark.parametrize("flag", ["--html", "--xlsx"])
+def test_a_file_that_grows_too_large_is_a_line(job: Path, flag: str) -> None:
+    before = checksums(job)
+    suffix = flag.strip("-")
+    done = limited("-f 2", "--option", "statistic", "--path", job, flag, job / f"x.{suffix}")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "File too large" in done.stderr
+    assert checksums(job) == before
+
+
+@pytest.mark.parametrize("kibibytes", [150_000, 240_000])
+def test_too_little_memory_is_a_line(job: Path, kibibytes: int) -> None:
+    done = limited(f"-v {kibibytes}", "--option", "compare", "--path", job, job)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+
+
+def test_few_open_files_and_closed_streams(job: Path) -> None:
+    assert limited("-n 12", "--option", "statistic", "--path", job, "--html", job / "x.html").returncode == 0
+    command = ["bash", "-c", 'exec "$@" >&- 2>&-', "-", *ANALYZE, "--option", "statistic", "--path", str(job)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 1
+    command[2] = 'exec "$@" --progress --html "$0" 2>&-'
+    command[3] = str(job / "y.html")
+    assert subprocess.run(command, check=False, timeout=60, stdout=subprocess.DEVNULL).returncode == 0
+    assert (job / "y.html").read_text().endswith("</html>\n")
+
+
+# ---- interrupted
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    from atomic_output import open_output
+
+    script = (
+        f"import sys, os, signal; sys.path.insert(0, {str(REPO)!r})\n"
+        "from pathlib import Path\n"
+        "from atomic_output import open_output\n"
+        "from temporary_files import temporary_directory\n"
+        f"target = Path({str(tmp_path)!r}, 'a.json')\n"
+        "with temporary_directory(target) as spill, open_output(target) as file:\n"
+        "    (spill / 'part').write_text('part'); file.write(b'half'); file.flush()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=False, timeout=60)
+    assert len(temporary(tmp_path)) == 2
+    with open_output(tmp_path / "b.json") as file:
+        file.write(b"[]")
+    assert [path.name for path in tmp_path.iterdir()] == ["b.json"]
+
+
+def test_what_a_living_run_prepares_stays(tmp_path: Path) -> None:
+    from atomic_output import open_output
+    from temporary_files import sweep
+
+    with open_output(tmp_path / "a.json") as file:
+        file.write(b"whole")
+        sweep(tmp_path)
+    assert (tmp_path / "a.json").read_bytes() == b"whole"
+
+
+def test_worker_processes_end_with_a_killed_parent() -> None:
+    script = (
+        f"import sys, os, time; sys.path.insert(0, {str(REPO)!r})\n"
+        "from parallel import process_pool\n"
+        "with process_pool(2) as pool:\n"
+        "    print(pool.submit(os.getpid).result(), flush=True)\n"
+        "    [pool.submit(time.sleep, 30) for _ in range(4)]\n"
+        "    time.sleep(30)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + 5
+    while _lives(worker) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _lives(worker)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_run_killed_at_any_moment_leaves_the_old_files(job: Path) -> None:
+    scratch, out = job.parent / "tmp", job.parent / "out"
+    scratch.mkdir()
+    out.mkdir()
+    commands = [
+        ["combine", "--path", job, "--output", out / "c.json.gz", "--html", out / "c.html"],
+        ["replay", "--path", job, "--output", out / "r.json", "--xlsx", out / "r.xlsx"],
+    ]
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    seconds = []
+    for command in commands:
+        begin = time.monotonic()
+        assert run_process("--option", *command, env=environment).returncode == 0
+        seconds.append(time.monotonic() - begin)
+    inputs, names = checksums(job), set(checksums(out))
+    chance = random.Random(KILLS)
+    for _ in range(KILLS):
+        which = chance.randrange(len(commands))
+        number = chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+        args = [*ANALYZE, "--option", *map(str, commands[which])]
+        with subprocess.Popen(
+            args, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as run:
+            time.sleep(chance.random() * seconds[which])
+            run.send_signal(number)
+            run.communicate(timeout=20)
+        assert checksums(job) == inputs
+        assert names <= set(checksums(out))
+        assert all(map(_is_whole, out.glob("[!.]*")))
+        assert number == signal.SIGKILL or not temporary(job.parent)
+    for command in commands:
+        assert run_process("--option", *command, env=environment).returncode == 0
+    assert (temporary(job.parent), list(scratch.iterdir())) == ([], [])
+
+
+def _is_whole(path: Path) -> bool:
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        return isinstance(json.loads(gzip.decompress(content)), dict)
+    if path.suffix == ".json":
+        return isinstance(json.loads(content), dict)
+    if path.suffix == ".xlsx":
+        return zipfile.ZipFile(path).testzip() is None
+    return content.endswith(b"</html>\n")
+
+
+def test_a_timeline_among_the_ranks_is_not_read_as_one(tmp_path: Path) -> None:
+    from jobfiles import find_job
+
+    event = {"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}
+    for rank in (0, 1):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": [event]}))
+    output = tmp_path / "all.json"
+    for _ in range(2):
+        assert run_cli("--option", "combine", "--path", tmp_path, "--output", output)[0] == 0
+        assert [source.path.name for source in find_job(tmp_path).sources] == ["rank0.json", "rank1.json"]
+
+
+def test_a_default_name_that_is_a_loop_of_links_is_a_line(job: Path) -> None:
+    (job / "combined.json").symlink_to("combined.json")
+    code, _, err = run_cli("--option", "combine", "--path", job)
+    assert (code, len(err.splitlines()), "symbolic links" in err) == (1, 1, True)
