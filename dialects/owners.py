@@ -24,13 +24,15 @@ class Owned(NamedTuple):
     trace: Trace
 
 
-def split(trace: Trace) -> list[Owned]:
+def split(trace: Trace, *, by_names: bool) -> list[Owned]:
     """Return the ranks whose events `trace` holds, in order; [the trace as it is] if it is of one rank.
 
-    BytePS's names tell (``wk0.rank1.``), elsewhere the sources that a combined file lists, or Composer's
-    ``global_rank`` of each process. Names, of operations and of processes, come back without the rank.
+    With `by_names` the names tell (BytePS's ``wk0.rank1.``), else the sources that a combined file lists, or
+    Composer's ``global_rank`` of each process. Names, of operations and of processes, come back without the
+    rank.
     """
-    return _by_names(trace) or _by_processes(trace) or _by_global_rank(trace) or [Owned(None, None, trace)]
+    found = _by_names(trace) if by_names else []
+    return found or _by_processes(trace) or _by_global_rank(trace) or [Owned(None, None, trace)]
 
 
 def _by_names(trace: Trace) -> list[Owned]:
