@@ -1,4 +1,4 @@
-"""How wrong replay is on recorded jobs: the model, the prediction, the what-if.
+"""How wrong replay is: on recorded jobs, on recorded pairs of jobs, and on jobs whose answer is arithmetic.
 
     python3 -m benchmarks.accuracy [DATA] [--write docs/accuracy.md]
 
@@ -12,37 +12,39 @@ import argparse
 import datetime
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from benchmarks.known_jobs import random_job
 from collector.network.partition_keys import read_keys
+from dag_utils import Partitions, Recording, load_steps
 from errors import AnalyzeError
-from replay.answer import answer, leave_one_out, mean_interval, measured_ns, whole_steps
-from replay.load import Partitions, load_recording, partition_sizes
-from replay.model import Model, fit
-from replay.model import replay as run_steps
-from replay.whatif.edits import apply
+from replay.answer import WhatIf, leave_one_out, measured_ns, what_if, with_gaps_of_others
+from replay.simulation import replay
+from replay.uncertainty import FEWEST, Float, mean_interval
+from replay.whatif.edits import apply, rescheduled
 from result import Repairs
 
 ROOT = Path(__file__).resolve().parent.parent
-Float = NDArray[np.float64]
 
 JOBS = (
     "byteps/fork_lenet_base", "byteps/fork_lenet_slownet", "byteps/fork_lenet_2w2g",
-    "byteps/fork_lenet_stock_mxnet", "byteps/fork_mlp_2w2s_pcap", "byteps/fork_resnet50_2w1s",
-    "byteps/master_mxnet_mlp_2w2s_pcap", "byteps/master_torch_cnn_2w1s", "byteps/master_torch_truncated",
-    "kineto/ddp2-gloo-base/trace", "kineto/ddp2-gloo-slow-rank1/trace", "kineto/ddp2-gloo-key-averages/trace",
-    "kineto/ddp4-gloo-base/trace", "kineto/gpu-hta-nccl-rank0of2/trace",
-    "horovod/2ranks-base/trace", "horovod/2ranks-cycles/trace", "horovod/2ranks-slow-rank1/trace",
+    "byteps/fork_lenet_straggler", "byteps/fork_lenet_stock_mxnet", "byteps/fork_mlp_2w2s_pcap",
+    "byteps/fork_resnet50_2w1s", "byteps/master_mxnet_mlp_2w2s_pcap", "byteps/master_torch_cnn_2w1s",
+    "byteps/master_torch_truncated", "kineto/ddp2-gloo-base/trace", "kineto/ddp2-gloo-slow-rank1/trace",
+    "kineto/ddp2-gloo-key-averages/trace", "kineto/ddp4-gloo-base/trace",
+    "kineto/gpu-hta-nccl-rank0of2/trace", "kineto/gpu-hta-ns-resolution",
+    "kineto/gpu-hta-rank1of2-memory", "kineto/gpu-hta-rank0of16", "horovod/2ranks-base/trace",
+    "horovod/2ranks-cycles/trace", "horovod/2ranks-slow-rank1/trace", "composer/ws2/trace",
 )  # fmt: skip
 
 #: (recorded, what is asked of it, what was then recorded)
-WHAT_IFS = (
+PAIRS = (
     ("byteps/fork_lenet_base", "bandwidth=0.1", "byteps/fork_lenet_slownet"),
+    ("byteps/fork_lenet_base", "bandwidth=100Mbit", "byteps/fork_lenet_slownet"),
     ("byteps/fork_lenet_slownet", "bandwidth=10", "byteps/fork_lenet_base"),
+    ("byteps/fork_lenet_slownet", "bandwidth=1Gbit", "byteps/fork_lenet_base"),
     ("kineto/ddp2-gloo-base/trace", "rank1.I/O=+400ms", "kineto/ddp2-gloo-slow-rank1/trace"),
     ("kineto/ddp2-gloo-slow-rank1/trace", "straggler=none", "kineto/ddp2-gloo-base/trace"),
     (
@@ -52,61 +54,58 @@ WHAT_IFS = (
     ),
 )
 
-#: Steps whose deviation is below this share of their mean are steady.
-STEADY = 0.1
+#: What is asked of the jobs whose answer is known, and of how many of them.
+_EDITS = ("FW=0.5", "BW=2", "reduce=0.5", "reduce=3", "rank0=0.7")
+_KNOWN_JOBS = 40
+_STEPS = 10
 
 
-def load(path: Path) -> Model:
-    """Return the model of the job at `path`, with the sizes of its partitions where a log has them."""
+def load(path: Path) -> Recording:
+    """Return the recorded steps of the job at `path`, with the sizes of partitions that its logs have."""
     keys = read_keys(path, Repairs())
-    sized = {d: (t.total_bytes, t.n_parts) for d, t in keys.tensors.items() if t.total_bytes and t.n_parts}
-    partitions = Partitions(partition_sizes(sized), keys.servers)
-    return fit(load_recording([path], partitions=partitions, progress=False).recording)
+    partitions = Partitions(keys.partition_bytes(), keys.servers)
+    return load_steps([path], partitions=partitions, progress=False).recording
 
 
-def step_means(model: Model) -> Float:
+def step_means(recording: Recording) -> Float:
     """Return the recorded time of each whole step, the mean over its owners, in milliseconds."""
-    times = measured_ns(model)[whole_steps(model)]
+    times = measured_ns(recording)[recording.whole_steps]
     return np.array([row[~np.isnan(row)].mean() for row in times]) / 1e6
 
 
-def model_errors(model: Model) -> Float:
-    """Return |error| of each whole step of each owner, all replayed in a row from their own times."""
-    rows = whole_steps(model)
-    recorded = measured_ns(model)[rows]
-    errors = np.abs(run_steps(model, rows).iteration_ns - recorded) / recorded
+def queue_errors(recording: Recording) -> Float:
+    """Return |error| of each whole step of each owner with links that serve who is ready first."""
+    rows = recording.whole_steps
+    recorded = measured_ns(recording)[rows]
+    times = replay(rescheduled(recording, by_priority=False), rows).iteration_ns
+    errors = np.abs(times - recorded) / recorded
     return np.asarray(errors[~np.isnan(errors)], np.float64)
 
 
-def queue_errors(model: Model) -> Float:
-    """Return the same with links that serve who is ready first, whatever order was recorded."""
-    none = np.empty((0, 2), np.int64)
-    steps = [replace(step, turn=np.zeros_like(step.turn), overtaken=none) for step in model.steps]
-    return model_errors(replace(model, steps=steps))
-
-
 def tables(data: Path) -> Iterator[str]:
-    """Yield the lines of the three tables."""
-    models = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
-    yield from _question_1(models)
-    yield from _question_2(models)
-    yield from _question_3(models)
+    """Yield the lines of all tables."""
+    recordings = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
+    yield from _model(recordings)
+    yield from _halves(recordings)
+    yield from _pairs(recordings)
+    yield from _known()
 
 
-def _question_1(models: dict[str, Model]) -> Iterator[str]:
-    yield "## 1. The model: each recorded step from its own durations"
+def _model(recordings: dict[str, Recording]) -> Iterator[str]:
+    yield "## 1. The model: what a step's own gaps and the order of its links add"
     yield ""
     yield (
-        "| job | steps | own gaps: median | p90 | links first come first served: median | p90 "
+        "| job | steps | links first come, first served: median | p90 "
         "| gaps of the other steps: median | p90 |"
     )
-    yield "| --- | --: | --: | --: | --: | --: | --: | --: |"
-    together: list[list[Float]] = [[], [], []]
-    for job, model in models.items():
-        kinds = [model_errors(model), queue_errors(model), np.abs(leave_one_out(model))]
+    yield "| --- | --: | --: | --: | --: | --: |"
+    together: list[list[Float]] = [[], []]
+    for job, recording in recordings.items():
+        others = np.abs(leave_one_out(recording, with_gaps_of_others(recording)))
+        kinds = [queue_errors(recording), others]
         for all_of_kind, errors in zip(together, kinds, strict=True):
             all_of_kind.append(errors)
-        yield f"| {_name(job)} | {len(whole_steps(model))} | {_percentiles(kinds)} |"
+        yield f"| {_name(job)} | {len(recording.whole_steps)} | {_percentiles(kinds)} |"
     yield f"| **all steps together** | | {_percentiles([np.concatenate(kind) for kind in together])} |"
     yield ""
 
@@ -114,67 +113,106 @@ def _question_1(models: dict[str, Model]) -> Iterator[str]:
 def _percentiles(kinds: Sequence[Float]) -> str:
     cells = []
     for errors in kinds:
-        cells += (
-            [f"{np.median(errors):.2%}", f"{np.percentile(errors, 90):.2%}"] if len(errors) else ["–", "–"]
-        )
+        known = len(errors) > 0
+        cells += [f"{np.median(errors):.2%}", f"{np.percentile(errors, 90):.2%}"] if known else ["–", "–"]
     return " | ".join(cells)
 
 
-def _question_2(models: dict[str, Model]) -> Iterator[str]:
-    yield "## 2. The prediction: fitted on the first half of the steps, the mean of the second half"
+def _halves(recordings: dict[str, Recording]) -> Iterator[str]:
+    yield "## 2. The prediction: the second half of the steps from the first"
     yield ""
-    yield "| job | steps | deviation | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
-    yield "| --- | --: | --: | --: | --: | --: | --: | --- |"
-    inside = total = 0
-    for job, model in models.items():
-        rows, recorded = whole_steps(model), step_means(model)
-        half = len(rows) // 2
-        if half < 2:
-            yield f"| {_name(job)} | {len(rows)} | | too few steps to fit on half of them | | | | |"
+    yield "| job | steps | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
+    yield "| --- | --: | --: | --: | --: | --: | --- |"
+    score = _Score()
+    for job, recording in recordings.items():
+        recorded = step_means(recording)
+        half = len(recorded) // 2
+        if half < FEWEST:
+            yield f"| {_name(job)} | {len(recorded)} | too few steps | | | | |"
             continue
-        first = _only(model, rows[:half])
-        found = answer(first)
-        per_step = found.result.iteration_ns.mean(axis=1)
-        interval = mean_interval(per_step, len(rows) - half)
-        assert interval is not None
-        low, high = interval[0] / 1e6, interval[1] / 1e6
-        then, predicted = float(recorded[half:].mean()), found.iteration_ns / 1e6
-        inside, total = inside + (low <= then <= high), total + 1
-        deviation = float(recorded.std(ddof=1) / recorded.mean())
-        steady = " (steady)" if deviation < STEADY else ""
-        cells = [_name(job), f"{half} + {len(rows) - half}", f"{deviation:.0%}{steady}", f"{predicted:.1f}",
-                 f"{low:.1f} to {high:.1f}", f"{then:.1f}", f"{(predicted - then) / then:+.1%}",
-                 "yes" if low <= then <= high else "no"]  # fmt: skip
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield f"Inside the interval: {inside} of {total}."
-    yield ""
+        then = float(recorded[half:].mean())
+        interval = mean_interval(recorded[:half] * 1e6, len(recorded) - half)
+        cells = score.cells(float(recorded[:half].mean()), interval, then)
+        yield f"| {_name(job)} | {half} + {len(recorded) - half} | {cells} |"
+    yield from score.lines()
 
 
-def _question_3(models: dict[str, Model]) -> Iterator[str]:
+def _pairs(recordings: dict[str, Recording]) -> Iterator[str]:
     yield "## 3. The what-if: one recording predicted from another"
     yield ""
-    yield "| recorded | `--set` | before (ms) | predicted (ms) | 95 % interval (ms) | recorded (ms) | error |"
-    yield "| --- | --- | --: | --: | --: | --: | --: |"
-    for job, edit, then in WHAT_IFS:
-        if job not in models or then not in models:
-            continue
-        found = answer(apply(models[job], [edit]))
-        recorded = float(step_means(models[then]).mean())
-        predicted = found.iteration_ns / 1e6
-        low, high = found.interval_ns or (float("nan"), float("nan"))
-        before = step_means(models[job]).mean()
-        error = (predicted - recorded) / recorded
-        cells = [_name(job), f"`{edit}`", f"{before:.1f}", f"{predicted:.1f}"]
-        cells += [f"{low / 1e6:.1f} to {high / 1e6:.1f}", f"{recorded:.1f}", f"{error:+.1%}"]
-        yield f"| {' | '.join(cells)} |"
+    yield "| recorded | `--set` | predicted (ms) | 95 % interval (ms) | recorded (ms) | error | inside |"
+    yield "| --- | --- | --: | --: | --: | --: | --- |"
+    score = _Score()
+    for job, edit, then in PAIRS:
+        if job in recordings and then in recordings:
+            found = _foreseen(recordings[job], edit)
+            recorded = float(step_means(recordings[then]).mean())
+            cells = score.cells(found.after_ns / 1e6, found.interval_ns, recorded)
+            yield f"| {_name(job)} | `{edit}` | {cells} |"
+    yield from score.lines()
+
+
+def _known() -> Iterator[str]:
+    yield "## 4. Jobs whose answer is arithmetic"
+    yield ""
+    yield (
+        f"{_KNOWN_JOBS} jobs of 2 to 8 ranks, {_STEPS} recorded steps each, against the mean of {_STEPS} "
+        "other steps of the edited job."
+    )
+    yield ""
+    yield "| `--set` | error: median | p90 | worst | inside the interval | its width: median |"
+    yield "| --- | --: | --: | --: | --: | --: |"
+    for edit in _EDITS:
+        score = _Score()
+        for seed in range(_KNOWN_JOBS):
+            job = random_job(seed)
+            found = _foreseen(job.run(_STEPS, 2 * seed)[0], edit)
+            _, then = job.edited(edit).run(_STEPS, 2 * seed + 1)
+            score.cells(found.after_ns / 1e6, found.interval_ns, float(then.mean()))
+        yield f"| `{edit}` | {score.summary()} |"
     yield ""
 
 
-def _only(model: Model, rows: Sequence[int]) -> Model:
-    """Return the model of the recorded steps `rows` alone."""
-    recording = replace(model.recording, steps=[model.recording.steps[row] for row in rows])
-    return replace(model, recording=recording, steps=[model.steps[row] for row in rows])
+def _foreseen(recording: Recording, edit: str) -> WhatIf:
+    return what_if(recording, [(edit, lambda one: apply(one, [edit]))])[0]
+
+
+class _Score:
+    """Collects predictions: how wrong they are, and whether their intervals hold the truth."""
+
+    def __init__(self) -> None:
+        self.errors: list[float] = []
+        self.widths: list[float] = []
+        self.inside = 0
+
+    def cells(self, predicted: float, interval_ns: tuple[float, float] | None, truth: float) -> str:
+        """Return the cells of a row, in milliseconds."""
+        error = (predicted - truth) / truth
+        self.errors.append(abs(error))
+        if interval_ns is None:
+            return f"{predicted:.1f} | too few steps | {truth:.1f} | {error:+.1%} | "
+        low, high = interval_ns[0] / 1e6, interval_ns[1] / 1e6
+        holds = low <= truth <= high
+        self.inside += holds
+        self.widths.append((high - low) / predicted)
+        cells = [f"{predicted:.1f}", f"{low:.1f} to {high:.1f}", f"{truth:.1f}", f"{error:+.1%}"]
+        return " | ".join([*cells, "yes" if holds else "no"])
+
+    def summary(self) -> str:
+        """Return the errors, the share of intervals that hold the truth, and their width, as cells."""
+        median, most = np.percentile(self.errors, [50, 90])
+        coverage = f"{self.inside} of {len(self.widths)}"
+        width = f"{np.median(self.widths):.0%}" if self.widths else "–"
+        return f"{median:.1%} | {most:.1%} | {max(self.errors):.1%} | {coverage} | {width}"
+
+    def lines(self) -> Iterator[str]:
+        """Yield the summary as a sentence."""
+        yield ""
+        if self.errors:
+            median, most, worst, inside, width = self.summary().split(" | ")
+            yield f"Error: median {median}, p90 {most}, worst {worst}."
+            yield f"Inside the interval: {inside}; its median width is {width}."
+        yield ""
 
 
 def _name(job: str) -> str:

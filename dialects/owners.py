@@ -13,6 +13,7 @@ from formats.columns import Int64, Trace, used_tables
 from opname import OpName
 
 _LABEL = re.compile(r"(?:worker (\d+) )?rank (\d+)")
+_MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
 
@@ -96,7 +97,9 @@ def _by_global_rank(trace: Trace) -> list[Owned]:
     ranks = {
         event["pid"]: event["args"].get("value") for event in trace.metadata if event["name"] == "global_rank"
     }
-    of_row = _rows(trace, {pid: rank for pid, rank in ranks.items() if isinstance(rank, int)})
+    of_row = _rows(
+        trace, {pid: rank for pid, rank in ranks.items() if isinstance(rank, int) and rank < _MOST_RANKS}
+    )
     if of_row is None or len(np.unique(of_row)) < 2:
         return []
     return [
