@@ -79,21 +79,24 @@ class _Inputs:
         self.inside = inside
         edges = step.edges[inside[step.edges[:, 0]] & inside[step.edges[:, 1]]]
         source, target, joint, kind = edges.T
-        order = np.lexsort((np.arange(len(edges)), target))
-        self._bounds = np.searchsorted(target[order], np.arange(len(step) + 1))
-        self._source, self._joint, self._kind = source[order], joint[order], kind[order]
-        from_start = (self._joint == Joint.START_TO_HEAD) | (self._joint == Joint.START_TO_BODY)
-        self._at = np.where(from_start, step.start_ns[self._source], step.end_ns[self._source])
+        by_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
+        at = np.where(by_start, step.start_ns[source], step.end_ns[source])
+        # the row of the input that was latest, of each head (2 * event) and body (2 * event + 1); -1: none
+        operation = 2 * target + (joint >= Joint.END_TO_BODY)
+        order = np.lexsort((-np.arange(len(edges)), at, operation))
+        self._latest_row = np.full(2 * len(step), -1)
+        self._latest_row[operation[order]] = order  # of several, the last is kept
+        self._inputs = (at, source, by_start, kind)
         self._before_on_link = _before_on_link(step)
         self._end = step.end_ns
 
     def of_head(self, event: int) -> tuple[int, int, bool, int] | None:
         """Return (time, source, by its start, kind) of what let `event` start last; None for nothing."""
-        return self._latest(event, to_body=False)
+        return self._latest(2 * event)
 
     def of_body(self, event: int) -> tuple[int, int, bool, int] | None:
         """Return the same of what let `event` go on last, the transfer before it on its link included."""
-        latest = self._latest(event, to_body=True)
+        latest = self._latest(2 * event + 1)
         before = self._before_on_link.get(event)
         if before is not None and self.inside[before]:
             freed = int(self._end[before])
@@ -101,14 +104,12 @@ class _Inputs:
                 return freed, before, False, Kind.DEVICE
         return latest
 
-    def _latest(self, event: int, *, to_body: bool) -> tuple[int, int, bool, int] | None:
-        rows = np.arange(self._bounds[event], self._bounds[event + 1])
-        rows = rows[(self._joint[rows] >= Joint.END_TO_BODY) == to_body]
-        if len(rows) == 0:
+    def _latest(self, operation: int) -> tuple[int, int, bool, int] | None:
+        row = int(self._latest_row[operation])
+        if row < 0:
             return None
-        row = int(rows[np.argmax(self._at[rows])])
-        by_start = self._joint[row] in (Joint.START_TO_HEAD, Joint.START_TO_BODY)
-        return int(self._at[row]), int(self._source[row]), by_start, int(self._kind[row])
+        at, source, by_start, kind = (column[row] for column in self._inputs)
+        return int(at), int(source), bool(by_start), int(kind)
 
 
 def _before_on_link(step: StepGraph) -> dict[int, int]:
