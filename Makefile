@@ -3,8 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: check test lint types golden fuzz clean
-.PHONY: check test kills lint types golden clean
+.PHONY: check test kills fuzz lint types golden clean
 
 check: test lint types  ## all of it
 

@@ -10,8 +10,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
+import dialects
+from clocks.job_clocks import align_job, on_one_clock, remarks
 from dag.critical_path import NO_EVENT, CriticalPath, Stretch, critical_path, slack_ns
 from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
 from dag.drawn_step import drawn_step
@@ -21,10 +27,14 @@ from dag.marked_timeline import marked_events
 from dag.mean_graph import MeanDags, mean_dags
 from dag.model import Dag, new_dag
 from dag.path_summary import NameShare, PathItem, by_category, by_name, category, headline, path_items
-from dag.recorded_steps import LoadedSteps, Partitions, choose_step, load_steps
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dag.topology import components, depths
+from dialects.gradient_names import read_parameters
+from dialects.step_parts import Beside
+from errors import DagError, TraceError
+from formats.columns import Trace
 from formats.gml import Gml, format_gml, parse_gml, read_gml, write_gml
+from trace_utils import LoadedJob, Source, load_paths
 
 __all__ = [
     "NO_EVENT", "NO_LINK", "CriticalPath", "Dag", "Gml", "LoadedSteps", "LongestPath", "MeanDags",
@@ -56,3 +66,185 @@ def write_dag(dag: Dag, path: Path) -> None:
     Edges into the next step are written too; `read_dag` tells them from the others again.
     """
     write_gml(dag_to_gml(dag), path)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """What logs tell about a job's partitions, by their keys: bytes, and the server that keeps them."""
+
+    bytes_of: Mapping[int, int] = field(default_factory=dict)
+    server_of: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSteps:
+    """A job's recording, the traces that it was made of, and a line for each flaw of its files."""
+
+    recording: Recording
+    job: LoadedJob  # an owner of the recording per trace, in the same order; times on one clock
+    broken: Sequence[str] = ()  # a line for each graph that cannot be used
+
+    @property
+    def repairs(self) -> list[str]:
+        """What was repaired, left out or is missing: a line per file."""
+        return [*self.job.repairs, *self.broken]
+
+
+def load_steps(
+    paths: Sequence[Path],
+    *,
+    only: Collection[str] = (),
+    partitions: Partitions | None = None,
+    step_by: str | None = None,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> LoadedSteps:
+    """Load the job at `paths` and return its recorded steps.
+
+    Raises
+    ------
+    TraceError
+        No trace there, traces of different systems, or no step in them.
+    DagError
+        The graphs of all GPUs are broken.
+    AnalyzeError
+        A name in `only` is not a communication of the job.
+    """
+    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, only=only, jobs=jobs, progress=progress)
+    systems = sorted({trace.dialect for trace in job.traces if len(trace)})
+    if len(systems) > 1:
+        raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
+    if not systems:
+        raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
+    job, empty = _with_operations(job)
+    job, clocks = _on_one_clock(job)
+    graphs, broken = _graphs(job.job.sources)
+    known = partitions or Partitions()
+    ranks = []
+    for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True)):
+        beside = _beside(source, trace, graphs, known)
+        steps = dialects.of(trace).rank_steps(owner_name(source, i), source.worker, trace, beside, step_by)
+        ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
+    recording = join(ranks)
+    return LoadedSteps(replace(recording, notes=[*clocks, *recording.notes]), job, [*empty, *broken])
+
+
+def _on_one_clock(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
+    """Return the job with all times on the first host's clock, and what the reader must know of that."""
+    sources = job.job.sources
+    hosts = _hosts(sources)
+    if max(hosts, default=0) == 0:
+        return job, []
+    alignment = align_job(job.traces, hosts)
+    members = [
+        [owner_name(s, i) for i, s in enumerate(sources) if hosts[i] == h] for h in range(max(hosts) + 1)
+    ]
+    names = [own[0] if len(own) == 1 else own[0].partition(".")[0] for own in members]
+    moved = on_one_clock(job.traces, hosts, alignment.clocks)
+    return replace(job, traces=moved), remarks(names, alignment)
+
+
+def _hosts(sources: Sequence[Source]) -> list[int]:
+    """Return the host of each source: a worker's GPUs share one; of ranks it is not known."""
+    if all(source.worker is None for source in sources):
+        paths = list(dict.fromkeys(source.path.parent.parent for source in sources))
+        is_worker = len(paths) == 1 and all((source.path.parent / "comm.json").exists() for source in sources)
+        return [0] * len(sources) if is_worker else list(range(len(sources)))
+    workers = sorted({source.worker or 0 for source in sources})
+    return [workers.index(source.worker or 0) for source in sources]
+
+
+def _with_operations(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
+    """Return the job without traces that hold no slice (a monitor's samples), and a line for each of them."""
+    kept = [i for i, trace in enumerate(job.traces) if len(trace)]
+    if len(kept) == len(job.traces):
+        return job, []
+    sources, traces = [job.job.sources[i] for i in kept], [job.traces[i] for i in kept]
+    empty = [
+        f"{trace.path}: no operation with a duration, left out" for trace in job.traces if not len(trace)
+    ]
+    return replace(job, job=replace(job.job, sources=sources), traces=traces), empty
+
+
+def owner_name(source: Source, position: int = 0) -> str:
+    """Return ``wk<i>.rank<r>`` or ``rank<r>``; the position stands for a rank that is not known."""
+    worker = "" if source.worker is None else f"wk{source.worker}."
+    return f"{worker}rank{position if source.rank is None else source.rank}"
+
+
+def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]], list[str]]:
+    """Return the edges of the ``dag.gml`` of each directory, and a line for every broken one.
+
+    Raises
+    ------
+    DagError
+        All of them are broken.
+    """
+    graphs: dict[Path, list[tuple[str, str]]] = {}
+    errors: list[DagError] = []
+    directories = list(dict.fromkeys(source.path.parent for source in sources))
+    for directory in directories:
+        path = directory / "dag.gml"
+        try:
+            if path.is_file():
+                dag = dag_from_gml(read_gml(path), str(path))
+                before, after = np.append(dag.src, dag.next_src), np.append(dag.dst, dag.next_dst)
+                pairs = zip(before.tolist(), after.tolist(), strict=True)
+                graphs[directory] = [(dag.names[a], dag.names[b]) for a, b in pairs]
+        except DagError as error:
+            errors.append(error)
+    if len(errors) == len(directories):
+        raise errors[0]
+    return graphs, [f"{error}; left out" for error in errors]
+
+
+def _beside(
+    source: Source, trace: Trace, graphs: Mapping[Path, Sequence[tuple[str, str]]], known: Partitions
+) -> Beside:
+    edges = graphs.get(source.path.parent)
+    return Beside(
+        dag_edges=_inputs(trace) if edges is None else edges,
+        parameters=read_parameters(source.path.parent),
+        bytes_of=known.bytes_of,
+        server_of=known.server_of,
+    )
+
+
+def _inputs(trace: Trace) -> list[tuple[str, str]]:
+    """Return who comes before whom as the events' own inputs say."""
+    found = {
+        (str(value), trace.names[trace.name_id[row]])
+        for key, column in trace.args.items()
+        if key.startswith(("input", "arg"))
+        for row, value in zip(column.rows.tolist(), column.values, strict=True)
+    }
+    return sorted(found)
+
+
+def choose_step(recording: Recording, number: int | None = None) -> int:
+    """Return the row of the step called `number`; without one, that of the whole step of median length.
+
+    Raises
+    ------
+    TraceError
+        There is no such step.
+    """
+    numbers = [step.number for step in recording.steps]
+    if number is not None:
+        if number not in numbers:
+            raise TraceError(f"--step {number}: no such step on every rank; there are {_ranges(numbers)}")
+        return numbers.index(number)
+    rows: Collection[int] = recording.whole_steps
+    by_length = sorted(rows, key=lambda row: (int(recording.steps[row].iteration_ns.max()), row))
+    return by_length[(len(by_length) - 1) // 2]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ __all__ = [
     "LoadedJob",
     "Source",
     "TraceFile",
+    "files_to_read",
     "find_gpus",
     "find_job",
     "find_paths",
@@ -120,10 +122,9 @@ def load_paths(
     """
     job = find_paths(paths)
     notes = list(job.notes)
-    with temporary_directory() as directory:
-        stand_ins = _collected(job.sources, directory, notes, jobs)
-        read = [stand_ins.get(source.path, source.path) for source in job.sources]
-        results = read_all(read, args, points, jobs, progress)
+    with files_to_read(job, jobs) as (paths_to_read, lines):
+        notes += lines
+        results = read_all(paths_to_read, args, points, jobs, progress)
     errors = [result for result in results if isinstance(result, TraceError)]
     pairs = [
         (source, replace(trace, path=str(source.path)))
@@ -189,31 +190,29 @@ def _gpu_sources(files: Sequence[Path]) -> list[Source]:
     ]
 
 
-def _collected(
-    sources: Sequence[Source], directory: Path, notes: list[str], jobs: int | None
-) -> dict[Path, Path]:
-    """Collect into `directory` the final traces of GPUs that have none; return what stands for each source.
+@contextmanager
+def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path], list[str]]]:
+    """Give the file to read for each source of `job`, and a line for each flaw found on the way.
 
-    Where that fails, the communications alone (``comm.json``) have to do.
+    A GPU that has no final trace yet gets one for as long as the block lasts, collected from its profiler's
+    files; where that fails, its communications alone (``comm.json``) have to do.
     """
-    raw = [source for source in sources if source.raw is not None]
-    if not raw:
-        return {}
+    gpus = {source.path: source.raw for source in job.sources if source.raw is not None}
+    if not gpus:
+        yield [source.path for source in job.sources], []
+        return
     from collector.gpu.collect_job import collect_gpus
 
-    gpus = [source.raw for source in raw if source.raw is not None]
-    reports = collect_gpus(gpus, into=directory, jobs=jobs, progress=False)
-    notes += [line for report in reports for line in report.warnings]
-    return {
-        source.path: report.trace
-        for source, report in zip(raw, reports, strict=True)
-        if report.trace is not None
-    }
+    with temporary_directory() as directory:
+        reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
+        made = {path: report.trace for path, report in zip(gpus, reports, strict=True)}
+        files = [made.get(source.path) or source.path for source in job.sources]
+        yield files, [line for report in reports for line in report.warnings]
 
 
 def _owned(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
     """Return the ranks whose events are in one file: several in a combined one."""
-    parts = split(trace)
+    parts = split(trace, by_names=dialects.of(trace).names_by_rank)
     if len(parts) > 1:
         return [(replace(source, worker=part.worker, rank=part.rank), part.trace) for part in parts]
     known = trace.rank if source.rank is None or trace.rank is not None else source.rank

@@ -26,7 +26,7 @@ class Drifts:
     def doubts_ppm(self, host: int) -> Float64:
         """Return how far the drifts against one host may be from the estimated ones (n,)."""
         widest = 2 * self.limit if self.ppm.any() else self.limit
-        return np.minimum(self.rest + self.rest[host], widest)
+        return np.asarray(np.minimum(self.rest + self.rest[host], widest))
 
 
 def drifts_of(found: Occurrences, limit_ppm: float) -> Drifts:

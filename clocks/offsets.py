@@ -171,12 +171,11 @@ def _windows(
 
 def _shortest(windows: Float64) -> Float64 | None:
     """Return the tightest windows (n, n) that follow; None where they contradict each other."""
-    from scipy.sparse import csr_array  # which, unlike an array, can hold edges of weight 0
-    from scipy.sparse.csgraph import NegativeCycleError, floyd_warshall
+    from scipy.sparse.csgraph import NegativeCycleError, csgraph_from_dense, floyd_warshall
 
-    known = np.nonzero(np.isfinite(windows))
+    graph = csgraph_from_dense(windows, null_value=np.inf)  # unlike an array it holds edges of weight 0
     try:
-        return np.asarray(floyd_warshall(csr_array((windows[known], known), windows.shape)))
+        return np.asarray(floyd_warshall(graph))
     except NegativeCycleError:
         return None
 

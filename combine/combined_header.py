@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+import dialects
 from clocks.offsets import Clock
 from combine.pid_tid import Process, Track
 from combine.sources import Member, Timing
@@ -25,13 +26,13 @@ class Labels:
     """The names by which the sources of a combined file are told apart, and their order."""
 
     def __init__(self, members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> None:
-        self.ranks = [(m.rank or 0) if dialect == "byteps" else m.rank for m in members]
+        self._is_prefix = dialects.named(dialect).names_by_rank
+        self.ranks = [(m.rank or 0) if self._is_prefix else m.rank for m in members]
         self.world_size = max(map(_world_size, sources))
-        if dialect == "byteps":
+        if self._is_prefix:
             self.texts = [member.prefix for member in members]
         else:
             self.texts = _distinct(members, self.ranks)
-        self._is_prefix = dialect == "byteps"
         self.order = sorted(range(len(members)), key=lambda i: self._place(members[i], i))
 
     def process(self, source: int, process: Process) -> str:
@@ -107,11 +108,12 @@ def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterato
 
 def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None:
     """Return a thread's sort index: BytePS's whole communications first, then partitions by key."""
-    if dialect == "composer":
+    system = dialects.named(dialect)
+    if system.pid_is_rank:
         if track.tid == source.front_tid:
             return 1
         return _LAST if track.sort_index is None else track.sort_index
-    if track.sort_index is None and dialect == "byteps":
+    if track.sort_index is None and system.names_by_track:
         return -1 if track.text == "total" else track.tid
     return track.sort_index
 
@@ -120,7 +122,7 @@ def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tu
     parts = _DIGITS.split(process.text)
     natural = [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
     last = process.sort_index is None
-    return last, process.sort_index or 0, natural if dialect == "byteps" else []
+    return last, process.sort_index or 0, natural if dialects.named(dialect).names_by_rank else []
 
 
 def _meta(name: str, pid: int, tid: int | None, key: str, value: object) -> bytes:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import dialects
+from dialects.byteps import with_key
+from dialects.kineto import is_collective
 from formats.whole import WholeEvent
 from opname import OpName
-
-_COLLECTIVE = re.compile(r"(?:gloo|nccl|mpi|ucc|rccl|c10d)(?::|::|Kernel|DevKernel)", re.IGNORECASE)
 
 
 class CommFilter:
@@ -21,7 +21,7 @@ class CommFilter:
     """
 
     def __init__(self, dialect: str, names: Sequence[str]) -> None:
-        self._dialect = dialect
+        self._names_processes = dialects.named(dialect).process_is_operation
         self._names = frozenset(names)
         self._processes: dict[Any, bool] = {}
         self._known: dict[Any, bool] = {}
@@ -37,7 +37,7 @@ class CommFilter:
 
     def learn(self, event: WholeEvent, args: Mapping[str, Any]) -> None:
         """Take note of a process's name."""
-        if self._dialect == "horovod" and event.name == "process_name":
+        if self._names_processes and event.name == "process_name":
             self._processes[event.pid] = self._has(str(args.get("name")))
 
     def keeps(self, event: WholeEvent) -> bool:
@@ -47,15 +47,16 @@ class CommFilter:
         name = event.name
         if not isinstance(name, str):
             return True
-        if name not in self._known:
-            self._known[name] = self._is_wanted(name)
-        return self._known[name]
+        key = name, event.tid if OpName.parse(name).queue else event.cat
+        if key not in self._known:
+            self._known[key] = self._is_wanted(name, event)
+        return self._known[key]
 
-    def _is_wanted(self, name: str) -> bool:
-        op = OpName.parse(name)
+    def _is_wanted(self, name: str, event: WholeEvent) -> bool:
+        op = OpName.parse(with_key(name, event.tid))
         if op.is_comm:
             return len([name for name in op.aliases() if self._has(name)]) > 0  # all that occur are noted
-        return not _COLLECTIVE.match(name) or self._has(name)
+        return not is_collective(name, str(event.cat)) or self._has(name)
 
     def _has(self, name: str) -> bool:
         if name in self._names:

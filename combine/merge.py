@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
+import dialects
 import progress as bars
 from atomic_output import check_output, open_output
 from clocks.offsets import Clock
@@ -93,7 +94,7 @@ def combine(
     check_output(output)
     jobs = jobs or cores()
     with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
-        found = run(sniffed, [(member.path,) for member in members])
+        found = run(sniffed, [(member.file,) for member in members])
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
         dialect = one_dialect(members, kinds)
         members = settled(members, dialect)
@@ -133,17 +134,16 @@ def combine(
 
 def _places(members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[str]) -> list[Place]:
     stride = min(_STRIDE, _MAX_PID // len(members))
-    dialect = kinds[0].dialect
-    is_byteps = dialect == "byteps"
+    system = dialects.named(kinds[0].dialect)
     return [
         Place(
-            path=member.path,
+            path=member.file,
             number=i,
-            dialect=dialect,
-            prefix=member.prefix if is_byteps else "",
+            dialect=kinds[0].dialect,
+            prefix=member.prefix if system.names_by_rank else "",
             first_pid=1 + i * stride,
             n_pids=stride,
-            only_pid=(i if kinds[i].rank is None else kinds[i].rank) if dialect == "composer" else None,
+            only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
             axis=kinds[i].axis,
             names=tuple(names),
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
@@ -271,7 +271,7 @@ _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it s
 
 def _size(member: Member) -> int:
     try:
-        return member.path.stat().st_size
+        return member.file.stat().st_size
     except OSError:
         return 0  # reading it will say what is wrong
 

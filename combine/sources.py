@@ -43,6 +43,12 @@ class Member:
     host: int
     worker: int | None = None
     rank: int | None = None
+    stand_in: Path | None = None  # what is read instead of `path`
+
+    @property
+    def file(self) -> Path:
+        """The file to read."""
+        return self.stand_in or self.path
 
     @property
     def prefix(self) -> str:
@@ -195,7 +201,7 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
 
 
 def _rank(member: Member, dialect: str, source: Rewritten) -> int | None:
-    if dialect == "composer" and source.processes:
+    if dialects.named(dialect).pid_is_rank and source.processes:
         return source.processes[0].pid
     found = source.header.get("distributedInfo")
     own = found.get("rank") if isinstance(found, Mapping) else source.header.get("global_rank")

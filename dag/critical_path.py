@@ -78,25 +78,27 @@ class _Inputs:
         inside = np.isin(step.owner, list(scope))
         self.inside = inside
         edges = step.edges[inside[step.edges[:, 0]] & inside[step.edges[:, 1]]]
-        source, target, joint, kind = edges.T
-        by_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
-        at = np.where(by_start, step.start_ns[source], step.end_ns[source])
-        # the row of the input that was latest, of each head (2 * event) and body (2 * event + 1); -1: none
-        operation = 2 * target + (joint >= Joint.END_TO_BODY)
-        order = np.lexsort((-np.arange(len(edges)), at, operation))
-        self._latest_row = np.full(2 * len(step), -1)
-        self._latest_row[operation[order]] = order  # of several, the last is kept
-        self._inputs = (at, source, by_start, kind)
+        source, target, joint, self._kind = edges.T
+        self._source = source
+        self._from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
+        self._at = np.where(self._from_start, step.start_ns[source], step.end_ns[source])
+        into = 2 * target + (
+            joint >= Joint.END_TO_BODY
+        )  # 2 * event for its start, 2 * event + 1 for its body
+        order = np.lexsort((-np.arange(len(edges)), self._at, into))
+        is_latest = np.append(np.diff(into[order]) != 0, np.ones(min(len(edges), 1), np.bool_))
+        self._latest_into = np.full(2 * len(step), -1, np.int64)
+        self._latest_into[into[order[is_latest]]] = order[is_latest]
         self._before_on_link = _before_on_link(step)
         self._end = step.end_ns
 
     def of_head(self, event: int) -> tuple[int, int, bool, int] | None:
         """Return (time, source, by its start, kind) of what let `event` start last; None for nothing."""
-        return self._latest(2 * event)
+        return self._latest(event, to_body=False)
 
     def of_body(self, event: int) -> tuple[int, int, bool, int] | None:
         """Return the same of what let `event` go on last, the transfer before it on its link included."""
-        latest = self._latest(2 * event + 1)
+        latest = self._latest(event, to_body=True)
         before = self._before_on_link.get(event)
         if before is not None and self.inside[before]:
             freed = int(self._end[before])
@@ -104,12 +106,11 @@ class _Inputs:
                 return freed, before, False, Kind.DEVICE
         return latest
 
-    def _latest(self, operation: int) -> tuple[int, int, bool, int] | None:
-        row = int(self._latest_row[operation])
+    def _latest(self, event: int, *, to_body: bool) -> tuple[int, int, bool, int] | None:
+        row = int(self._latest_into[2 * event + to_body])
         if row < 0:
             return None
-        at, source, by_start, kind = (column[row] for column in self._inputs)
-        return int(at), int(source), bool(by_start), int(kind)
+        return int(self._at[row]), int(self._source[row]), bool(self._from_start[row]), int(self._kind[row])
 
 
 def _before_on_link(step: StepGraph) -> dict[int, int]:

@@ -25,6 +25,7 @@ class BytePS(System):
 
     name = "byteps"
     has_workers = True
+    names_by_rank = True
     names_by_track = True
     step_args = ("input*", "arg*")
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from dialects.byteps_dependencies import Span, connect, recorded_dependencies, span_of
 from dialects.byteps_events import Events, GpuTrace, read_events, with_untraced
-from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, edge_table
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
 from dialects.step_windows import windows
 from dialects.steps import Steps
 from errors import TraceError
@@ -87,20 +87,36 @@ def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
     spans = [_span(events, begin, end) for _, begin, end in bounds]
     if bounds[-1][2] == UNKNOWN and not _is_recorded(spans):
         bounds, spans = bounds[:-1], spans[:-1]
-    edges = connect(events, spans, recorded_dependencies(gpu, events))
-    continued = sorted({one for span in spans for one in span.operations[: span.n_continued]})
-    earlier = {one: len(events.operations) + i for i, one in enumerate(continued)}
-    operations = [*events.operations]
-    operations += [replace(operations[one], from_earlier_step=True) for one in continued]
-    with_stages = {one.whole for one in events.operations if one.stage}
-    found = [
-        _step(bound, span, own, list(_meets(gpu, events, span, with_stages)), earlier)
-        for bound, span, own in zip(bounds, spans, edges, strict=True)
-    ]
-    for i in range(1, len(found)):
-        if found[i - 1].next_ns == found[i].begin_ns:
-            found[i] = replace(found[i], continued=_continued(spans[i - 1], spans[i]))
+    operations, earlier = _with_earlier(events, spans)
+    found = _steps(gpu, events, bounds, spans, earlier)
     return RankSteps(gpu.name, operations, found, notes, gpu.worker)
+
+
+def _with_earlier(events: Events, spans: Sequence[Span]) -> tuple[list[Operation], dict[int, int]]:
+    """Return all operations, and the numbers of those that are what runs on from an earlier step."""
+    continued = sorted({one for span in spans for one in span.operations[: span.n_continued]})
+    own = list(events.operations)
+    operations = own + [replace(own[one], from_earlier_step=True) for one in continued]
+    return operations, {one: len(own) + i for i, one in enumerate(continued)}
+
+
+def _steps(
+    gpu: GpuTrace,
+    events: Events,
+    bounds: Sequence[tuple[int, int, int]],
+    spans: Sequence[Span],
+    earlier: Mapping[int, int],
+) -> list[RankStep]:
+    """Return the steps, each as begun by what runs on from the one before where there is no pause."""
+    edges = connect(events, spans, recorded_dependencies(gpu, events))
+    with_stages = {one.whole for one in events.operations if one.stage}
+    found: list[RankStep] = []
+    for i, (bound, span) in enumerate(zip(bounds, spans, strict=True)):
+        step = _step(bound, span, edges[i], list(_meets(gpu, events, span, with_stages)), earlier)
+        if found and found[-1].next_ns == step.begin_ns:
+            step = replace(step, continued=_continued(spans[i - 1], span))
+        found.append(step)
+    return found
 
 
 def _bounds(steps: Steps) -> list[tuple[int, int, int]]:

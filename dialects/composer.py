@@ -26,6 +26,7 @@ class Composer(System):
     """The trainer marks its batches, and their forward and backward passes."""
 
     name = "composer"
+    pid_is_rank = True
     pairing = Rule.NESTED_BY_NAME
     step_args = ("batch",)
     edge_args = ("batch",)

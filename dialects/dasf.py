@@ -14,6 +14,7 @@ class Dasf(System):
     """Tasks and handlers; the analyses of `statistic.dasf_analyses` read them by their fields."""
 
     name = "dasf"
+    has_tasks = True
     edge_args = ("key", "dependencies", "dependents")
 
     def recognises(self, trace: Trace) -> bool:

@@ -23,6 +23,7 @@ class Horovod(System):
     """One step is one round of reductions over all tensors."""
 
     name = "horovod"
+    process_is_operation = True
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the file says when, since the epoch, it was begun."""

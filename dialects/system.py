@@ -54,6 +54,14 @@ class System:
     pairing = Rule.NESTED
     #: Whether the file's times are on one clock with those of its worker's other files.
     has_workers = False
+    #: Whether names say whose an operation is (``wk0.rank1.``) where several ranks are in one file.
+    names_by_rank = False
+    #: Whether a combined file's process numbers are the ranks.
+    pid_is_rank = False
+    #: Whether each process of a file is an operation (a tensor), by its name.
+    process_is_operation = False
+    #: Whether its traces are profiles of tasks.
+    has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).
     names_by_track = False
     #: Keys of the events' args that tell synchronous operations apart, and where steps begin.

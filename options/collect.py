@@ -145,8 +145,7 @@ def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trac
 def _gpu(
     name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int], args: Namespace
 ) -> Gpu:
-    from collector.gpu.iteration_times import Gpu
-    from dialects.iteration import iterations
+    from collector.gpu.iteration_times import Gpu, iterations
 
     return Gpu(name, path, trace_path, events, iterations(trace, args.step_by))
 

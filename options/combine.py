@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +14,12 @@ from result import Column, Result, Table
 if TYPE_CHECKING:
     from combine.merge import Combined
     from combine.sources import Member
-    from jobfiles import Job
+    from trace_utils import Job, Source
 
 HELP = "several ranks' and workers' traces as one timeline, their clocks aligned"
 EXAMPLE = "analyze.py --option combine --path worker_0 worker_1 --output combined.json.gz"
 FLAGS = frozenset({"sub_option", "filter", "align", "output"})
 
-_LOCAL_RANK = re.compile(r"(?:\d+_)?(\d+)")
 _WORKERS = (
     Column("path", "worker"),
     Column("ranks", "ranks"),
@@ -48,22 +46,26 @@ def run(args: Namespace) -> Result:
     """Write the combined trace and say how its clocks were aligned."""
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
+    import dialects
     from combine.merge import combine
-    from trace_utils import rank_notes
+    from trace_utils import files_to_read, rank_notes
 
-    members, notes = _members(args.path)
+    job = _job(args.path)
     output = args.output or _default_output(args.path[0])
-    _check(members, output)
-    combined = combine(
-        members,
-        output,
-        skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
-        align=args.align == "auto",
-        names=args.filter,
-        jobs=args.jobs,
-        progress=args.progress,
-    )
-    if combined.dialect not in ("byteps", "mxnet") and len(members) > 1:  # of these, directories tell
+    with files_to_read(job, args.jobs) as (files, lines):
+        members = _members(job, files)
+        _check(members, output)
+        combined = combine(
+            members,
+            output,
+            skip_broken=args.path[0].is_dir(),  # what is named itself must be a trace
+            align=args.align == "auto",
+            names=args.filter,
+            jobs=args.jobs,
+            progress=args.progress,
+        )
+    notes = [*job.notes, *lines]
+    if not dialects.named(combined.dialect).has_workers and len(members) > 1:  # else directories tell
         owned = {(m.host, rank) for m, rank in zip(combined.members, combined.ranks, strict=True)}
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += rank_notes(args.path[0], ranks, combined.world_size)
@@ -92,87 +94,40 @@ def run(args: Namespace) -> Result:
     )
 
 
-def _members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
-    """Return the traces that the paths hold, with their worker, rank and host, and notes on the way."""
-    from trace_utils import find_job
+def _job(paths: Sequence[Path]) -> Job:
+    """Return what the paths hold."""
+    from trace_utils import find_paths
 
-    jobs = [find_job(path) for path in paths]
-    if any(job.kind == "file" for job in jobs) and any(job.kind != "file" for job in jobs):
-        file = next(job.root for job in jobs if job.kind == "file")
-        other = next(job.root for job in jobs if job.kind != "file")
-        raise UsageError(f"{file} is a file and {other} a directory; combine files or directories, not both")
-    members = _of_files(jobs) if jobs[0].kind == "file" else _of_directories(jobs)
-    return members, [note for job in jobs for note in job.notes]
-
-
-def _of_directories(jobs: Sequence[Job]) -> list[Member]:
-    """Return the members of worker or job directories; each worker of each is a host."""
-    from combine.sources import Member
-
-    members: list[Member] = []
-    several = len(jobs) > 1 or any(source.worker is not None for job in jobs for source in job.sources)
-    n_workers = n_hosts = 0
-    for job in jobs:
-        is_ranks = job.kind == "ranks"
-        for i, source in enumerate(job.sources):
-            worker = n_workers + (source.worker or 0)
-            rank = source.rank if is_ranks else _local_rank(source.path, source.rank)
-            members.append(
-                Member(
-                    path=source.path,
-                    owner=source.path if is_ranks else _worker_directory(job, source.path),
-                    host=n_hosts + (i if is_ranks else source.worker or 0),
-                    worker=worker if several and not is_ranks else None,
-                    rank=rank,
-                )
-            )
-        workers = max(source.worker or 0 for source in job.sources) + 1
-        n_workers += workers
-        n_hosts += len(job.sources) if is_ranks else workers
-    return members
-
-
-def _of_files(jobs: Sequence[Job]) -> list[Member]:
-    """Return the members of files; those of GPU directories side by side are one worker's."""
-    from combine.sources import Member
-
-    paths = [job.root for job in jobs]
-    homes = [path.resolve().parent for path in paths]
-    is_gpu = [_LOCAL_RANK.fullmatch(home.name) is not None for home in homes]
-    workers = dict.fromkeys(
-        home.parent if gpu else path.resolve() for path, home, gpu in zip(paths, homes, is_gpu, strict=True)
-    )
-    order = {owner: i for i, owner in enumerate(workers)}
-    members = []
-    for path, home, gpu in zip(paths, homes, is_gpu, strict=True):
-        worker = order[home.parent if gpu else path.resolve()]
-        members.append(
-            Member(
-                path=path,
-                owner=path,
-                host=worker,
-                worker=worker if len(order) > 1 else None,
-                rank=_local_rank(path, None) if gpu else _rank_in_name(path),
-            )
+    folders = [path for path in paths if path.is_dir()]
+    if folders and (files := [path for path in paths if path.is_file()]):
+        raise UsageError(
+            f"{files[0]} is a file and {folders[0]} a directory; combine files or directories, not both"
         )
-    return members
+    return find_paths(paths)
 
 
-def _local_rank(path: Path, known: int | None) -> int | None:
-    """Return the local rank of the GPU directory that `path` lies in."""
-    if known is not None:
-        return known
-    match = _LOCAL_RANK.fullmatch(path.resolve().parent.name)
-    return int(match.group(1)) if match else None
+def _members(job: Job, files: Sequence[Path]) -> list[Member]:
+    """Return the traces with their worker, rank and host; `files` are what is to be read for each."""
+    from combine.sources import Member
+
+    return [
+        Member(
+            path=source.path,
+            owner=_owner(job, source),
+            host=(source.worker or 0) if job.has_gpus else i,
+            worker=source.worker if job.has_gpus else None,
+            rank=source.rank,
+            stand_in=file,
+        )
+        for i, (source, file) in enumerate(zip(job.sources, files, strict=True))
+    ]
 
 
-def _rank_in_name(path: Path) -> int | None:
-    match = re.search(r"rank[-_.]?(\d+)", path.name, re.IGNORECASE)
-    return int(match.group(1)) if match else None
-
-
-def _worker_directory(job: Job, path: Path) -> Path:
-    return job.root if job.kind in ("gpu", "worker") else path.parent.parent
+def _owner(job: Job, source: Source) -> Path:
+    """Return what a host is called after: the directory of its worker, else its file."""
+    if job.kind == "gpu":
+        return job.root
+    return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path
 
 
 def _default_output(path: Path) -> Path:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dialects
 from errors import TraceError, UsageError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
@@ -112,7 +113,7 @@ def load(
         if repairs is not None:
             repairs.lines.extend(line for line in loaded.repairs if line not in repairs.lines)
     for trace in traces:
-        if trace.dialect != "dasf":
+        if not dialects.of(trace).has_tasks:
             raise TraceError(f"{trace.path}: not a DASF profile but a {trace.dialect} trace")
     if not traces:
         raise TraceError(f"{paths[0]}: no records, nor in the other databases")

@@ -17,6 +17,7 @@ from combine import external_sort as runs
 from combine import merge
 from combine import sources as placing
 from conftest import run_cli
+from trace_utils import files_to_read, find_paths
 
 Event = dict[str, Any]
 
@@ -128,15 +129,17 @@ REAL = {
 }
 
 
-def _inputs(paths: Iterable[Path]) -> list[Path]:
-    files = []
+def _inputs(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The documents to combine; of a GPU without a final trace that which is collected for it."""
+    documents = []
     for path in paths:
-        found = [path] if path.is_file() else [p for p in sorted(path.rglob("*")) if p.is_file()]
         if path.is_dir() and "byteps" in path.parts:
-            gpus = sorted({p.parent for p in found if p.name == "comm.json"})
-            found = [next(iter(gpu.glob("bps_trace*")), gpu / "comm.json") for gpu in gpus]
-        files += found
-    return files
+            with files_to_read(find_paths([path])) as (files, _):
+                documents += [_read(file) for file in files]
+        else:
+            found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+            documents += [_read(file) for file in found]
+    return documents
 
 
 @pytest.mark.parametrize("case", REAL)
@@ -144,7 +147,7 @@ def test_nothing_is_lost_or_changed(shared_data: Path, tmp_path: Path, case: str
     paths = [shared_data / path for path in REAL[case]]
     answer = _combine(tmp_path / "out.json", *paths)
     combined = _read(tmp_path / "out.json")
-    given = [event for path in _inputs(paths) for event in _timed(_read(path))]
+    given = [event for document in _inputs(paths) for event in _timed(document)]
     # names get a prefix in BytePS traces; identifiers of frames and flows change everywhere
     but = ("sf", "esf", "bind_id", *(("name",) if "byteps" in case else ()))
     before = Counter(_content(event, *but) for event in given)
@@ -165,7 +168,7 @@ def test_a_viewer_can_show_it(shared_data: Path, tmp_path: Path, case: str) -> N
     names, order = _names(combined), _names(combined, "process_sort_index")
     assert {event["pid"] for event in events} <= names.keys() & order.keys()
     assert len(set(order.values())) == len(order)
-    before = sum(_overlaps(_timed(_read(path))) for path in _inputs(paths))
+    before = sum(_overlaps(_timed(document)) for document in _inputs(paths))
     assert _overlaps(_timed(combined)) <= before
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dialects
-from dialects.iteration import fw_bw_ns, iterations
+from collector.gpu.iteration_times import fw_bw_ns, iterations
 from dialects.steps import Step, find_steps, step_bounds
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
@@ -296,3 +296,47 @@ def test_horovod_rounds_end_where_the_steps_end(shared_data: Path) -> None:
     assert len(steps) == 19
     for step, known in zip(steps, truth[1:], strict=True):
         assert step.dur_ns / 1e6 == pytest.approx(known["total_ms"], rel=0.01, abs=1.0)
+
+
+# ---- steps that nothing marks
+
+
+def loop(name: str, n: int, inside: str = "work") -> list[Slice]:
+    """`n` spans of 80 every 100 ns, each around another of 50."""
+    return [s for i in range(n) for s in ((name, 100 * i, 80), (inside, 100 * i + 10, 50))]
+
+
+def test_steps_end_where_the_optimizer_ends() -> None:
+    slices = [
+        s
+        for i in range(3)
+        for s in (("aten::mm", 100 * i, 60), ("Optimizer.step#SGD.step", 100 * i + 70, 20))
+    ]
+    steps = find_steps(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
+    assert steps.whole == (Step(2, 90, 190), Step(3, 190, 290))
+    assert steps.partial == (Step(1, 0, 90),)
+
+
+def test_without_an_optimizer_steps_begin_with_a_load_of_data() -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    slices = [s for i in range(3) for s in ((name, 100 * i, 20), ("aten::mm", 100 * i + 30, 60))]
+    steps = find_steps(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
+    assert steps.whole == (Step(1, 0, 100), Step(2, 100, 200))
+    assert steps.partial == (Step(3, 200, 290),)
+
+
+def test_the_outermost_span_that_repeats_is_a_step() -> None:
+    trace = make([("main", 0, 400), *loop("train_step", 4)], dialect="chrome")
+    assert step_bounds(trace) == [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300), Step(4, 300, 380)]
+
+
+def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
+    assert step_bounds(make([("a", 100 * i, 80) for i in range(5)], dialect="chrome")) == []
+    uneven = [s for i in range(5) for s in (("a", 10**i, 8 * 10**i), ("b", 10**i, 10**i))]
+    assert step_bounds(make(uneven, dialect="chrome")) == []
+
+
+def test_the_user_may_name_what_marks_a_step() -> None:
+    trace = make([*loop("outer", 2, "inner"), ("ProfilerStep#4", 0, 300)], dialect="kineto")
+    assert dialects.find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))
+    assert dialects.find_steps(trace, "nothing").whole == ()

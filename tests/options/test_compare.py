@@ -237,7 +237,7 @@ def test_fail_above_takes_a_percentage(tmp_path: Path) -> None:
 def test_a_slow_network_is_pushes_and_pulls(shared_data: Path) -> None:
     found = compared(shared_data / "byteps/fork_lenet_base", shared_data / "byteps/fork_lenet_slownet")
     assert found["iteration_ms"] == pytest.approx([145, 422], rel=0.01)  # as the training scripts measured
-    assert {part["cat"] for part in found["categories"][:2]} == {"PUSH", "PULL"}
+    assert {part["cat"] for part in found["categories"][:3]} > {"PUSH", "PULL"}
     assert found["straggler"] is None
 
 
