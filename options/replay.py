@@ -263,7 +263,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     from replay.replay_tables import moved_chart, moved_table, path_table, slowdown_table, whatif_table
 
     recording = loaded.recording
-    found = what_if(recording, _edits(args, recording), args.step_num)
+    found = what_if(recording, _edits(args, loaded), args.step_num)
     last = found[-1]
     row, _ = _recorded_path(args, recording)
     before = by_category(_replayed_path(args, last.before, row))
@@ -339,18 +339,18 @@ def _cautions(args: Namespace, recording: Recording) -> list[str]:
     return notes
 
 
-def _edits(args: Namespace, recording: Recording) -> list[tuple[str, Edit]]:
+def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
     """Return each edit by its name, and after several, all of them together."""
     from replay.whatif.edits import Change, apply, changed
     from replay.whatif.selection import communication, computation
 
     if args.sub_option != "whatif":
         is_work = args.sub_option == "smlt_delay_cmp"
-        chosen = (computation if is_work else communication)(recording)
+        chosen = (computation if is_work else communication)(loaded.recording)
         name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
         return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
-    return [(" ".join(texts), partial(apply, edits=texts)) for texts in sets]
+    return [(" ".join(texts), partial(apply, edits=texts, traces=loaded.job.traces)) for texts in sets]
 
 
 # ---- each in turn
