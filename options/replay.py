@@ -325,18 +325,23 @@ def _slowdown(args: Namespace, recording: Recording) -> Slowdown | None:
 
 def _cautions(args: Namespace, recording: Recording) -> list[str]:
     """Return what an edit takes for granted, or why it changes nothing."""
-    from replay.whatif.bandwidth import is_sized
     from replay.whatif.straggler import why_none
 
     notes = []
     if "straggler=none" in args.set and (why := why_none(recording)):
         notes.append(f"straggler=none changes nothing: {why}")
-    if any(edit.startswith("bandwidth") for edit in args.set) and not is_sized(recording):
-        links = any(one.link for one in recording.operations)
-        how = "they are taken from the copies to host memory" if links else "the whole transfer is scaled"
-        notes.append("bandwidth: the sizes of the transfers are not recorded, so the rate of the links "
-                     f"cannot be told; {how}")  # fmt: skip
+    if any(edit.startswith("bandwidth") for edit in args.set) and (why := _guessed_rate(recording)):
+        notes.append(f"bandwidth: the rate of the links cannot be told; {why}")
     return notes
+
+
+def _guessed_rate(recording: Recording) -> str:
+    """Return what stands for the bytes of transfers that are not recorded; "" where they are."""
+    from replay.whatif.bandwidth import is_sized, link_rate
+
+    if link_rate(recording) is None:
+        return "a ratio scales whole transfers"
+    return "" if is_sized(recording) else "sizes are taken from the copies to host memory"
 
 
 def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
