@@ -91,7 +91,7 @@ def _table(table: Table, width: int | None, *, headed: bool) -> Iterator[str]:
         yield from _lines(parts)
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
-            yield from _wrapped([f"Left out for want of width: {names}."], width)
+            yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
     if table.note:
         yield from _wrapped([table.note], width)
 
