@@ -29,7 +29,7 @@ from dag.model import Dag, new_dag
 from dag.path_summary import NameShare, PathItem, by_category, by_name, category, headline, path_items
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dag.topology import components, depths
-from dialects.gradient_names import read_parameters
+from dialects.byteps.gradient_names import read_parameters
 from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace

@@ -82,8 +82,6 @@ def test_where_the_rate_cannot_be_told_a_note_says_so(shared_data: Path) -> None
     args = ("--option", "replay", "--path", shared_data / "kineto/ddp2-gloo-base/trace", "--output", "-")
     code, out, err = run_cli(*args, "--sub_option", "whatif", "--set", "bandwidth=2")
     assert code == 0 and "the rate of the links cannot be told" in out + err
-    code, _, err = run_cli(*args, "--sub_option", "whatif", "--set", "bandwidth=200Mbit")
-    assert code == 1 and "give a ratio" in err
 
 
 def test_each_operation_in_turn_is_measured_against_the_recorded_step() -> None:
