@@ -5,44 +5,31 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import options
 from conftest import REPO, run_cli
 
-PAGES = [REPO / "README.md", *sorted((REPO / "docs/options").glob("*.md"))]
-ALL_PAGES = [*PAGES, *(REPO / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md"))]
+MANUAL = REPO / "docs/options"
+#: Pages whose commands are run.
+PAGES = [REPO / "README.md", *sorted(MANUAL.glob("*.md"))]
+PROSE = [*PAGES, *(REPO / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md"))]
 CUT = "…"  # a line that stands for any number of lines of output
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
-class Block(NamedTuple):
-    """Commands of one page that run one after the other in one directory, each with what it prints."""
-
-    page: Path
-    start: int  # where its text begins in the page
-    text: str
-
-    def commands(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each command and the lines below it."""
-        lines = self.text.splitlines()
-        marks = [i for i, line in enumerate(lines) if line.startswith("$ ")]
-        for begin, end in pairwise([*marks, len(lines)]):
-            yield lines[begin][2:], lines[begin + 1 : end]
-
-    def __str__(self) -> str:
-        return f"{self.page.stem}-{self.page.read_text()[: self.start].count(chr(10)) + 1}"
-
-
-BLOCKS = [
-    Block(page, match.start(1), match[1]) for page in PAGES for match in _BLOCK.finditer(page.read_text())
-]
+def as_printed(block: str) -> str:
+    """Return a block of commands, which run one after the other, with what each prints now."""
+    lines = block.splitlines()
+    marks = [i for i, line in enumerate(lines) if line.startswith("$ ")]
+    printed: list[str] = []
+    for begin, end in pairwise([*marks, len(lines)]):
+        printed += [lines[begin], *cut_like(run_command(lines[begin][2:]), lines[begin + 1 : end])]
+    return "\n".join(printed) + "\n"
 
 
 def cut_like(printed: list[str], shown: list[str]) -> list[str]:
@@ -65,27 +52,23 @@ def run_command(command: str) -> list[str]:
     return [line.rstrip() for line in out.rstrip("\n").split("\n")]
 
 
-@pytest.fixture
-def job_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory: one with the examples, in a terminal of 100 columns."""
-    shutil.copytree(REPO / "examples", tmp_path / "examples")
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_print_what_is_shown(
+    page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_new_directory(block: re.Match[str]) -> str:
+        directory = tmp_path / str(block.start())
+        shutil.copytree(REPO / "examples", directory / "examples")
+        monkeypatch.chdir(directory)
+        return as_printed(block[0])
+
     monkeypatch.setenv("COLUMNS", "100")
-    return tmp_path
-
-
-@pytest.mark.usefixtures("job_directory")
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_commands_print_what_is_shown(block: Block, request: pytest.FixtureRequest) -> None:
-    shown, printed = [], []
-    for command, lines in block.commands():
-        shown += [f"$ {command}", *lines]
-        printed += [f"$ {command}", *cut_like(run_command(command), lines)]
+    shown = page.read_text()
+    printed = _BLOCK.sub(in_new_directory, shown)
     if request.config.getoption("--update-golden"):
-        text = block.page.read_text()
-        block.page.write_text(text.replace(block.text, "\n".join(printed) + "\n"))
+        page.write_text(printed)
     else:
-        assert printed == shown
+        assert printed == shown, "make golden rewrites the pages; review the difference"
 
 
 def test_output_is_cut_where_the_documentation_cuts_it() -> None:
@@ -95,24 +78,17 @@ def test_output_is_cut_where_the_documentation_cuts_it() -> None:
 
 @pytest.mark.parametrize("name", options.MODULES)
 def test_every_option_has_an_example_in_the_readme_and_a_page(name: str) -> None:
-    assert f"python3 analyze.py --option {name} " in (REPO / "README.md").read_text()
-    assert f"--option {name} " in (REPO / f"docs/options/{name}.md").read_text()
+    for page in (REPO / "README.md", MANUAL / f"{name}.md"):
+        assert any(f"--option {name} " in block[0] for block in _BLOCK.finditer(page.read_text()))
 
 
-def test_every_flag_of_an_option_is_on_its_page() -> None:
-    common = (REPO / "docs/options/README.md").read_text()
-    missing = {
-        name: [
-            flag
-            for flag in sorted(options.load(name).FLAGS)
-            if f"--{flag}" not in common + (REPO / f"docs/options/{name}.md").read_text()
-        ]
-        for name in options.MODULES
-    }
-    assert not any(missing.values()), missing
+@pytest.mark.parametrize("name", options.MODULES)
+def test_every_flag_of_an_option_is_in_the_manual(name: str) -> None:
+    manual = (MANUAL / "README.md").read_text() + (MANUAL / f"{name}.md").read_text()
+    assert [flag for flag in sorted(options.load(name).FLAGS) if f"--{flag}" not in manual] == []
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
 def test_pages_are_narrow_and_their_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     assert [line for line in text.splitlines() if len(line) > 120] == []
