@@ -123,14 +123,15 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     position = list(found.result.rows).index(row) if row in found.result.rows else 0
     return Result(
         option="replay",
-        title=first,
-        document={"headline": first, **_document(args, found, row, path, output)},
+        title="",
+        headline=first,
+        document=_document(args, found, row, path, output),
         tables=[path_table(recording.steps[row].number, path), step_table(found, usual)],
         charts=charts(found, position) if args.html else (),
         figures=figures,
         notes=[*recording.notes, *written],
         repairs=loaded.repairs,
-        html_default=_beside(args, "replay.html"),
+        beside=args.path[0],
     )
 
 
@@ -201,7 +202,6 @@ def _document(
     owners = recording.owners
     recorded = found.recorded_ns
     return {
-        "option": "replay",
         "steps": len(found.result.rows),
         "operations": _n_operations(recording, args.del_queue),
         "predicted_ms": {
@@ -244,14 +244,10 @@ def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
 
     if str(args.output) == "-":
         return None, []
-    output: Path = args.output or _beside(args, "synthetic.json")
+    directory: Path = args.path[0] if args.path[0].is_dir() else args.path[0].parent
+    output: Path = args.output or directory / "synthetic.json"
     n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
-
-
-def _beside(args: Namespace, name: str) -> Path:
-    path: Path = args.path[0]
-    return (path if path.is_dir() else path.parent) / name
 
 
 # ---- what if
@@ -276,9 +272,9 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     tables = [whatif_table(found), moved_table(before, paths[last.name]), path_table(number, path)]
     return Result(
         option="replay",
-        title=first,
+        title="",
+        headline=first,
         document={
-            "headline": first,
             **_document(args, last.recorded, row, path, output, last.ratio),
             "interval_ms": _milliseconds(last.interval_ns),
             "before_ms": last.before_ns / 1e6,
@@ -292,7 +288,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         charts=[moved_chart({"recorded": before, **paths})],
         notes=[*recording.notes, *_cautions(args, recording), *written],
         repairs=loaded.repairs,
-        html_default=_beside(args, "replay.html"),
+        beside=args.path[0],
     )
 
 
@@ -378,9 +374,9 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     first = _effect_headline(effects, found, ratio)
     return Result(
         option="replay",
-        title=first,
+        title="",
+        headline=first,
         document={
-            "headline": first,
             **_document(args, found, row, path, None),
             key: [_record(one, found) for one in effects[: args.head]],
         },
@@ -389,7 +385,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
         notes=recording.notes,
         repairs=loaded.repairs,
-        html_default=_beside(args, "replay.html"),
+        beside=args.path[0],
     )
 
 
