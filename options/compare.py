@@ -83,8 +83,7 @@ def run(args: Namespace) -> Result:
             *_limit(pairs, regressed, args.fail_above),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
-        xlsx_default=_beside(args.path[0], "compare.xlsx"),
-        html_default=_beside(args.path[0], "compare.html"),
+        beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
 
@@ -242,7 +241,3 @@ def _notes(pair: Pair, *, alone: bool) -> list[str]:
 def _read_line(run: MeasuredRun) -> str:
     ranks = f"{len(run.ranks)} rank{'s' if len(run.ranks) > 1 else ''}"
     return f"{run.path}: {', '.join(run.dialects)}, {ranks}, {run.n_slices:,} slices"
-
-
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import TraceError, UsageError
@@ -116,8 +115,7 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
         read=_read_lines(job),
         notes=_asynchronous(job),
         repairs=job.repairs,
-        xlsx_default=_beside(job.files[0].path, "statistic.xlsx"),
-        html_default=_beside(job.files[0].path, "statistic.html"),
+        beside=job.files[0].path,
     )
 
 
@@ -159,8 +157,7 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
         read=_read_lines(job),
         notes=list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace))),
         repairs=job.repairs,
-        xlsx_default=_beside(job.job.sources[0].path, "statistic.xlsx"),
-        html_default=_beside(job.job.sources[0].path, "statistic.html"),
+        beside=job.job.sources[0].path,
     )
 
 
@@ -177,13 +174,8 @@ def _run_dasf(args: Namespace) -> Result:
         {"option": "statistic", **{table.name: table.records() for table in tables}},
         tables=tables,
         repairs=repairs.lines,
-        xlsx_default=_beside(args.path[0], "statistic.xlsx"),
-        html_default=_beside(args.path[0], "statistic.html"),
+        beside=args.path[0],
     )
-
-
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name
 
 
 def _file_entry(file: TraceFile) -> dict[str, object]:

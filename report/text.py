@@ -6,7 +6,7 @@ import os
 import shutil
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -23,19 +23,21 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print `result` for reading.
 
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
-    pipe gets every name in full. `--pretty` leaves out the title and the commentary.
+    pipe gets every name in full. The headline comes first, bold on a terminal. `--pretty` leaves
+    out the title and the commentary.
     """
     width = _width(stream)
-    for block in _blocks(result, width, pretty=args.pretty):
+    bold = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    for block in _blocks(result, width, pretty=args.pretty, bold=bold):
         stream.write(block)
 
 
-def _blocks(result: Result, width: int | None, *, pretty: bool) -> Iterator[str]:
+def _blocks(result: Result, width: int | None, *, pretty: bool, bold: bool) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     shown = [table for table in result.tables if not table.detail]
-    parts: list[Iterator[str]] = []
+    parts: list[Iterable[str]] = [_headline(result.headline, width, bold=bold)]
     if not pretty:
-        parts.append(iter([printable(result.title)] if result.title else []))
+        parts.append([printable(result.title)] if result.title and not result.headline else [])
         parts.append(map(printable, result.commentary))
     parts.append(_figures(result.figures))
     headed = len(shown) > 1
@@ -47,6 +49,11 @@ def _blocks(result: Result, width: int | None, *, pretty: bool) -> Iterator[str]
         if text:
             yield f"{between}{text}\n"
             between = "\n"
+
+
+def _headline(text: str, width: int | None, *, bold: bool) -> list[str]:
+    lines = list(_wrapped([text], width)) if text else []
+    return [f"\x1b[1m{line}\x1b[0m" for line in lines] if bold else lines
 
 
 def _width(stream: TextIO) -> int | None:
