@@ -28,7 +28,7 @@ from dag.mean_graph import mean_dags
 from dag.model import Dag
 from dag.path_summary import PathItem, by_category, by_name, category, headline, path_items
 from dag.step_graph import Recording, StepGraph
-from dialects.gradient_names import read_parameters
+from dialects.byteps.gradient_names import read_parameters
 from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace

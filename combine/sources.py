@@ -16,8 +16,8 @@ from combine.external_sort import Run
 from combine.spill_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.composer import clock_sync
-from dialects.composer_axes import SecondAxis
 from dialects.sync_points import SyncPoints, merged
+from dialects.system import SecondAxis
 from errors import TraceError
 from formats import chrome
 from formats import dasf_records as dasf

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
-from dialects.steps import Step
+from dialects.steps import Mask, Step
+from errors import TraceError
 from formats.columns import Int64, Trace
 from innermost import innermost, lies_inside
 
-Mask = NDArray[np.bool_]
 Category = Callable[[str, str], str]
 
 _WAITING = re.compile(r"wait|synchronize|thread.*join|acquire", re.IGNORECASE)
@@ -61,7 +61,16 @@ class _Segments:
 
 
 def record_spans(name: str, trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RankSteps:
-    """Return the steps of one rank from its spans."""
+    """Return the steps of one rank from its spans; without `steps` the whole recording is step 1.
+
+    Raises
+    ------
+    TraceError
+        No slice lasts any time.
+    """
+    if not trace.dur_ns.any():
+        raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
+    steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
     segments = _segments(trace, meaning)
     numbers, operations = _operations(trace, segments, meaning)
     parts: list[RankStep] = []

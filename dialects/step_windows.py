@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from dialects.step_parts import Joint, Meet, Operation, RankStep
-from dialects.steps import Step
-from dialects.system import Mask
+from dialects.steps import Mask, Step
 from formats.columns import Int64
 
 

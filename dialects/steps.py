@@ -44,22 +44,6 @@ class Steps:
 NO_STEPS = Steps((), (), "")
 
 
-def step_bounds(trace: Trace, *, whole: bool = True) -> list[Step]:
-    """Return the steps of `trace`, in order; [] where it marks none.
-
-    `whole=False` adds a step of which only a part is recorded, bounded by the events that are there.
-    """
-    steps = find_steps(trace)
-    return list(steps.whole) if whole else sorted(steps.whole + steps.partial, key=lambda step: step.start_ns)
-
-
-def find_steps(trace: Trace) -> Steps:
-    """Return the steps of `trace`; see `dialects.find_steps`."""
-    import dialects  # the systems stand above the type that they return
-
-    return dialects.find_steps(trace)
-
-
 def between(marks: Int64) -> list[Step]:
     """Return the steps from each of `marks` to the next, labelled from 1."""
     times = marks.tolist()

@@ -259,7 +259,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     from replay.replay_tables import moved_chart, moved_table, path_table, slowdown_table, whatif_table
 
     recording = loaded.recording
-    found = what_if(recording, _edits(args, recording), args.step_num)
+    found = what_if(recording, _edits(args, loaded), args.step_num)
     last = found[-1]
     row, _ = _recorded_path(args, recording)
     before = by_category(_replayed_path(args, last.before, row))
@@ -321,32 +321,37 @@ def _slowdown(args: Namespace, recording: Recording) -> Slowdown | None:
 
 def _cautions(args: Namespace, recording: Recording) -> list[str]:
     """Return what an edit takes for granted, or why it changes nothing."""
-    from replay.whatif.bandwidth import is_sized
     from replay.whatif.straggler import why_none
 
     notes = []
     if "straggler=none" in args.set and (why := why_none(recording)):
         notes.append(f"straggler=none changes nothing: {why}")
-    if any(edit.startswith("bandwidth") for edit in args.set) and not is_sized(recording):
-        links = any(one.link for one in recording.operations)
-        how = "they are taken from the copies to host memory" if links else "the whole transfer is scaled"
-        notes.append("bandwidth: the sizes of the transfers are not recorded, so the rate of the links "
-                     f"cannot be told; {how}")  # fmt: skip
+    if any(edit.startswith("bandwidth") for edit in args.set) and (why := _guessed_rate(recording)):
+        notes.append(f"bandwidth: the rate of the links cannot be told; {why}")
     return notes
 
 
-def _edits(args: Namespace, recording: Recording) -> list[tuple[str, Edit]]:
+def _guessed_rate(recording: Recording) -> str:
+    """Return what stands for the bytes of transfers that are not recorded; "" where they are."""
+    from replay.whatif.bandwidth import is_sized, link_rate
+
+    if link_rate(recording) is None:
+        return "a ratio scales whole transfers"
+    return "" if is_sized(recording) else "sizes are taken from the copies to host memory"
+
+
+def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
     """Return each edit by its name, and after several, all of them together."""
     from replay.whatif.edits import Change, apply, changed
     from replay.whatif.selection import communication, computation
 
     if args.sub_option != "whatif":
         is_work = args.sub_option == "smlt_delay_cmp"
-        chosen = (computation if is_work else communication)(recording)
+        chosen = (computation if is_work else communication)(loaded.recording)
         name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
         return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
-    return [(" ".join(texts), partial(apply, edits=texts)) for texts in sets]
+    return [(" ".join(texts), partial(apply, edits=texts, traces=loaded.job.traces)) for texts in sets]
 
 
 # ---- each in turn

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dialects.gradient_names import GradientNames, read_names
+from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
 from jobfiles import GpuDir, find_gpus

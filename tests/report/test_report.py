@@ -116,9 +116,7 @@ def test_a_flag_without_a_file_writes_beside_what_the_option_read(tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.xlsx", "trace.json"]
 
 
-def test_without_such_a_place_it_writes_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_such_a_place_it_writes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report.show(Result("compare", "T", {}, (TABLE,)), arguments(xlsx=True))
     assert (tmp_path / "compare.xlsx").exists()

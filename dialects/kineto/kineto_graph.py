@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.kineto import Kineto, collective, is_collective
-from dialects.kineto_device import (
+from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective
+from dialects.kineto.kineto_device import (
     TOLERANCE_NS,
     Works,
     after_on_stream,
@@ -28,7 +28,7 @@ from dialects.kineto_device import (
     read_works,
     waiting_for_room,
 )
-from dialects.kineto_host import PHASES, Segments, segments
+from dialects.kineto.kineto_host import PHASES, Segments, segments
 from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps
 from dialects.step_windows import RecordedEvents, cut_into_steps, windows
 from dialects.steps import Step
@@ -36,7 +36,8 @@ from dialects.system import DEVICE_CATS, Mask, by_cat, by_name
 from formats.columns import Int64, Trace
 
 _ENQUEUES = "c10d::"
-_ENDS = ("Src Rank", "Dst Rank")  # keys of the args of a transfer between two ranks
+#: Keys of the args of a transfer between two ranks.
+ENDS = ("Src Rank", "Dst Rank")
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
@@ -320,7 +321,7 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]
     known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
     communicates = np.array(known, np.bool_)[which.reshape(-1)] & (np.arange(len(rows)) >= len(rank.host))
     events = np.flatnonzero(communicates)
-    keys = [key for key in (*Kineto.sync_args, *_ENDS) if key in trace.args]
+    keys = [key for key in (*SYNC_ARGS, *ENDS) if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
     meets = []
@@ -337,7 +338,7 @@ def _identity(trace: Trace, row: int, args: Mapping[str, Any]) -> Hashable | Non
     """Return what a collective is known by on other ranks; None for half a transfer without its ends."""
     kind = args.get("Collective name")
     if kind in ("send", "recv"):
-        ends = tuple(args.get(key) for key in _ENDS)
+        ends = tuple(args.get(key) for key in ENDS)
         return None if None in ends else (*ends, str(args.get("Process Group Name")))
     found = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
     return None if found is None else found.key

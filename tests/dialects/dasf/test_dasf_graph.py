@@ -10,7 +10,7 @@ from test_dasf_records import compute, event, packed
 
 from dag.critical_path import critical_path
 from dag.join_ranks import join
-from dialects.dasf_graph import ARGS, record
+from dialects.dasf.dasf_graph import ARGS, record
 from dialects.step_parts import Kind, RankSteps
 from errors import TraceError
 from formats import dasf_records as dasf

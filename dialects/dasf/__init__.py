@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.dasf.dasf_graph import ARGS, record
 from dialects.step_parts import Beside, RankSteps
 from dialects.system import Activity, System
 from formats.columns import Trace
@@ -15,7 +16,7 @@ class Dasf(System):
 
     name = "dasf"
     has_tasks = True
-    edge_args = ("key", "dependencies", "dependents")
+    edge_args = ARGS
 
     def recognises(self, trace: Trace) -> bool:
         """Whether its reader made the trace: it is no chrome file."""
@@ -33,6 +34,4 @@ class Dasf(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the tasks of a database as one step."""
-        from dialects.dasf_graph import record
-
         return record(name, trace)

@@ -8,12 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.composer_axes import SecondAxis, second_axis, tie_axes
-from dialects.kineto import without_recording
+from dialects.composer.composer_axes import second_axis, tie_axes
+from dialects.composer.composer_graph import record
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
-from dialects.system import Activity, Mask, Metadata, System, by_name, framed, integer
+from dialects.system import (
+    Activity,
+    Mask,
+    Metadata,
+    SecondAxis,
+    System,
+    by_name,
+    framed,
+    integer,
+    without_recording,
+)
 from formats.columns import Trace
 from formats.pairs import Rule
 
@@ -80,8 +90,6 @@ class Composer(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the batches, each with its loading."""
-        from dialects.composer_graph import record
-
         return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:

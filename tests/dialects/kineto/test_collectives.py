@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dialects.kineto import is_collective
+from dialects.kineto.collectives import is_collective
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dialects.byteps_events import COMPUTE, Events, GpuTrace
-from dialects.gradient_names import renamed
+from dialects.byteps.byteps_events import COMPUTE, Events, GpuTrace
+from dialects.byteps.gradient_names import renamed
 from dialects.step_parts import Edge, Joint, Kind
 from formats.columns import Track
 from opname import QUEUES, OpName

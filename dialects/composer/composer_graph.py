@@ -13,24 +13,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.chrome_graph import whole_recording
-from dialects.composer_axes import by_name
 from dialects.span_graph import Category, Meaning, record_spans
 from dialects.step_parts import RankSteps
 from dialects.steps import Step
-from dialects.system import is_communication
-from errors import TraceError
+from dialects.system import by_name, is_communication
 from formats.columns import Trace
 
+_BACKWARD, _LOADER = "event/backward", "event/dataloader"
 _PHASES = {
-    "event/dataloader": "I/O",
+    _LOADER: "I/O",
     "event/forward": "FW",
     "event/loss": "FW",
-    "event/backward": "BW",
+    _BACKWARD: "BW",
     "event/optimizer": "STEP",
 }
-_BACKWARD = re.compile("event/backward")
-_LOADER = re.compile("event/dataloader")
 _CALL = re.compile(
     r"(?:gloo|nccl|mpi|ucc|xccl):.*"
 )  # the collective itself, not the operator that asks for it
@@ -53,20 +49,19 @@ def record(
     TraceError
         No slice lasts any time.
     """
-    if not trace.dur_ns.any():
-        raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
-    steps = with_loading(trace, batches) if batches else whole_recording(trace)
-    calls = by_name(trace, _CALL)
-    collective = calls if calls.any() else by_name(trace, _BACKWARD)
-    meaning = Meaning(by_name(trace, _MARK), is_communication(activities), collective, _PHASES, category)
-    return record_spans(name, trace, steps, meaning)
+    calls = by_name(trace, _CALL.fullmatch)
+    collective = calls if calls.any() else by_name(trace, _BACKWARD.__eq__)
+    meaning = Meaning(
+        by_name(trace, _MARK.fullmatch), is_communication(activities), collective, _PHASES, category
+    )
+    return record_spans(name, trace, with_loading(trace, batches), meaning)
 
 
 def with_loading(trace: Trace, batches: Sequence[Step]) -> list[Step]:
     """Return each batch from the end of the one before it; the first from when it began to be loaded."""
-    loads = np.sort(trace.ts_ns[by_name(trace, _LOADER)])
+    loads = np.sort(trace.ts_ns[by_name(trace, _LOADER.__eq__)])
     steps = []
-    ended = int(trace.ts_ns.min())
+    ended = int(trace.ts_ns.min()) if len(trace) else 0
     for batch, before in zip(batches, (None, *batches), strict=False):
         begin = batch.start_ns
         if before is not None and before.label == batch.label - 1 and before.end_ns <= batch.start_ns:

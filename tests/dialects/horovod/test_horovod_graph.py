@@ -13,9 +13,9 @@ import pytest
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.horovod_graph import record as record_found
+from dialects import find_steps
+from dialects.horovod.horovod_graph import record as record_found
 from dialects.step_parts import RankSteps
-from dialects.steps import find_steps
 from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dialects
+from conftest import REPO
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
-from dialects.byteps_dependencies import TOLERANCE_NS
+from dialects.byteps.byteps_dependencies import TOLERANCE_NS
 from dialects.step_parts import Beside, Joint, Meet, Operation, RankStep, RankSteps
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
@@ -496,7 +497,7 @@ def test_communications_without_stages_end_once_all_have_begun() -> None:
 
 def recorded(shared_data: Path) -> Iterator[Path]:
     yield from (path for path in sorted((shared_data / "byteps").iterdir()) if path.is_dir())
-    yield from sorted(path for path in (Path(__file__).parents[2] / "examples").iterdir() if path.is_dir())
+    yield from sorted(path for path in (REPO / "examples").iterdir() if path.is_dir())
 
 
 def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_respect(
@@ -529,7 +530,7 @@ def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times(shared_data: Pat
 
 def test_every_event_of_a_recorded_step_is_there(shared_data: Path) -> None:
     # 10 tensors' 33 partitions pass 6 stages; lenet has 39 nodes: OUTPUT0 has no event; STEP runs on
-    lenet = load_steps([Path(__file__).parents[2] / "examples" / "lenet"], progress=False).recording
+    lenet = load_steps([REPO / "examples" / "lenet"], progress=False).recording
     step = lenet.steps[3]
     names = [lenet.operations[i] for i in step.operation.tolist()]
     assert [sum(one.owner == owner and bool(one.stage) for one in names) for owner in (0, 1)] == [198, 198]
@@ -550,7 +551,7 @@ def by_category(recording: Recording, row: int) -> dict[tuple[str, str], float]:
 
 
 def test_the_slow_worker_is_blamed_not_the_network(shared_data: Path) -> None:
-    lenet = load_steps([Path(__file__).parents[2] / "examples" / "lenet"], progress=False).recording
+    lenet = load_steps([REPO / "examples" / "lenet"], progress=False).recording
     share = by_category(lenet, [step.number for step in lenet.steps].index(13))
     assert share["wk1.rank0", "BW"] > 0.4
     assert sum(part for (_, cat), part in share.items() if cat == "Comm") < 0.05

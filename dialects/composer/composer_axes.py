@@ -9,36 +9,19 @@ returns (25 µs before, where the base is known).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dialects.system import Mask, SecondAxis, by_name
 from errors import counted
 from formats.columns import Int64, Trace
-from formats.event import NO_TIME
-
-Mask = NDArray[np.bool_]
 
 _STEP = re.compile(r"ProfilerStep#\d+")
-_CALLBACK = re.compile("callback/TorchProfiler/event/batch_end")
-_BATCH = re.compile("event/batch")
+_CALLBACK, _BATCH = "callback/TorchProfiler/event/batch_end", "event/batch"
 _YEAR_NS = 365.25 * 24 * 3600 * 1e9
 #: Two axes are at least this far apart.
 _APART_NS = 24 * 3600 * 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class SecondAxis:
-    """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
-
-    border_ns: int
-    offset_ns: int  # to Composer's clock
-    remark: str
-
-    def moved(self, ts_ns: Int64) -> Int64:
-        """Return times (n,) on Composer's clock."""
-        return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 
 
 def tie_axes(trace: Trace) -> Trace:
@@ -85,9 +68,11 @@ def second_axis(trace: Trace, own: Mask) -> SecondAxis | None:
 def _marks(trace: Trace, own: Mask) -> tuple[Int64, Int64]:
     """Return when a process's profiler steps begin, and when that ends in which they begin; in order."""
     end_ns = trace.end_ns
-    calls = end_ns[own & by_name(trace, _CALLBACK)]
-    batches = end_ns[own & by_name(trace, _BATCH)]
-    return np.sort(trace.ts_ns[own & by_name(trace, _STEP)]), np.sort(calls if len(calls) else batches)
+    calls = end_ns[own & by_name(trace, _CALLBACK.__eq__)]
+    batches = end_ns[own & by_name(trace, _BATCH.__eq__)]
+    return np.sort(trace.ts_ns[own & by_name(trace, _STEP.fullmatch)]), np.sort(
+        calls if len(calls) else batches
+    )
 
 
 def _offsets(begins: Int64, ends: Int64) -> Int64:
@@ -99,9 +84,3 @@ def _offsets(begins: Int64, ends: Int64) -> Int64:
         for j in range(len(ends) - n + 1)
     ]
     return min(reversed(candidates), key=lambda offsets: int(np.ptp(offsets)))
-
-
-def by_name(trace: Trace, pattern: re.Pattern[str]) -> Mask:
-    """Return which slices (n,) have a name that the whole pattern fits."""
-    table = np.array([bool(pattern.fullmatch(name)) for name in trace.names], np.bool_)
-    return np.asarray(table[trace.name_id]) if len(table) else np.zeros(len(trace), np.bool_)

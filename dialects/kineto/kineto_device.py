@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dialects.kineto_host import RUNTIME
+from dialects.kineto.kineto_host import RUNTIME
 from dialects.step_parts import Joint, Kind
 from dialects.system import COPY_CATS, DEVICE_CATS, by_cat, by_name
 from formats.columns import Int64, Trace

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.horovod.horovod_graph import record
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.system import Activity, Mask, Metadata, System, by_name, whole_number
@@ -118,8 +119,6 @@ class Horovod(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the rounds of reductions, as rank 0 recorded them for all."""
-        from dialects.horovod_graph import record
-
         return record(name, trace, self.find_steps(trace, by))
 
     def category(self, name: str, cat: str) -> str:

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dialects.byteps_dependencies import Span, connect, recorded_dependencies, span_of
-from dialects.byteps_events import Events, GpuTrace, read_events, with_untraced
+from dialects.byteps.byteps_dependencies import Span, connect, recorded_dependencies, span_of
+from dialects.byteps.byteps_events import Events, GpuTrace, read_events, with_untraced
 from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
 from dialects.step_windows import windows
 from dialects.steps import Steps

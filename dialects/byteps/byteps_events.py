@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dialects.gradient_names import renamed
+from dialects.byteps.gradient_names import renamed
 from dialects.step_parts import UNTRACED, Beside, Operation
 from formats.columns import Int64, Trace, Track
 from opname import OpName

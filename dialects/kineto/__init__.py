@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective_call, is_collective_kernel
+from dialects.kineto.kineto_graph import ENDS, record
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
 from dialects.sync_points import SyncPart
@@ -23,8 +25,9 @@ from dialects.system import (
     framed,
     integer,
     whole_number,
+    without_recording,
 )
-from formats.columns import Trace, Track
+from formats.columns import Trace
 from formats.values import FARTHEST_NS
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
@@ -36,30 +39,15 @@ _CATS = {
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
 
-#: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
-#: DeepEP's dispatch and combine), of PyTorch's symmetric memory, of vLLM and TensorRT-LLM.
-_COLLECTIVE_KERNEL = re.compile(
-    r"nccl|rccl|oneccl|msccl|hccl|nvshmem|deep_?ep\b|deep_ep::|cross_device_reduce"
-    r"|(?:multimem|one_shot|two_shot|quick)_all_?(?:reduce|gather)\w*|all_?reduce_fusion|lamport\w*all_?reduce",
-    re.IGNORECASE,
-)
-_COMPILED = re.compile(r"triton_")  # named after the operators fused in it, whatever these are
-_COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):")
-#: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
-_ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
-_EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
-
 
 class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
     shape_args = ("Input Dims", "grid", "block")
-    sync_args = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
-
+    sync_args = SYNC_ARGS
     edge_args = (
-        *sync_args, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
-        "Src Rank", "Dst Rank",
+        *SYNC_ARGS, *ENDS, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
     )  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
@@ -138,64 +126,10 @@ class Kineto(System):
     def rank_steps(
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
-        """Return the steps of one rank; see ``dialects/kineto_graph.py``."""
-        from dialects.kineto_graph import record
-
+        """Return the steps of one rank; see `kineto_graph`."""
         return record(name, trace, self.find_steps(trace, by).whole)
-
-
-def is_collective_kernel(name: str) -> bool:
-    """Whether a kernel of that name moves data between ranks."""
-    return bool(_COLLECTIVE_KERNEL.search(name)) and not _COMPILED.match(name)
-
-
-def is_collective_call(name: str) -> bool:
-    """Whether a host's annotation of that name is a collective's (``gloo:all_reduce``)."""
-    return bool(_COLLECTIVE_CALL.match(name))
-
-
-def is_collective(name: str, cat: str) -> bool:
-    """Whether an event is a collective: a kernel, a copy of its library, a call on the host."""
-    return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
-
-
-def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
-    """Return which collective an event is that lasts from entering to leaving; None for any other.
-
-    NCCL's annotation on the host covers only the launch; its kernel is told apart by process group and,
-    where recorded, sequence number.
-    """
-    if cat not in KERNEL_CATS:
-        is_span = is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
-        return _all_ranks((name,), name) if is_span else None
-    if not is_collective_kernel(name):
-        return None
-    kind, group, ranks, sequence = (args.get(key) for key in Kineto.sync_args)
-    if kind is None:
-        name = name.split("(")[0]
-        return _all_ranks((name,), name)
-    number = None if sequence is None else str(sequence)
-    return _all_ranks((str(kind), str(group), str(ranks), number), str(kind))
-
-
-def _all_ranks(key: Hashable, name: str) -> SyncPart:
-    """Return a collective by its key; its name tells how far the ranks wait for each other."""
-    all_wait = bool(_ALL_WAIT.search(name))
-    return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(_EXCHANGE.search(name)))
 
 
 def has_device(trace: Trace) -> bool:
     """Whether the trace holds work of a device (kernels and copies)."""
     return any(trace.cats[i] in DEVICE_CATS for i in np.unique(trace.cat_id).tolist())
-
-
-def without_recording(trace: Trace) -> Trace:
-    """Leave out the spans that stand for the recording itself, such as ``PyTorch Profiler (0)``."""
-    named = {(e["pid"], e["tid"]) for e in trace.metadata if e["args"].get("name") == "PyTorch Profiler"}
-    frames = [i for i, track in enumerate(trace.tracks) if _is_frame(track) or track in named]
-    inside = ~np.isin(trace.track_id, frames)
-    return trace if inside.all() else trace.select(inside)
-
-
-def _is_frame(track: Track) -> bool:
-    return track.pid in ("Spans", "Traces") or "PyTorch Profiler" in str(track.tid)

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import SHARED
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects import find_steps
 from dialects.kineto import Kineto
-from dialects.kineto_graph import record
+from dialects.kineto.kineto_graph import record
 from dialects.step_parts import Joint, Kind, RankStep, RankSteps
 from dialects.step_windows import windows
 from dialects.steps import Step
@@ -526,7 +527,7 @@ def is_acyclic(n: int, sources: Sequence[int], targets: Sequence[int]) -> bool:
 
 JOBS = sorted(
     path.relative_to(shared).as_posix()
-    for shared in [Path(__file__).resolve().parents[3] / "shared" / "data" / "kineto"]
+    for shared in [SHARED / "kineto"]
     for path in shared.rglob("*.json.gz")
     if not {"oracle", "truth"} & set(path.parts)
 )

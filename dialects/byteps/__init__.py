@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.byteps.byteps_events import GpuTrace
+from dialects.byteps.byteps_graph import record
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.sync_points import SyncPart
@@ -104,10 +106,7 @@ class BytePS(System):
     def rank_steps(
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
-        """Return the steps of one GPU; see ``dialects/byteps_graph.py``."""
-        from dialects.byteps_events import GpuTrace
-        from dialects.byteps_graph import record
-
+        """Return the steps of one GPU; see `byteps_graph`."""
         steps = self.find_steps(trace, by)
         loads = {load.start_ns for load in self.loads(trace)}
         is_numbered = any(step.start_ns in loads for step in (*steps.whole[:1], *steps.partial[:1]))
