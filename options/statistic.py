@@ -28,7 +28,7 @@ _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
 
 def _ms(key: str, title: str, attribute: str = "", *, minor: bool = False) -> Column:
-    """Return a column of milliseconds; its items hold nanoseconds, ``key`` with ``_ns`` if nothing else is given."""
+    """Return a column of milliseconds; its items hold nanoseconds, as ``<key>_ns`` by default."""
     get = attrgetter(attribute or f"{key.removesuffix('_ms')}_ns")
     return Column(key, f"{title} (ms)", "float", minor=minor, value=lambda item: get(item) / 1e6)
 
