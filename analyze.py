@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> int:
     _check_memory()
     from atomic_output import Outputs
-    from options.output_rules import check_named, guard
+    from output_rules import check_named, guard
 
     args.path = expand_paths(args.path)
     outputs = Outputs(guard(args))

@@ -178,8 +178,7 @@ class Result:
     commentary: Sequence[str] = ()  # lines about the way, e.g. for each step; `--pretty` leaves them out
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
     repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
-    xlsx_default: Path | None = None
-    html_default: Path | None = None
+    beside: Path | None = None  # a directory, or a file in it, for what `--xlsx` and `--html` do not name
     picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
     exit_code: int = 0
     headline: str = ""

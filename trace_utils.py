@@ -212,7 +212,7 @@ def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path
 
 def _owned(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
     """Return the ranks whose events are in one file: several in a combined one."""
-    parts = split(trace)
+    parts = split(trace, by_names=dialects.of(trace).names_by_rank)
     if len(parts) > 1:
         return [(replace(source, worker=part.worker, rank=part.rank), part.trace) for part in parts]
     known = trace.rank if source.rank is None or trace.rank is not None else source.rank

@@ -7,7 +7,7 @@ from typing import Any
 
 import dialects
 from dialects.byteps import with_key
-from dialects.kineto import is_collective
+from dialects.kineto.collectives import is_collective
 from formats.whole import WholeEvent
 from opname import OpName
 

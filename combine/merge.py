@@ -14,11 +14,9 @@ import errno
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -35,6 +33,10 @@ from combine.spill_source import Rewritten, rewrite
 from errors import AnalyzeError, OutputError
 from parallel import cores, end_with, fork_context, process_pool
 from temporary_files import temporary_directory
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing.process import BaseProcess
 
 _STRIDE = 100_000  # process ids that a source gets, where there are few enough sources
 _MAX_PID = (1 << 31) - 1

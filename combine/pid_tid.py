@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dialects.composer_axes import SecondAxis
+from dialects.system import SecondAxis
 from errors import TraceError
 
 _FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31

@@ -16,8 +16,8 @@ from combine.external_sort import Run
 from combine.spill_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.composer import clock_sync
-from dialects.composer_axes import SecondAxis
 from dialects.sync_points import SyncPoints, merged
+from dialects.system import SecondAxis
 from errors import TraceError
 from formats import chrome
 from formats import dasf_records as dasf
@@ -103,7 +103,7 @@ def _sniff(path: Path) -> Kind:
         part = chrome.read_part(path)
     rows = part.rows
     phases = {phase for phase, *_ in rows.keys}
-    if phases <= {None} and (phases or part.strays):
+    if phases <= {None} and (phases or part.damage.strays):
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     system = dialects.recognise(chrome.assemble(path, part))
     axis = system.second_axis(lambda: chrome.assemble(path, chrome.read_part(path), system.pairing))

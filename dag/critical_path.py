@@ -78,12 +78,17 @@ class _Inputs:
         inside = np.isin(step.owner, list(scope))
         self.inside = inside
         edges = step.edges[inside[step.edges[:, 0]] & inside[step.edges[:, 1]]]
-        source, target, joint, kind = edges.T
-        order = np.lexsort((np.arange(len(edges)), target))
-        self._bounds = np.searchsorted(target[order], np.arange(len(step) + 1))
-        self._source, self._joint, self._kind = source[order], joint[order], kind[order]
-        from_start = (self._joint == Joint.START_TO_HEAD) | (self._joint == Joint.START_TO_BODY)
-        self._at = np.where(from_start, step.start_ns[self._source], step.end_ns[self._source])
+        source, target, joint, self._kind = edges.T
+        self._source = source
+        self._from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
+        self._at = np.where(self._from_start, step.start_ns[source], step.end_ns[source])
+        into = 2 * target + (
+            joint >= Joint.END_TO_BODY
+        )  # 2 * event for its start, 2 * event + 1 for its body
+        order = np.lexsort((-np.arange(len(edges)), self._at, into))
+        is_latest = np.append(np.diff(into[order]) != 0, np.ones(min(len(edges), 1), np.bool_))
+        self._latest_into = np.full(2 * len(step), -1, np.int64)
+        self._latest_into[into[order[is_latest]]] = order[is_latest]
         self._before_on_link = _before_on_link(step)
         self._end = step.end_ns
 
@@ -102,13 +107,10 @@ class _Inputs:
         return latest
 
     def _latest(self, event: int, *, to_body: bool) -> tuple[int, int, bool, int] | None:
-        rows = np.arange(self._bounds[event], self._bounds[event + 1])
-        rows = rows[(self._joint[rows] >= Joint.END_TO_BODY) == to_body]
-        if len(rows) == 0:
+        row = int(self._latest_into[2 * event + to_body])
+        if row < 0:
             return None
-        row = int(rows[np.argmax(self._at[rows])])
-        by_start = self._joint[row] in (Joint.START_TO_HEAD, Joint.START_TO_BODY)
-        return int(self._at[row]), int(self._source[row]), by_start, int(self._kind[row])
+        return int(self._at[row]), int(self._source[row]), bool(self._from_start[row]), int(self._kind[row])
 
 
 def _before_on_link(step: StepGraph) -> dict[int, int]:

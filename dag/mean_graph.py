@@ -12,7 +12,7 @@ import dialects
 from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag
 from dialects import Activity
-from dialects.gradient_names import read_parameters, renamed
+from dialects.byteps.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError
 from formats.columns import Int64, Trace
 from formats.gml import read_gml

@@ -13,6 +13,7 @@ from formats.columns import Int64, Trace, used_tables
 from opname import OpName
 
 _LABEL = re.compile(r"(?:worker (\d+) )?rank (\d+)")
+_MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
 
@@ -24,13 +25,15 @@ class Owned(NamedTuple):
     trace: Trace
 
 
-def split(trace: Trace) -> list[Owned]:
+def split(trace: Trace, *, by_names: bool) -> list[Owned]:
     """Return the ranks whose events `trace` holds, in order; [the trace as it is] if it is of one rank.
 
-    BytePS's names tell (``wk0.rank1.``), elsewhere the sources that a combined file lists, or Composer's
-    ``global_rank`` of each process. Names, of operations and of processes, come back without the rank.
+    With `by_names` the names tell (BytePS's ``wk0.rank1.``), else the sources that a combined file lists, or
+    Composer's ``global_rank`` of each process. Names, of operations and of processes, come back without the
+    rank.
     """
-    return _by_names(trace) or _by_processes(trace) or _by_global_rank(trace) or [Owned(None, None, trace)]
+    found = _by_names(trace) if by_names else []
+    return found or _by_processes(trace) or _by_global_rank(trace) or [Owned(None, None, trace)]
 
 
 def _by_names(trace: Trace) -> list[Owned]:
@@ -94,7 +97,9 @@ def _by_global_rank(trace: Trace) -> list[Owned]:
     ranks = {
         event["pid"]: event["args"].get("value") for event in trace.metadata if event["name"] == "global_rank"
     }
-    of_row = _rows(trace, {pid: rank for pid, rank in ranks.items() if isinstance(rank, int)})
+    of_row = _rows(
+        trace, {pid: rank for pid, rank in ranks.items() if isinstance(rank, int) and rank < _MOST_RANKS}
+    )
     if of_row is None or len(np.unique(of_row)) < 2:
         return []
     return [

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dialects.masks import Mask, by_cat, by_name
 from formats.columns import Int64, Trace
-
-Mask = NDArray[np.bool_]
 
 
 class Step(NamedTuple):
@@ -42,22 +40,6 @@ class Steps:
 
 
 NO_STEPS = Steps((), (), "")
-
-
-def step_bounds(trace: Trace, *, whole: bool = True) -> list[Step]:
-    """Return the steps of `trace`, in order; [] where it marks none.
-
-    `whole=False` adds a step of which only a part is recorded, bounded by the events that are there.
-    """
-    steps = find_steps(trace)
-    return list(steps.whole) if whole else sorted(steps.whole + steps.partial, key=lambda step: step.start_ns)
-
-
-def find_steps(trace: Trace) -> Steps:
-    """Return the steps of `trace`; see `dialects.find_steps`."""
-    import dialects  # the systems stand above the type that they return
-
-    return dialects.find_steps(trace)
 
 
 def between(marks: Int64) -> list[Step]:
@@ -191,13 +173,7 @@ def _from_spans(trace: Trace, rows: Int64, name: str) -> Steps:
 
 def _outer_rows(trace: Trace, accept: Callable[[str], bool]) -> Int64:
     """Return the slices of accepted names, of the first one's thread, in order; none inside another."""
-    wanted = np.array([accept(name) for name in trace.names] or [False], np.bool_)
-    on_device = np.array([cat == "gpu_user_annotation" for cat in trace.cats] or [False], np.bool_)
-    rows = (
-        np.flatnonzero(wanted[trace.name_id] & ~on_device[trace.cat_id])
-        if len(trace)
-        else np.empty(0, np.int64)
-    )
+    rows = np.flatnonzero(by_name(trace, accept) & ~by_cat(trace, "gpu_user_annotation".__eq__))
     if not len(rows):
         return rows
     rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.composer_axes import SecondAxis
+from dialects.masks import Mask, by_cat, by_name
+from dialects.span_graph import Meaning, record_spans
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, Track
+from formats.event import NO_TIME
 from formats.pairs import Rule
 from innermost import lies_inside
 
-Mask = NDArray[np.bool_]
 Metadata = Sequence[Mapping[str, Any]]
 
 #: Categories of work on a device, as PyTorch's profiler names them now and did before 1.11.
@@ -44,6 +46,19 @@ class Activity(IntEnum):
     HOST = 7  # work of the host that only prepares that of a device
     FRAME = 8  # a span around others
     IGNORED = 9  # stands for the recording itself, or repeats other slices
+
+
+@dataclass(frozen=True, slots=True)
+class SecondAxis:
+    """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
+
+    border_ns: int
+    offset_ns: int  # to Composer's clock
+    remark: str
+
+    def moved(self, ts_ns: Int64) -> Int64:
+        """Return times (n,) on Composer's clock."""
+        return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 
 
 class System:
@@ -189,9 +204,15 @@ class System:
         TraceError
             No step is recorded in the trace.
         """
-        from dialects.chrome_graph import record
-
-        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
+        activities = self.activities(trace)
+        communicates = is_communication(activities)
+        ignored = activities == Activity.IGNORED
+        return record_spans(
+            name,
+            trace,
+            self.find_steps(trace, by).whole,
+            Meaning(ignored, communicates, communicates, {}, self.category),
+        )
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""
@@ -233,16 +254,16 @@ def framed(trace: Trace) -> NDArray[np.int8]:
     return found
 
 
-def by_cat(trace: Trace, accept: Callable[[str], bool]) -> Mask:
-    """Return which slices (n,) have a category that `accept` takes."""
-    table = np.array([accept(cat) for cat in trace.cats], np.bool_)
-    return np.asarray(table[trace.cat_id]) if len(table) else np.zeros(len(trace), np.bool_)
+def without_recording(trace: Trace) -> Trace:
+    """Leave out the spans that stand for the recording itself, such as ``PyTorch Profiler (0)``."""
+    named = {(e["pid"], e["tid"]) for e in trace.metadata if e["args"].get("name") == "PyTorch Profiler"}
+    frames = [i for i, track in enumerate(trace.tracks) if _is_frame(track) or track in named]
+    inside = ~np.isin(trace.track_id, frames)
+    return trace if inside.all() else trace.select(inside)
 
 
-def by_name(trace: Trace, accept: Callable[[str], bool]) -> Mask:
-    """Return which slices (n,) have a name that `accept` takes."""
-    table = np.array([accept(name) for name in trace.names], np.bool_)
-    return np.asarray(table[trace.name_id]) if len(table) else np.zeros(len(trace), np.bool_)
+def _is_frame(track: Track) -> bool:
+    return track.pid in ("Spans", "Traces") or "PyTorch Profiler" in str(track.tid)
 
 
 def whole_number(value: Any) -> int:

@@ -97,8 +97,7 @@ def run(args: Namespace) -> Result:
         read=[f"{member.path}: {combined.dialect}" for member in combined.members],
         notes=[*verdict, f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
-        xlsx_default=output.parent / "combine.xlsx",
-        html_default=output.parent / "combine.html",
+        beside=output.parent,
     )
 
 

@@ -64,7 +64,6 @@ def run(args: Namespace) -> Result:
         Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
-    folder = args.path[0] if args.path[0].is_dir() else args.path[0].parent
     regressed = [pair for pair in pairs if _regressed(pair.found, args.fail_above)]
     return Result(
         "compare",
@@ -82,8 +81,7 @@ def run(args: Namespace) -> Result:
             *_limit(pairs, regressed, args.fail_above),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
-        xlsx_default=folder / "compare.xlsx",
-        html_default=folder / "compare.html",
+        beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
 

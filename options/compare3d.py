@@ -79,7 +79,7 @@ def run(args: Namespace) -> Result:
         read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
         notes=_notes(rows, output),
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
-        xlsx_default=output.with_name("3dcompare.xlsx"),
+        beside=output.parent,
         picture=output,
     )
 

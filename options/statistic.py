@@ -28,7 +28,7 @@ _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
 
 def _ms(key: str, title: str, attribute: str = "", *, minor: bool = False) -> Column:
-    """Return a column of milliseconds; its items hold nanoseconds, as ``<key>_ns`` by default."""
+    """Return a column of milliseconds; its items hold nanoseconds, by default in ``key`` with ``_ns``."""
     get = attrgetter(attribute or f"{key.removesuffix('_ms')}_ns")
     return Column(key, f"{title} (ms)", "float", minor=minor, value=lambda item: get(item) / 1e6)
 
@@ -130,15 +130,13 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
 def _result(
     title: str, beside: Path, document: dict[str, Any], tables: Sequence[Table], **more: Any
 ) -> Result:
-    """Return the result with its tables in the document; spreadsheet and page go beside what was read."""
-    folder = beside if beside.is_dir() else beside.parent
+    """Return the result with its tables in the document; files without a name go beside what was read."""
     return Result(
         "statistic",
         title,
         {**document, **{table.name: table.records() for table in tables}},
         tables=tables,
-        xlsx_default=folder / "statistic.xlsx",
-        html_default=folder / "statistic.html",
+        beside=beside,
         **more,
     )
 

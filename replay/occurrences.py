@@ -32,8 +32,15 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
         return []
     operation = np.concatenate([step.operation for step in steps])
     nth = np.concatenate([occurrence(step.operation) for step in steps])
-    number = np.unique(np.stack([operation, nth]), axis=1, return_inverse=True)[1].reshape(-1)
-    return np.split(number.astype(np.int64), np.cumsum([len(step) for step in steps])[:-1])
+    number = numbered(operation, nth)
+    return np.split(number, np.cumsum([len(step) for step in steps])[:-1])
+
+
+def numbered(first: Int64, second: Int64) -> Int64:
+    """Return a number for each pair of values (n,), the same for equal pairs, from 0 without a gap."""
+    pair = first * (int(second.max(initial=0)) + 1) + second
+    number: Int64 = np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return number
 
 
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:

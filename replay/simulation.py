@@ -232,5 +232,6 @@ def _operation_edges(step: StepGraph) -> Int64:
 def _roots(step: StepGraph) -> Int64:
     """Return the events whose start nothing of their owner holds back but the begin of the step."""
     into = step.edges[step.edges[:, 2] < Joint.END_TO_BODY]
-    own = into[step.owner[into[:, 0]] == step.owner[into[:, 1]], 1]
-    return np.setdiff1d(np.arange(len(step)), own)
+    is_root = np.ones(len(step), np.bool_)
+    is_root[into[step.owner[into[:, 0]] == step.owner[into[:, 1]], 1]] = False
+    return np.flatnonzero(is_root)

@@ -16,6 +16,8 @@ from replay.whatif.straggler import ideal_work_ns, kinds_of
 
 #: Kinds of work that are put back one by one: those whose work differs most from the ideal.
 _MOST_KINDS = 30
+#: Operations of a step from which the compiled loop pays for its start: it runs dozens of times.
+_COMPILE_FROM = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,9 @@ class _Step:
         return self._time(group_of[self.operation] == group)
 
     def _time(self, keeps: Bool) -> int:
-        return int(self._base.with_work([np.where(keeps, self.own, self.ideal)]).iteration_ns.max())
+        work = np.where(keeps, self.own, self.ideal)
+        compiled = len(self._base.plan) >= _COMPILE_FROM
+        return int(self._base.with_work([work], compiled=compiled).iteration_ns.max())
 
 
 def _most_different(steps: list[_Step], kind: Int64, n_kinds: int) -> list[int]:

@@ -1,13 +1,18 @@
-"""The floors: a module imports from lower ones only."""
+"""The floors: a module imports from lower ones only, no two import each other, and folders stay small."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import dialects
+import options
 from conftest import REPO
 
 FLOORS = (
@@ -20,7 +25,7 @@ FLOORS = (
     ("formats",),
     ("intervals", "innermost"),
     ("dialects", "jobfiles"),
-    ("trace_files",),
+    ("trace_files", "output_rules"),
     ("collector",),
     ("trace_utils",),
     ("clocks",),
@@ -42,22 +47,102 @@ SOURCES = [
 ]
 
 
+#: Floors inside `dialects`: what systems share, each system (of others it knows nothing), and who knows all.
+SYSTEM_PACKAGES = ("byteps", "composer", "dasf", "horovod", "kineto", "mxnet")
+_MOST_MODULES = 16  # in one folder
+
+
+def module_name(path: Path) -> str:
+    """Return the full name by which a file is imported."""
+    return ".".join(path.relative_to(REPO).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_name(path): path for path in SOURCES}
+
+
+@cache
 def imported(path: Path) -> set[str]:
-    """The modules and packages of this project that a file imports, anywhere in it."""
+    """Return the full names of the project's modules that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
-    return found & FLOOR.keys()
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & MODULES.keys()) or {node.module}
+    return found & MODULES.keys()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPO)))
 def test_imports_go_down(path: Path) -> None:
     own = path.relative_to(REPO).parts[0].removesuffix(".py")
-    upward = {name for name in imported(path) - {own} if FLOOR[name] >= FLOOR[own]}
-    assert upward == set()
+    roots = {name.split(".")[0] for name in imported(path)} - {own}
+    assert {name for name in roots if FLOOR[name] >= FLOOR[own]} == set()
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    TopologicalSorter({name: imported(path) - {name} for name, path in MODULES.items()}).prepare()
+
+
+def _floor_of_dialect(name: str) -> int:
+    """Return the floor of a module inside `dialects`: what systems share, systems, who knows them all."""
+    _, *inside = name.split(".")
+    if not inside:
+        return 3
+    return 2 if inside == ["chrome"] else int(inside[0] in SYSTEM_PACKAGES)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] == "dialects"])
+def test_what_systems_share_knows_none_of_them_and_they_do_not_know_each_other(name: str) -> None:
+    own = name.split(".")[:2]
+    others = {other for other in imported(MODULES[name]) if other.split(".")[0] == "dialects"}
+    beside = {other for other in others if other.split(".")[:2] != own}
+    allowed = _floor_of_dialect(name)
+    shared = allowed == 0
+    assert {other for other in beside if _floor_of_dialect(other) >= allowed + shared} == set()
+
+
+def test_every_system_has_one_module_or_package() -> None:
+    packages = {type(system).__module__ for system in dialects.SYSTEMS}
+    assert packages == {f"dialects.{name}" for name in (*SYSTEM_PACKAGES, "chrome")}
+
+
+def test_options_holds_one_module_per_option_and_nothing_else() -> None:
+    assert set(options.MODULES.values()) == {name for name in MODULES if name.startswith("options.")}
+
+
+def test_no_folder_is_a_drawer() -> None:
+    crowded = Counter(path.parent for path in SOURCES if path.stem != "__init__")
+    assert {folder: n for folder, n in crowded.items() if n > _MOST_MODULES} == {}
+
+
+def test_only_parallel_starts_processes() -> None:
+    starting = [
+        name
+        for name, path in MODULES.items()
+        if name != "parallel"
+        for node in _executed(ast.parse(path.read_text()))
+        if _starts_processes(node)
+    ]
+    assert starting == []
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a module but for imports that only type checkers do."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from _executed(node)
+
+
+def _starts_processes(node: ast.AST) -> bool:
+    """Whether a node imports what starts processes, or forks."""
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node) in ("os.fork", "os.forkpty")
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+    modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
+    return "ProcessPoolExecutor" in names or any(one.startswith("multiprocessing") for one in modules)
 
 
 def test_every_module_has_a_floor() -> None:

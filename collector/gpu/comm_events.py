@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from collector.gpu.parts import Event, Part, complete, listing
-from dialects.gradient_names import GradientNames, gradient_index
+from dialects.byteps.gradient_names import GradientNames, gradient_index
 from errors import counted
 from opname import OpName
 

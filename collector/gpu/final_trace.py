@@ -17,7 +17,7 @@ from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_sym
 from collector.gpu.io_events import collect_loads, collect_trainer_steps
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import PARTS, Event, Part, PartName, part_of
-from dialects.gradient_names import GradientNames, read_names
+from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from formats.gml import read_gml, write_gml

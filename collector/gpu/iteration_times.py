@@ -136,7 +136,7 @@ def time_result(
         commentary=commentary,
         notes=[*untold, *notes],
         repairs=repairs.lines,
-        xlsx_default=_beside(args.path[0], "collect.xlsx"),
+        beside=args.path[0],
     )
 
 
@@ -241,7 +241,3 @@ def _lines(title: str, series: Mapping[str, Mapping[int, float]]) -> Lines:
 
 def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
-
-
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name

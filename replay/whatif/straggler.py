@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import WAIT
 from formats.columns import Int64
-from replay.occurrences import medians, occurrence
+from replay.occurrences import medians, numbered, occurrence
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
@@ -122,9 +122,7 @@ def _same(step: StepGraph, kind: Int64) -> Int64:
     """Return for each event of a step a number that the n-th events of one kind share on all owners."""
     kinds = kind[step.operation]
     n_owners = len(step.begin_ns)
-    nth = occurrence(kinds * n_owners + step.owner)
-    shared: Int64 = np.unique(np.stack([kinds, nth]), axis=1, return_inverse=True)[1].reshape(-1)
-    return shared
+    return numbered(kinds, occurrence(kinds * n_owners + step.owner))
 
 
 def kinds_of(recording: Recording) -> tuple[Sequence[str], Int64]:

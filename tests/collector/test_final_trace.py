@@ -20,7 +20,7 @@ from collector.gpu.io_events import collect_loads
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import part_of
 from conftest import run_cli
-from dialects.gradient_names import GradientNames
+from dialects.byteps.gradient_names import GradientNames
 from errors import UsageError
 from formats.columns import Trace, Track
 from opname import partition_key

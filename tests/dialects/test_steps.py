@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import dialects
 from collector.gpu.iteration_times import fw_bw_ns, iterations
-from dialects.steps import Step, find_steps, step_bounds
+from dialects import find_steps
+from dialects.steps import Step
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
 
@@ -52,6 +53,17 @@ def make(
     )
 
 
+def whole_steps(trace: Trace) -> list[Step]:
+    """Return the steps of which all is recorded."""
+    return list(find_steps(trace).whole)
+
+
+def recorded_steps(trace: Trace) -> list[Step]:
+    """Return the steps, also the last one of which only a part is recorded."""
+    steps = find_steps(trace)
+    return sorted(steps.whole + steps.partial, key=lambda step: step.start_ns)
+
+
 def byteps_step(start: int) -> list[Slice]:
     """One step of 100: FW.a, FW.b, BW.b, BW.a, one gradient."""
     return [
@@ -68,22 +80,22 @@ def byteps_step(start: int) -> list[Slice]:
 
 def test_byteps_steps_run_from_first_forward_to_first_forward() -> None:
     trace = make([*byteps_step(0), *byteps_step(100), *byteps_step(250)])
-    assert step_bounds(trace) == [Step(1, 0, 100), Step(2, 100, 250)]
+    assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 250)]
 
 
 def test_the_last_step_is_whole_where_the_next_one_has_begun() -> None:
     trace = make([*byteps_step(0), *byteps_step(100), ("FW.a", 200, 10)])
-    assert step_bounds(trace) == [Step(1, 0, 100), Step(2, 100, 200)]
+    assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200)]
 
 
 def test_a_partial_step_ends_with_its_last_event() -> None:
     trace = make([*byteps_step(0), *byteps_step(100)])
-    assert step_bounds(trace, whole=False) == [Step(1, 0, 100), Step(2, 100, 170)]
+    assert recorded_steps(trace) == [Step(1, 0, 100), Step(2, 100, 170)]
 
 
 def test_a_forward_pass_that_only_began_is_no_step() -> None:
     trace = make([*byteps_step(0), ("FW.a", 100, 10), ("FW.b", 110, 10)])
-    assert step_bounds(trace, whole=False) == [Step(1, 0, 100)]
+    assert recorded_steps(trace) == [Step(1, 0, 100)]
 
 
 def test_one_load_a_step_marks_it_more_exactly() -> None:
@@ -97,7 +109,7 @@ def test_one_load_a_step_marks_it_more_exactly() -> None:
 def test_two_loads_in_a_step_do_not_mark_it() -> None:
     loads = [("I/O", 95, 5), ("I/O", 150, 2), ("I/O", 198, 2)]
     trace = make([*loads, *byteps_step(100), *byteps_step(205)])
-    assert step_bounds(trace) == [Step(1, 100, 205)]
+    assert whole_steps(trace) == [Step(1, 100, 205)]
 
 
 def test_loads_of_steps_not_traced_are_numbered_from_the_first() -> None:
@@ -119,7 +131,7 @@ def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_nex
 
 def test_whichever_tensor_is_last_ends_the_round() -> None:
     slices = [("Comm.a", 0, 5), ("Comm.b", 3, 5), ("Comm.a", 100, 9), ("Comm.b", 103, 5)]
-    assert step_bounds(make(slices)) == [Step(2, 8, 109)]
+    assert whole_steps(make(slices)) == [Step(2, 8, 109)]
 
 
 def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
@@ -128,18 +140,18 @@ def test_of_a_combined_trace_each_rank_alone_has_its_steps() -> None:
     ]
     trace = make(slices)
     of_rank_1 = np.array([trace.names[i].startswith("rank1.") for i in trace.name_id.tolist()])
-    assert step_bounds(trace.select(of_rank_1)) == [Step(1, 1, 101)]
+    assert whole_steps(trace.select(of_rank_1)) == [Step(1, 1, 101)]
 
 
 def test_a_tensor_that_a_cut_file_lost_steps_of_ends_no_round() -> None:
     slices = [("Comm.a", 0, 50), ("Comm.b", 3, 5), ("Comm.b", 103, 5), ("Comm.b", 213, 5)]
-    assert step_bounds(make(slices)) == [Step(2, 8, 108), Step(3, 108, 218)]
+    assert whole_steps(make(slices)) == [Step(2, 8, 108), Step(3, 108, 218)]
 
 
 def test_partitions_of_several_tracks_make_one_round() -> None:
     # no whole communication is recorded; two partitions end at 4 and 6, then at 104 and 106
     slices = [("Comm.a.PUSH", k + at, 4) for k in (0, 100) for at in (0, 2)]
-    assert step_bounds(make(slices, pids=["x", "y"] * 2)) == [Step(2, 6, 106)]
+    assert whole_steps(make(slices, pids=["x", "y"] * 2)) == [Step(2, 6, 106)]
 
 
 def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation() -> None:
@@ -148,16 +160,16 @@ def test_the_backward_pass_of_a_loss_may_run_before_the_last_forward_operation()
         for k in (0, 100, 200)
         for piece in (("FW.a", k, 10), ("BW.loss", k + 11, 1), ("FW.b", k + 12, 8), ("BW.a", k + 20, 20))
     ]
-    assert step_bounds(make(slices)) == [Step(1, 0, 100), Step(2, 100, 200)]
+    assert whole_steps(make(slices)) == [Step(1, 0, 100), Step(2, 100, 200)]
 
 
 def test_inputs_tell_the_first_forward_operation() -> None:
     # by pauses alone FW.b would begin the step: 30 lie before it, 5 before FW.a
     slices = [piece for k in (0, 50, 100) for piece in (("FW.a", k, 5), ("FW.b", k + 35, 10))]
     fed = dict.fromkeys((0, 2, 4), "I/O")
-    assert step_bounds(make(slices)) == [Step(1, 35, 85), Step(2, 85, 135)]
-    assert step_bounds(make(slices, args={"input0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
-    assert step_bounds(make(slices, args={"arg0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
+    assert whole_steps(make(slices)) == [Step(1, 35, 85), Step(2, 85, 135)]
+    assert whole_steps(make(slices, args={"input0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
+    assert whole_steps(make(slices, args={"arg0": fed})) == [Step(1, 0, 50), Step(2, 50, 100)]
 
 
 def test_several_ranks_step_together_and_the_first_one_tells() -> None:
@@ -167,18 +179,18 @@ def test_several_ranks_step_together_and_the_first_one_tells() -> None:
         for r in (0, 1)
         for name, start, dur in byteps_step(k)
     ]
-    assert step_bounds(make(slices)) == [Step(1, 0, 100)]
+    assert whole_steps(make(slices)) == [Step(1, 0, 100)]
 
 
 def test_forward_and_backward_time_of_a_step() -> None:
     trace = make([*byteps_step(0), *byteps_step(100), *byteps_step(250)])
-    assert fw_bw_ns(trace, step_bounds(trace)) == [40, 40]
+    assert fw_bw_ns(trace, whole_steps(trace)) == [40, 40]
     assert fw_bw_ns(trace, [Step(1, 1000, 2000)]) == [None]
 
 
 def test_a_trace_without_markers_has_no_steps() -> None:
-    assert step_bounds(make([("aten::add", 0, 5)], dialect="chrome")) == []
-    assert step_bounds(make([])) == []
+    assert whole_steps(make([("aten::add", 0, 5)], dialect="chrome")) == []
+    assert whole_steps(make([])) == []
     assert iterations(make([])).mean_ns is None
 
 
@@ -186,7 +198,7 @@ def test_a_trace_without_markers_has_no_steps() -> None:
 def test_steps_follow_each_other_without_gap(periods: list[int], origin: int) -> None:
     starts = [origin + sum(periods[:i]) for i in range(len(periods) + 1)]
     trace = make([piece for start in starts for piece in byteps_step(start)])
-    steps = step_bounds(trace)
+    steps = whole_steps(trace)
     assert [step.dur_ns for step in steps] == periods
     assert all(a.end_ns == b.start_ns for a, b in itertools.pairwise(steps))
 
@@ -203,19 +215,19 @@ def test_kineto_steps_are_the_annotations_of_the_cpu() -> None:
     ]
     cats = ["user_annotation", "user_annotation", "gpu_user_annotation", "cpu_op", "cpu_op"]
     trace = make(slices, dialect="kineto", cats=cats)
-    assert step_bounds(trace) == [Step(7, 0, 90), Step(8, 100, 195)]
+    assert whole_steps(trace) == [Step(7, 0, 90), Step(8, 100, 195)]
 
 
 def test_an_annotation_with_nothing_in_it_is_no_step() -> None:
     slices = [("ProfilerStep#1", 0, 90), ("aten::add", 5, 1), ("ProfilerStep#2", 90, 1)]
-    assert step_bounds(make(slices, dialect="kineto")) == [Step(1, 0, 90)]
+    assert whole_steps(make(slices, dialect="kineto")) == [Step(1, 0, 90)]
 
 
 def test_composer_steps_are_its_batches() -> None:
     slices = [("event/batch", 10, 50), ("ProfilerStep#4", 0, 80), ("event/batch", 100, 60)]
-    assert step_bounds(make(slices, dialect="composer")) == [Step(1, 10, 60), Step(2, 100, 160)]
+    assert whole_steps(make(slices, dialect="composer")) == [Step(1, 10, 60), Step(2, 100, 160)]
     numbered = make(slices, dialect="composer", args={"batch": {0: 3, 2: 4}})
-    assert step_bounds(numbered) == [Step(3, 10, 60), Step(4, 100, 160)]
+    assert whole_steps(numbered) == [Step(3, 10, 60), Step(4, 100, 160)]
 
 
 def test_a_horovod_step_is_one_round_over_all_tensors() -> None:
@@ -227,8 +239,8 @@ def test_a_horovod_step_is_one_round_over_all_tensors() -> None:
         slices += [("NEGOTIATE_ALLREDUCE", k + 1, 5), ("ALLREDUCE", k + 10, 20)]
         pids += ["x", "x", "y", "y"]
     trace = make(slices, dialect="horovod", pids=pids)
-    assert step_bounds(trace) == [Step(2, 40, 120), Step(3, 120, 240)]
-    assert step_bounds(trace, whole=False)[0] == Step(1, 10, 40)
+    assert whole_steps(trace) == [Step(2, 40, 120), Step(3, 120, 240)]
+    assert recorded_steps(trace)[0] == Step(1, 10, 40)
 
 
 # ---- against step times that the training scripts measured
@@ -283,7 +295,7 @@ def test_kineto_steps_agree_with_the_script(shared_data: Path) -> None:
     case = shared_data / "kineto" / "ddp2-gloo-base"
     trace = read_trace(next((case / "trace").glob("node0_rank0*")))
     truth = json.loads((case / "truth" / "steptimes_rank0.json").read_text())["with_profiler"]
-    steps = step_bounds(trace)
+    steps = whole_steps(trace)
     assert [step.label for step in steps] == [2, 3, 4, 5, 6, 7]
     for step in steps:
         assert 0 <= step.dur_ns / 1e6 - truth[step.label]["total_ms"] < 5
@@ -292,7 +304,7 @@ def test_kineto_steps_agree_with_the_script(shared_data: Path) -> None:
 def test_horovod_rounds_end_where_the_steps_end(shared_data: Path) -> None:
     case = shared_data / "horovod" / "2ranks-cycles"
     truth = json.loads((case / "truth" / "steptimes_rank0.json").read_text())["steps"]
-    steps = step_bounds(read_trace(case / "trace" / "timeline.json"))
+    steps = whole_steps(read_trace(case / "trace" / "timeline.json"))
     assert len(steps) == 19
     for step, known in zip(steps, truth[1:], strict=True):
         assert step.dur_ns / 1e6 == pytest.approx(known["total_ms"], rel=0.01, abs=1.0)
@@ -327,13 +339,13 @@ def test_without_an_optimizer_steps_begin_with_a_load_of_data() -> None:
 
 def test_the_outermost_span_that_repeats_is_a_step() -> None:
     trace = make([("main", 0, 400), *loop("train_step", 4)], dialect="chrome")
-    assert step_bounds(trace) == [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300), Step(4, 300, 380)]
+    assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300), Step(4, 300, 380)]
 
 
 def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
-    assert step_bounds(make([("a", 100 * i, 80) for i in range(5)], dialect="chrome")) == []
+    assert whole_steps(make([("a", 100 * i, 80) for i in range(5)], dialect="chrome")) == []
     uneven = [s for i in range(5) for s in (("a", 10**i, 8 * 10**i), ("b", 10**i, 10**i))]
-    assert step_bounds(make(uneven, dialect="chrome")) == []
+    assert whole_steps(make(uneven, dialect="chrome")) == []
 
 
 def test_the_user_may_name_what_marks_a_step() -> None:

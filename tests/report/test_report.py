@@ -109,17 +109,14 @@ def test_each_repair_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_flag_without_a_file_takes_the_default_of_the_option(tmp_path: Path) -> None:
-    result = Result(
-        "o", "T", {}, (TABLE,), xlsx_default=tmp_path / "a.xlsx", html_default=tmp_path / "a.html"
-    )
+def test_a_flag_without_a_file_writes_beside_what_the_option_read(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").touch()
+    result = Result("o", "T", {}, (TABLE,), beside=tmp_path / "trace.json")
     report.show(result, arguments(xlsx=True, html=True))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.xlsx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.xlsx", "trace.json"]
 
 
-def test_without_a_default_it_is_the_name_of_the_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_such_a_place_it_writes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report.show(Result("compare", "T", {}, (TABLE,)), arguments(xlsx=True))
     assert (tmp_path / "compare.xlsx").exists()

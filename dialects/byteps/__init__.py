@@ -1,0 +1,285 @@
+"""BytePS: `comm.json`, its profiler's final trace, `io.json` and `step.json`; names follow `opname`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.byteps.byteps_events import GpuTrace
+from dialects.byteps.byteps_graph import record
+from dialects.masks import Mask
+from dialects.step_parts import Beside, RankSteps
+from dialects.steps import NO_STEPS, Step, Steps, between
+from dialects.sync_points import SyncPart
+from dialects.system import Activity, System, is_communication
+from formats.columns import Int64, Trace
+from opname import OpName
+
+_COMPUTE = frozenset({"FW", "BW", "UPDATE", "OUTPUT"})
+
+
+class BytePS(System):
+    """One step is one passage through the model; communications are split into partitions and stages."""
+
+    name = "byteps"
+    has_workers = True
+    names_by_rank = True
+    names_by_track = True
+    step_args = ("input*", "arg*")
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether most slices carry a name of the BytePS grammar."""
+        known = np.array([OpName.parse(name).cat is not None for name in trace.names], np.bool_)
+        return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
+
+    def activities(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Activity` of each slice (n,), which its name tells."""
+        table = np.array([_activity(OpName.parse(name)) for name in trace.names], np.int8)
+        return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices count."""
+        return "Communication: Comm; computation: FW, BW, UPDATE, OUTPUT, and STEP while no Comm runs."
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps from one load of input data (``I/O``) to the next if each step has just one.
+
+        Else from the first forward operation to the next, else (communication alone) from the end of one
+        round of communication over all tensors to the end of the next. Of a trace that holds several
+        ranks, the first rank's: the ranks of a synchronous job step together.
+        The number is that within the job where loads of earlier steps are recorded, else 1 for the first.
+        """
+        ops = _first_rank(trace)
+        loads = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O"))
+        work = _work_starts(trace, ops)
+        forward = _names_where(trace, ops, lambda op: op.cat == "FW")
+        rounds = _rounds(trace, _whole_comms(trace, ops))
+        if forward[trace.name_id].any():
+            first = _first_forward(trace, forward)
+            marks, how = _starts_of(trace, first), f"{trace.names[first]} to {trace.names[first]}"
+        else:
+            marks, how = rounds.begins_ns, ""
+        refined = _one_load_each(loads, marks, work) if len(marks) else loads
+        if refined is not None and len(refined):
+            marks, how = refined, "I/O to I/O"
+        elif len(marks) and not how:
+            return rounds.steps()
+        elif not len(marks):
+            marks, how = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "STEP")), "STEP to STEP"
+        if not len(marks):
+            return NO_STEPS
+        before = int(np.searchsorted(loads, marks[0])) if np.isin(marks[0], loads) else 0  # steps not traced
+        whole, partial = between(marks), _unfinished(trace, work, marks)
+        return Steps(_numbered_from(before, whole), _numbered_from(before, partial), how)
+
+    def loads(self, trace: Trace) -> list[Step]:
+        """Return the periods from one ``I/O`` to the next, labelled 1, 2, 3.
+
+        The profiler records the loads of every step from the first, warm-up included, though the
+        operations only of the traced ones.
+        """
+        ops = _first_rank(trace)
+        return between(_starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O")))
+
+    def passes(self, trace: Trace) -> tuple[Mask, Mask]:
+        """Return which slices (n,) are ``FW.``, and which ``BW.`` operations, of the first rank."""
+        ops = _first_rank(trace)
+        forward = _names_where(trace, ops, lambda op: op.cat == "FW")
+        return forward[trace.name_id], _names_where(trace, ops, lambda op: op.cat == "BW")[trace.name_id]
+
+    def may_synchronise(self, name: str) -> bool:
+        """Whether a partition is pushed or pulled."""
+        return OpName.parse(name).queue in ("PUSH", "PULL")
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return the begin of a PUSH, or the end of a PULL, of a partition.
+
+        Every PULL of a partition ends after every worker's PUSH of it has begun.
+        """
+        is_push = OpName.parse(name).queue == "PUSH"
+        return SyncPart(partition(name, tid), begins=is_push, ends=not is_push)
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one GPU; see `byteps_graph`."""
+        steps = self.find_steps(trace, by)
+        loads = {load.start_ns for load in self.loads(trace)}
+        is_numbered = any(step.start_ns in loads for step in (*steps.whole[:1], *steps.partial[:1]))
+        return replace(record(GpuTrace(name, worker, trace, beside), steps), is_numbered=is_numbered)
+
+    def operation(self, name: str, tid: object) -> str:
+        """Return the name with its partition key, which the track of a sub-task states."""
+        return with_key(name, tid)
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the queue stage or kind (``PUSH``, ``FW``)."""
+        return OpName.parse(name).kind or cat
+
+    def runs_into_next_step(self, trace: Trace) -> Mask:
+        """Return the communications and the loads of data (n,)."""
+        kinds = self.activities(trace)
+        return np.asarray(is_communication(kinds) | (kinds == Activity.INPUT))
+
+    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+        """Return the names of the partition, its stage and the whole communication."""
+        return OpName.parse(with_key(trace.names[name], trace.tracks[track].tid)).aliases()
+
+
+def with_key(name: str, tid: object) -> str:
+    """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
+    op = OpName.parse(name)
+    if op.queue is None or op.key is not None or not str(tid).isdecimal():
+        return name
+    return str(op._replace(key=int(str(tid))))
+
+
+def partition(name: str, tid: object) -> str:
+    """Return the partition that a sub-task works on: its key where the name states it, else the track's."""
+    key = OpName.parse(name).key
+    return str(tid if key is None else key)
+
+
+def _activity(op: OpName) -> Activity:
+    if op.is_comm:
+        return Activity.COMM if op.queue is not None else Activity.WHOLE_COMM
+    if op.cat in _COMPUTE:
+        return Activity.COMPUTE
+    return {"STEP": Activity.UPDATE, "I/O": Activity.INPUT}.get(op.cat or "", Activity.HOST)
+
+
+# ---- steps
+
+
+def _numbered_from(before: int, steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(step._replace(label=step.label + before) for step in steps)
+
+
+class _Rounds(NamedTuple):
+    """When each round of communication over all tensors begins and ends."""
+
+    begins_ns: Int64
+    ends_ns: Int64
+
+    def steps(self) -> Steps:
+        """Return the steps from the end of each round to the end of the next; the first begins before."""
+        whole = [step._replace(label=step.label + 1) for step in between(self.ends_ns)]
+        first = Step(1, int(self.begins_ns[0]), int(self.ends_ns[0]))
+        return Steps(tuple(whole), (first,), "rounds of communication")
+
+
+def _rounds(trace: Trace, names: Mask) -> _Rounds:
+    """Return the rounds of the communications `names`: the n-th event of each is the n-th step's.
+
+    Only those that occur as often as most do count: of a file that was cut, some tensors are short.
+    """
+    rows = np.flatnonzero(names[trace.name_id])
+    if not len(rows):
+        return _Rounds(trace.ts_ns[:0], trace.ts_ns[:0])
+    what = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
+    _, which, counts = np.unique(what, return_inverse=True, return_counts=True)
+    often = np.bincount(counts)
+    usual = int(np.flatnonzero(often == often.max())[-1])
+    rows = rows[counts[which] == usual]
+    rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows], trace.name_id[rows]))].reshape(-1, usual)
+    return _Rounds(trace.ts_ns[rows].min(axis=0), (trace.ts_ns[rows] + trace.dur_ns[rows]).max(axis=0))
+
+
+def _first_forward(trace: Trace, forward: Mask) -> int:
+    """Return the name id of the operation that begins the forward pass.
+
+    The one that depends on the input or the last update where `trace.args` tells; otherwise the one
+    that typically follows the longest pause among forward operations: backward, communication and
+    update lie in it.
+    """
+    told = _fed_by_input(trace, forward)
+    if told is not None:
+        return told
+    rows = np.flatnonzero(forward[trace.name_id])
+    rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+    ids = trace.name_id[rows]
+    pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
+    distinct = list(dict.fromkeys(ids.tolist()))
+    medians = {i: np.median(pause[ids[1:] == i]) for i in distinct if (ids[1:] == i).any()}
+    return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
+
+
+def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
+    fed = [
+        int(trace.name_id[row])
+        for key, column in trace.args.items()
+        if key.startswith(("input", "arg"))
+        for row, value in zip(column.rows.tolist(), column.values, strict=True)
+        if forward[trace.name_id[row]] and OpName.parse(str(value)).cat in ("I/O", "STEP")
+    ]
+    counts = Counter(fed)
+    return min(counts, key=lambda i: (-counts[i], int(_starts_of(trace, i)[0]))) if counts else None
+
+
+def _whole_comms(trace: Trace, ops: list[OpName | None]) -> Mask:
+    """Return which names are whole communications; where there are none, their parts."""
+    main = _names_where(trace, ops, lambda op: op.is_comm and op.queue is None)
+    return main if main[trace.name_id].any() else _names_where(trace, ops, lambda op: op.is_comm)
+
+
+def _work_starts(trace: Trace, ops: list[OpName | None]) -> Int64:
+    """Return when what makes up a traced step begins: its communications, else its backward operations.
+
+    An asynchronous engine begins the backward pass of a loss before the forward pass is through, so
+    that of a step after the last traced one both can be there.
+    """
+    names = _whole_comms(trace, ops)
+    if not names.any():
+        names = _names_where(trace, ops, lambda op: op.cat == "BW")
+    return _starts(trace, names)
+
+
+def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
+    """Return the loads before each of `marks`, and the one that ends the last; None unless one each.
+
+    Where no work follows the last mark, it only ends the step before it.
+    """
+    before = np.searchsorted(loads, marks, side="right") - 1
+    if not len(loads) or before[0] < 0 or (np.diff(before) != 1).any():
+        return None
+    worked = len(work) > 0 and work[-1] >= marks[-1]
+    return loads[before[0] : before[-1] + (2 if worked else 1)]
+
+
+def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
+    """Return the step that the last mark begins, if work of it is recorded.
+
+    Data loaded, or the forward pass begun, for a step after the last traced one is no step.
+    """
+    if not len(work) or work[-1] < marks[-1]:
+        return ()
+    return (Step(len(marks), int(marks[-1]), int(trace.end_ns[trace.ts_ns >= marks[-1]].max())),)
+
+
+def _first_rank(trace: Trace) -> list[OpName | None]:
+    """Return the trace's names, parsed; None for those of other ranks than the first, and those unused."""
+    used = set(np.unique(trace.name_id).tolist())
+    ops = [OpName.parse(name) if i in used else None for i, name in enumerate(trace.names)]
+    first = next((op for op in ops if op is not None and op.cat is not None), None)
+    if first is None:
+        return ops
+    own = (first.worker, first.rank)
+    return [op if op is not None and (op.worker, op.rank) == own else None for op in ops]
+
+
+def _names_where(trace: Trace, ops: list[OpName | None], accept: Callable[[OpName], bool]) -> Mask:
+    """Return which names (m,) are operations that `accept` takes."""
+    return np.array([op is not None and accept(op) for op in ops], np.bool_)
+
+
+def _starts(trace: Trace, names: Mask) -> Int64:
+    return np.sort(trace.ts_ns[names[trace.name_id]])
+
+
+def _starts_of(trace: Trace, name_id: int) -> Int64:
+    return np.sort(trace.ts_ns[trace.name_id == name_id])

@@ -1,0 +1,201 @@
+"""BytePS steps as graphs: layers on threads, partitions through their stages, servers that wait.
+
+A step holds whatever ran between its begin and that of the next one, cut at both. The operations of a
+thread run one after the other; an operator starts after those its DAG names; a communication is enqueued
+after the backward operation that makes its gradient, each of its partitions passes its stages in order,
+and it ends with the last one. PUSH occupies the worker's link to the servers, PULL the server's link back,
+which all workers share: a key is answered once every worker has pushed it. The GPUs of a worker meet in
+REDUCE and BROADCAST; the root GPU pushes for all of them, and what it pulls they copy.
+
+Edges follow the recorded times: the source of an edge is the last event of its name that started before
+the target. An edge of the DAG that leads into the next step (STEP or a communication to a forward
+operation) therefore holds where the source still runs when that step begins, and no edge closes a cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from dialects.byteps.byteps_dependencies import Span, connect, recorded_dependencies, span_of
+from dialects.byteps.byteps_events import Events, GpuTrace, read_events, with_untraced
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
+from dialects.step_windows import windows
+from dialects.steps import Steps
+from errors import TraceError
+from formats.columns import Int64
+
+#: A last step whose end is not recorded is left out where it holds fewer events, of what others hold.
+MIN_RECORDED = 0.9
+#: In place of when the step after the last one begins.
+UNKNOWN = -1
+
+_ALL = -1  # in place of the worker: what all workers do together
+
+
+class _Role(NamedTuple):
+    """What a stage has to do with those of other GPUs of its worker, or of all workers."""
+
+    what: str
+    enters: bool = False
+    leaves: bool = False
+    joint: Joint = Joint.END_TO_HEAD
+    kind: Kind = Kind.GROUP
+    all_workers: bool = False
+
+
+_ROLES: Mapping[str, Sequence[_Role]] = {
+    "REDUCE": [_Role("reduce", enters=True, leaves=True, joint=Joint.START_TO_BODY)],
+    "COORDINATE_PUSH": [_Role("ready to push", enters=True)],
+    "PUSH": [
+        _Role("ready to push", leaves=True),
+        _Role("pushed", enters=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
+    ],
+    "PULL": [
+        _Role("pushed", leaves=True, joint=Joint.END_TO_BODY, kind=Kind.MESSAGE, all_workers=True),
+        _Role("pulled", enters=True),
+    ],
+    "COPYH2D": [_Role("pulled", leaves=True)],
+    "COORDINATE_BROADCAST": [_Role("ready to broadcast", enters=True)],
+    "BROADCAST": [
+        _Role("ready to broadcast", leaves=True),
+        _Role("broadcast", enters=True, leaves=True, joint=Joint.START_TO_BODY),
+    ],
+}
+
+
+def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
+    """Return the steps of one GPU.
+
+    Raises
+    ------
+    TraceError
+        No training step is recorded in its trace.
+    """
+    bounds = _bounds(steps)
+    if not bounds:
+        raise TraceError(f"{gpu.trace.path}: no training step is recorded in it")
+    events = read_events(gpu)
+    notes = []
+    if not events.has_backward:
+        events = with_untraced(events, [(begin, end) for _, begin, end in bounds])
+        notes.append("no forward and backward operations recorded; "
+                     "the time before each gradient stands for them")  # fmt: skip
+    spans = [_span(events, begin, end) for _, begin, end in bounds]
+    if bounds[-1][2] == UNKNOWN and not _is_recorded(spans):
+        bounds, spans = bounds[:-1], spans[:-1]
+    operations, earlier = _with_earlier(events, spans)
+    found = _steps(gpu, events, bounds, spans, earlier)
+    return RankSteps(gpu.name, operations, found, notes, gpu.worker)
+
+
+def _with_earlier(events: Events, spans: Sequence[Span]) -> tuple[list[Operation], dict[int, int]]:
+    """Return all operations, and the numbers of those that are what runs on from an earlier step."""
+    continued = sorted({one for span in spans for one in span.operations[: span.n_continued]})
+    own = list(events.operations)
+    operations = own + [replace(own[one], from_earlier_step=True) for one in continued]
+    return operations, {one: len(own) + i for i, one in enumerate(continued)}
+
+
+def _steps(
+    gpu: GpuTrace,
+    events: Events,
+    bounds: Sequence[tuple[int, int, int]],
+    spans: Sequence[Span],
+    earlier: Mapping[int, int],
+) -> list[RankStep]:
+    """Return the steps, each as begun by what runs on from the one before where there is no pause."""
+    edges = connect(events, spans, recorded_dependencies(gpu, events))
+    with_stages = {one.whole for one in events.operations if one.stage}
+    found: list[RankStep] = []
+    for i, (bound, span) in enumerate(zip(bounds, spans, strict=True)):
+        step = _step(bound, span, edges[i], list(_meets(gpu, events, span, with_stages)), earlier)
+        if found and found[-1].next_ns == step.begin_ns:
+            step = replace(step, continued=_continued(spans[i - 1], span))
+        found.append(step)
+    return found
+
+
+def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
+    """Return (number, begin, begin of the next) of each step that can be told from its begin on."""
+    end = steps.whole[-1].end_ns if steps.whole else UNKNOWN
+    partial = ((step.label, step.start_ns, UNKNOWN) for step in steps.partial if step.start_ns >= end)
+    return [*windows(steps.whole), *partial]
+
+
+def _step(
+    bound: tuple[int, int, int],
+    span: Span,
+    edges: Sequence[Edge],
+    meets: Sequence[Meet],
+    earlier: Mapping[int, int],
+) -> RankStep:
+    """Return one step; `earlier` are the numbers of operations that are of an earlier step."""
+    number, begin_ns, next_ns = bound
+    old, new = span.operations[: span.n_continued], span.operations[span.n_continued :]
+    end = np.array(span.end_ns, np.int64)
+    return RankStep(
+        number=number,
+        begin_ns=begin_ns,
+        next_ns=next_ns,
+        operation=np.array([*(earlier[one] for one in old), *new], np.int64),
+        start_ns=np.array(span.start_ns, np.int64),
+        end_ns=end if next_ns == UNKNOWN else np.minimum(end, next_ns),
+        edges=edge_table(edges),
+        meets=meets,
+        last=None if next_ns == UNKNOWN else _last(span, edges, next_ns),
+    )
+
+
+def _last(span: Span, edges: Sequence[Edge], next_ns: int) -> Int64:
+    """Return the events that must be over before the next step begins.
+
+    Those that nothing follows, but not what runs on beside the next step. STEP always does so, until the
+    next forward operation: what it did until the step's end, it did before.
+    """
+    ends = zip(span.end_ns, span.names, strict=True)
+    over = {event for event, (end, name) in enumerate(ends) if end <= next_ns or name.cat == "STEP"}
+    followed = {edge.source for edge in edges if not edge.joint.from_start and edge.target in over}
+    return np.array(sorted(over - followed), np.int64)
+
+
+def _span(events: Events, begin_ns: int, next_ns: int) -> Span:
+    """Return the events that ran in a step."""
+    low = int(np.searchsorted(events.start_ns, begin_ns))
+    high = len(events) if next_ns == UNKNOWN else int(np.searchsorted(events.start_ns, next_ns))
+    running = np.flatnonzero(events.end_ns[:low] > begin_ns)
+    rows = [*running.tolist(), *range(low, high)]
+    return span_of(events, rows, begin_ns, len(running))
+
+
+def _is_recorded(spans: Sequence[Span]) -> bool:
+    """Whether the last step, whose end is not recorded, holds as much as those before."""
+    *before, last = (len(span.rows) - span.n_continued for span in spans)
+    usual = float(np.median(before)) if before else last
+    return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
+
+
+def _continued(before: Span, span: Span) -> Int64:
+    """Return which events (k, 2) of the step before are which events of this one."""
+    place = {row: event for event, row in enumerate(before.rows)}
+    pairs = [(place[row], event) for event, row in enumerate(span.rows[: span.n_continued])]
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def _meets(gpu: GpuTrace, events: Events, span: Span, with_stages: set[str]) -> Iterator[Meet]:
+    """Yield what the events of a step do together with other GPUs.
+
+    Communications recorded without stages end once every GPU has begun its own.
+    """
+    worker = _ALL if gpu.worker is None else gpu.worker
+    turns = events.nth[span.rows].tolist()
+    for event, (number, nth) in enumerate(zip(span.operations, turns, strict=True)):
+        operation = events.operations[number]
+        if events.is_whole(number) and operation.name not in with_stages:
+            yield Meet((_ALL, "communicate", operation.name, nth), event, enters=True, leaves=True)
+        for role in _ROLES.get(operation.stage, ()):
+            key = (_ALL if role.all_workers else worker, role.what, operation.key, nth)
+            yield Meet(key, event, role.enters, role.leaves, role.joint, role.kind)

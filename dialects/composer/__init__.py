@@ -1,0 +1,110 @@
+"""MosaicML Composer: events of the trainer, with PyTorch's profiler also Kineto's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.composer.composer_axes import second_axis, tie_axes
+from dialects.composer.composer_graph import record
+from dialects.masks import Mask, by_name
+from dialects.step_parts import Beside, RankSteps
+from dialects.steps import NO_STEPS, Steps, same_process, spans
+from dialects.sync_points import SyncPoint, SyncPoints
+from dialects.system import Activity, Metadata, SecondAxis, System, framed, integer, without_recording
+from formats.columns import Trace
+from formats.pairs import Rule
+
+_COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
+
+_LATEST_US = 1 << 51  # the year 2041: a later instant is damage
+
+
+class Composer(System):
+    """The trainer marks its batches, and their forward and backward passes."""
+
+    name = "composer"
+    pid_is_rank = True
+    pairing = Rule.NESTED_BY_NAME
+    step_args = ("batch",)
+    edge_args = ("batch",)
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether Composer's profiler, or its merger, wrote the file."""
+        return any(event["name"] == "clock_sync_timestamp_us" for event in metadata)
+
+    def rank(self, trace: Trace) -> tuple[int | None, int | None]:
+        """Return (global rank, None) where the file is of one rank."""
+        ranks = {integer(e["args"].get("value")) for e in trace.metadata if e["name"] == "global_rank"}
+        return (ranks.pop() if len(ranks) == 1 else None), None
+
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace on one time axis, without spans such as ``PyTorch Profiler (0)``."""
+        return tie_axes(without_recording(trace))
+
+    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
+        """Return that of PyTorch's profiler, whose base is lost."""
+        trace = read()
+        return second_axis(trace, np.ones(len(trace), np.bool_))
+
+    def activities(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Activity` of each slice (n,); see `rule`."""
+        comm = super().activities(trace) == Activity.COMM
+        found = framed(trace)
+        found[by_name(trace, _COMPUTE.__contains__)] = Activity.COMPUTE
+        found[comm] = Activity.COMM
+        return found
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices count."""
+        return (
+            "Communication: operations named after a collective (allreduce, broadcast, nccl, …); "
+            "computation: event/forward, loss, backward and optimizer."
+        )
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return ``event/batch``, numbered where `trace.args` has ``batch``."""
+        if "event/batch" not in trace.names:
+            return NO_STEPS
+        rows = np.flatnonzero(trace.name_id == trace.names.index("event/batch"))
+        rows = rows[[same_process(trace, int(row), int(rows[0])) for row in rows]]
+        known = trace.args["batch"].as_dict() if "batch" in trace.args else {}
+        labels = [known.get(row, i) for i, row in enumerate(rows.tolist(), 1)]
+        if not all(isinstance(label, int) for label in labels):
+            labels = list(range(1, len(rows) + 1))
+        return Steps(tuple(spans(trace, rows, labels)), (), "event/batch spans")
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the batches, each with its loading."""
+        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
+
+    def passes(self, trace: Trace) -> tuple[Mask, Mask]:
+        """Return which slices (n,) are ``event/forward``, and which ``event/backward``."""
+        forward, backward = (
+            by_name(trace, lambda name, wanted=f"event/{kind}": name == wanted)  # type: ignore[misc]
+            for kind in ("forward", "backward")
+        )
+        return forward, backward
+
+    def sync_points(self, trace: Trace) -> SyncPoints:
+        """Return what the rank's clock showed at an instant that is common to all ranks."""
+        known = {event["name"]: event["args"].get("value") for event in trace.metadata}
+        return clock_sync(known.get("clock_sync_timestamp_us"), known.get("clock_sync_error_bound"))
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the event's own category, unless that lists the events and callbacks it belongs to."""
+        return name if "," in cat or not cat else cat
+
+
+def clock_sync(timestamp_us: Any, error_us: Any) -> SyncPoints:
+    """Return the sync point that Composer's metadata tell: what a rank's clock showed at a common instant."""
+    at, error = integer(timestamp_us), integer(error_us) or 0
+    if at is None or max(abs(at), abs(error)) > _LATEST_US:
+        return {}
+    instant = np.array([1000 * at], np.int64)
+    return {"clock_sync_timestamp_us": SyncPoint(instant, instant, error_ns=1000 * abs(error))}

@@ -1,0 +1,37 @@
+"""DASF: profiles of tasks, one file per worker."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.dasf.dasf_graph import ARGS, record
+from dialects.step_parts import Beside, RankSteps
+from dialects.system import Activity, System
+from formats.columns import Trace
+
+
+class Dasf(System):
+    """Tasks and handlers; the analyses of `statistic.dasf_analyses` read them by their fields."""
+
+    name = "dasf"
+    has_tasks = True
+    edge_args = ARGS
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether its reader made the trace: it is no chrome file."""
+        return trace.dialect == self.name
+
+    def activities(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Activity` of each slice (n,): computation."""
+        return np.full(len(trace), Activity.COMPUTE, np.int8)
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices count."""
+        return "A DASF profile records tasks only: all of them compute."
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the tasks of a database as one step."""
+        return record(name, trace)

@@ -1,0 +1,142 @@
+"""Horovod's timeline: of every tensor (a process of the file) its negotiations and reductions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.horovod.horovod_graph import record
+from dialects.masks import Mask, by_name
+from dialects.step_parts import Beside, RankSteps
+from dialects.steps import NO_STEPS, Step, Steps, between
+from dialects.system import Activity, Metadata, System, whole_number
+from formats.columns import Int64, Points, Trace
+from formats.values import FARTHEST_NS
+
+_PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
+_OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
+
+
+class Horovod(System):
+    """One step is one round of reductions over all tensors."""
+
+    name = "horovod"
+    process_is_operation = True
+
+    def recognises_metadata(self, metadata: Metadata) -> bool:
+        """Whether the file says when, since the epoch, it was begun."""
+        return any(
+            e["name"] == "process_name" and "start_time_since_epoch_in_micros" in e["args"] for e in metadata
+        )
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether a slice is the negotiation of a collective."""
+        return self.recognises_metadata(trace.metadata) or any(map(_PHASE.fullmatch, trace.names))
+
+    def epoch_ns(self, trace: Trace) -> int:
+        """Return `start_time_since_epoch_in_micros`."""
+        starts = (event["args"].get("start_time_since_epoch_in_micros") for event in trace.metadata)
+        base = 1000 * next((whole_number(start) for start in starts if start is not None), 0)
+        return base if 0 <= base <= FARTHEST_NS else 0
+
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace with the ticks of ranks in negotiations as what they are: instants."""
+        ticks = by_name(trace, str.isdecimal) & (trace.dur_ns == 0)
+        if not ticks.any():
+            return trace
+        points, n = trace.points, int(ticks.sum())
+        points = Points(
+            phase=[*points.phase, *["i"] * n],
+            name_id=np.append(points.name_id, trace.name_id[ticks]),
+            cat_id=np.append(points.cat_id, trace.cat_id[ticks]),
+            track_id=np.append(points.track_id, trace.track_id[ticks]),
+            ts_ns=np.append(points.ts_ns, trace.ts_ns[ticks]),
+            ids=[*points.ids, *[None] * n],
+        )
+        return replace(trace.select(~ticks), points=points)
+
+    def activities(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Activity` of each slice (n,); activities within an operation frame nothing."""
+        found = np.full(len(trace), Activity.COMM, np.int8)
+        found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Activity.WAIT
+        return found
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices count."""
+        return (
+            "A Horovod timeline records communication only: its computation counts as idle. "
+            "Communication: collectives without their negotiation."
+        )
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return the steps from the end of one round of reductions over all tensors to the next's."""
+        kinds = {name.removeprefix("NEGOTIATE_") for name in trace.names if name.startswith("NEGOTIATE_")}
+        kinds -= {kind for kind in kinds if "BROADCAST" in kind}
+        begins = trace.ts_ns[by_name(trace, {f"NEGOTIATE_{kind}" for kind in kinds}.__contains__)]
+        tensors = _rounds(trace, kinds)
+        if not tensors or not len(begins):
+            return NO_STEPS
+        complete = min(map(len, tensors))
+        ends = np.array([max(int(tensor[i]) for tensor in tensors) for i in range(complete)], np.int64)
+        if not complete:
+            return NO_STEPS
+        whole = [step._replace(label=step.label + 1) for step in between(ends)]
+        return Steps(tuple(whole), (Step(1, int(begins.min()), int(ends[0])),), "rounds of reductions")
+
+    def filterable(self, trace: Trace) -> Mask:
+        """Return which slices (n,) are of a tensor: all that have a process of their own."""
+        named = {event["pid"] for event in trace.metadata if event["name"] == "process_name"}
+        return np.array([track.pid in named for track in trace.tracks] or [False], np.bool_)[trace.track_id]
+
+    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+        """Return the tensor's name: that of its process."""
+        pid = trace.tracks[track].pid
+        named = (e for e in trace.metadata if e["name"] == "process_name" and e["pid"] == pid)
+        return tuple(str(event["args"].get("name")) for event in named)
+
+    def late_ns(self, trace: Trace) -> dict[str, list[int]]:
+        """Return how long after the first rank each rank became ready, per reduced tensor.
+
+        A rank's tick is an instant, named by its number, in a negotiation of a tensor.
+        """
+        reduced = set(trace.track_id[by_name(trace, lambda name: "REDUCE" in name)].tolist())
+        points = trace.points
+        ready: dict[int, dict[str, int]] = {}
+        ticks = zip(points.name_id.tolist(), points.track_id.tolist(), points.ts_ns.tolist(), strict=True)
+        for name, track, at_ns in ticks:
+            if trace.names[name].isdecimal() and track in reduced:
+                ready.setdefault(track, {}).setdefault(f"rank{trace.names[name]}", at_ns)
+        waits: dict[str, list[int]] = {}
+        for of_tensor in ready.values():
+            for rank, at_ns in of_tensor.items():
+                waits.setdefault(rank, []).append(at_ns - min(of_tensor.values()))
+        return waits
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the rounds of reductions, as rank 0 recorded them for all."""
+        return record(name, trace, self.find_steps(trace, by))
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the name: Horovod's events have no category that groups them."""
+        return cat or name
+
+
+def _rounds(trace: Trace, kinds: set[str]) -> list[Int64]:
+    """Return per tensor when its reductions end, of the tensors that are reduced once a step.
+
+    A tensor is a process in a Horovod timeline; its n-th reduction belongs to the n-th step. Once a
+    step are those as often as most are (one more or less where the recording was cut).
+    """
+    by_tensor: dict[object, list[int]] = {}
+    for row in np.flatnonzero(by_name(trace, kinds.__contains__)).tolist():
+        by_tensor.setdefault(trace.tracks[trace.track_id[row]].pid, []).append(row)
+    if not by_tensor:
+        return []
+    usual = Counter(map(len, by_tensor.values())).most_common(1)[0][0]
+    return [np.sort(trace.end_ns[rows]) for rows in by_tensor.values() if abs(len(rows) - usual) <= 1]

@@ -1,0 +1,133 @@
+"""PyTorch's profiler (Kineto): operators and annotations of the host, kernels and copies of a device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective_call, is_collective_kernel
+from dialects.kineto.kineto_graph import ENDS, record
+from dialects.masks import Mask, by_cat, by_name
+from dialects.step_parts import Beside, RankSteps
+from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
+from dialects.sync_points import SyncPart
+from dialects.system import (
+    DEVICE_CATS,
+    KERNEL_CATS,
+    Activity,
+    System,
+    framed,
+    integer,
+    whole_number,
+    without_recording,
+)
+from formats.columns import Trace
+from formats.values import FARTHEST_NS
+
+_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
+_CATS = {
+    *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
+    *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
+    *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
+}
+CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
+_PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
+
+
+class Kineto(System):
+    """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
+
+    name = "kineto"
+    shape_args = ("Input Dims", "grid", "block")
+    sync_args = SYNC_ARGS
+    edge_args = (
+        *SYNC_ARGS, *ENDS, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+    )  # fmt: skip
+
+    def recognises(self, trace: Trace) -> bool:
+        """Whether the header has a member, or the events a category, that only Kineto writes."""
+        return bool(_HEADER & trace.header.keys() or _CATS & set(trace.cats))
+
+    def epoch_ns(self, trace: Trace) -> int:
+        """Return `baseTimeNanoseconds`."""
+        base = whole_number(trace.header.get("baseTimeNanoseconds"))
+        return base if 0 <= base <= FARTHEST_NS else 0
+
+    def rank(self, trace: Trace) -> tuple[int | None, int | None]:
+        """Return (rank, world size) as `distributedInfo` has them."""
+        info = trace.header.get("distributedInfo")
+        info = info if isinstance(info, Mapping) else {}
+        return integer(info.get("rank", trace.header.get("global_rank"))), integer(info.get("world_size"))
+
+    def finished(self, trace: Trace) -> Trace:
+        """Return the trace without spans such as ``PyTorch Profiler (0)``."""
+        return without_recording(trace)
+
+    def activities(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Activity` of each slice (n,); see `rule`."""
+        found = framed(trace)
+        on_device = has_device(trace)
+        found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Activity.COMPUTE
+        if on_device:
+            comm = by_cat(trace, KERNEL_CATS.__contains__) & by_name(trace, is_collective_kernel)
+        else:
+            comm = by_name(trace, is_collective_call)
+        found[comm] = Activity.COMM
+        return found
+
+    def rule(self, trace: Trace) -> str:
+        """Return by which rule slices count."""
+        if has_device(trace):
+            return (
+                "Communication: kernels of collectives (named after nccl, rccl, all_reduce, …); "
+                "computation: all other kernels."
+            )
+        return (
+            "No work of a device is recorded. Communication: calls of collectives (gloo:, nccl:, mpi:, …), "
+            "from the call to its end; computation: the operators of the host."
+        )
+
+    def marked_steps(self, trace: Trace) -> Steps:
+        """Return ``ProfilerStep#N`` of the host (that of the device is another interval)."""
+        found = ((i, _PROFILER_STEP.fullmatch(name)) for i, name in enumerate(trace.names))
+        numbers = {i: int(match[1]) for i, match in found if match}
+        if not numbers:
+            return NO_STEPS
+        on_gpu = np.array([cat == "gpu_user_annotation" for cat in trace.cats], np.bool_)
+        rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu[trace.cat_id])
+        rows = rows[[len(rows) > 0 and same_process(trace, int(row), int(rows[0])) for row in rows]]
+        steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
+        return Steps(tuple(step for step in steps if has_inside(trace, step)), (), "ProfilerStep annotations")
+
+    def loop_spans(self, trace: Trace) -> Mask:
+        """Return the annotations of the host (n,)."""
+        return by_cat(trace, {"user_annotation"}.__contains__)
+
+    def category(self, name: str, cat: str) -> str:
+        """Return the event's own category, but for annotations of collectives and of the data loader."""
+        if cat == "user_annotation" and is_collective_call(name):
+            return "communication"
+        return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
+
+    def may_synchronise(self, name: str) -> bool:
+        """Whether a kernel or a call of that name may be a collective."""
+        return is_collective_kernel(name) or is_collective_call(name)
+
+    def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
+        """Return a collective: gloo's annotation from entering to leaving, NCCL's kernel."""
+        return collective(name, cat, args)
+
+    def rank_steps(
+        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
+    ) -> RankSteps:
+        """Return the steps of one rank; see `kineto_graph`."""
+        return record(name, trace, self.find_steps(trace, by).whole)
+
+
+def has_device(trace: Trace) -> bool:
+    """Whether the trace holds work of a device (kernels and copies)."""
+    return any(trace.cats[i] in DEVICE_CATS for i in np.unique(trace.cat_id).tolist())

@@ -1,0 +1,262 @@
+"""Kineto's device work: its streams, the calls that launched it, and what waits for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dialects.kineto.kineto_host import RUNTIME
+from dialects.masks import by_cat, by_name
+from dialects.step_parts import Joint, Kind, edge_rows
+from dialects.step_windows import ended_last
+from dialects.system import COPY_CATS, DEVICE_CATS
+from formats.columns import Int64, Trace
+
+#: Clocks of host and device, and whole microseconds, agree to about this.
+TOLERANCE_NS = 2_000
+#: Calls that return only when work on the device is done.
+_WAITS = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
+#: A launch queue has room for this many commands, …
+_QUEUE = 1024
+#: … events and graphs among them, so that it may be full of fewer launches, …
+_FULL = 512
+#: … and a call that waits for room takes this many times the usual one, and at least 10 µs.
+_MUCH_LONGER = 4
+_LONG_NS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """The device work of a recording: by stream, and on each in the order in which it began.
+
+    Attributes
+    ----------
+    row : (n,) row of the trace
+    start_ns, end_ns : (n,); brought in line with the launch and the next work where clocks jitter
+    stream : (n,) index into `streams`
+    call : (n,) row of the host call that launched it, -1 for none
+    call_start_ns, call_end_ns : (n,) of that call; the work's start without one
+    streams : (device, stream) each
+    """
+
+    row: Int64
+    start_ns: Int64
+    end_ns: Int64
+    stream: Int64
+    call: Int64
+    call_start_ns: Int64
+    call_end_ns: Int64
+    streams: Sequence[tuple[Any, Any]]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def by_stream(self) -> Iterator[tuple[tuple[Any, Any], int, int]]:
+        """Yield each stream with its first work and the one behind its last."""
+        bounds = np.searchsorted(self.stream, np.arange(len(self.streams) + 1)).tolist()
+        yield from zip(self.streams, bounds[:-1], bounds[1:], strict=True)
+
+
+def read_works(trace: Trace, end_ns: Int64) -> Works:
+    """Return the device work of a trace whose slices end at `end_ns`."""
+    rows = np.flatnonzero(by_cat(trace, DEVICE_CATS.__contains__))
+    number, streams = _streams(trace, rows)
+    order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
+    rows, number = rows[order], number[order]
+    call = _launched_by(trace, rows)
+    start, end = trace.ts_ns[rows], end_ns[rows]
+    call_start = np.where(call >= 0, trace.ts_ns[call], start)
+    call_end = np.where(call >= 0, end_ns[call], start)
+    early = (call_start > start) & (call_start <= start + TOLERANCE_NS)
+    start = np.where(early, np.minimum(call_start, end), start)
+    following = np.append(start[1:], 0)
+    overlaps = np.append(number[1:] == number[:-1], np.zeros(min(len(rows), 1), np.bool_))
+    overlaps &= (following < end) & (following + TOLERANCE_NS >= end) & (following >= start)
+    return Works(rows, start, np.where(overlaps, following, end), number, call, call_start, call_end, streams)
+
+
+def integers(trace: Trace, key: str, rows: Int64) -> Int64:
+    """Return an argument of `rows`; -1 where it is missing or no number."""
+    found = np.full(len(trace) + 1, -1, np.int64)
+    if key in trace.args:
+        column = trace.args[key]
+        try:
+            found[column.rows] = np.array(column.values, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            found[column.rows] = [
+                value if type(value) is int and value < 1 << 62 else -1 for value in column.values
+            ]
+    return found[rows]
+
+
+def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
+    """Return the stream of each of `rows` (n,) and the streams, as (device, stream)."""
+    stream, track = integers(trace, "stream", rows), trace.track_id[rows].astype(np.int64)
+    named = np.unique(stream)
+    code = track * max(len(named), 1) + np.searchsorted(named, stream)
+    pairs, which = np.unique(code, return_inverse=True)
+    place: dict[tuple[Any, Any], int] = {}
+    numbers = []
+    for pair in pairs.tolist():
+        one, value = pair // len(named), int(named[pair % len(named)])
+        where = (trace.tracks[one].pid, value if value >= 0 else trace.tracks[one].tid)
+        numbers.append(place.setdefault(where, len(place)))
+    return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
+
+
+def _launched_by(trace: Trace, rows: Int64) -> Int64:
+    """Return the host call with the correlation of each of `rows`; -1 for none."""
+    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
+    return _with_correlation(trace, calls, integers(trace, "correlation", rows))
+
+
+def _with_correlation(trace: Trace, calls: Int64, wanted: Int64) -> Int64:
+    correlation = integers(trace, "correlation", calls)
+    calls, correlation = calls[correlation >= 0], correlation[correlation >= 0]
+    if not len(calls):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(correlation, kind="stable")
+    calls, correlation = calls[order], correlation[order]
+    at = np.searchsorted(correlation, wanted, side="right") - 1
+    return np.where((at >= 0) & (wanted >= 0) & (correlation[at] == wanted), calls[at], -1)
+
+
+# ---- what device work waits for
+
+
+def after_on_stream(works: Works) -> Int64:
+    """Return edges from the work that ended last, on the same stream, before each began."""
+    sources = np.arange(len(works)) - 1
+    for _, low, high in works.by_stream():
+        start, end = works.start_ns[low:high], works.end_ns[low:high]
+        by_end = np.argsort(end, kind="stable")
+        last = by_end[np.searchsorted(end[by_end], start, side="right") - 1]
+        numbers = np.arange(high - low)
+        is_before = (last < numbers) & (end[last] <= start)
+        sources[low:high] = np.where(is_before, last + low, sources[low:high])
+        sources[low : low + 1] = -1
+    targets = np.arange(len(works))
+    keep = (sources >= 0) & (works.end_ns[sources] <= works.start_ns)
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.DEVICE)
+
+
+def after_other_streams(trace: Trace, works: Works) -> Int64:
+    """Return edges from work of one stream to that of another, as recorded or as the times tell."""
+    recorded = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
+    recorded = recorded[integers(trace, "wait_on_stream", recorded) >= 0]
+    if len(recorded):
+        return _recorded_waits(trace, works, recorded)
+    return _likely_waits(works)
+
+
+def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
+    """Link the last work before an event was recorded to the next one after the call that waits for it."""
+    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
+    waits = _with_correlation(trace, calls, integers(trace, "correlation", rows))
+    records = _with_correlation(trace, calls, integers(trace, "wait_on_cuda_event_record_corr_id", rows))
+    records = np.where(records >= 0, records, waits)
+    launched = {where: (low, works.call_start_ns[low:high]) for where, low, high in works.by_stream()}
+    device = [trace.tracks[one].pid for one in trace.track_id[rows].tolist()]
+    on, by = integers(trace, "wait_on_stream", rows).tolist(), integers(trace, "stream", rows).tolist()
+    pairs = []
+    for pid, source, target, record, wait in zip(
+        device, on, by, records.tolist(), waits.tolist(), strict=True
+    ):
+        if wait < 0 or (pid, source) not in launched or (pid, target) not in launched:
+            continue
+        (low, before), (first, after) = launched[pid, source], launched[pid, target]
+        i = int(np.searchsorted(before, trace.ts_ns[record])) - 1
+        j = int(np.searchsorted(after, trace.ts_ns[wait], side="right"))
+        if i >= 0 and j < len(after):
+            pairs.append((low + i, first + j))
+    sources, targets = np.array(pairs, np.int64).reshape(-1, 2).T
+    keep = works.end_ns[sources] <= works.start_ns[targets]
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.SYNCHRONISE)
+
+
+def _likely_waits(works: Works) -> Int64:
+    """Link what was launched, had its stream free and yet began only after work elsewhere ended, to that."""
+    targets = np.arange(len(works))
+    sources = ended_last(works.end_ns, works.stream, works.start_ns, works.stream)
+    order = after_on_stream(works)
+    ready = np.where(works.call >= 0, works.call_end_ns, np.iinfo(np.int64).min)
+    ready[order[:, 1]] = np.maximum(ready[order[:, 1]], works.end_ns[order[:, 0]])
+    end = works.end_ns[sources]
+    keep = (sources >= 0) & (end > ready)
+    keep &= works.start_ns[sources] < works.start_ns
+    return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.SYNCHRONISE)
+
+
+# ---- host calls that wait for the device
+
+
+def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
+    """Return pairs: (work, row of the call that returns only when it has ended)."""
+    waits = by_name(trace, lambda name: _WAITS.fullmatch(name) is not None)
+    calls = np.flatnonzero(waits & by_cat(trace, RUNTIME.__contains__))
+    start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
+    only = _awaited_streams(trace, works, calls)
+    work, work_end = np.full(len(calls), -1, np.int64), start.copy()
+    for number, (_, low, high) in enumerate(works.by_stream()):
+        launched = np.maximum.accumulate(works.call_start_ns[low:high])
+        ended = np.maximum.accumulate(works.end_ns[low:high])
+        last = np.minimum(np.searchsorted(launched, start), np.searchsorted(ended, until, side="right")) - 1
+        later = (last >= 0) & (ended[last] > work_end) & ((only < 0) | (only == number))
+        work[later], work_end[later] = low + last[later], ended[last][later]
+    copies = np.flatnonzero(by_cat(trace, COPY_CATS.__contains__)[works.row])
+    copies = copies[(works.call[copies] >= 0) & (works.end_ns[copies] <= works.call_end_ns[copies])]
+    found = work >= 0
+    return np.concatenate([work[found], copies]), np.concatenate([calls[found], works.call[copies]])
+
+
+def _awaited_streams(trace: Trace, works: Works, calls: Int64) -> Int64:
+    """Return the only stream (its number) that each of `calls` waits for, -1 where that is not recorded."""
+    rows = np.flatnonzero(by_cat(trace, "cuda_sync".__eq__))
+    rows = rows[integers(trace, "wait_on_stream", rows) < 0]
+    of_call = _with_correlation(trace, calls, integers(trace, "correlation", rows))
+    number = {where: i for i, where in enumerate(works.streams)}
+    only = np.full(len(trace) + 1, -1, np.int64)
+    for row, call, stream in zip(
+        rows.tolist(), of_call.tolist(), integers(trace, "stream", rows).tolist(), strict=True
+    ):
+        only[call] = number.get((trace.tracks[trace.track_id[row]].pid, stream), -1)
+    return only[calls]
+
+
+def waiting_for_room(works: Works) -> tuple[Int64, Int64]:
+    """Return pairs: (work that must begin before there is room in the queue for a launch, its call's row)."""
+    pairs = [_room(works, low, high) for _, low, high in works.by_stream()]
+    sources, calls = zip(*pairs, strict=True) if pairs else ((), ())
+    none = [np.empty(0, np.int64)]
+    return np.concatenate([*none, *sources]), np.concatenate([*none, *calls])
+
+
+def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
+    """Return the pairs of one stream.
+
+    A call that finds many launches which have not begun, and takes much longer than usual, waits: for the
+    work that began last before it returned. As many as are outstanding then, there is room for.
+    """
+    calls, first = np.unique(works.call[low:high], return_index=True)
+    first = np.sort(first[calls >= 0])
+    calls = works.call[low:high][first]
+    start, end = works.call_start_ns[low:high][first], works.call_end_ns[low:high][first]
+    begun = np.maximum.accumulate(works.start_ns[low:high])
+    outstanding = np.arange(len(calls)) - np.searchsorted(begun[first], start, side="right")
+    took = end - start
+    usual = np.quantile(took, 0.1) if len(took) else 0
+    blocked = (outstanding >= _FULL) & (took > max(_MUCH_LONGER * usual, _LONG_NS))
+    source = np.searchsorted(begun, end, side="right") - 1
+    blocked &= (source >= 0) & (begun[source] > start)
+    if blocked.any():
+        room = int(np.median(outstanding[blocked]))
+    else:
+        room = max(_QUEUE, int(outstanding.max(initial=0)) + 1)
+    later = np.flatnonzero(~blocked[room:]) + room
+    later = later[begun[first[later - room]] <= end[later]]
+    sources = np.concatenate([source[blocked], first[later - room]])
+    return low + sources, np.concatenate([calls[blocked], calls[later]])

@@ -1,0 +1,343 @@
+"""PyTorch's step graphs: what one rank's threads, streams and collectives did, and what each waited for.
+
+A host thread is a chain of segments of its innermost operations; device work follows the work before it
+on its stream and the call that launched it; a call that blocks waits for the device; collectives meet
+those of other ranks. What the recording does not link is linked by its times: a thread that was idle
+resumes when something elsewhere has ended.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective
+from dialects.kineto.kineto_device import (
+    TOLERANCE_NS,
+    Works,
+    after_on_stream,
+    after_other_streams,
+    awaited_by_calls,
+    read_works,
+    waiting_for_room,
+)
+from dialects.kineto.kineto_host import PHASES, Segments, segments
+from dialects.masks import Mask, by_cat, by_name
+from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_rows
+from dialects.step_windows import RecordedEvents, cut_into_steps, ended_last, windows
+from dialects.steps import Step
+from dialects.system import DEVICE_CATS
+from formats.columns import Int64, Trace
+
+_ENQUEUES = "c10d::"
+#: Keys of the args of a transfer between two ranks.
+ENDS = ("Src Rank", "Dst Rank")
+#: A thread that was idle for less than this may just not have been recorded …
+_PAUSE_NS = 20_000
+#: … and the main thread resumes within this share of its idle time after what it waited for has ended.
+_SOON = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """One rank's recording; its events are the host's segments, the collectives aside, the works."""
+
+    trace: Trace
+    end_ns: Int64  # of the trace's slices
+    host: Segments
+    aside: Int64  # rows, by end
+    works: Works
+
+    @property
+    def first_work(self) -> int:
+        return len(self.host) + len(self.aside)
+
+    @property
+    def aside_numbers(self) -> Int64:
+        return len(self.host) + np.arange(len(self.aside))
+
+
+def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
+    """Return the steps of one rank.
+
+    Parameters
+    ----------
+    name : of the rank
+    trace : read with `Kineto.edge_args` and points
+    steps : in order; where there are none, the whole recording is one step
+    """
+    rank = _read(trace, [step.start_ns for step in steps])
+    events = _events(rank)
+    notes = []
+    bounds = windows(steps)
+    if not bounds and len(events.kind):
+        bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
+        events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
+        notes = ["no steps are marked; the whole recording is taken for one"]
+    operations, found = cut_into_steps(events, bounds)
+    return RankSteps(name, operations, [step for step in found if len(step)], notes)
+
+
+def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
+    end_ns = trace.end_ns
+    is_aside = _lasting_collectives(trace)
+    aside = np.flatnonzero(is_aside)
+    aside = aside[np.argsort(end_ns[aside], kind="stable")]
+    host = segments(trace, end_ns, is_aside, begins_ns)
+    enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
+    moments = trace.ts_ns[aside]
+    inside = enqueued >= 0
+    inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
+    host = host.cut(enqueued[inside], moments[inside])
+    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns))
+
+
+def _lasting_collectives(trace: Trace) -> Mask:
+    """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
+    named = by_name(trace, lambda name: collective(name, "", {}) is not None)
+    return named & ~by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+
+
+def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
+    """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
+    found = host.at(host.main, moments)
+    enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
+    for thread in np.unique(host.thread).tolist():
+        here = host.at(thread, moments)
+        ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[host.row[here]]
+        found = np.where(ran, here, found)
+    return found
+
+
+def _events(rank: _Rank) -> RecordedEvents:
+    host, works, trace = rank.host, rank.works, rank.trace
+    rows = np.concatenate([host.row, rank.aside, works.row])
+    phase = np.concatenate([host.phase, np.zeros(len(rank.aside) + len(works), np.int64)])
+    start = np.concatenate([host.start_ns, trace.ts_ns[rank.aside], works.start_ns])
+    meets, communicates = _meets(rank, rows, start)
+    kinds, kind = _kinds(rank, rows, phase, communicates)
+    issued = start.copy()
+    issued[rank.first_work :] = np.minimum(works.call_start_ns, works.start_ns)
+    end = np.concatenate([host.end_ns, rank.end_ns[rank.aside], works.end_ns])
+    leads = np.zeros(len(rows), np.bool_)
+    leads[: len(host)] = host.thread == host.main
+    return RecordedEvents(kinds, kind, start, end, issued, leads, _edges(rank, start, end), meets)
+
+
+def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
+    """Return the distinct operations, and which one each event is."""
+    trace = rank.trace
+    on_device = np.arange(len(rows)) >= rank.first_work
+    columns = (trace.name_id[rows], trace.cat_id[rows], trace.track_id[rows], phase, on_device, communicates)
+    sizes = (len(trace.names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2)
+    distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
+    kinds = [
+        Operation(
+            name=trace.names[name],
+            cat=trace.cats[cat],
+            track=trace.tracks[track],
+            phase="Comm" if communicates else PHASES[phase],
+            is_collective=bool(communicates),
+            is_communication=bool(communicates),
+            on_device=bool(on_device),
+        )
+        for name, cat, track, phase, on_device, communicates in zip(
+            *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
+        )
+    ]
+    return kinds, kind.reshape(-1).astype(np.int64)
+
+
+# ---- edges
+
+
+def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
+    works = rank.works
+    first, last = rank.host.of_rows(len(rank.trace) + 1)
+    if (works.call >= 0).any():
+        elsewhere = _moved(after_other_streams(rank.trace, works), rank.first_work)
+    else:
+        elsewhere = _unlaunched(rank, start_ns, end_ns)
+    awaited, calls = awaited_by_calls(rank.trace, rank.end_ns, works)
+    begun, blocked = waiting_for_room(works)
+    parts = [
+        _threads(rank.host),
+        _aside(rank),
+        *_handed_over(rank),
+        _moved(after_on_stream(works), rank.first_work),
+        elsewhere,
+        _launches(rank, first),
+        _to_calls(rank, awaited, last[calls], Joint.END_TO_BODY, Kind.SYNCHRONISE),
+        _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
+        _backward(rank, first, last),
+    ]
+    edges: Int64 = np.concatenate(parts)
+    return edges
+
+
+def _moved(edges: Int64, by: int) -> Int64:
+    moved: Int64 = edges + np.array([by, by, 0, 0])
+    return moved
+
+
+def _threads(host: Segments) -> Int64:
+    """Return edges from each segment to the next of its thread."""
+    source = np.flatnonzero(host.thread[1:] == host.thread[:-1])
+    return edge_rows(source, source + 1, Joint.END_TO_HEAD, Kind.DEVICE)
+
+
+def _launches(rank: _Rank, first: Int64) -> Int64:
+    """Return edges from the start of each launch call to what it launched."""
+    works = rank.works
+    source = np.where(works.call >= 0, first[works.call], -1)
+    launched = np.flatnonzero((source >= 0) & (works.call_start_ns <= works.start_ns))
+    return edge_rows(source[launched], rank.first_work + launched, Joint.START_TO_HEAD, Kind.LAUNCH)
+
+
+def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Kind) -> Int64:
+    """Return edges from works to the segments with which the calls end that wait for them."""
+    ends = rank.works.start_ns if joint.from_start else rank.works.end_ns
+    known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
+    return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
+
+
+def _aside(rank: _Rank) -> Int64:
+    """Return edges into the collectives aside: from what enqueued them, and from the one before."""
+    trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
+    start, end = trace.ts_ns[rank.aside], rank.end_ns[rank.aside]
+    source = _enqueuing(trace, host, start)
+    over = source >= 0
+    over[over] = host.end_ns[source[over]] <= start[over]
+    parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Kind.LAUNCH)]
+    order = np.lexsort((numbers, trace.track_id[rank.aside]))
+    follows = np.flatnonzero(np.diff(trace.track_id[rank.aside][order]) == 0)
+    before, after = order[follows], order[follows + 1]
+    overlaps = end[before] > start[after]
+    for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
+        parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Kind.DEVICE))
+    return np.concatenate(parts)
+
+
+def _handed_over(rank: _Rank) -> list[Int64]:
+    """Let a thread that was idle wait for what ended elsewhere, on the host, before it resumed.
+
+    The main thread may be busy with what the recording does not know; so it waits only for what ended
+    in the later half of its idle time. At the end of the backward pass it waits for all that was sent.
+    """
+    host = rank.host
+    ends = np.concatenate([np.flatnonzero(host.closes), rank.aside_numbers])
+    starts = np.concatenate([host.start_ns, rank.trace.ts_ns[rank.aside]])[ends]
+    end_ns = np.concatenate([host.end_ns, rank.end_ns[rank.aside]])[ends]
+    group = np.append(host.thread, np.full(len(rank.aside), -1))[ends]
+    idle_from = np.full(len(host), int(host.start_ns.min(initial=0)) if len(host) else 0)
+    goes_on = np.flatnonzero(host.thread[1:] == host.thread[:-1]) + 1
+    idle_from[goes_on] = host.end_ns[goes_on - 1]
+    resumed = np.flatnonzero(host.start_ns - idle_from >= _PAUSE_NS)
+    found = ended_last(end_ns, group, host.start_ns[resumed], host.thread[resumed])
+    late = np.where(found >= 0, end_ns[found], 0)
+    since = np.where(host.thread[resumed] == host.main, _SOON, 1.0) * (host.start_ns - idle_from)[resumed]
+    waited = (found >= 0) & (late > idle_from[resumed]) & (host.start_ns[resumed] - late <= since)
+    waited &= starts[found] < host.start_ns[resumed]
+    handed = edge_rows(ends[found[waited]], resumed[waited], Joint.END_TO_HEAD, Kind.HAND_OVER)
+    return [handed, _after_backward(rank)]
+
+
+def _after_backward(rank: _Rank) -> Int64:
+    """Let the first operation after a backward pass wait for what was enqueued during the pass."""
+    host, aside = rank.host, rank.aside
+    main = np.flatnonzero(host.thread == host.main)
+    backward = host.phase[main] == PHASES.index("BW")
+    begins = np.flatnonzero(backward & ~np.append(False, backward[:-1]))
+    after = np.flatnonzero(~backward & np.append(False, backward[:-1]))
+    begins = begins[: len(after)]
+    if not len(after) or not len(aside):
+        return edge_rows(after[:0], after[:0], Joint.END_TO_HEAD, Kind.HAND_OVER)
+    start, end = rank.trace.ts_ns[aside], rank.end_ns[aside]
+    which = np.searchsorted(host.start_ns[main[begins]], start, side="right") - 1
+    target = main[after[which]]
+    sent = (which >= 0) & (start < host.start_ns[target]) & (end <= host.start_ns[target])
+    return edge_rows(rank.aside_numbers[sent], target[sent], Joint.END_TO_HEAD, Kind.HAND_OVER)
+
+
+def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
+    """Let device work whose launch no recording knows wait for what ended last before it on its rank."""
+    group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
+    targets = np.arange(rank.first_work, len(end_ns))
+    found = ended_last(end_ns, group, start_ns[targets], group[targets])
+    keep = (found >= 0) & (start_ns[found] < start_ns[targets])
+    return edge_rows(found[keep], targets[keep], Joint.END_TO_HEAD, Kind.HAND_OVER)
+
+
+def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
+    """Return edges from each forward operation to its backward one, by the flows of category ``fwdbwd``."""
+    trace, points = rank.trace, rank.trace.points
+    flows = np.flatnonzero(np.array([*(cat == "fwdbwd" for cat in trace.cats), False])[points.cat_id])
+    rows = _beginning_at(rank, points.track_id[flows], points.ts_ns[flows]).tolist()
+    ends: dict[str, dict[object, int]] = {"s": {}, "f": {}, "t": {}}
+    for i, row in zip(flows.tolist(), rows, strict=True):
+        if row >= 0 and points.phase[i] in ends:
+            ends[points.phase[i]][points.ids[i]] = row
+    pairs = [(row, ends["f"][flow]) for flow, row in ends["s"].items() if flow in ends["f"]]
+    forward, backward = np.array(pairs, np.int64).reshape(-1, 2).T
+    source, target = last[forward], first[backward]
+    over = rank.host.end_ns[source] <= rank.host.start_ns[target]
+    return edge_rows(source[over], target[over], Joint.END_TO_HEAD, Kind.DATA)
+
+
+def _beginning_at(rank: _Rank, tracks: NDArray[np.int32], moments: Int64) -> Int64:
+    """Return the host operation that begins on each track at each moment, -1 for none."""
+    rows = np.unique(rank.host.row)
+    if not len(rows):
+        return np.full(len(moments), -1, np.int64)
+    times, place = np.unique(rank.trace.ts_ns[rows], return_inverse=True)
+    key = rank.trace.track_id[rows].astype(np.int64) * len(times) + place.reshape(-1)
+    order = np.argsort(key, kind="stable")
+    at = np.minimum(np.searchsorted(times, moments), len(times) - 1)
+    wanted = tracks.astype(np.int64) * len(times) + at
+    found = order[np.searchsorted(key[order], wanted, side="right") - 1]
+    return np.where((key[found] == wanted) & (times[at] == moments), rows[found], -1)
+
+
+# ---- collectives
+
+
+def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]:
+    """Return where collectives meet other ranks, and which events (n,) are communication.
+
+    A collective is known on other ranks by its kind, its process group and its sequence number there;
+    of several that these do not tell apart, the n-th to begin in the recording is the n-th elsewhere.
+    """
+    trace = rank.trace
+    pairs, which = np.unique(
+        trace.name_id[rows].astype(np.int64) * len(trace.cats) + trace.cat_id[rows], return_inverse=True
+    )
+    named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
+    known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
+    communicates = np.array(known, np.bool_)[which.reshape(-1)] & (np.arange(len(rows)) >= len(rank.host))
+    events = np.flatnonzero(communicates)
+    keys = [key for key in (*SYNC_ARGS, *ENDS) if key in trace.args]
+    columns = {key: trace.args[key].as_dict() for key in keys}
+    count: Counter[Hashable] = Counter()
+    meets = []
+    for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
+        row = int(rows[event])
+        key = _identity(trace, row, {key: column.get(row) for key, column in columns.items()})
+        if key is not None:
+            meets.append(Meet((key, count[key]), event, enters=True, leaves=True))
+            count[key] += 1
+    return meets, communicates
+
+
+def _identity(trace: Trace, row: int, args: Mapping[str, Any]) -> Hashable | None:
+    """Return what a collective is known by on other ranks; None for half a transfer without its ends."""
+    kind = args.get("Collective name")
+    if kind in ("send", "recv"):
+        ends = tuple(args.get(key) for key in ENDS)
+        return None if None in ends else (*ends, str(args.get("Process Group Name")))
+    found = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
+    return None if found is None else found.key

@@ -1,0 +1,194 @@
+"""Kineto's host threads: nested slices become a chain of segments, each of the innermost operation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dialects.masks import Mask, by_cat, by_name
+from formats.columns import Int64, Trace
+from innermost import innermost
+
+RUNTIME = frozenset(
+    ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver",
+     "privateuse1_runtime", "privateuse1_driver")
+)  # fmt: skip
+_OPERATION = frozenset(("cpu_op", "Operator", "user_annotation", "overhead")) | RUNTIME
+_LOADER = "enumerate(DataLoader)"
+_BACKWARD = "autograd::engine::"
+_STEP = re.compile(r"ProfilerStep(#\d+|\*)?")
+_ANNOTATION = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)")  # of any category
+#: What host operations are for; `Segments.phase` indexes it.
+PHASES = ("", "FW", "BW", "STEP", "I/O")
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """What the host threads of a recording did, moment by moment: by thread, then by time.
+
+    Attributes
+    ----------
+    row : (n,) the innermost operation that was open; one that encloses others has several segments
+    start_ns, end_ns : (n,)
+    thread : (n,) index into `Trace.tracks`
+    phase : (n,) index into `PHASES`
+    closes : (n,) whether the outermost operation ends with this segment
+    main : the thread that runs the steps
+    """
+
+    row: Int64
+    start_ns: Int64
+    end_ns: Int64
+    thread: Int64
+    phase: Int64
+    closes: Mask
+    main: int
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def of_rows(self, n_rows: int) -> tuple[Int64, Int64]:
+        """Return the first and the last segment of each row of the trace (n_rows,); -1 for none."""
+        numbers = np.arange(len(self))
+        first, last = np.full(n_rows, -1, np.int64), np.full(n_rows, -1, np.int64)
+        first[self.row[::-1]] = numbers[::-1]
+        last[self.row] = numbers
+        return first, last
+
+    def at(self, thread: int, moments: Int64) -> Int64:
+        """Return the last segment of `thread` that had started before each of `moments`; -1 for none."""
+        low, high = np.searchsorted(self.thread, [thread, thread + 1])
+        found = low + np.searchsorted(self.start_ns[low:high], moments) - 1
+        return np.where(found < low, -1, found)
+
+    def running(self, thread: Int64, moments: Int64) -> Int64:
+        """Return the segment of each of `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
+        found = np.full(len(moments), -1, np.int64)
+        for one in np.unique(thread).tolist():
+            here = np.flatnonzero(thread == one)
+            at = self.at(one, moments[here])
+            ran = at >= 0
+            ran[ran] = self.end_ns[at[ran]] > moments[here][ran]
+            found[here] = np.where(ran, at, -1)
+        return found
+
+    def cut(self, segments: Int64, moments: Int64) -> Segments:
+        """Return the segments with a boundary at each of `moments`, which lies inside its segment."""
+        which = np.concatenate([np.arange(len(self)), segments])
+        start = np.concatenate([self.start_ns, moments])
+        order = np.lexsort((start, which))
+        which, start = which[order], start[order]
+        last = np.append(which[1:] != which[:-1], np.ones(min(len(which), 1), np.bool_))
+        end = np.where(last, self.end_ns[which], np.append(start[1:], 0))
+        return Segments(
+            self.row[which],
+            start,
+            end,
+            self.thread[which],
+            self.phase[which],
+            self.closes[which] & last,
+            self.main,
+        )
+
+
+def segments(trace: Trace, end_ns: Int64, aside: Mask, begins_ns: Sequence[int]) -> Segments:
+    """Return what the host threads did.
+
+    Parameters
+    ----------
+    end_ns : ends of the slices (n,)
+    aside : (n,) communications that run beside the threads; they are left out
+    begins_ns : when the steps begin
+
+    Python frames and annotations that contain operations are no operations; time that only they cover is
+    a gap. An annotation with nothing inside is an operation, and so is the loading of input.
+    """
+    rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
+    rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
+    main = _main_thread(trace, rows, begins_ns)
+    is_operation, in_update = _annotations(trace, end_ns, rows)
+    rows, in_update = rows[is_operation], in_update[is_operation]
+    outermost = _outermost(trace.track_id[rows], trace.ts_ns[rows], end_ns[rows])
+    phase = _phases(trace, rows[outermost], in_update[outermost])
+    return _gapless(trace, end_ns, rows, outermost, phase, main)
+
+
+def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: Int64, main: int) -> Segments:
+    """Return the segments of `rows`, one from the start of each, of length 0 where another one hides it."""
+    start, thread = trace.ts_ns[rows], trace.track_id[rows].astype(np.int64)
+    which, begin, end = innermost(start, end_ns[rows], thread)
+    begins = begin == start[which]
+    hidden = np.setdiff1d(np.arange(len(rows)), which[begins], assume_unique=True)
+    shown = Segments(which, begin, end, thread[which], phase[which], begins, main)
+    around = shown.running(thread[hidden], start[hidden])
+    shown = shown.cut(around[around >= 0], start[hidden][around >= 0])
+    which = np.concatenate([shown.row, hidden])
+    begin = np.concatenate([shown.start_ns, start[hidden]])
+    end = np.concatenate([shown.end_ns, start[hidden]])
+    order = np.lexsort((which, end, begin, thread[which]))
+    which, begin, end = which[order], begin[order], end[order]
+    root = outermost[which]
+    closes = np.append(root[1:] != root[:-1], np.ones(min(len(root), 1), np.bool_))
+    return Segments(rows[which], begin, end, thread[which], phase[which], closes, main)
+
+
+def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:
+    """Return the slice (n,) around each, of slices by (thread, start, longest first); itself for none."""
+    begins = np.ones(len(thread), np.bool_)
+    for one in np.unique(thread).tolist():
+        low, high = np.searchsorted(thread, [one, one + 1])
+        begins[low + 1 : high] = start_ns[low + 1 : high] >= np.maximum.accumulate(end_ns[low : high - 1])
+    return np.maximum.accumulate(np.where(begins, np.arange(len(thread)), 0))
+
+
+def _main_thread(trace: Trace, rows: Int64, begins_ns: Sequence[int]) -> int:
+    """Return the thread on which the steps begin, else the one with the most slices; -1 for none."""
+    if not len(rows):
+        return -1
+    steps = rows[np.isin(trace.ts_ns[rows], begins_ns)]
+    return int(np.bincount(trace.track_id[steps if len(steps) else rows]).argmax())
+
+
+def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
+    """Return which of `rows` (by thread and start) are operations, and which lie in an optimizer's step."""
+    thread, start = trace.track_id[rows], trace.ts_ns[rows]
+    is_frame = (by_cat(trace, "user_annotation".__eq__) | by_name(trace, _is_annotation))[rows]
+    has_inside = np.zeros(len(rows), np.bool_)
+    has_inside[:-1] = (thread[1:] == thread[:-1]) & (start[1:] < end_ns[rows][:-1])
+    loads = by_name(trace, _loads)[rows]
+    is_operation = ~by_name(trace, _is_step)[rows] & (~is_frame | loads | ~has_inside)
+    updates = np.flatnonzero(by_name(trace, lambda name: name.startswith("Optimizer."))[rows])
+    in_update = np.zeros(len(rows) + 1, np.int64)
+    for i in updates.tolist():
+        until = i + np.searchsorted(start[i : _thread_end(thread, i)], end_ns[rows[i]])
+        in_update[i] += 1
+        in_update[max(until, i + 1)] -= 1
+    return is_operation, np.cumsum(in_update)[:-1] > 0
+
+
+def _thread_end(thread: NDArray[np.int32], i: int) -> int:
+    return int(np.searchsorted(thread, thread[i], side="right"))
+
+
+def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:
+    """Return the phase (index into `PHASES`) of operations, from their outermost ones."""
+    phase = np.where(in_update, PHASES.index("STEP"), PHASES.index("FW"))
+    phase[by_name(trace, lambda name: name.startswith(_BACKWARD))[outermost]] = PHASES.index("BW")
+    phase[by_name(trace, _loads)[outermost]] = PHASES.index("I/O")
+    return phase
+
+
+def _is_step(name: str) -> bool:
+    return _STEP.fullmatch(name) is not None
+
+
+def _is_annotation(name: str) -> bool:
+    return _ANNOTATION.match(name) is not None
+
+
+def _loads(name: str) -> bool:
+    return name.startswith(_LOADER)

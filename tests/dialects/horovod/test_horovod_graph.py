@@ -1,0 +1,178 @@
+"""Horovod's steps: rounds of reductions, and who was waited for in the negotiations."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dag.critical_path import critical_path
+from dag.join_ranks import join
+from dag.step_graph import Recording
+from dialects import find_steps
+from dialects.horovod.horovod_graph import record as record_found
+from dialects.step_parts import RankSteps
+from errors import TraceError
+from formats.columns import Trace
+from trace_utils import read_trace
+
+Ticks = Sequence[tuple[int, int]]  # (rank, time)
+Tensor = tuple[str, int, int, Ticks, int, int]  # name, negotiated from, to, ticks, reduced from, to
+
+
+def timeline(folder: Path, *tensors: Tensor) -> Trace:
+    """A timeline of these reductions, µs; a tensor's parts begin 1 after it and end 1 before."""
+    pids = {name: i for i, name in enumerate(dict.fromkeys(name for name, *_ in tensors), 1)}
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in pids.items()
+    ]
+    for name, asked, agreed, ticks, start, end in tensors:
+        pid = pids[name]
+        events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "pid": pid, "ts": asked})
+        events += [{"ph": "X", "name": str(rank), "pid": pid, "ts": at, "dur": 0} for rank, at in ticks]
+        events.append({"ph": "E", "pid": pid, "ts": agreed})
+        events.append({"ph": "B", "name": "ALLREDUCE", "pid": pid, "ts": start})
+        events.append(
+            {"ph": "X", "name": "NCCL_ALLREDUCE", "pid": pid, "ts": start + 1, "dur": end - start - 2}
+        )
+        events.append({"ph": "E", "pid": pid, "ts": end})
+    path = folder / "timeline.json"
+    path.write_text(json.dumps(events))
+    return read_trace(path)
+
+
+def record(name: str, trace: Trace) -> RankSteps:
+    return record_found(name, trace, find_steps(trace))
+
+
+def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
+    """(operation, category, µs) of each stretch of a step's critical path."""
+    step = job.steps[row]
+    stretches = critical_path(step).stretches
+    return [(job.operations[int(step.operation[s.event])].label, s.cat, s.dur_ns // 1000) for s in stretches]
+
+
+def on_path(job: Recording) -> Counter[str]:
+    """How long each operation is on the paths of all steps, ns."""
+    total: Counter[str] = Counter()
+    for step in job.steps:
+        for stretch in critical_path(step).stretches:
+            name = "" if stretch.event < 0 else job.operations[int(step.operation[stretch.event])].name
+            total[name] += stretch.dur_ns
+    return total
+
+
+START_UP: Tensor = ("w", 0, 40, (), 50, 100)
+
+
+def test_a_negotiation_waits_for_the_rank_that_ticks_last(tmp_path: Path) -> None:
+    # 12 ranks; rank 0 is ready 5,100 after the step's begin, the others at 1,000 to 1,010
+    ticks = [(rank, 1100 + rank) for rank in range(1, 12)] + [(0, 5200)]
+    job = join([record("rank0", timeline(tmp_path, START_UP, ("w", 1101, 5200, ticks, 5230, 5330)))])
+    assert path_of(job, 0) == [
+        ("rank 0: computation", "", 5100),
+        ("w.ALLREDUCE", "gap", 30),
+        ("w.NCCL_ALLREDUCE", "gap", 1),
+        ("w.NCCL_ALLREDUCE", "", 98),
+        ("w.ALLREDUCE", "", 1),
+    ]
+
+
+def test_of_a_negotiation_without_ticks_the_last_rank_is_not_known(tmp_path: Path) -> None:
+    job = join([record("rank0", timeline(tmp_path, START_UP, ("w", 1100, 5200, (), 5230, 5330)))])
+    assert path_of(job, 0)[0] == ("last rank: computation", "", 5100)
+    assert "0 of 2 negotiations" in job.notes[1]
+
+
+def test_the_ticks_that_there_are_tell_who_is_last(tmp_path: Path) -> None:
+    first: Tensor = ("w", 1100, 5200, [(0, 1100), (1, 5200)], 5230, 5330)
+    second: Tensor = ("w", 6330, 9330, (), 9340, 9350)
+    job = join([record("rank0", timeline(tmp_path, START_UP, first, second))])
+    assert path_of(job, 0)[0] == ("rank 1: computation", "", 5100)
+    assert path_of(job, 1)[0] == ("rank 1 (by ticks elsewhere): computation", "", 4000)
+    assert "for rank 1" in job.notes[1]
+
+
+def test_nobody_is_waited_for_within_a_cycle(tmp_path: Path) -> None:
+    job = join([record("rank0", timeline(tmp_path, START_UP, ("w", 1100, 1500, (), 1500, 1600)))])
+    assert path_of(job, 0)[:2] == [("computation", "", 1000), ("w.NEGOTIATE_ALLREDUCE", "", 400)]
+
+
+def test_computation_waits_only_for_reductions_that_it_never_overtook(tmp_path: Path) -> None:
+    # in step 2 b is ready while a is reduced, so that in step 3 it did not wait for a's reduction either;
+    # the loss never is
+    def step(at: int, b_ready: int) -> list[Tensor]:
+        return [
+            ("a", at + 2000, at + 2010, (), at + 2010, at + 6010),
+            ("b", at + b_ready, at + b_ready + 10, (), at + 9010, at + 9110),
+            ("loss", at + 11_110, at + 11_110, (), at + 11_110, at + 11_210),
+        ]
+
+    start_up: list[Tensor] = [(name, 0, 10, (), 50, 100) for name in ("a", "b", "loss")]
+    job = join([record("rank0", timeline(tmp_path, *start_up, *step(100, 5000), *step(11_310, 9000)))])
+    assert path_of(job, 1)[:3] == [
+        ("computation", "", 2000), ("computation", "", 7000), ("b.NEGOTIATE_ALLREDUCE", "", 10),
+    ]  # fmt: skip
+    assert ("computation", "", 2000) in path_of(job, 1)[3:]  # from b's reduction to the loss
+
+
+def test_what_is_noticed_after_a_reduction_waited_for_horovod_s_thread(tmp_path: Path) -> None:
+    # b is noticed 500 µs after the thread finished a; when b was ready is not known
+    start_up: list[Tensor] = [(name, 0, 10, (), 50, 100) for name in ("a", "b")]
+    steps: list[Tensor] = [
+        ("a", 1100, 1100, (), 1100, 4100), ("b", 2000, 2000, (), 4100, 4200),
+        ("a", 5200, 5200, (), 5200, 8200), ("b", 8700, 8700, (), 8700, 8800),
+    ]  # fmt: skip
+    job = join([record("rank0", timeline(tmp_path, *start_up, *steps))])
+    labels = [label for label, cat, _ in path_of(job, 1) if cat == ""]
+    assert labels == ["computation", "a.NCCL_ALLREDUCE", "a.ALLREDUCE", "computation",
+                      "b.NCCL_ALLREDUCE", "b.ALLREDUCE"]  # fmt: skip
+    assert ("computation", "", 500) in path_of(job, 1)
+
+
+def test_ticks_are_no_operations(tmp_path: Path) -> None:
+    ticks = [(0, 1100), (1, 5200)]
+    steps = record("rank0", timeline(tmp_path, START_UP, ("w", 1100, 5200, ticks, 5230, 5330)))
+    assert {one.name for one in steps.operations} == {
+        "ALLREDUCE", "NCCL_ALLREDUCE", "NEGOTIATE_ALLREDUCE", "rank 0: computation", "rank 1: computation",
+    }  # fmt: skip
+
+
+def test_a_timeline_without_reductions_has_no_steps(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('[{"ph": "X", "name": "NEGOTIATE_BROADCAST", "pid": 1, "ts": 1, "dur": 2}]')
+    with pytest.raises(TraceError, match="no round of reductions"):
+        record("rank0", read_trace(path))
+
+
+CASES = ("2ranks-base", "2ranks-cycles", "2ranks-killed", "2ranks-slow-rank1")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_recorded_steps_are_those_of_iter_time_without_the_start_up(shared_data: Path, case: str) -> None:
+    trace = read_trace(shared_data / "horovod" / case / "trace" / "timeline.json")
+    job = join([record("rank0", trace)])
+    expected = [(step.label, step.dur_ns) for step in find_steps(trace).whole]
+    assert [(step.number, int(step.iteration_ns[0])) for step in job.steps] == expected
+    assert [critical_path(step).length_ns for step in job.steps] == [dur for _, dur in expected]
+
+
+def test_recorded_steps_are_as_long_as_the_script_measured(shared_data: Path) -> None:
+    folder = shared_data / "horovod" / "2ranks-slow-rank1"
+    truth = json.loads((folder / "truth" / "steptimes_rank0.json").read_text())["steps"][1:]
+    job = join([record("rank0", read_trace(folder / "trace" / "timeline.json"))])
+    measured = sum(step["total_ms"] for step in truth) / len(truth)
+    assert sum(int(step.iteration_ns[0]) for step in job.steps) / len(job.steps) / 1e6 == pytest.approx(
+        measured, rel=0.01
+    )
+
+
+def test_the_slow_rank_is_on_the_path(shared_data: Path) -> None:
+    path = shared_data / "horovod" / "2ranks-slow-rank1" / "trace" / "timeline.json"
+    total = on_path(join([record("rank0", read_trace(path))]))
+    late = sum(ns for name, ns in total.items() if name.startswith("rank 1"))
+    assert late > 0.9 * sum(total.values())

@@ -1,0 +1,637 @@
+"""Kineto's step graphs: small recordings of which every dependency is known, and laws on recorded jobs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import SHARED
+from dag.critical_path import critical_path
+from dag.join_ranks import join
+from dag.step_graph import Recording
+from dialects import find_steps
+from dialects.kineto import Kineto
+from dialects.kineto.kineto_graph import record
+from dialects.step_parts import Joint, Kind, RankStep, RankSteps
+from dialects.step_windows import windows
+from dialects.steps import Step
+from formats.columns import Trace
+from replay.simulation import replay
+from trace_utils import read_trace
+
+Ev = dict[str, Any]
+US = 1_000
+_TOLERANCE_NS = 2_000
+
+
+def host(name: str, ts: float, dur: float, tid: int = 1, cat: str = "cpu_op", **args: Any) -> Ev:
+    return {"ph": "X", "cat": cat, "name": name, "pid": 10, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def call(name: str, ts: float, dur: float, correlation: int, tid: int = 1) -> Ev:
+    return host(name, ts, dur, tid, "cuda_runtime", correlation=correlation)
+
+
+def work(
+    name: str,
+    ts: float,
+    dur: float,
+    correlation: int | None,
+    stream: int = 7,
+    cat: str = "kernel",
+    **args: Any,
+) -> Ev:
+    args = {"stream": stream, **args}
+    if correlation is not None:
+        args["correlation"] = correlation
+    return {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args}
+
+
+def mark(number: int, ts: float, dur: float) -> Ev:
+    return host(f"ProfilerStep#{number}", ts, dur, cat="user_annotation")
+
+
+def load(path: Path, events: Sequence[Ev], rank: int = 0) -> Trace:
+    document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": list(events)}
+    path.write_text(json.dumps(document))
+    return read_trace(path, args=Kineto.edge_args, points=True)
+
+
+@pytest.fixture
+def steps_of(tmp_path: Path) -> Any:
+    """Return the steps of one rank from its events."""
+
+    def steps(events: Sequence[Ev], rank: int = 0) -> RankSteps:
+        trace = load(tmp_path / f"rank{rank}.json", events, rank)
+        return record(f"rank{rank}", trace, find_steps(trace).whole)
+
+    return steps
+
+
+def spans(found: RankSteps, step: RankStep) -> list[tuple[str, float, float]]:
+    """The step's events as (label, start, end) in microseconds after the step's begin."""
+    return [
+        (found.operations[operation].label, (start - step.begin_ns) / US, (end - step.begin_ns) / US)
+        for operation, start, end in zip(
+            step.operation.tolist(), step.start_ns.tolist(), step.end_ns.tolist(), strict=True
+        )
+    ]
+
+
+def inputs(found: RankSteps, step: RankStep, name: str) -> set[tuple[str, Joint, Kind]]:
+    """What the events called `name` wait for."""
+    names = [found.operations[operation].name for operation in step.operation.tolist()]
+    return {
+        (names[source], Joint(joint), Kind(kind))
+        for source, target, joint, kind in step.edges.tolist()
+        if names[target] == name
+    }
+
+
+def path_of(recording: Recording, row: int = 0) -> Counter[tuple[str, str, str]]:
+    """Microseconds on the critical path by (owner, operation, kind of stretch); "" is work."""
+    step = recording.steps[row]
+    found: Counter[tuple[str, str, str]] = Counter()
+    for stretch in critical_path(step).stretches:
+        name = "" if stretch.event < 0 else recording.operations[int(step.operation[stretch.event])].name
+        found[recording.owners[stretch.owner], name, stretch.cat] += (stretch.end_ns - stretch.start_ns) // US
+    return found
+
+
+def share_on_device(recording: Recording, row: int) -> float:
+    """Which share of a step's path is device work and the gaps before it."""
+    step, on_device, total = recording.steps[row], 0, 0
+    for stretch in critical_path(step).stretches:
+        length = stretch.end_ns - stretch.start_ns
+        total += length
+        if stretch.event >= 0 and recording.operations[int(step.operation[stretch.event])].on_device:
+            on_device += length
+    return on_device / total
+
+
+# -- threads
+
+
+def test_a_thread_is_a_chain_of_its_innermost_operations(steps_of: Any) -> None:
+    found = steps_of([host("outer", 0, 10), host("inner", 2, 3), host("after", 15, 1)])
+    assert spans(found, found.steps[0]) == [
+        ("outer", 0, 2), ("inner", 2, 5), ("outer", 5, 10), ("after", 15, 16)]  # fmt: skip
+    assert inputs(found, found.steps[0], "after") == {("outer", Joint.END_TO_HEAD, Kind.DEVICE)}
+
+
+def test_operations_without_length_or_wholly_covered_are_events_too(steps_of: Any) -> None:
+    found = steps_of([host("outer", 0, 10), host("covered", 4, 2), host("child", 4, 2), host("point", 8, 0)])
+    assert spans(found, found.steps[0]) == [
+        ("outer", 0, 4), ("covered", 4, 4), ("child", 4, 6), ("outer", 6, 8), ("point", 8, 8),
+        ("outer", 8, 10),
+    ]  # fmt: skip
+
+
+def test_annotations_around_operations_and_python_frames_are_gaps(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(3, 0, 100),
+            host("train.py(3): main", 0, 100, cat="python_function"),
+            host("enumerate(DataLoader)#_Iter.__next__", 0, 20, cat="user_annotation"),
+            host("Optimizer.step#SGD.step", 30, 40, cat="user_annotation"),
+            host("aten::add_", 35, 5),
+            host("my own sleep", 80, 10, cat="user_annotation"),
+        ]
+    )
+    assert found.steps[0].number == 3
+    assert [(one.name, one.phase) for one in found.operations] == [
+        ("enumerate(DataLoader)#_Iter.__next__", "I/O"), ("aten::add_", "STEP"), ("my own sleep", "FW"),
+    ]  # fmt: skip
+    gaps = {name: time for (_, name, cat), time in path_of(join([found])).items() if cat == "gap"}
+    assert gaps == {"aten::add_": 15, "my own sleep": 40, "": 10}
+
+
+def test_a_thread_that_was_idle_resumes_when_another_one_is_through(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(1, 0, 1000),
+            host("forward", 0, 100),
+            host("autograd::engine::evaluate_function: a", 110, 400, tid=2),
+            host("autograd::engine::evaluate_function: b", 510, 300, tid=2),
+            host("optimizer", 850, 100),
+        ]
+    )
+    backward = "autograd::engine::evaluate_function: "
+    assert inputs(found, found.steps[0], backward + "a") == {("forward", Joint.END_TO_HEAD, Kind.HAND_OVER)}
+    assert (backward + "b", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, found.steps[0], "optimizer")
+    work = {name: time for (_, name, cat), time in path_of(join([found])).items() if not cat}
+    assert work == {"forward": 100, backward + "a": 400, backward + "b": 300, "optimizer": 100}
+
+
+def test_the_main_thread_does_not_wait_for_what_ended_early_in_its_pause(steps_of: Any) -> None:
+    found = steps_of([mark(1, 0, 900), host("a", 0, 100), host("aside", 0, 200, tid=2), host("b", 800, 100)])
+    assert inputs(found, found.steps[0], "b") == {("a", Joint.END_TO_HEAD, Kind.DEVICE)}
+
+
+# -- launches, streams, waits
+
+
+def launch_bound(n: int) -> list[Ev]:
+    """Return a step of n launches, 10 µs apart, of kernels that take 3 µs each."""
+    events = [mark(1, 0, 10 * n)]
+    for i in range(n):
+        events += [host("aten::op", 10 * i, 9), call("cudaLaunchKernel", 10 * i + 2, 5, i)]
+        events += [work("kernel", 10 * i + 5, 3, i)]
+    return events
+
+
+def test_the_path_of_a_launch_bound_step_runs_through_the_host(steps_of: Any) -> None:
+    found = steps_of(launch_bound(50))
+    assert inputs(found, found.steps[0], "kernel") == {
+        ("cudaLaunchKernel", Joint.START_TO_HEAD, Kind.LAUNCH),
+        ("kernel", Joint.END_TO_HEAD, Kind.DEVICE),
+    }
+    path = path_of(join([found]))
+    assert path.total() == 500
+    assert path["rank0", "kernel", ""] <= 3
+    assert path["rank0", "aten::op", ""] + path["rank0", "cudaLaunchKernel", ""] >= 440
+
+
+def test_slower_kernels_make_a_launch_bound_job_wait_for_its_device(steps_of: Any) -> None:
+    n, steps = 50, 5
+    events = []
+    for row in range(steps):
+        for event in launch_bound(n):
+            args = {
+                key: value + n * row if key == "correlation" else value
+                for key, value in event["args"].items()
+            }
+            name = f"ProfilerStep#{row + 1}" if event["name"] == "ProfilerStep#1" else event["name"]
+            events.append({**event, "name": name, "ts": event["ts"] + 10 * n * row, "args": args})
+    recording = join([steps_of(events)])
+    recorded = replay(recording, range(steps))
+    assert (recorded.iteration_ns == 10 * n * US).all()
+    on_device = np.array([one.on_device for one in recording.operations])
+    slower = [np.where(on_device[step.operation], 5, 1) * step.work_ns for step in recording.steps]
+    iteration_ns = recorded.with_work(slower).iteration_ns
+    # a kernel takes 5 × 3 µs, and begins up to 3 µs after the one before it: as recorded after its launch
+    assert 5 * 3 * n * US <= iteration_ns[-1, 0] <= (5 * 3 + 3) * n * US
+
+
+def device_bound(n: int, room: int) -> list[Ev]:
+    """Return n launches of kernels of 100 µs; a call blocks until the `room`-th kernel before it begins."""
+    events, now = [], 0
+    begins = [3 + 100 * i for i in range(n)]
+    for i in range(n):
+        until = max(now + 5, begins[i - room] + 1 if i >= room else 0)
+        events += [call("cudaLaunchKernel", now, until - now, i), work("kernel", begins[i], 100, i)]
+        now = until + 1
+    return [mark(1, 0, now), mark(2, now, 1), host("last", now, 1), *events]
+
+
+def test_a_launch_that_blocks_for_room_in_the_queue_waits_for_a_kernel(steps_of: Any) -> None:
+    found = steps_of(device_bound(1500, 600))
+    step = found.steps[0]
+    assert ("kernel", Joint.START_TO_BODY, Kind.QUEUE) in inputs(found, step, "cudaLaunchKernel")
+    path = path_of(join([found]))
+    length = (step.next_ns - step.begin_ns) // US
+    assert path.total() == length > 89_000
+    assert path["rank0", "kernel", ""] >= 0.99 * length
+
+
+def test_a_short_call_does_not_wait_however_many_launches_are_outstanding(steps_of: Any) -> None:
+    events = [call("hipLaunchKernel", 3 * i, 2, i) for i in range(800)]
+    events += [work("kernel", 10 + 5 * i, 5, i) for i in range(800)]
+    found = steps_of(events)
+    assert Kind.QUEUE not in {kind for *_, kind in inputs(found, found.steps[0], "hipLaunchKernel")}
+
+
+@pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "hipStreamSynchronize", "cudaMemcpy", "cudaFree"])
+def test_a_call_that_blocks_waits_for_what_was_launched_before(steps_of: Any, name: str) -> None:
+    found = steps_of(
+        [
+            call("cudaLaunchKernel", 0, 4, 1),
+            call(name, 10, 95, 2),
+            host("after", 110, 5),
+            work("kernel", 5, 95, 1),
+            work("of another thread", 101, 2, 3, stream=9),
+            call("cudaLaunchKernel", 100, 1, 3, tid=2),
+        ]
+    )
+    assert inputs(found, found.steps[0], name) == {
+        ("kernel", Joint.END_TO_BODY, Kind.SYNCHRONISE),
+        ("cudaLaunchKernel", Joint.END_TO_HEAD, Kind.DEVICE),
+    }
+    path = path_of(join([found]))
+    assert path["rank0", "kernel", ""] == 95
+    assert path["rank0", name, ""] == 5  # from the kernel's end to the call's
+
+
+def test_a_copy_that_ends_before_its_call_returns_was_waited_for(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            call("cudaLaunchKernel", 0, 4, 1),
+            call("cudaMemcpyAsync", 10, 120, 2),
+            host("item", 131, 1),
+            work("kernel", 5, 95, 1),
+            work("Memcpy DtoH (Device -> Pageable)", 101, 20, 2, cat="gpu_memcpy"),
+        ]
+    )
+    copy = "Memcpy DtoH (Device -> Pageable)"
+    assert (copy, Joint.END_TO_BODY, Kind.SYNCHRONISE) in inputs(found, found.steps[0], "cudaMemcpyAsync")
+    path = path_of(join([found]))
+    assert (path["rank0", "kernel", ""], path["rank0", copy, ""], path["rank0", "cudaMemcpyAsync", ""]) == (
+        95,
+        20,
+        9,
+    )
+
+
+def test_one_graph_launch_starts_all_of_its_kernels(steps_of: Any) -> None:
+    found = steps_of(
+        [call("cudaGraphLaunch", 0, 10, 7), *(work(f"k{i}", 12 + 10 * i, 10, 7) for i in range(3))]
+    )
+    for i in range(3):
+        launch = ("cudaGraphLaunch", Joint.START_TO_HEAD, Kind.LAUNCH)
+        assert launch in inputs(found, found.steps[0], f"k{i}")
+    assert path_of(join([found])) == {
+        ("rank0", "k0", "gap"): 12, ("rank0", "k0", ""): 10, ("rank0", "k1", ""): 10, ("rank0", "k2", ""): 10,
+    }  # fmt: skip
+
+
+def test_a_stream_waits_for_another_ones_recorded_event(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            call("cudaEventRecord", 3, 1, 2),
+            call("cudaStreamWaitEvent", 5, 1, 3),
+            call("cudaLaunchKernel", 7, 2, 4),
+            work("first", 3, 50, 1, stream=7),
+            work("second", 60, 5, 4, stream=8),
+            work(
+                "Stream Wait Event",
+                5,
+                1,
+                3,
+                stream=8,
+                cat="cuda_sync",
+                wait_on_stream=7,
+                wait_on_cuda_event_record_corr_id=2,
+            ),
+        ]
+    )
+    assert ("first", Joint.END_TO_HEAD, Kind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
+
+
+def test_without_recorded_events_a_kernel_that_was_ready_waited_for_what_ended_last(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            call("cudaLaunchKernel", 0, 2, 1),
+            call("cudaLaunchKernel", 3, 2, 2),
+            call("cudaLaunchKernel", 60, 10, 3),
+            work("first", 3, 50, 1, stream=7),
+            work("second", 54, 5, 2, stream=8),
+            work("not before its launch", 65, 5, 3, stream=9),
+        ]
+    )
+    assert ("first", Joint.END_TO_HEAD, Kind.SYNCHRONISE) in inputs(found, found.steps[0], "second")
+    assert inputs(found, found.steps[0], "not before its launch") == {
+        ("cudaLaunchKernel", Joint.START_TO_HEAD, Kind.LAUNCH)}  # fmt: skip
+
+
+def test_without_launches_work_waits_for_what_ended_last_on_its_rank(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            work("forward", 0, 100, None, stream=1),
+            work("send", 101, 50, None, stream=2),
+            work("backward", 155, 100, None, stream=1),
+            work("update", 260, 10, None, stream=1),
+        ]
+    )
+    step = found.steps[0]
+    assert inputs(found, step, "send") == {("forward", Joint.END_TO_HEAD, Kind.HAND_OVER)}
+    assert {name for name, *_ in inputs(found, step, "backward")} == {"forward", "send"}
+    assert {name for name, *_ in inputs(found, step, "update")} == {"backward", "send"}
+    assert path_of(join([found])) == {
+        ("rank0", "forward", ""): 100, ("rank0", "send", "gap"): 1, ("rank0", "send", ""): 50,
+        ("rank0", "backward", "gap"): 4, ("rank0", "backward", ""): 100, ("rank0", "update", "gap"): 5,
+        ("rank0", "update", ""): 10,
+    }  # fmt: skip
+
+
+# -- steps
+
+
+def test_a_kernel_still_running_when_a_step_begins_is_work_of_the_earlier_one(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(4, 0, 100),
+            mark(5, 100, 100),
+            call("cudaLaunchKernel", 10, 5, 1),
+            call("cudaLaunchKernel", 20, 5, 2),
+            host("b", 110, 5),
+            work("long", 50, 80, 1),
+            work("queued", 130, 20, 2),
+        ]
+    )
+    first, second = found.steps
+    assert ("long", 50, 130) in spans(found, first)
+    assert spans(found, second) == [
+        ("long of an earlier step", 0, 30), ("b", 10, 15), ("queued of an earlier step", 30, 50)]  # fmt: skip
+    [(before, after)] = second.continued.tolist()
+    assert (spans(found, first)[before][0], spans(found, second)[after][0]) == (
+        "long",
+        "long of an earlier step",
+    )
+    assert inputs(found, second, "queued") == {("long", Joint.END_TO_HEAD, Kind.DEVICE)}
+    assert second.last is not None
+    assert [spans(found, second)[event][0] for event in second.last.tolist()] == ["b"]
+
+
+def test_the_next_step_waits_for_what_hands_over_to_the_main_thread(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(1, 0, 500),
+            mark(2, 500, 100),
+            host("a", 0, 100),
+            host("aside", 90, 400, tid=2),
+            host("b", 510, 10),
+        ]
+    )
+    step = found.steps[0]
+    assert step.last is not None
+    assert {spans(found, step)[event][0] for event in step.last.tolist()} == {"a", "aside"}
+    assert path_of(join([found])) == {
+        ("rank0", "aside", "gap"): 90, ("rank0", "aside", ""): 400, ("rank0", "", "gap"): 10,
+    }  # fmt: skip
+
+
+def test_a_step_before_a_pause_ends_itself() -> None:
+    steps = [Step(2, 0, 90), Step(3, 100, 190), Step(7, 5000, 5090), Step(8, 9000, 9090)]
+    assert windows(steps) == [(2, 0, 100), (3, 100, 190), (7, 5000, 5090), (8, 9000, 9090)]
+
+
+def test_without_marked_steps_the_whole_recording_is_one(steps_of: Any) -> None:
+    found = steps_of([host("a", 5, 10), host("b", 20, 10)])
+    assert len(found.steps) == 1
+    assert (found.steps[0].number, found.steps[0].next_ns - found.steps[0].begin_ns) == (1, 25 * US)
+    assert len(found.notes) == 1
+
+
+# -- ranks
+
+
+@pytest.mark.parametrize("late", [0, 400])
+def test_a_late_rank_is_on_the_path_with_what_it_worked_longer(steps_of: Any, late: int) -> None:
+    ranks = []
+    for rank, extra in enumerate((0, late)):
+        computed = 300 + extra
+        begin, end = computed + 10, 300 + late + 110
+        collective = {
+            "Collective name": "allreduce",
+            "Process Group Name": "0",
+            "Process Group Ranks": "[0, 1]",
+        }
+        ranks.append(
+            steps_of(
+                [
+                    mark(1, 0, 1000),
+                    mark(2, 1000, 10),
+                    host("next", 1000, 1),
+                    host("compute", 0, computed),
+                    call("cudaLaunchKernel", computed, 5, 1),
+                    call("cudaDeviceSynchronize", computed + 6, end - computed, 2),
+                    work(
+                        "ncclDevKernel_AllReduce_Sum_f32(args)",
+                        begin,
+                        end - begin,
+                        1,
+                        stream=20,
+                        **collective,
+                    ),
+                ],
+                rank,
+            )
+        )
+    path = path_of(join(ranks))
+    assert path.total() == 1000
+    assert path["rank1" if late else "rank0", "compute", ""] == 300 + late
+    assert path["rank0", "ncclDevKernel_AllReduce_Sum_f32(args)", ""] == 100
+    assert not any(cat == "wait" for _, _, cat in path)
+
+
+def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(1, 0, 2000),
+            host("autograd::engine::evaluate_function: a", 0, 100),
+            host("c10d::allreduce_", 40, 20),
+            host("gloo:all_reduce", 50, 1200, tid=9, cat="user_annotation"),
+            host("optimizer", 1300, 100),
+        ]
+    )
+    step = found.steps[0]
+    assert inputs(found, step, "gloo:all_reduce") == {("c10d::allreduce_", Joint.END_TO_HEAD, Kind.LAUNCH)}
+    assert ("gloo:all_reduce", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, step, "optimizer")
+    gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
+    assert gloo.is_collective and gloo.is_communication and gloo.phase == "Comm"
+    assert [meet.key for meet in step.meets] == [(("gloo:all_reduce",), 0)]
+
+
+def test_half_a_transfer_meets_the_other_half_only_where_both_ends_are_known(steps_of: Any) -> None:
+    ends: dict[str, Any] = {"Src Rank": 0, "Dst Rank": 1, "Process Group Name": "pp"}
+    kernel = "ncclDevKernel_SendRecv(args)"
+    sent = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send", **ends})])
+    received = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "recv", **ends})])
+    assert [meet.key for meet in sent.steps[0].meets] == [meet.key for meet in received.steps[0].meets] != []
+    unknown = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send"})])
+    assert not unknown.steps[0].meets
+
+
+# -- laws
+
+
+def assert_lawful(step: RankStep) -> None:
+    """No edge contradicts the recorded times, and no event waits for itself."""
+    source, target, joint, _ = step.edges.T
+    from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
+    to_body = joint >= Joint.END_TO_BODY
+    at = np.where(from_start, step.start_ns[source], step.end_ns[source])
+    limit = np.where(to_body, step.end_ns[target], step.start_ns[target])
+    assert (at <= limit + _TOLERANCE_NS).all()
+    assert is_acyclic(2 * len(step), [*(2 * source + ~from_start).tolist(), *range(0, 2 * len(step), 2)],
+                      [*(2 * target + to_body).tolist(), *range(1, 2 * len(step), 2)])  # fmt: skip
+    assert (step.start_ns >= step.begin_ns).all()
+    assert (step.end_ns >= step.start_ns).all()
+    assert (step.start_ns <= step.next_ns).all()
+
+
+def is_acyclic(n: int, sources: Sequence[int], targets: Sequence[int]) -> bool:
+    waiting = np.bincount(targets, minlength=n).tolist()
+    after: list[list[int]] = [[] for _ in range(n)]
+    for source, target in zip(sources, targets, strict=True):
+        after[source].append(target)
+    free, done = [node for node in range(n) if not waiting[node]], 0
+    while free:
+        done += 1
+        for node in after[free.pop()]:
+            waiting[node] -= 1
+            if not waiting[node]:
+                free.append(node)
+    return done == n
+
+
+JOBS = sorted(
+    path.relative_to(shared).as_posix()
+    for shared in [SHARED / "kineto"]
+    for path in shared.rglob("*.json.gz")
+    if not {"oracle", "truth"} & set(path.parts)
+)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(shared_data: Path, job: str) -> None:
+    trace = read_trace(shared_data / "kineto" / job, args=Kineto.edge_args, points=True)
+    found = record("rank0", trace, find_steps(trace).whole)
+    assert found.steps
+    for step in found.steps:
+        assert_lawful(step)
+    recording = join([found])
+    first = recording.steps[0]
+    assert (
+        abs(sum(stretch.dur_ns for stretch in critical_path(first).stretches) - first.iteration_ns[0]) <= US
+    )
+    replayed = replay(recording, range(len(recording.steps)))
+    assert (replayed.iteration_ns == [step.iteration_ns for step in recording.steps]).all()
+    for position, joined in enumerate(recording.steps):
+        again = replayed.step(position)
+        assert (again.end_ns - again.begin_ns.min() == joined.end_ns - joined.begin_ns.min()).all()
+
+
+intervals = st.tuples(st.integers(0, 30), st.integers(0, 12))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(intervals, st.integers(1, 2)), min_size=1, max_size=8),
+    st.lists(st.tuples(intervals, intervals, st.integers(7, 8)), max_size=6),
+    st.lists(intervals, max_size=3),
+)
+def test_any_recording_is_lawful(
+    tmp_path_factory: pytest.TempPathFactory, slices: Any, launched: Any, blocking: Any
+) -> None:
+    events = [host(f"op{i}", ts, dur, tid) for i, ((ts, dur), tid) in enumerate(slices)]
+    for i, ((ts, dur), (begin, length), stream) in enumerate(launched):
+        events += [call("cudaLaunchKernel", ts, dur, i), work("kernel", begin, length, i, stream)]
+    events += [call("cudaDeviceSynchronize", ts, dur, 100 + i, 2) for i, (ts, dur) in enumerate(blocking)]
+    trace = load(tmp_path_factory.mktemp("any") / "rank0.json", events)
+    halves = [Step(1, 0, 15_000), Step(2, 15_000, 60_000)]
+    for steps in (halves[:0], halves):
+        for step in record("rank0", trace, steps).steps:
+            assert_lawful(step)
+
+
+# -- what the recorded jobs are known for
+
+
+def recorded(shared_data: Path, case: str) -> Recording:
+    ranks = []
+    for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
+        trace = read_trace(path, args=Kineto.edge_args, points=True)
+        ranks.append(record(f"rank{i}", trace, find_steps(trace).whole))
+    return join(ranks)
+
+
+def test_the_path_runs_through_kernels_where_the_device_is_the_limit(shared_data: Path) -> None:
+    recording = recorded(shared_data, "gpu-hta-ns-resolution")
+    assert [step.number for step in recording.steps] == [101, 102, 103, 104, 105]
+    for row in (2, 3, 4):
+        assert share_on_device(recording, row) > 0.98
+
+
+def test_the_path_runs_through_the_host_where_launching_is_the_limit(shared_data: Path) -> None:
+    assert share_on_device(recorded(shared_data, "gpu-hta-rank1of2-memory"), 0) < 0.02
+
+
+def test_blocking_calls_wait_for_the_device_and_graphs_do_not_stretch_the_step(shared_data: Path) -> None:
+    recording = recorded(shared_data, "gpu-hta-rank0of16")
+    for row, step in enumerate(recording.steps):
+        path = path_of(recording, row)
+        assert path["rank0", "cudaMemcpyAsync", ""] < 2_000  # of 147 ms in which it blocks
+        assert abs(path.total() - int(step.next_ns[0] - step.begin_ns[0]) // US) <= len(path) + 500
+
+
+def test_the_rank_that_sleeps_is_on_the_path_with_its_sleep(shared_data: Path) -> None:
+    recording = recorded(shared_data, "ddp2-gloo-slow-rank1")
+    for row in range(len(recording.steps)):
+        path = path_of(recording, row)
+        loading = {
+            owner: time for (owner, name, cat), time in path.items() if "DataLoader" in name and not cat
+        }
+        assert loading["rank1"] > 300_000  # it sleeps 400 ms in its loader
+        assert loading.get("rank0", 0) < 5_000
+
+
+def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> None:
+    case = shared_data / "kineto" / "gpu-hta-critical-simple_add"
+    with gzip.open(case / "oracle" / "overlaid_critical_path_trace.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    critical = [event for event in events if event.get("ph") == "X" and event.get("args", {}).get("critical")]
+    on_device = [event for event in critical if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    trace = read_trace(case / "trace" / "trace.json.gz", args=Kineto.edge_args, points=True)
+    end = max(event["ts"] + event["dur"] for event in on_device) * US
+    recording = join([record("rank0", trace, [Step(1, int(trace.ts_ns.min()), end)])])
+    step = recording.steps[0]
+    ours = {
+        int(step.start_ns[stretch.event]) // US
+        for stretch in critical_path(step).stretches
+        if stretch.event >= 0 and not stretch.cat
+        and recording.operations[int(step.operation[stretch.event])].on_device
+    }  # fmt: skip
+    theirs = {event["ts"] for event in on_device}
+    assert ours <= theirs
+    assert all(ts > end // US - 1_000 for ts in theirs - ours)  # the host was on its way by then

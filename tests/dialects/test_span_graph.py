@@ -1,0 +1,145 @@
+"""Spans of threads as steps: any chrome trace of one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import dialects
+from dag.critical_path import critical_path
+from dag.join_ranks import join
+from dag.step_graph import Recording
+from dialects.step_parts import Beside, RankSteps
+from errors import TraceError
+from formats.columns import Trace
+from trace_utils import read_trace
+
+Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
+
+
+def trace_of(folder: Path, spans: Sequence[Span], name: str = "t") -> Trace:
+    path = folder / f"{name}.json"
+    events = [
+        {"ph": "X", "name": what, "pid": 0, "tid": tid, "ts": start, "dur": end - start}
+        for what, tid, start, end in spans
+    ]
+    path.write_text(json.dumps(events))
+    return read_trace(path)
+
+
+def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankSteps:
+    return dialects.of(trace).rank_steps(name, None, trace, Beside(), by)
+
+
+def path_of(job: Recording, row: int = 0) -> list[tuple[str, str, int]]:
+    """(operation, category, µs) of each stretch of a step's critical path."""
+    step = job.steps[row]
+    return [
+        (job.name_of(step, s.event) if s.event >= 0 else "", s.cat, s.dur_ns // 1000)
+        for s in critical_path(step).stretches
+    ]
+
+
+def test_a_thread_does_what_is_innermost(tmp_path: Path) -> None:
+    job = join(
+        [record(trace_of(tmp_path, [("outer", 0, 0, 30), ("inner", 0, 10, 20), ("after", 0, 34, 40)]))]
+    )
+    assert path_of(job) == [
+        ("outer", "", 10), ("inner", "", 10), ("outer", "", 10), ("after", "gap", 4), ("after", "", 6),
+    ]  # fmt: skip
+
+
+def test_an_idle_thread_starts_after_what_ended_last(tmp_path: Path) -> None:
+    # thread 1 takes over from thread 0 after 3 µs; thread 0 is long over when the step ends
+    job = join([record(trace_of(tmp_path, [("load", 0, 0, 20), ("other", 2, 0, 5), ("train", 1, 23, 60)]))])
+    assert path_of(job) == [("load", "", 20), ("train", "gap", 3), ("train", "", 37)]
+
+
+def test_waiting_is_for_what_ends_last_in_it(tmp_path: Path) -> None:
+    job = join([record(trace_of(tmp_path, [("wait", 0, 0, 50), ("work", 1, 2, 45)]))])
+    assert path_of(job) == [("work", "gap", 2), ("work", "", 43), ("wait", "", 5)]
+
+
+def test_a_span_waits_in_its_own_time_for_communication_of_another_thread(tmp_path: Path) -> None:
+    spans = [("backward", 0, 0, 50), ("op", 0, 0, 10), ("allreduce", 1, 10, 48), ("noise", 2, 40, 49)]
+    assert path_of(join([record(trace_of(tmp_path, spans))])) == [
+        ("op", "", 10), ("allreduce", "", 38), ("backward", "", 2),
+    ]  # fmt: skip
+
+
+def test_what_a_collective_calls_is_part_of_it(tmp_path: Path) -> None:
+    steps = record(trace_of(tmp_path, [("step", 0, 0, 30), ("allreduce", 0, 10, 20), ("send", 0, 12, 18)]))
+    assert [(one.name, one.is_communication, one.is_collective) for one in steps.operations] == [
+        ("step", False, False), ("step", False, False), ("allreduce", True, True),
+    ]  # fmt: skip
+    assert len(steps.steps[0]) == 3  # step before it, allreduce, step after it
+
+
+def test_a_collective_waits_for_the_rank_that_begins_it_last(tmp_path: Path) -> None:
+    early = record(trace_of(tmp_path, [("work", 0, 0, 10), ("allreduce", 0, 10, 75)], "a"), "rank0")
+    late = record(trace_of(tmp_path, [("work", 0, 0, 70), ("allreduce", 0, 70, 75)], "b"), "rank1")
+    assert path_of(join([early, late])) == [("rank1.work", "", 70), ("rank0.allreduce", "", 5)]
+
+
+LOOP = [
+    span for at in (0, 100, 200) for span in (("train_step", 0, at, at + 80), ("forward", 0, at, at + 30))
+]
+
+
+def test_steps_are_from_one_outermost_span_that_repeats_to_the_next(tmp_path: Path) -> None:
+    steps = record(trace_of(tmp_path, [*LOOP, ("save", 0, 185, 195)]))
+    assert [(step.number, step.begin_ns // 1000, step.next_ns // 1000) for step in steps.steps] == [
+        (1, 0, 100), (2, 100, 200), (3, 200, 280),
+    ]  # fmt: skip
+    assert [len(step) for step in steps.steps] == [2, 3, 2]
+
+
+def test_what_reaches_into_a_step_is_the_rest_of_the_step_before(tmp_path: Path) -> None:
+    steps = record(trace_of(tmp_path, [*LOOP, ("checkpoint", 1, 50, 150)]))
+    first, second, _ = steps.steps
+    ((then, now),) = second.continued.tolist()
+    names = [steps.operations[int(part.operation[i])].name for part, i in ((first, then), (second, now))]
+    assert names == ["checkpoint", "checkpoint"]
+    assert (second.start_ns[now] // 1000, second.end_ns[now] // 1000) == (100, 150)
+
+
+def test_an_annotation_may_be_named_as_the_step(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path, [("a", 0, 0, 10), ("b", 0, 20, 30), ("a", 0, 40, 50), ("b", 0, 60, 70)])
+    assert [step.begin_ns // 1000 for step in record(trace, by="b").steps] == [20, 60]
+
+
+def test_without_a_mark_the_whole_recording_is_one_step(tmp_path: Path) -> None:
+    (step,) = record(trace_of(tmp_path, [("a", 0, 5, 10), ("b", 0, 20, 30)])).steps
+    assert (step.number, step.begin_ns // 1000, step.next_ns // 1000) == (1, 5, 30)
+
+
+def test_a_trace_of_instants_has_no_step(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no operation with a duration"):
+        record(trace_of(tmp_path, [("a", 0, 5, 5)]))
+
+
+CASES = (
+    "viztracer/viz.json.gz",
+    "cmake/cmake_trace.json",
+    "catapult/main_thread_has_unclosed_slices.json",
+    "node/node_trace.json",
+    "derived/viz_small_as_BE_list.json.gz",
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_paths_of_recorded_steps_are_as_long_as_the_steps(shared_data: Path, case: str) -> None:
+    job = join([record(read_trace(shared_data / "generic" / case))])
+    for step in job.steps:
+        path = critical_path(step)
+        assert path.length_ns == step.next_ns[0] - step.begin_ns[0]
+        assert sum(stretch.dur_ns for stretch in path.stretches) == path.length_ns
+
+
+def test_mxnet_s_own_profile_is_a_plain_trace(shared_data: Path) -> None:
+    path = shared_data / "byteps" / "fork_lenet_base" / "worker_0" / "0" / "temp.json"
+    job = join([record(read_trace(path))])
+    assert all(critical_path(step).length_ns == step.iteration_ns[0] for step in job.steps)

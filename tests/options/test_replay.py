@@ -1,0 +1,99 @@
+"""`--option replay`, end to end: what it answers, in which words and keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import REPO, run_cli
+
+LENET = REPO / "examples" / "lenet"
+
+
+def document(*args: object) -> dict[str, Any]:
+    code, out, err = run_cli("--option", "replay", "--output", "-", "--format", "json", *args)
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def whatif(path: Path, *edits: str) -> dict[str, Any]:
+    sets = [word for edit in edits for word in ("--set", edit)]
+    return document("--path", path, "--sub_option", "whatif", *sets)
+
+
+@pytest.mark.parametrize("flags", [(), ("--del_queue",)])
+def test_replay_and_critical_give_the_same_path(flags: tuple[str, ...]) -> None:
+    replayed = document("--path", LENET, *flags)
+    number = replayed["critical_step"]
+    code, out, err = run_cli(
+        "--option", "critical", "--path", LENET, "--step", number, "--format", "json", *flags
+    )
+    assert code == 0, err
+    walked = json.loads(out)["scopes"][-1]
+    keys = ("name", "cat", "rank", "ts_ms", "dur_ms")
+    assert [[item[key] for key in keys] for item in walked["path"]] == [
+        [item[key] for key in keys] for item in replayed["critical_path"]
+    ]
+    assert sum(item["dur_ms"] for item in replayed["critical_path"]) == pytest.approx(walked["length_ms"])
+
+
+def test_a_plain_replay_leads_with_what_it_was_not_given() -> None:
+    code, out, err = run_cli("--option", "replay", "--path", LENET, "--output", "-")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert "the next steps will take" in lines[0] and "with the other steps' gaps" in lines[0]
+    assert next(i for i, line in enumerate(lines) if "by construction" in line) > 2
+    found = document("--path", LENET)
+    assert found["error"] == pytest.approx(0)
+    assert found["interval_ms"][0] < found["iteration_ms"] < found["interval_ms"][1]
+
+
+def test_a_what_if_has_an_interval_of_its_own() -> None:
+    found = whatif(LENET, "BW=0.5")
+    (row,) = found["whatif"]
+    assert set(row) >= {"set", "before_ms", "after_ms", "change", "interval_ms"}
+    assert found["after_ms"] == row["after_ms"] < row["before_ms"] == found["measured_ms"]
+    assert row["interval_ms"] == found["interval_ms"]
+    assert row["interval_ms"][0] < 0.91 * row["after_ms"] < 1.1 * row["after_ms"] < row["interval_ms"][1]
+    assert found["headline"].startswith("With BW=0.5 a step takes")
+
+
+def test_the_ideal_job_says_how_much_slower_the_recorded_one_is() -> None:
+    row = whatif(LENET, "straggler=mean")["whatif"][0]
+    assert row["slowdown"] > 1
+    ranks = row["slowdown_by"]["rank"]
+    assert list(ranks) == ["wk1.rank0", "wk0.rank0"]  # worker 1 works longer
+    assert row["slowdown_by"]["kind"]
+
+
+def test_too_few_steps_have_no_interval(shared_data: Path) -> None:
+    path = shared_data / "byteps/fork_resnet50_2w1s"
+    assert document("--path", path)["interval_ms"] is None
+    assert whatif(path, "BW=0.5")["whatif"][0]["interval_ms"] is None
+    code, out, _ = run_cli("--option", "replay", "--path", path, "--output", "-")
+    assert code == 0 and "too few steps; 4 are needed" in out
+
+
+def test_where_the_rate_cannot_be_told_a_note_says_so(shared_data: Path) -> None:
+    args = ("--option", "replay", "--path", shared_data / "kineto/ddp2-gloo-base/trace", "--output", "-")
+    code, out, err = run_cli(*args, "--sub_option", "whatif", "--set", "bandwidth=2")
+    assert code == 0 and "the rate of the links cannot be told" in out + err
+
+
+def test_bits_per_second_need_the_bytes_of_the_transfers(shared_data: Path) -> None:
+    path = shared_data / "kineto/ddp2-gloo-base/trace"
+    args = ("--option", "replay", "--path", path, "--output", "-", "--sub_option", "whatif")
+    code, _, err = run_cli(*args, "--set", "bandwidth=200Mbit")
+    assert code == 1 and "give a ratio" in err
+
+
+def test_each_operation_in_turn_is_measured_against_the_recorded_step() -> None:
+    found = document("--path", LENET, "--sub_option", "bottleneck", "--head", "5")
+    first = found["bottlenecks"][0]
+    assert len(found["bottlenecks"]) == 5
+    assert first["effect"] == pytest.approx(first["effect_ms"] / found["iteration_ms"])
+    assert first["effect_ms"] < 0

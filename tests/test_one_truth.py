@@ -1,0 +1,76 @@
+"""One step has one critical path, whichever option names it, and it runs through whoever was waited for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import REPO, run_cli
+from dag_utils import Recording, StepGraph, critical_path, load_steps
+from replay.simulation import replay
+
+JOBS = (
+    "byteps/fork_lenet_straggler", "byteps/fork_lenet_2w2g", "byteps/master_torch_cnn_2w1s",
+    "kineto/ddp2-gloo-slow-rank1/trace", "kineto/gpu-hta-rank0of16/trace",
+    "kineto/gpu-param-dlrm-8ranks/trace",
+    "horovod/2ranks-slow-rank1/trace", "composer/ws2-slow-rank1/trace", "dasf/two-hosts-4workers/trace",
+)  # fmt: skip
+
+
+def same_path(path: Path) -> None:
+    code, out, err = run_cli("--option", "replay", "--path", path, "--output", "-", "--format", "json")
+    assert code == 0, err
+    replayed = json.loads(out)
+    number = replayed["critical_step"]
+    code, out, err = run_cli("--option", "critical", "--path", path, "--step", number, "--format", "json")
+    assert code == 0, err
+    stretches = json.loads(out)["scopes"][-1]["path"]
+    assert len(stretches) > 1
+    assert [(s["name"], s["cat"], s["dur_ms"]) for s in replayed["critical_path"]] == [
+        (s["name"], s["cat"], pytest.approx(s["dur_ms"], abs=1e-6)) for s in stretches
+    ]
+
+
+@pytest.mark.parametrize("job", ["lenet", "lenet-100mbit"])
+def test_critical_and_replay_name_the_same_path(job: str) -> None:
+    same_path(REPO / "examples" / job)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_critical_and_replay_name_the_same_path_of_a_recorded_job(shared_data: Path, job: str) -> None:
+    same_path(shared_data / job)
+
+
+def stretched(recording: Recording, row: int, event: int, by_ns: int) -> StepGraph:
+    """The step as it would have been recorded had one event worked longer."""
+    work = recording.steps[row].work_ns.copy()
+    work[event] += by_ns
+    steps = list(recording.steps)
+    steps[row] = replace(steps[row], work_ns=work)
+    return replay(replace(recording, steps=steps), [row]).step(0)
+
+
+@pytest.mark.parametrize("job", ["", *JOBS])
+def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(
+    request: pytest.FixtureRequest, job: str
+) -> None:
+    path = request.getfixturevalue("shared_data") / job if job else REPO / "examples" / "lenet"
+    recording = load_steps([path], jobs=1, progress=False).recording
+    row = recording.whole_steps[len(recording.whole_steps) // 2]
+    step = recording.steps[row]
+    by_ns = int(max(step.iteration_ns.max(), 10_000_000))
+    for owner in range(len(recording.owners)):
+        computes = np.array([recording.operations[i].is_compute for i in step.operation.tolist()])
+        own = np.flatnonzero((step.owner == owner) & computes)
+        held_up = [event for event in own.tolist() if (step.edges[:, 0] == event).any()]
+        if not held_up:
+            continue
+        event = max(held_up, key=lambda one: int(step.work_ns[one]))
+        longer = stretched(recording, row, event, by_ns)
+        found = critical_path(longer)
+        worked = sum(s.dur_ns for s in found.stretches if s.event == event and s.cat == "")
+        assert worked == int(step.work_ns[event]) + by_ns
