@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from html.entities import name2codepoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,9 +41,13 @@ _HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
 _EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
 _REFERENCE = re.compile(r"&(?:([0-9A-Za-z]+)|#([0-9]+)|#x([0-9A-Fa-f]+));")
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
-_KEY = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
+#: What is written without networkx: a text, an integer of 32 bits, a real.
+_LINE = re.compile(
+    r" {4}(?!(?:id|label|source|target) )[A-Za-z][0-9A-Za-z_]* "
+    r'(?:"[ -~]*"|-?[0-9]{1,9}|-?[0-9]+\.[0-9]*(?:E[+-]?[0-9]+)?)\n'
+)
+_SEQUENCES = ("[]", "()", "_networkx_list_start")  # texts that mean sequences to networkx
 _MOST_DIGITS = 9  # of a character's number
-_LIST_START = "_networkx_list_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,10 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
     DagError
         `text` is no GML, or an edge names a missing node, or ids or labels are doubled.
     """
-    return _parse_blocks(text) or _parse_by_networkx(text, path)
+    try:
+        return _parse_blocks(text)
+    except _ForeignError:
+        return _parse_by_networkx(text, path)
 
 
 def format_gml(gml: Gml) -> str:
@@ -142,19 +148,10 @@ def format_gml(gml: Gml) -> str:
     DagError
         A value that GML cannot hold (None, an object) or a key that is no GML key.
     """
-    if gml.multigraph or not all(type(label) is str for label in gml.labels):
+    try:
+        return _format_blocks(gml)
+    except _ForeignError:
         return _format_by_networkx(gml)
-    parts = ["graph [\n", "  directed 1\n" if gml.directed else ""]
-    parts += [_pair(key, value, "  ") for key, value in gml.attrs.items() if key not in _GRAPH_KEYS]
-    labels = gml.labels if _NOT_PLAIN.search("".join(gml.labels)) is None else map(_escape, gml.labels)
-    for i, (label, attrs) in enumerate(zip(labels, gml.node_attrs, strict=True)):
-        rest = _pairs(attrs, _NODE_KEYS) if attrs else ""
-        parts.append(f'  node [\n    id {i}\n    label "{label}"\n{rest}  ]\n')
-    for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
-        rest = _pairs(attrs, _EDGE_KEYS) if attrs else ""
-        parts.append(f"  edge [\n    source {a}\n    target {b}\n{rest}  ]\n")
-    parts.append("]\n")
-    return "".join(parts)
 
 
 def write_gml(gml: Gml, path: Path) -> None:
@@ -169,81 +166,55 @@ def write_gml(gml: Gml, path: Path) -> None:
         file.write(text.encode("ascii"))
 
 
-_GRAPH_KEYS = frozenset(("directed", "multigraph", "node", "edge"))
-_NODE_KEYS = frozenset(("id", "label"))
-_EDGE_KEYS = frozenset(("source", "target"))
+class _ForeignError(Exception):
+    """The graph is not of the usual layout: networkx reads or writes it."""
 
 
-def _parse_blocks(text: str) -> Gml | None:
-    """Read the layout that networkx writes; None for any other."""
+def _parse_blocks(text: str) -> Gml:
+    """Read the layout that networkx writes.
+
+    Raises
+    ------
+    _ForeignError
+        Any other layout, undirected graphs, and whatever is an error to be worded.
+    """
     head = _HEAD.match(text)
     if head is None:
-        return None
-    found = _BLOCK.findall(text, head.end())
-    stray = [block[6] for block in found if block[6]]
-    attrs = _values(head[1])
-    foreign = _GRAPH_KEYS & (attrs.keys() - {"directed"})
-    if stray != ["]"] or found[-1][6] != "]" or foreign:
-        return None
-    nodes = [block[:3] for block in found if block[1]]
-    edges = [block[3:6] for block in found if block[3]]
-    directed = bool(attrs.pop("directed", False))
-    return _assemble(nodes, edges, attrs, directed)
-
-
-def _assemble(
-    nodes: list[tuple[str, str, str]],
-    edges: list[tuple[str, str, str]],
-    attrs: dict[str, Any],
-    directed: bool,
-) -> Gml | None:
-    """Return the graph of the captured texts; None where ids, labels or edges contradict each other."""
+        raise _ForeignError
+    blocks = _BLOCK.findall(text, head.end())
+    attrs = _values(head[1], "multigraph", "node", "edge")
+    if [block[6] for block in blocks if block[6]] != ["]"] or blocks[-1][6] != "]":
+        raise _ForeignError
+    nodes = [block[:3] for block in blocks if block[1]]
+    edges = [block[3:6] for block in blocks if block[3]]
     ids, labels = [int(node[0]) for node in nodes], [_text(node[1]) for node in nodes]
     index = {node: i for i, node in enumerate(ids)}
-    if len(index) < len(ids) or len(set(map(str, labels))) < len(labels) or not all(map(_is_name, labels)):
-        return None
     try:
         source = np.array([index[int(edge[0])] for edge in edges], np.int64)
         target = np.array([index[int(edge[1])] for edge in edges], np.int64)
     except KeyError:
-        return None
-    if not directed or len(np.unique(source * len(ids) + target)) < len(edges):
-        return None  # undirected graphs are not hot; a doubled edge is an error to be worded
-    node_attrs, edge_attrs = [_values(n[2]) for n in nodes], [_values(e[2]) for e in edges]
-    if any(not _NODE_KEYS.isdisjoint(a) for a in node_attrs) or any(
-        not _EDGE_KEYS.isdisjoint(a) for a in edge_attrs
-    ):
-        return None  # a second label or source
-    return Gml(labels, source, target, node_attrs, edge_attrs, attrs, directed)
+        raise _ForeignError from None
+    doubled = len(np.unique(source * len(ids) + target)) < len(edges)
+    if not attrs.pop("directed", False) or doubled or not len(ids) == len(index) == len(set(labels)):
+        raise _ForeignError
+    node_attrs = [_values(node[2], "id", "label") for node in nodes]
+    edge_attrs = [_values(edge[2], "source", "target") for edge in edges]
+    return Gml(labels, source, target, node_attrs, edge_attrs, attrs)
 
 
-def _is_name(label: object) -> bool:
-    return type(label) is str
-
-
-def _values(text: str) -> dict[str, Any]:
-    """Return the key-value pairs of a block; a key that is repeated is a list."""
+def _values(text: str, *reserved: str) -> dict[str, Any]:
+    """Return the key-value pairs of a block, each key once and none of those reserved."""
     if '"' not in text:
         words = text.split()
-        if len(words) == 2:  # the usual case: one figure
-            raw = words[1]
-            return {words[0]: float(raw) if "." in raw or "N" in raw else int(raw)}
+        if len(words) == 2 and words[0] not in reserved:  # the usual case: one figure
+            return {words[0]: _value(words[1])}
         pairs = list(zip(words[::2], words[1::2], strict=True))
     else:
         pairs = _EACH_PAIR.findall(text)
     values = {key: _value(raw) for key, raw in pairs}
-    if len(values) == len(pairs):
-        return values
-    lists: dict[str, list[Any]] = {}
-    for key, raw in pairs:
-        lists.setdefault(key, []).append(_value(raw))
-    return {key: _from_list(items) for key, items in lists.items()}
-
-
-def _from_list(items: list[Any]) -> Any:
-    if len(items) == 1:
-        return items[0]
-    return items[1:] if items[0] == _LIST_START else items
+    if len(values) < len(pairs) or not values.keys().isdisjoint(reserved):
+        raise _ForeignError
+    return values
 
 
 def _value(raw: str) -> Any:
@@ -252,14 +223,14 @@ def _value(raw: str) -> Any:
     return float(raw) if "." in raw or "N" in raw else int(raw)
 
 
-def _text(quoted: str) -> Any:
-    """Return the text between the quotes, character references resolved; networkx's empty sequences."""
+def _text(quoted: str) -> str:
+    """Return the text between the quotes, character references resolved."""
     text = quoted[1:-1]
     if "&" in text:
         text = _REFERENCE.sub(_character, text)
-    if text == "[]":
-        return []
-    return () if text == "()" else text
+    if text in _SEQUENCES:
+        raise _ForeignError
+    return text
 
 
 def _character(match: re.Match[str]) -> str:
@@ -318,62 +289,39 @@ def _format_by_networkx(gml: Gml) -> str:
         raise DagError(f"cannot be written as GML: {error}") from error
 
 
-def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str]) -> str:
+def _format_blocks(gml: Gml) -> str:
+    """Return named nodes and edges with short numbers and texts, the hot case.
+
+    Raises
+    ------
+    _ForeignError
+        Anything else in the graph.
+    """
+    if gml.multigraph or gml.attrs or not all(type(label) is str for label in gml.labels):
+        raise _ForeignError
+    parts = ["graph [\n", "  directed 1\n" if gml.directed else ""]
+    labels = gml.labels if _NOT_PLAIN.search("".join(gml.labels)) is None else map(_escape, gml.labels)
+    for i, (label, attrs) in enumerate(zip(labels, gml.node_attrs, strict=True)):
+        rest = _lines(attrs) if attrs else ""
+        parts.append(f'  node [\n    id {i}\n    label "{label}"\n{rest}  ]\n')
+    for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
+        rest = _lines(attrs) if attrs else ""
+        parts.append(f"  edge [\n    source {a}\n    target {b}\n{rest}  ]\n")
+    parts.append("]\n")
+    return "".join(parts)
+
+
+def _lines(attrs: Mapping[str, Any]) -> str:
     lines = ""
     for key, value in attrs.items():
-        if key in ignored:
-            continue
-        if type(value) is float and "." in (text := repr(value)) and "e" not in text and key != "label":
-            _check_key(key)
-            lines += f"    {key} {text}\n"
-        else:
-            lines += _pair(key, value, "    ")
+        text = f'"{_escape(value)}"' if type(value) is str else repr(value)
+        if type(value) is float and "e" in text:  # GML wants a point in the mantissa
+            text = text.upper() if "." in text else text.upper().replace("E", ".E")
+        line = f"    {key} {text}\n"
+        if _LINE.fullmatch(line) is None:
+            raise _ForeignError
+        lines += line
     return lines
-
-
-def _pair(key: str, value: Any, indent: str, *, in_list: bool = False) -> str:
-    """Return the line or lines of one value, in networkx's spelling."""
-    _check_key(key)
-    if isinstance(value, float):
-        return f"{indent}{key} {_quoted_if(key == 'label', _real(value))}\n"
-    if isinstance(value, str):
-        return f'{indent}{key} "{_escape(value)}"\n'
-    if isinstance(value, int):
-        number = str(int(value))
-        return f"{indent}{key} {_quoted_if(key == 'label' or not -(2**31) <= value < 2**31, number)}\n"
-    if isinstance(value, dict):
-        inside = "".join(_pair(k, v, indent + "  ") for k, v in value.items())
-        return f"{indent}{key} [\n{inside}{indent}]\n"
-    if isinstance(value, list | tuple) and key != "label" and not in_list:
-        return _sequence(key, value, indent)
-    raise DagError(f"cannot be written as GML: {value!r} is not a string")
-
-
-@lru_cache(maxsize=1024)
-def _check_key(key: object) -> None:
-    if not isinstance(key, str) or _KEY.fullmatch(key) is None:
-        raise DagError(f"cannot be written as GML: {key!r} is not a valid key")
-
-
-def _sequence(key: str, values: Iterable[Any], indent: str) -> str:
-    items = list(values)
-    if not items:
-        return f'{indent}{key} "{values!r}"\n'
-    first = f'{indent}{key} "{_LIST_START}"\n' if len(items) == 1 else ""
-    return first + "".join(_pair(key, item, indent, in_list=True) for item in items)
-
-
-def _quoted_if(condition: bool, text: str) -> str:
-    return f'"{text}"' if condition else text
-
-
-def _real(value: float) -> str:
-    """Return a real with a decimal point in its mantissa and a sign before INF, as GML demands."""
-    text = repr(float(value)).upper()
-    if text == "INF":
-        return "+INF"
-    mantissa, e, exponent = text.partition("E")
-    return f"{mantissa}.E{exponent}" if e and "." not in mantissa else text
 
 
 def _escape(text: str) -> str:
