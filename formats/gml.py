@@ -307,9 +307,11 @@ def _format_blocks(gml: Gml) -> str:
 
 
 def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str], indent: str = "    ") -> str:
-    return "".join(
-        [f"{indent}{key} {_written(key, value)}\n" for key, value in attrs.items() if key not in ignored]
-    )
+    lines = ""
+    for key, value in attrs.items():
+        if key not in ignored:
+            lines += f"{indent}{key} {_written(key, value)}\n"
+    return lines
 
 
 def _written(key: str, value: Any) -> str:
