@@ -9,7 +9,6 @@ import numpy as np
 import dialects
 from dialects import Activity
 from dialects.masks import Mask
-
 from formats.columns import Int64, Trace
 from innermost import lies_inside
 from intervals import clip, length, union, without
