@@ -148,7 +148,7 @@ def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
     if damaged:
         repairs.append(f"{damaged} bytes between whole records are damaged and were left out")
     if skipped:
-        repairs.append(f"{skipped} records are no events and were left out")
+        repairs.append(f"{skipped} records are not events and were left out")
 
 
 def _next_record(data: mmap.mmap, at: int) -> int | None:

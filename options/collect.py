@@ -101,7 +101,7 @@ def _iter_time(args: Namespace) -> Result:
     ]
     if not any(gpu.times.steps for gpu in gpus):
         raise TraceError(
-            f"{gpus[0].trace}: no whole step can be told in it: no I/O, FW or Comm of two steps, no "
+            f"{gpus[0].trace}: no whole step found: no I/O, FW or Comm of two steps, no "
             "ProfilerStep#N, event/batch, round of reductions, Optimizer.step or other span that repeats; "
             "--step_by NAME says what marks a step"
         )

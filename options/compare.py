@@ -94,7 +94,7 @@ def _percent(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"{text!r} is no percentage")
+        raise ArgumentTypeError(f"{text!r} is not a percentage")
     return value
 
 

@@ -25,7 +25,7 @@ _GPUS = (
     Column("deviation_ms", "deviation (ms)", "float"),
     Column("min_ms", "min (ms)", "float", minor=True),
     Column("max_ms", "max (ms)", "float", minor=True),
-    Column("told_by", "steps told by"),
+    Column("told_by", "steps found by"),
 )
 _STEPS = (
     Column("gpu", "GPU"),

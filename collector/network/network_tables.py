@@ -147,7 +147,7 @@ def _shown_network(found: NetworkResult) -> Shown:
         figures=[
             ("transfers", f"{len(found.wire):,}"),
             ("bytes", f"{int(found.wire.value_bytes.sum()):,}"),
-            ("captured", f"{found.span_ns / 1e9:.3f} s"),
+            ("capture length", f"{found.span_ns / 1e9:.3f} s"),
         ],
         read=[f"{c.path}: {c.n_packets:,} packets, {c.n_transfers:,} transfers" for c in found.captures],
         notes=[f"written: {found.output}", *_unknown_waiting(found)],

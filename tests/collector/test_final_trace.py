@@ -568,7 +568,7 @@ def test_iter_time_of_a_trace_without_steps_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "x.json", [{"ph": "X", "name": "f", "ts": 0, "dur": 1, "pid": 0, "tid": 0}])
     code, out, err = run_cli("--option", "collect", "--sub_option", "iter_time", "--path", path)
     assert (code, out) == (1, "")
-    assert f"{path}: no whole step can be told in it" in err
+    assert f"{path}: no whole step found" in err
 
 
 def test_an_unknown_variant_is_wrong_usage(tmp_path: Path) -> None:
