@@ -132,7 +132,7 @@ def test_records_without_a_usable_time_are_left_out_and_counted(tmp_path: Path) 
 def test_a_file_of_something_else_is_refused_in_a_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.msgpack"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match="no DASF profile"):
+    with pytest.raises(TraceError, match="not a DASF profile"):
         dasf.read(path)
 
 

@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 
 import dialects
-<<<<<<< HEAD:tests/dialects/byteps/test_byteps_graph.py
-from conftest import REPO
-from dag_utils import Recording, critical_path, join, load_steps, mean_dags
-from dialects.byteps.byteps_dependencies import TOLERANCE_NS
-=======
 from conftest import REPO
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
->>>>>>> h/w2report:tests/dialects/test_byteps_graph.py
 from dialects.step_parts import Beside, Joint, Meet, Operation, RankStep, RankSteps
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
