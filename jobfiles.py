@@ -299,7 +299,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
         elif _is_trace(file):
             found.append(file)
         else:
-            notes.append(f"{file}: no trace, left out")
+            notes.append(f"{file}: not a trace, left out")
     return found
 
 

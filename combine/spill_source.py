@@ -75,7 +75,7 @@ def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader, place: Place
     if place.axis is not None:
         phrases.append(place.axis.remark)
     if work.n_mistaken:
-        phrases.append("characters that are no UTF-8 replaced")
+        phrases.append("characters that are not UTF-8 replaced")
     if work.dropped:
         phrases.append(f"{counted(work.dropped, 'event')} without a pid or tid left out")
     return Rewritten(

@@ -106,7 +106,7 @@ def test_other_files_and_products_of_this_program_are_no_ranks(tmp_path: Path) -
     assert [source.path.name for source in job.sources] == ["rank0.json"]
     assert job.notes == [
         f"{tmp_path / 'rank1.json'}: an empty file, left out",
-        f"{tmp_path / 'steps.json'}: no trace, left out",
+        f"{tmp_path / 'steps.json'}: not a trace, left out",
     ]
 
 
