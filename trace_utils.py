@@ -71,10 +71,17 @@ class LoadedJob:
 
     @property
     def names(self) -> list[str]:
-        """What each rank is called: ``rank<r>``, ``wk<i>.rank<r>``; by its file where that fails."""
-        names = [source.prefix.rstrip(".") for source in self.job.sources]
+        """What each rank is called: ``rank<r>``, ``wk<i>.rank<r>``; with its file where two claim one rank.
+
+        A rank that is not known is its place among the traces that hold anything.
+        """
+        places = np.cumsum([len(trace) > 0 for trace in self.traces]) - 1
+        names = [
+            (source if source.rank is not None else replace(source, rank=place)).prefix.rstrip(".")
+            for source, place in zip(self.job.sources, places.tolist(), strict=True)
+        ]
         return [
-            name if name and names.count(name) == 1 else ": ".join(filter(None, (name, source.path.name)))
+            name if names.count(name) == 1 else f"{name}: {source.path.name}"
             for name, source in zip(names, self.job.sources, strict=True)
         ]
 
