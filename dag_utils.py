@@ -33,6 +33,7 @@ from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
 from formats.gml import read_gml
+from formats.stream import find_file
 from trace_utils import LoadedJob, Source, load_paths
 
 __all__ = [
@@ -154,9 +155,9 @@ def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]
     errors: list[DagError] = []
     directories = list(dict.fromkeys(source.path.parent for source in sources))
     for directory in directories:
-        path = directory / "dag.gml"
+        path = find_file(directory, "dag.gml")
         try:
-            if path.is_file():
+            if path is not None:
                 dag = dag_from_gml(read_gml(path), str(path))
                 pairs = [*dag.edges[:, :2].tolist(), *dag.next_edges.tolist()]
                 graphs[directory] = [(dag.names[a], dag.names[b]) for a, b in pairs]

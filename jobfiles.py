@@ -11,7 +11,7 @@ from typing import Literal
 
 from errors import TraceError
 from formats import dasf_records as dasf
-from formats.stream import ByteStream, unreadable
+from formats.stream import ByteStream, find_file, unreadable
 from output_marks import is_marked
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
@@ -61,8 +61,7 @@ class GpuDir:
 
     def file(self, name: str) -> Path | None:
         """Return the file called `name`, or its packed form ``name.gz``, if it is in this directory."""
-        paths = (self.path / name, self.path / f"{name}.gz")
-        return next((path for path in paths if path.is_file()), None)
+        return find_file(self.path, name)
 
     def final_trace(self) -> Path | None:
         """Return the profiler's final trace, the newest by its step where there are several."""

@@ -16,6 +16,7 @@ from dialects.byteps.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError
 from formats.columns import Int64, Trace
 from formats.gml import read_gml
+from formats.stream import find_file
 from opname import OpName
 from trace_utils import Source, load_paths
 
@@ -56,8 +57,8 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
 
 
 def _structure(source: Source, trace: Trace) -> Dag:
-    gml = source.path.parent / "dag.gml"
-    dag = dag_from_gml(read_gml(gml), str(gml)) if gml.is_file() else dag_from_inputs(trace)
+    gml = find_file(source.path.parent, "dag.gml")
+    dag = dag_from_inputs(trace) if gml is None else dag_from_gml(read_gml(gml), str(gml))
     if dag is None:
         raise DagError(f"{source.path}: neither a dag.gml beside it nor its events say what waits for what")
     return dag

@@ -40,6 +40,22 @@ def too_large(path: Path, most: int) -> TraceError:
     )
 
 
+def find_file(directory: Path, name: str) -> Path | None:
+    """Return the file called `name`, or its packed form ``name.gz``, if it is in `directory`."""
+    return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
+
+
+def read_text(path: Path) -> str:
+    """Return a whole text file, packed or not; what is not UTF-8 is replaced.
+
+    Raises
+    ------
+    TraceError
+        It cannot be read.
+    """
+    return b"".join(ByteStream(path)).decode("utf-8", errors="replace")
+
+
 class ByteStream:
     """Iterates over the content of `path`, from byte `start` up to `stop`, in pieces of about 1 MiB.
 

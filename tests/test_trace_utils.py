@@ -144,11 +144,15 @@ def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path,
     raw = tmp_path / "raw"
     shutil.copytree(REPO / "examples" / "mlp-raw", raw)
     if packed:
-        for name in ("comm.json", "temp.json", "io.json", "step.json"):
-            file = raw / "worker_0" / "0" / name
-            file.with_name(f"{name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+        for file in [file for file in (raw / "worker_0" / "0").iterdir() if file.is_file()]:
+            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
             file.unlink()
     before = answer("--option", "statistic", "--path", raw)["operations"]
+    for option, key in (("critical", "iteration_ms"), ("replay", "critical_path"), ("graph", "edges")):
+        output = ["--output", tmp_path / "g.dot", "--force"] if option == "graph" else []
+        output = ["--output", "-"] if option == "replay" else output
+        unpacked = answer("--option", option, "--path", REPO / "examples" / "mlp-raw", *output)
+        assert answer("--option", option, "--path", raw, *output)[key] == unpacked[key]
     times = answer("--option", "collect", "--sub_option", "iter_time", "--path", raw)["iteration_ms"]
     assert answer("--option", "collect", "--path", raw)["iteration_ms"] == times
     assert answer("--option", "statistic", "--path", raw)["operations"] == before

@@ -20,6 +20,7 @@ from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from formats.gml import read_gml, write_gml
+from formats.stream import read_text
 from jobfiles import GpuDir
 from opname import OpName
 from trace_files import read_document, read_trace
@@ -32,7 +33,7 @@ _CONTENT: Mapping[PartName, str] = {
 }  # fmt: skip
 _DAG, _SYMBOLS = "dag.gml", "symbol_debug_str.txt"
 _NEW_TRACE = "bps_trace_final.json"
-_LOSS = re.compile(r"loss(\d+)\.txt")
+_LOSS = re.compile(r"loss(\d+)\.txt(\.gz)?")
 
 T = TypeVar("T")
 
@@ -224,8 +225,8 @@ class _Gathering:
         if model is None:
             return None
         losses = {int(m[1]): p for p in sorted(self.gpu.path.iterdir()) if (m := _LOSS.fullmatch(p.name))}
-        texts = [_text(losses[k]) if k in losses else None for k in range(max(losses, default=-1) + 1)]
-        graph = from_symbols(_text(model), texts)
+        texts = [read_text(losses[k]) if k in losses else None for k in range(max(losses, default=-1) + 1)]
+        graph = from_symbols(read_text(model), texts)
         if graph is None:
             self._warn(model, "describes no operation")
         return graph
@@ -284,10 +285,3 @@ def _fate(part: PartName, n_old: int) -> str:
     """Say what becomes of a part that cannot be renewed."""
     what = _CONTENT[part]
     return f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from errors import TraceError
 from formats.event import tolerant
+from formats.stream import find_file, read_text
 from opname import OpName
 
 #: Where a job leaves the list; the last one is written where MXNet's Module API is used.
@@ -69,14 +70,11 @@ def read_names(directory: Path) -> GradientNames | None:
     TraceError
         The list is there and cannot be read, or is empty.
     """
-    path = next((directory / name for name in NAME_LISTS if (directory / name).is_file()), None)
+    path = next(filter(None, (find_file(directory, name) for name in NAME_LISTS)), None)
     if path is None:
         return None
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    names = _from_json(text) if path.suffix == ".json" else [line.strip() for line in text.splitlines()]
+    text = read_text(path)
+    names = _from_json(text) if ".json" in path.suffixes else [line.strip() for line in text.splitlines()]
     while names and not names[-1]:
         names.pop()
     if not names:
