@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
-FLAGS = frozenset(
-    {"sub_option", "filter", "step_by", "step", "scope", "full", "del_queue", "sort", "head", "output"}
-)
+FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queue", "sort", "head", "output"})
 
 _SCOPE = Column("scope", "Scope", minor=True)
 _NAME, _CAT = Column("name", "Operation"), Column("cat", "Category")

@@ -137,7 +137,8 @@ class _Row:
             resumed, rest_ns = _resumed(self.recording, self.rows, position)
             work[resumed], gaps[resumed] = rest_ns, 0
             dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(np.zeros(n, np.int64), work)]
-            lead = step.lead_ns if position == 0 else np.zeros(owners, np.int64)
+            apart = position == 0 or self._follows_a_pause(position)
+            lead = step.lead_ns if apart else np.zeros(owners, np.int64)
             gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, np.zeros(n, np.int64))]
             device += [np.full(2 * owners, UNLIMITED), _interleave(np.full(n, UNLIMITED), step.link)]
             priority += [np.zeros(2 * owners, np.int64), served + np.repeat(step.turn, 2)]
@@ -168,10 +169,20 @@ class _Row:
         if position:
             before = self.first_op[position - 1]
             resumed = _continued(self.recording, self.rows, position)
-            edges.append(np.stack([self.end_op[position - 1], begin], axis=1))
+            ends = self.end_op[position - 1]
+            if self._follows_a_pause(position):
+                edges.append(np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1))
+            else:
+                edges.append(np.stack([ends, begin], axis=1))
             edges.append(2 * resumed + 1 + np.array([before, first]))
             edges += self._streams(position)
         return edges
+
+    def _follows_a_pause(self, position: int) -> bool:
+        """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
+        step, before = self.steps[position], self.steps[position - 1]
+        in_turn = self.rows[position - 1] == self.rows[position] - 1
+        return position > 0 and in_turn and step.number > before.number + 1
 
     def _streams(self, position: int) -> list[Int64]:
         """Return edges that let a device be behind the host, by one step at most.

@@ -66,6 +66,8 @@ def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
 def select_of(recording: Recording, target: str, owners: Bool, text: str) -> Selection:
     """Return what `target` ("": the computation) means on some `owners` (m,); see `select`."""
     found = _matching(recording, target, owners)
+    if not found and not owners.any():
+        raise UsageError(f"--set {text}: no such rank; there are {', '.join(recording.owners)}")
     if not found:
         near = _nearest(recording, target or text.rpartition("=")[0])
         raise UsageError(f"--set {text}: no operation has the name {target or text.rpartition('=')[0]}{near}")
