@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dialects.masks import Mask, by_cat, by_name
+from errors import TraceError
 from formats.columns import Int64, Trace
 
 
@@ -87,8 +88,17 @@ def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
 
 
 def steps_by_name(trace: Trace, name: str) -> Steps:
-    """Return the steps from one annotation of that name (before a ``#``, or whole) to the next."""
-    return _from_spans(trace, _outer_rows(trace, lambda own: own == name or own.split("#")[0] == name), name)
+    """Return the steps from one annotation of that name (before a ``#``, or whole) to the next.
+
+    Raises
+    ------
+    TraceError
+        The trace has no annotation of that name.
+    """
+    rows = _outer_rows(trace, lambda own: own == name or own.split("#")[0] == name)
+    if len(trace) and not len(rows):
+        raise TraceError(f"{trace.path}: --step_by {name}: no annotation has that name")
+    return _from_spans(trace, rows, name)
 
 
 def _by_optimizer(trace: Trace) -> Steps:

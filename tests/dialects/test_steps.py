@@ -16,6 +16,7 @@ import dialects
 from collector.gpu.iteration_times import fw_bw_ns, iterations
 from dialects import find_steps
 from dialects.steps import Step
+from errors import TraceError
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
 
@@ -350,4 +351,5 @@ def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
 def test_the_user_may_name_what_marks_a_step() -> None:
     trace = make([*loop("outer", 2, "inner"), ("ProfilerStep#4", 0, 300)], dialect="kineto")
     assert dialects.find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))
-    assert dialects.find_steps(trace, "nothing").whole == ()
+    with pytest.raises(TraceError, match="--step_by nothing: no annotation has that name"):
+        dialects.find_steps(trace, "nothing")

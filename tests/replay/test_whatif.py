@@ -404,3 +404,8 @@ def test_each_edit_is_shown_and_all_together(shared_data: Path) -> None:
     found = predicted(shared_data / "byteps/fork_mlp_2w2s_pcap/worker_0/0", "BW=2", "FW=2")
     assert [row["set"] for row in found["whatif"]] == ["BW=2", "FW=2", "BW=2 FW=2"]
     assert found["after_ms"] == found["whatif"][-1]["after_ms"] > found["before_ms"]
+
+
+def test_an_edit_of_a_rank_that_is_not_there_names_those_that_are() -> None:
+    with pytest.raises(UsageError, match=r"--set rank7\.BW=2: no such rank; there are rank0"):
+        apply(one_gpu(), ["rank7.BW=2"])
