@@ -107,7 +107,7 @@ def sniff(path: Path) -> Kind:
         part = chrome.read_part(path)
     rows = part.rows
     phases = {phase for phase, *_ in rows.keys}
-    if phases <= {None} and (phases or part.strays):
+    if phases <= {None} and (phases or part.damage.strays):
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     system = dialects.recognise(chrome.assemble(path, part))
     axis = system.second_axis(lambda: chrome.assemble(path, chrome.read_part(path), system.pairing))

@@ -17,7 +17,6 @@ from combine.external_sort import Run, RunWriter
 from combine.pid_tid import Place, Process, Track
 from dialects.sync_points import SyncPoints
 from errors import counted
-from formats.reader import repairs
 from formats.times import InexactError
 from formats.whole import ExactWholeEvent, LearnedWhole, Lessons, OddEvent, WholeEvent, WholeReader
 
@@ -72,7 +71,7 @@ def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None =
 
 
 def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader, place: Place) -> Rewritten:
-    phrases = repairs([reader])
+    phrases = reader.damage.phrases()
     if place.axis is not None:
         phrases.append(place.axis.remark)
     if work.n_mistaken:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compare.exposure import COMMUNICATION, IGNORED, exposed_ns, layers
-from compare.run_table import MeasuredRun, Operations, Rank, op_keys
+from compare.run_table import MeasuredRun, Operations, Rank
 
 Float = NDArray[np.float64]
 
@@ -46,28 +46,22 @@ class Spent:
     layer: NDArray[np.int64]
 
 
-def time_spent(run: MeasuredRun, ops: Operations, *, tell_workers: bool) -> Spent:
+def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
     """Return what each operation took of each whole step, as `compare.exposure` gives time away."""
-    index = {key: i for i, key in enumerate(ops.keys)}
     n_columns = len(ops.keys) + 1
-    names = [*(key.name for key in ops.keys), NOTHING]
-    total: dict[int, Float] = {}
-    n_ranks: dict[int, int] = {}
+    by_label: dict[int, list[Float]] = {}
     ranks: list[RankSpent] = []
     layer = np.full(len(ops.keys), IGNORED)
-    for rank in run.ranks:
-        keys, ids = op_keys(rank, tell_workers=tell_workers)
-        of_run = np.array([index[key] for key in keys], np.int64)[ids]
+    for rank, ids in zip(run.ranks, ops.ids, strict=True):
         of_slice = layers(rank.trace)
-        np.minimum.at(layer, of_run, of_slice)
-        if not rank.steps.whole:
-            continue
-        found, part = _rank_spent(rank, of_slice, of_run, n_columns)
-        ranks.append(part)
-        for label, row in zip(part.labels, found, strict=True):
-            total[label] = total.get(label, 0.0) + row
-            n_ranks[label] = n_ranks.get(label, 0) + 1
-    job = [total[label] / n_ranks[label] for label in sorted(total)]
+        np.minimum.at(layer, ids, of_slice)
+        if rank.steps.whole:
+            steps, part = _rank_spent(rank, of_slice, ids, n_columns)
+            ranks.append(part)
+            for label, row in zip(part.labels, steps, strict=True):
+                by_label.setdefault(label, []).append(row)
+    job = [sum(by_label[label]) / len(by_label[label]) for label in sorted(by_label)]
+    names = [*(key.name for key in ops.keys), NOTHING]
     return Spent(names, np.array(job).reshape(-1, n_columns), ranks, layer)
 
 

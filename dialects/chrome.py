@@ -8,8 +8,9 @@ from dialects.byteps import BytePS
 from dialects.composer import Composer
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
+from dialects.masks import Mask
 from dialects.steps import NO_STEPS, Steps
-from dialects.system import Mask, System
+from dialects.system import System
 from formats.columns import Trace
 
 _MARKS = (Composer(), Kineto(), BytePS(), Horovod())

@@ -194,6 +194,7 @@ def edge_table(edges: Sequence[Edge]) -> Int64:
     return np.fromiter(numbers, np.int64, 4 * len(edges)).reshape(-1, 4)
 
 
-def chain(edges: list[Edge], events: Sequence[int], kind: Kind = Kind.DEVICE) -> None:
-    """Add edges from each of `events` to the next."""
-    edges.extend(Edge(a, b, Joint.END_TO_HEAD, kind) for a, b in itertools.pairwise(events))
+def edge_rows(sources: Int64, targets: Int64, joint: Joint, kind: Kind) -> Int64:
+    """Return edges of one joint and kind as `RankStep.edges` has them (m, 4)."""
+    n = len(sources)
+    return np.column_stack((sources, targets, np.full(n, joint), np.full(n, kind))).astype(np.int64)

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from dialects.masks import Mask
 from dialects.step_parts import Joint, Meet, Operation, RankStep
-from dialects.steps import Mask, Step
+from dialects.steps import Step
 from formats.columns import Int64
+
+Groups = NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +171,25 @@ def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:
     event = new[np.array([meet.event for meet in events.meets], np.int64)]
     here = np.flatnonzero(event >= 0).tolist()
     return [events.meets[i]._replace(event=int(event[i])) for i in here]
+
+
+def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:
+    """Return, for each of `moments` (k,), what had ended last by then in a group other than `own` (k,).
+
+    Parameters
+    ----------
+    end_ns, group : (n,)
+
+    Returns
+    -------
+    (k,) indices, -1 for none
+    """
+    if not len(end_ns):
+        return np.full(len(moments), -1, np.int64)
+    order = np.argsort(end_ns, kind="stable")
+    groups = group[order]
+    runs = np.append(True, groups[1:] != groups[:-1])
+    run_start = np.maximum.accumulate(np.where(runs, np.arange(len(order)), 0))
+    at = np.searchsorted(end_ns[order], moments, side="right") - 1
+    at = np.where((at >= 0) & (groups[at] == own), run_start[at] - 1, at)
+    return np.where(at >= 0, order[at], -1)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dialects.masks import Mask, by_cat, by_name
 from formats.columns import Int64, Trace
-
-Mask = NDArray[np.bool_]
 
 
 class Step(NamedTuple):
@@ -175,13 +173,7 @@ def _from_spans(trace: Trace, rows: Int64, name: str) -> Steps:
 
 def _outer_rows(trace: Trace, accept: Callable[[str], bool]) -> Int64:
     """Return the slices of accepted names, of the first one's thread, in order; none inside another."""
-    wanted = np.array([accept(name) for name in trace.names] or [False], np.bool_)
-    on_device = np.array([cat == "gpu_user_annotation" for cat in trace.cats] or [False], np.bool_)
-    rows = (
-        np.flatnonzero(wanted[trace.name_id] & ~on_device[trace.cat_id])
-        if len(trace)
-        else np.empty(0, np.int64)
-    )
+    rows = np.flatnonzero(by_name(trace, accept) & ~by_cat(trace, "gpu_user_annotation".__eq__))
     if not len(rows):
         return rows
     rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]

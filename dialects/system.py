@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.masks import Mask, by_cat, by_name
 from dialects.span_graph import Meaning, record_spans
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
@@ -20,7 +21,6 @@ from formats.event import NO_TIME
 from formats.pairs import Rule
 from innermost import lies_inside
 
-Mask = NDArray[np.bool_]
 Metadata = Sequence[Mapping[str, Any]]
 
 #: Categories of work on a device, as PyTorch's profiler names them now and did before 1.11.
@@ -252,18 +252,6 @@ def framed(trace: Trace) -> NDArray[np.int8]:
     found[by_cat(trace, _REPEATED_CATS.__contains__)] = Activity.IGNORED
     found[by_name(trace, lambda name: bool(_RECORDING.fullmatch(name)))] = Activity.IGNORED
     return found
-
-
-def by_cat(trace: Trace, accept: Callable[[str], bool]) -> Mask:
-    """Return which slices (n,) have a category that `accept` takes."""
-    table = np.array([accept(cat) for cat in trace.cats], np.bool_)
-    return np.asarray(table[trace.cat_id]) if len(table) else np.zeros(len(trace), np.bool_)
-
-
-def by_name(trace: Trace, accept: Callable[[str], object]) -> Mask:
-    """Return which slices (n,) have a name that `accept` takes."""
-    table = np.array([accept(name) for name in trace.names], np.bool_)
-    return np.asarray(table[trace.name_id]) if len(table) else np.zeros(len(trace), np.bool_)
 
 
 def without_recording(trace: Trace) -> Trace:

@@ -132,14 +132,18 @@ def _escape_inner_quotes(words: str) -> str:
     return "".join(out) + words[last:]
 
 
-def from_object(value: Any) -> Event | None:
-    """Return the event that a decoded JSON object describes; None if it is none (no `ph`)."""
-    if not isinstance(value, dict) or not isinstance(value.get("ph"), str):
-        return None
-    fields: dict[str, Any] = {key: value[key] for key in FIELDS if value.get(key) is not None}
-    for key in fields:
-        fields[key] = _raw(fields[key]) if key in _RAW else cleaned_scalar(fields[key])
-    return Event(**fields)
+def is_event(value: Any) -> bool:
+    """Whether a decoded JSON value is an event: an object with a phase."""
+    return isinstance(value, dict) and isinstance(value.get("ph"), str)
+
+
+def from_object(members: dict[str, Any], event_type: type[Any]) -> Any:
+    """Return the event with these decoded members as an `Event` or `ExactEvent`."""
+    raw = (*_RAW, "ts", "dur") if event_type is ExactEvent else _RAW
+    fields: dict[str, Any] = {key: members[key] for key in FIELDS if members.get(key) is not None}
+    for key, value in fields.items():
+        fields[key] = msgspec.Raw(msgspec.json.encode(value)) if key in raw else cleaned_scalar(value)
+    return event_type(**fields)
 
 
 def has_clean_members(event: dict[str, Any]) -> bool:
@@ -157,11 +161,7 @@ def clean_members(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _raw(value: Any) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(value))
-
-
-def args_object(raw: msgspec.Raw) -> dict[str, Any]:
+def args_object(raw: msgspec.Raw | bytes) -> dict[str, Any]:
     """Decode an event's `args`; {} if it has none or they are no object."""
     text = bytes(raw)
     if not text:

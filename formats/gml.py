@@ -8,11 +8,11 @@ both readers agree by construction on what is not hot.
 
 from __future__ import annotations
 
+import contextlib
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from html.entities import name2codepoint
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,15 +39,12 @@ _BLOCK = re.compile(
 )
 _HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
 _EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
-_REFERENCE = re.compile(r"&(?:([0-9A-Za-z]+)|#([0-9]+)|#x([0-9A-Fa-f]+));")
+_REFERENCE = re.compile("&#([0-9]{1,6});")
+#: Text that networkx does not take as it is: other references to characters, and empty sequences.
+_SPECIAL = re.compile(r'&(?!#[0-9]{1,6};)|"(?:\[\]|\(\))"')
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
-#: What is written without networkx: a text, an integer of 32 bits, a real.
-_LINE = re.compile(
-    r" {4}(?!(?:id|label|source|target) )[A-Za-z][0-9A-Za-z_]* "
-    r'(?:"[ -~]*"|-?[0-9]{1,9}|-?[0-9]+\.[0-9]*(?:E[+-]?[0-9]+)?)\n'
-)
-_SEQUENCES = ("[]", "()", "_networkx_list_start")  # texts that mean sequences to networkx
-_MOST_DIGITS = 9  # of a character's number
+_KEY = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
+_INT32 = range(-(1 << 31), 1 << 31)  # integers beyond are written as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +131,10 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
     DagError
         `text` is no GML, or an edge names a missing node, or ids or labels are doubled.
     """
-    try:
-        return _parse_blocks(text)
-    except _ForeignError:
-        return _parse_by_networkx(text, path)
+    with contextlib.suppress(_NotScalarError):
+        if (gml := _parse_blocks(text)) is not None:
+            return gml
+    return _parse_by_networkx(text, path)
 
 
 def format_gml(gml: Gml) -> str:
@@ -148,10 +145,10 @@ def format_gml(gml: Gml) -> str:
     DagError
         A value that GML cannot hold (None, an object) or a key that is no GML key.
     """
-    try:
-        return _format_blocks(gml)
-    except _ForeignError:
-        return _format_by_networkx(gml)
+    if not gml.multigraph and all(type(label) is str for label in gml.labels):
+        with contextlib.suppress(_NotScalarError):
+            return _format_blocks(gml)
+    return _format_by_networkx(gml)
 
 
 def write_gml(gml: Gml, path: Path) -> None:
@@ -166,54 +163,71 @@ def write_gml(gml: Gml, path: Path) -> None:
         file.write(text.encode("ascii"))
 
 
-class _ForeignError(Exception):
-    """The graph is not of the usual layout: networkx reads or writes it."""
+class _NotScalarError(Exception):
+    """A graph has values that only networkx reads and writes."""
 
 
-def _parse_blocks(text: str) -> Gml:
-    """Read the layout that networkx writes.
+_GRAPH_KEYS = frozenset(("directed", "multigraph", "node", "edge"))
+_NODE_KEYS = frozenset(("id", "label"))
+_EDGE_KEYS = frozenset(("source", "target"))
 
-    Raises
-    ------
-    _ForeignError
-        Any other layout, undirected graphs, and whatever is an error to be worded.
-    """
+
+def _parse_blocks(text: str) -> Gml | None:
+    """Read the layout that networkx writes; None for any other."""
     head = _HEAD.match(text)
-    if head is None:
-        raise _ForeignError
-    blocks = _BLOCK.findall(text, head.end())
-    attrs = _values(head[1], "multigraph", "node", "edge")
-    if [block[6] for block in blocks if block[6]] != ["]"] or blocks[-1][6] != "]":
-        raise _ForeignError
-    nodes = [block[:3] for block in blocks if block[1]]
-    edges = [block[3:6] for block in blocks if block[3]]
+    if head is None or _SPECIAL.search(text):
+        return None
+    found = _BLOCK.findall(text, head.end())
+    stray = [block[6] for block in found if block[6]]
+    attrs = _values(head[1])
+    foreign = _GRAPH_KEYS & (attrs.keys() - {"directed"})
+    if stray != ["]"] or found[-1][6] != "]" or foreign:
+        return None
+    nodes = [block[:3] for block in found if block[1]]
+    edges = [block[3:6] for block in found if block[3]]
+    directed = bool(attrs.pop("directed", False))
+    return _assemble(nodes, edges, attrs, directed)
+
+
+def _assemble(
+    nodes: list[tuple[str, str, str]],
+    edges: list[tuple[str, str, str]],
+    attrs: dict[str, Any],
+    directed: bool,
+) -> Gml | None:
+    """Return the graph of the captured texts; None where ids, labels or edges contradict each other."""
     ids, labels = [int(node[0]) for node in nodes], [_text(node[1]) for node in nodes]
     index = {node: i for i, node in enumerate(ids)}
+    if len(index) < len(ids) or len(set(labels)) < len(labels):
+        return None
     try:
         source = np.array([index[int(edge[0])] for edge in edges], np.int64)
         target = np.array([index[int(edge[1])] for edge in edges], np.int64)
     except KeyError:
-        raise _ForeignError from None
-    doubled = len(np.unique(source * len(ids) + target)) < len(edges)
-    if not attrs.pop("directed", False) or doubled or not len(ids) == len(index) == len(set(labels)):
-        raise _ForeignError
-    node_attrs = [_values(node[2], "id", "label") for node in nodes]
-    edge_attrs = [_values(edge[2], "source", "target") for edge in edges]
-    return Gml(labels, source, target, node_attrs, edge_attrs, attrs)
+        return None
+    if not directed or len(np.unique(source * len(ids) + target)) < len(edges):
+        return None  # undirected graphs are not hot; a doubled edge is an error to be worded
+    node_attrs, edge_attrs = [_values(n[2]) for n in nodes], [_values(e[2]) for e in edges]
+    if any(not _NODE_KEYS.isdisjoint(a) for a in node_attrs) or any(
+        not _EDGE_KEYS.isdisjoint(a) for a in edge_attrs
+    ):
+        return None  # a second label or source
+    return Gml(labels, source, target, node_attrs, edge_attrs, attrs, directed)
 
 
-def _values(text: str, *reserved: str) -> dict[str, Any]:
-    """Return the key-value pairs of a block, each key once and none of those reserved."""
+def _values(text: str) -> dict[str, Any]:
+    """Return the key-value pairs of a block, whose keys differ."""
     if '"' not in text:
         words = text.split()
-        if len(words) == 2 and words[0] not in reserved:  # the usual case: one figure
-            return {words[0]: _value(words[1])}
+        if len(words) == 2:  # the usual case: one figure
+            raw = words[1]
+            return {words[0]: float(raw) if "." in raw or "N" in raw else int(raw)}
         pairs = list(zip(words[::2], words[1::2], strict=True))
     else:
         pairs = _EACH_PAIR.findall(text)
     values = {key: _value(raw) for key, raw in pairs}
-    if len(values) < len(pairs) or not values.keys().isdisjoint(reserved):
-        raise _ForeignError
+    if len(values) < len(pairs):
+        raise _NotScalarError  # a key that is repeated is a list
     return values
 
 
@@ -224,22 +238,9 @@ def _value(raw: str) -> Any:
 
 
 def _text(quoted: str) -> str:
-    """Return the text between the quotes, character references resolved."""
+    """Return the text between the quotes, references to characters resolved."""
     text = quoted[1:-1]
-    if "&" in text:
-        text = _REFERENCE.sub(_character, text)
-    if text in _SEQUENCES:
-        raise _ForeignError
-    return text
-
-
-def _character(match: re.Match[str]) -> str:
-    name, decimal, hexadecimal = match.groups()
-    digits, base = (decimal, 10) if decimal else (hexadecimal, 16)
-    code = name2codepoint.get(name) if name else int(digits, base) if len(digits) <= _MOST_DIGITS else None
-    if code is None or code > sys.maxunicode:
-        return match[0]
-    return "\ufffd" if 0xD800 <= code < 0xE000 else chr(code)
+    return clean_text(_REFERENCE.sub(lambda match: chr(int(match[1])), text)) if "&" in text else text
 
 
 def _parse_by_networkx(text: str, path: str) -> Gml:
@@ -250,7 +251,9 @@ def _parse_by_networkx(text: str, path: str) -> Gml:
     except nx.NetworkXError as error:
         raise DagError(f"{path}: {' '.join(str(error).split())}") from error
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
-        raise DagError(f"{path}: no GML of a graph: a node, an edge or a value has the wrong form") from error
+        raise DagError(
+            f"{path}: not a valid GML graph: a node, an edge or a value has the wrong form"
+        ) from error
     except RecursionError as error:
         raise DagError(f"{path}: values are nested too deeply") from error
     try:
@@ -290,38 +293,53 @@ def _format_by_networkx(gml: Gml) -> str:
 
 
 def _format_blocks(gml: Gml) -> str:
-    """Return named nodes and edges with short numbers and texts, the hot case.
-
-    Raises
-    ------
-    _ForeignError
-        Anything else in the graph.
-    """
-    if gml.multigraph or gml.attrs or not all(type(label) is str for label in gml.labels):
-        raise _ForeignError
-    parts = ["graph [\n", "  directed 1\n" if gml.directed else ""]
+    """Write a graph of scalar values."""
+    parts = ["graph [\n", "  directed 1\n" if gml.directed else "", _pairs(gml.attrs, _GRAPH_KEYS, "  ")]
     labels = gml.labels if _NOT_PLAIN.search("".join(gml.labels)) is None else map(_escape, gml.labels)
     for i, (label, attrs) in enumerate(zip(labels, gml.node_attrs, strict=True)):
-        rest = _lines(attrs) if attrs else ""
+        rest = _pairs(attrs, _NODE_KEYS) if attrs else ""
         parts.append(f'  node [\n    id {i}\n    label "{label}"\n{rest}  ]\n')
     for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
-        rest = _lines(attrs) if attrs else ""
+        rest = _pairs(attrs, _EDGE_KEYS) if attrs else ""
         parts.append(f"  edge [\n    source {a}\n    target {b}\n{rest}  ]\n")
     parts.append("]\n")
     return "".join(parts)
 
 
-def _lines(attrs: Mapping[str, Any]) -> str:
-    lines = ""
-    for key, value in attrs.items():
-        text = f'"{_escape(value)}"' if type(value) is str else repr(value)
-        if type(value) is float and "e" in text:  # GML wants a point in the mantissa
-            text = text.upper() if "." in text else text.upper().replace("E", ".E")
-        line = f"    {key} {text}\n"
-        if _LINE.fullmatch(line) is None:
-            raise _ForeignError
-        lines += line
-    return lines
+def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str], indent: str = "    ") -> str:
+    return "".join(
+        [f"{indent}{key} {_written(key, value)}\n" for key, value in attrs.items() if key not in ignored]
+    )
+
+
+def _written(key: str, value: Any) -> str:
+    """Return one value in networkx's spelling."""
+    _check_key(key)
+    if type(value) is float:
+        return _real(value)
+    if type(value) is str:
+        return f'"{_escape(value)}"'
+    if type(value) is int:
+        return str(value) if value in _INT32 else f'"{value}"'
+    raise _NotScalarError
+
+
+@lru_cache(maxsize=1024)
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or _KEY.fullmatch(key) is None or key == "label":
+        raise _NotScalarError
+
+
+def _real(value: float) -> str:
+    """Return a real with a decimal point in its mantissa and a sign before INF, as GML demands."""
+    text = repr(value)
+    if "." in text and "e" not in text:
+        return text
+    text = text.upper()
+    if text == "INF":
+        return "+INF"
+    mantissa, e, exponent = text.partition("E")
+    return f"{mantissa}.E{exponent}" if e and "." not in mantissa else text
 
 
 def _escape(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from formats.event import NO_ARGS, UNDECODABLE, Scalar, from_object, tolerant
+from formats.event import NO_ARGS, UNDECODABLE, Scalar, tolerant
 from formats.reader import EventReader
 from formats.scan import has_long_number
 from formats.values import clean_text, cleaned_scalar
@@ -86,19 +86,8 @@ class WholeReader(EventReader):
         self._ladder = [(fast, many)]
         self._one = one
 
-    def _mend(self, text: bytes) -> tuple[Any] | None:
-        """Decode one event by all means; None if `text` is no whole JSON object."""
-        try:
-            return (self._one.decode(text),)
-        except UNDECODABLE:
-            value = tolerant(text)
-        if not isinstance(value, dict):
-            return None
-        if from_object(value) is None:
-            return (None,)
-        self.mended += 1
-        members = {key: msgspec.Raw(msgspec.json.encode(member)) for key, member in value.items()}
-        return (_odd(members),)
+    def _mended(self, members: dict[str, Any]) -> OddEvent:
+        return _odd({key: msgspec.Raw(msgspec.json.encode(member)) for key, member in members.items()})
 
     def _decode_at_once(self, data: bytearray, cut: int) -> list[Any] | None:
         """Return the events before `cut`; None where one does not decode, or holds a number without end."""

@@ -281,16 +281,11 @@ def _write_timeline(args: Namespace, loaded: LoadedSteps, step: StepGraph, path:
     """Write the recorded timeline with `path` marked to `--output`."""
     if args.output is None:
         return None
-    import msgspec
-
-    from atomic_output import open_output
     from dag_utils import marked_events
-    from output_marks import MEMBER, PROGRAM
+    from formats.chrome_writer import write_events
 
     events, zero = marked_events(loaded.job.traces, loaded.recording, step, path)
-    document = {MEMBER: PROGRAM, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero, "traceEvents": events}
-    with open_output(args.output) as file:
-        file.write(msgspec.json.encode(document))
+    write_events(args.output, events, baseTimeNanoseconds=zero)
     return Path(args.output)
 
 

@@ -38,7 +38,7 @@ def _blocks(result: Result, width: int | None, *, pretty: bool, bold: bool) -> I
     shown = [table for table in result.tables if not table.detail]
     parts: list[Iterable[str]] = [_headline(result.headline, width, bold=bold)]
     if not pretty:
-        parts.append([printable(result.title)] if result.title and not result.headline else [])
+        parts.append(_wrapped([] if result.headline else [result.title], width))
         parts.append(map(printable, result.commentary))
     parts.append(_figures(result.figures))
     headed = len(shown) > 1
@@ -99,7 +99,7 @@ def _table(table: Table, width: int | None, *, headed: bool) -> Iterator[str]:
         yield from _lines(parts)
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
-            yield from _wrapped([f"Left out for want of width: {names}."], width)
+            yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
     if table.note:
         yield from _wrapped([table.note], width)
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from dialects.byteps.byteps_events import GpuTrace
 from dialects.byteps.byteps_graph import record
+from dialects.masks import Mask
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.sync_points import SyncPart
-from dialects.system import Activity, Mask, System, is_communication
+from dialects.system import Activity, System, is_communication
 from formats.columns import Int64, Trace
 from opname import OpName
 

@@ -10,20 +10,11 @@ from numpy.typing import NDArray
 
 from dialects.composer.composer_axes import second_axis, tie_axes
 from dialects.composer.composer_graph import record
+from dialects.masks import Mask, by_name
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
-from dialects.system import (
-    Activity,
-    Mask,
-    Metadata,
-    SecondAxis,
-    System,
-    by_name,
-    framed,
-    integer,
-    without_recording,
-)
+from dialects.system import Activity, Metadata, SecondAxis, System, framed, integer, without_recording
 from formats.columns import Trace
 from formats.pairs import Rule
 

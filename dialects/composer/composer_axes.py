@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dialects.system import Mask, SecondAxis, by_name
+from dialects.masks import Mask, by_name
+from dialects.system import SecondAxis
 from errors import counted
 from formats.columns import Int64, Trace
 

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.masks import by_name
 from dialects.span_graph import Category, Meaning, record_spans
 from dialects.step_parts import RankSteps
 from dialects.steps import Step
-from dialects.system import by_name, is_communication
+from dialects.system import is_communication
 from formats.columns import Trace
 
 _BACKWARD, _LOADER = "event/backward", "event/dataloader"

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.horovod.horovod_graph import record
+from dialects.masks import Mask, by_name
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
-from dialects.system import Activity, Mask, Metadata, System, by_name, whole_number
+from dialects.system import Activity, Metadata, System, whole_number
 from formats.columns import Int64, Points, Trace
 from formats.values import FARTHEST_NS
 
@@ -75,7 +76,7 @@ class Horovod(System):
         """Return the steps from the end of one round of reductions over all tensors to the next's."""
         kinds = {name.removeprefix("NEGOTIATE_") for name in trace.names if name.startswith("NEGOTIATE_")}
         kinds -= {kind for kind in kinds if "BROADCAST" in kind}
-        begins = trace.ts_ns[_named(trace, {f"NEGOTIATE_{kind}" for kind in kinds})]
+        begins = trace.ts_ns[by_name(trace, {f"NEGOTIATE_{kind}" for kind in kinds}.__contains__)]
         tensors = _rounds(trace, kinds)
         if not tensors or not len(begins):
             return NO_STEPS
@@ -133,14 +134,9 @@ def _rounds(trace: Trace, kinds: set[str]) -> list[Int64]:
     step are those as often as most are (one more or less where the recording was cut).
     """
     by_tensor: dict[object, list[int]] = {}
-    for row in np.flatnonzero(_named(trace, kinds)).tolist():
+    for row in np.flatnonzero(by_name(trace, kinds.__contains__)).tolist():
         by_tensor.setdefault(trace.tracks[trace.track_id[row]].pid, []).append(row)
     if not by_tensor:
         return []
     usual = Counter(map(len, by_tensor.values())).most_common(1)[0][0]
     return [np.sort(trace.end_ns[rows]) for rows in by_tensor.values() if abs(len(rows) - usual) <= 1]
-
-
-def _named(trace: Trace, names: set[str]) -> Mask:
-    """Return which slices (n,) have one of these names."""
-    return np.array([name in names for name in trace.names], np.bool_)[trace.name_id]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective_call, is_collective_kernel
 from dialects.kineto.kineto_graph import ENDS, record
+from dialects.masks import Mask, by_cat, by_name
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
 from dialects.sync_points import SyncPart
@@ -18,10 +19,7 @@ from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
     Activity,
-    Mask,
     System,
-    by_cat,
-    by_name,
     framed,
     integer,
     whole_number,

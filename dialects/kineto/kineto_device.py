@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from dialects.kineto.kineto_host import RUNTIME
-from dialects.step_parts import Joint, Kind
-from dialects.system import COPY_CATS, DEVICE_CATS, by_cat, by_name
+from dialects.masks import by_cat, by_name
+from dialects.step_parts import Joint, Kind, edge_rows
+from dialects.step_windows import ended_last
+from dialects.system import COPY_CATS, DEVICE_CATS
 from formats.columns import Int64, Trace
 
 #: Clocks of host and device, and whole microseconds, agree to about this.
@@ -189,28 +191,6 @@ def _likely_waits(works: Works) -> Int64:
     return edge_rows(sources[keep], targets[keep], Joint.END_TO_HEAD, Kind.SYNCHRONISE)
 
 
-def ended_last(end_ns: Int64, group: Int64, moments: Int64, own: Int64) -> Int64:
-    """Return, for each of `moments` (k,), what had ended last by then in a group other than `own` (k,).
-
-    Parameters
-    ----------
-    end_ns, group : (n,)
-
-    Returns
-    -------
-    (k,) indices, -1 for none
-    """
-    if not len(end_ns):
-        return np.full(len(moments), -1, np.int64)
-    order = np.argsort(end_ns, kind="stable")
-    groups = group[order]
-    runs = np.append(True, groups[1:] != groups[:-1])
-    run_start = np.maximum.accumulate(np.where(runs, np.arange(len(order)), 0))
-    at = np.searchsorted(end_ns[order], moments, side="right") - 1
-    at = np.where((at >= 0) & (groups[at] == own), run_start[at] - 1, at)
-    return np.where(at >= 0, order[at], -1)
-
-
 # ---- host calls that wait for the device
 
 
@@ -280,9 +260,3 @@ def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     later = later[begun[first[later - room]] <= end[later]]
     sources = np.concatenate([source[blocked], first[later - room]])
     return low + sources, np.concatenate([calls[blocked], calls[later]])
-
-
-def edge_rows(sources: Int64, targets: Int64, joint: Joint, kind: Kind) -> Int64:
-    """Return edges of one joint and kind as `RankStep.edges` has them (m, 4)."""
-    n = len(sources)
-    return np.column_stack((sources, targets, np.full(n, joint), np.full(n, kind))).astype(np.int64)

@@ -23,16 +23,15 @@ from dialects.kineto.kineto_device import (
     after_on_stream,
     after_other_streams,
     awaited_by_calls,
-    edge_rows,
-    ended_last,
     read_works,
     waiting_for_room,
 )
 from dialects.kineto.kineto_host import PHASES, Segments, segments
-from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps
-from dialects.step_windows import RecordedEvents, cut_into_steps, windows
+from dialects.masks import Mask, by_cat, by_name
+from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_rows
+from dialects.step_windows import RecordedEvents, cut_into_steps, ended_last, windows
 from dialects.steps import Step
-from dialects.system import DEVICE_CATS, Mask, by_cat, by_name
+from dialects.system import DEVICE_CATS
 from formats.columns import Int64, Trace
 
 _ENQUEUES = "c10d::"

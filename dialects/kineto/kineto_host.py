@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.system import Mask, by_cat, by_name
+from dialects.masks import Mask, by_cat, by_name
 from formats.columns import Int64, Trace
 from innermost import innermost
 

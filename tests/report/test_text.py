@@ -119,7 +119,7 @@ def test_a_minor_column_is_left_out_first_and_said(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "24")
     first = Column("a_ms", "First", "float", minor=True)
     lines = shown(table_of(NAME, first, TOTAL, rows=[("conv_of_the_third", 1.0, 2.0)])).splitlines()
-    assert lines[-2:] == ["Left out for want of", "width: First."]
+    assert lines[-2:] == ["Hidden to fit the", "terminal: First."]
     assert lines[-3].endswith("2.000")
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 
 from collector.network.layers import Segment, read_segments
 from collector.network.pcap import Capture, is_capture
 from errors import TraceError
+from traffic import ACK, Packet, framed, pcap, pcapng, tagged, tcp
 
 Form = Callable[[Iterable[Packet]], Iterator[bytes]]
 

@@ -1,0 +1,27 @@
+"""Which slices of a trace have names or categories of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formats.columns import Trace
+
+Mask = NDArray[np.bool_]
+
+
+def by_cat(trace: Trace, accept: Callable[[str], object]) -> Mask:
+    """Return which slices (n,) have a category that `accept` takes."""
+    return _by_table(trace.cats, trace.cat_id, accept)
+
+
+def by_name(trace: Trace, accept: Callable[[str], object]) -> Mask:
+    """Return which slices (n,) have a name that `accept` takes."""
+    return _by_table(trace.names, trace.name_id, accept)
+
+
+def _by_table(table: Sequence[str], ids: NDArray[np.int32], accept: Callable[[str], object]) -> Mask:
+    accepted: Mask = np.array([bool(accept(text)) for text in table] or [False], np.bool_)[ids]
+    return accepted
