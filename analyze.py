@@ -221,7 +221,7 @@ def _level(text: str) -> int:
         return int(text)
     level = logging.getLevelName(text.upper())
     if not isinstance(level, int):
-        raise argparse.ArgumentTypeError(f"{text!r} is no logging level; DEBUG, INFO, WARNING, ERROR")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a logging level such as DEBUG or WARNING")
     return level
 
 

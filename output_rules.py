@@ -69,4 +69,4 @@ def _check_suffix(option: str, flag: str, path: Path) -> None:
     allowed = _SUFFIXES.get(flag) or (_TIMELINE if option in _TIMELINES else ())
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     if allowed and name.suffix.lower() not in ("", *allowed):
-        raise UsageError(f"{flag} {path}: a name that ends in {' or '.join(allowed)} is wanted here")
+        raise UsageError(f"{flag} {path}: expected a name that ends in {' or '.join(allowed)}")

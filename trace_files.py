@@ -182,7 +182,7 @@ def _read_one(
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_dir():
-        raise TraceError(f"{path}: a directory where a trace file is wanted")
+        raise TraceError(f"{path}: is a directory; expected a trace file")
     if path.suffix == ".gml":
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
     if dasf.is_dasf(head_of(path)[:64]):

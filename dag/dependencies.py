@@ -77,7 +77,7 @@ def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
             raise ValueError
         return round(ms * 1e6)
     except (TypeError, ValueError, OverflowError) as error:
-        raise DagError(f"{path}: avg {value!r} is no duration in milliseconds") from error
+        raise DagError(f"{path}: avg {value!r} is not a duration in milliseconds") from error
 
 
 def dag_from_inputs(trace: Trace) -> Dag | None:

@@ -84,7 +84,7 @@ def headline(recording: Recording, step: StepGraph, path: CriticalPath, items: S
         f"{ns / max(path.length_ns, 1):.0%} {_WORDS.get(cat, cat)}" + (f" on {owner}" if several else "")
         for (cat, owner), ns in largest
     ]
-    ends = f", longest on {recording.owners[path.owner]}" if several else ""
+    ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
     length = f"{path.length_ns / 1e6:.1f} ms"
     return f"Step {step.number} takes {length}{ends}; its critical path is {_listed(shares)}."
 

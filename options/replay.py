@@ -327,7 +327,7 @@ def _cautions(args: Namespace, recording: Recording) -> list[str]:
     if "straggler=none" in args.set and (why := why_none(recording)):
         notes.append(f"straggler=none changes nothing: {why}")
     if any(edit.startswith("bandwidth") for edit in args.set) and (why := _guessed_rate(recording)):
-        notes.append(f"bandwidth: the rate of the links cannot be told; {why}")
+        notes.append(f"bandwidth: the rate of the links is not known; {why}")
     return notes
 
 

@@ -48,7 +48,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
         figures=[
             ("transfers", f"{len(found.wire):,}"),
             ("bytes", f"{int(found.wire.value_bytes.sum()):,}"),
-            ("captured", f"{found.span_ns / 1e9:.3f} s"),
+            ("capture length", f"{found.span_ns / 1e9:.3f} s"),
         ],
         read=[
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
