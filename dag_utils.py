@@ -4,8 +4,9 @@
 - `choose_step`: the row of a step by its number, or of the one of median length
 - `critical_path`, `slack_ns`: what makes a step as long as it is, and how much room the rest has
 - `path_items`, `by_name`, `by_category`, `headline`: a path in words
-- `drawn_step`: a step as a `Dag`, to be drawn; `marked_events`: its timeline with the path on it
-- `read_dag`, `write_dag`: GML; `mean_dags`, `longest_path`: average durations through the DAG of a GPU
+- `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
+- `marked_events`: the timeline of a step with the path on it
+- `mean_dags`, `longest_path`: average durations through the DAG of a GPU
 """
 
 from __future__ import annotations
@@ -14,58 +15,32 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
 import dialects
 from clocks.job_clocks import align_job, on_one_clock, remarks
-from dag.critical_path import NO_EVENT, CriticalPath, Stretch, critical_path, slack_ns
-from dag.dependencies import dag_from_gml, dag_from_inputs, dag_to_gml
+from dag.critical_path import CriticalPath, critical_path, slack_ns
+from dag.dependencies import dag_from_gml
 from dag.drawn_step import drawn_step
 from dag.join_ranks import join
+from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
 from dag.longest_path import LongestPath, longest_path
 from dag.marked_timeline import marked_events
-from dag.mean_graph import MeanDags, mean_dags
-from dag.model import Dag, new_dag
-from dag.path_summary import NameShare, PathItem, by_category, by_name, category, headline, path_items
-from dag.step_graph import NO_LINK, Recording, StepGraph
-from dag.topology import components, depths
+from dag.mean_graph import mean_dags
+from dag.model import Dag
+from dag.path_summary import PathItem, by_category, by_name, category, headline, path_items
+from dag.step_graph import Recording, StepGraph
 from dialects.byteps.gradient_names import read_parameters
 from dialects.step_parts import Beside
 from errors import DagError, TraceError
 from formats.columns import Trace
-from formats.gml import Gml, format_gml, parse_gml, read_gml, write_gml
+from formats.gml import read_gml
 from trace_utils import LoadedJob, Source, load_paths
 
 __all__ = [
-    "NO_EVENT", "NO_LINK", "CriticalPath", "Dag", "Gml", "LoadedSteps", "LongestPath", "MeanDags",
-    "NameShare", "Partitions", "PathItem", "Recording", "StepGraph", "Stretch", "by_category", "by_name",
-    "category", "choose_step", "components", "critical_path", "dag_from_gml", "dag_from_inputs",
-    "dag_to_gml", "depths", "drawn_step", "format_gml", "headline", "join", "load_steps", "longest_path",
-    "marked_events", "mean_dags", "new_dag", "parse_gml", "path_items", "read_dag", "read_gml",
-    "slack_ns", "write_dag", "write_gml",
+    "MOST_IN_A_STILL", "MOST_NODES", "CriticalPath", "Dag", "LoadedSteps", "LongestPath", "Partitions",
+    "PathItem", "Recording", "StepGraph", "by_category", "by_name", "category", "choose_step",
+    "critical_path", "draw", "drawn_step", "headline", "load_steps", "longest_path", "marked_events",
+    "mean_dags", "path_items", "slack_ns",
 ]  # fmt: skip
-
-
-def read_dag(path: Path) -> Dag:
-    """Return the graph in a GML file; durations are those of its nodes' ``avg`` (ms), else 0.
-
-    The step boundary is cut: edges into the next step (out of STEP, or of a communication into the
-    operation that it waits for itself) are in `Dag.next_src` and `Dag.next_dst`.
-
-    Raises
-    ------
-    DagError
-        Not a valid GML graph, an undirected graph, or a cycle within the step.
-    """
-    return dag_from_gml(read_gml(path), str(path))
-
-
-def write_dag(dag: Dag, path: Path) -> None:
-    """Write `dag` as GML: the profiler's layout, with ``avg`` (ms) where durations are known.
-
-    Edges into the next step are written too; `read_dag` tells them from the others again.
-    """
-    write_gml(dag_to_gml(dag), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +163,7 @@ def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]
         try:
             if path.is_file():
                 dag = dag_from_gml(read_gml(path), str(path))
-                before, after = np.append(dag.src, dag.next_src), np.append(dag.dst, dag.next_dst)
-                pairs = zip(before.tolist(), after.tolist(), strict=True)
+                pairs = [*dag.edges[:, :2].tolist(), *dag.next_edges.tolist()]
                 graphs[directory] = [(dag.names[a], dag.names[b]) for a, b in pairs]
         except DagError as error:
             errors.append(error)

@@ -6,8 +6,9 @@ milliseconds from here on (`_ns` inside the analysis).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,10 @@ Cell = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look."""
+    """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look.
+
+    `value` takes the cell from an item (see `Table.of`); without it, that is the item's attribute `key`.
+    """
 
     key: str
     title: str
@@ -26,6 +30,7 @@ class Column:
     minor: bool = False  # left out first where a terminal is too narrow for all columns
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
     floor: float | None = None  # what is below it is shown to people as "<" and this, not as 0.000
+    value: Callable[[Any], Cell] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,14 @@ class Table:
     note: str = ""
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, title: str, columns: Sequence[Column], items: Iterable[Any], **settings: Any
+    ) -> Table:
+        """Return the table with a row for each item; its columns take the cells from the items."""
+        cells = [column.value or attrgetter(column.key) for column in columns]
+        return cls(name, title, columns, [[cell(item) for cell in cells] for item in items], **settings)
 
     @property
     def certain_at(self) -> int | None:
@@ -150,8 +163,9 @@ Chart = Bars | Lines | Timeline | Bars3D | Network
 class Result:
     """What one run of an option found.
 
-    `document` is the JSON answer with the keys that INTERFACE promises (without ``repairs``, which
-    the face adds). The first table is the one that CSV carries.
+    `headline` is the answer in one sentence and is shown first; where there is none, `title` heads what is
+    shown. `document` is the JSON answer with the keys that INTERFACE promises (without ``option``,
+    ``headline`` and ``repairs``, which the face adds). The first table is the one that CSV carries.
     """
 
     option: str
@@ -161,13 +175,13 @@ class Result:
     charts: Sequence[Chart] = ()
     figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
     read: Sequence[str] = ()  # a line for each thing that was read: "path: dialect, 1,234 events"
-    commentary: Sequence[str] = ()  # lines about the way, e.g. one a step; `--pretty` leaves them out
+    commentary: Sequence[str] = ()  # lines about the way, e.g. for each step; `--pretty` leaves them out
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
-    repairs: Sequence[str] = ()  # a line a file: what was repaired or skipped
-    xlsx_default: Path | None = None
-    html_default: Path | None = None
+    repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
+    beside: Path | None = None  # a directory, or a file in it, for what `--xlsx` and `--html` do not name
     picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
     exit_code: int = 0
+    headline: str = ""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from errors import TraceError
 from formats import chrome
 from formats import dasf_records as dasf
 from formats.columns import Trace
-from formats.reader import EventReader, repairs
+from formats.reader import EventReader
 from formats.scan import find_boundary
 from jobfiles import head_of
 
@@ -67,7 +67,7 @@ def read_document(path: Path) -> dict[str, Any]:
     reader = EventReader(path, types=(dict,))
     for piece, _ in reader:
         events.extend(piece)
-    return {**reader.header, "traceEvents": events, "repairs": repairs([reader])}
+    return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
 def read_all(

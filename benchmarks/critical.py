@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import python, run, table
-from dag_utils import Gml, write_gml
+from formats.gml import Gml, write_gml
 
 
 def write_job(directory: Path, n: int, steps: int) -> None:

@@ -16,7 +16,7 @@ import networkx as nx
 import numpy as np
 
 from benchmarks.measure import table
-from dag_utils import Gml, read_gml, write_gml
+from formats.gml import Gml, read_gml, write_gml
 
 
 def random_gml(n: int, seed: int = 1) -> Gml:

@@ -80,11 +80,13 @@ def _from_window(upper: Int64, lower: Int64) -> tuple[float, float, float]:
     high, low = np.sort(upper), np.sort(lower)[::-1]
     first = int(np.argmax(low <= high))
     high, low = high[first:], low[first:]
-    at = min(max(_FEWEST_SHARP, int(_SHARP * len(high))), len(high) - 1)
-    sharp = np.array([high[at] - high[0], low[0] - low[at]], np.float64)
+    width = max(float(high[0] - low[0]), 0.0)
+    at = max(_FEWEST_SHARP, int(_SHARP * len(high)))
+    sharp = np.full(2, width)  # of too few occurrences nothing tells how sharp an edge is
+    if at < len(high):
+        sharp = np.array([high[at] - high[0], low[0] - low[at]], np.float64)
     weight = (sharp + _RESOLUTION_NS) ** -2
     edges = np.array([high[0] - sharp[0] / 2, low[0] + sharp[1] / 2])
-    width = max(float(high[0] - low[0]), 0.0)
     estimate = float(np.clip((weight @ edges) / weight.sum(), low[0], low[0] + width))
     doubt = float(((sharp + _SHORTEST_DELAY_NS) ** -2.0).sum() ** -0.5)
     return estimate, min(doubt, max(width / 2, 1.0)), width

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from result import Bars, Cell, Chart, Column, Kind, Table
 
@@ -17,15 +18,33 @@ if TYPE_CHECKING:
 
 _MOST_BARS = 20
 
-#: What is said of every quantity that was tested.
+
+def ms_of(ns: float | None) -> float | None:
+    """Return milliseconds; None stays."""
+    return None if ns is None else ns / 1e6
+
+
+def both_ms(change: Change) -> list[float | None]:
+    """Return both sides in milliseconds."""
+    return [ms_of(change.a_ns), ms_of(change.b_ns)]
+
+
+def _ms(key: str, title: str, of: str, **settings: Any) -> Column:
+    """Return a column of milliseconds; `of` is the attribute of the items that holds the nanoseconds."""
+    get = attrgetter(of)
+    return Column(key, title, "float", value=lambda item: ms_of(get(item)), **settings)
+
+
+#: The columns that tell how a tested quantity changed; their items are `Change`s.
 CHANGE = (
-    Column("avg_absolute_ms", "change (ms)", "float", scale="diverging"),
-    Column("avg_relative", "change", "percent", 1, scale="diverging"),
+    _ms("avg_absolute_ms", "change (ms)", "ns", scale="diverging"),
+    Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
     Column("significant", "significant", "bool"),
-    Column("p_value", "p", "float", 4, floor=1e-4, minor=True),
-    Column("ci_low_ms", "95 % from (ms)", "float", minor=True),
-    Column("ci_high_ms", "to (ms)", "float", minor=True),
+    Column("p_value", "p", "float", 4, floor=1e-4, minor=True, value=attrgetter("p")),
+    _ms("ci_low_ms", "95 % from (ms)", "low_ns", minor=True),
+    _ms("ci_high_ms", "to (ms)", "high_ns", minor=True),
 )
+_CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +68,9 @@ def _relative_increase(op: OpChange) -> float:
     return math.inf if relative is None else relative  # it took no time in the base
 
 
-def tested_cells(change: Change) -> tuple[Cell, ...]:
-    """Return the cells of the columns `CHANGE`."""
-    bounds = (ms_of(change.low_ns), ms_of(change.high_ns))
-    return (ms_of(change.ns), change.relative, change.significant, change.p, *bounds)
+def change_record(change: Change) -> dict[str, Cell]:
+    """Return the cells of the columns `CHANGE` by their keys."""
+    return {column.key: cell(change) for column, cell in _CHANGE_CELLS}
 
 
 def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
@@ -69,75 +87,77 @@ def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
     ]
 
 
-def _sides(key: str, what: str, kind: Kind, *, minor: bool = False) -> list[Column]:
-    """Return two columns, the base's and the other's; `key` has a ``*`` where they differ."""
+def _sides(key: str, what: str, of: str, *, minor: bool = False) -> list[Column]:
+    """Return the columns of both sides of the change `of`; `key` has a ``*`` where they differ."""
     return [
-        Column(key.replace("*", side), f"{name} {what}", kind, minor=minor)
+        _ms(key.replace("*", side), f"{name} {what} (ms)", f"{of}.{side}_ns", minor=minor)
         for side, name in (("a", "base"), ("b", "new"))
     ]
+
+
+def _counts() -> list[Column]:
+    return [
+        Column("count_a", "base count", "int", minor=True, value=lambda item: item.count[0]),
+        Column("count_b", "new count", "int", minor=True, value=lambda item: item.count[1]),
+    ]
+
+
+def _tested_columns(*, minor: bool) -> list[Column]:
+    """Return the columns `CHANGE` for the average durations of items."""
+
+    def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
+        return lambda item: value(item.average)
+
+    return [replace(column, minor=minor or column.minor, value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
 def _operations(pair: Pair, args: Namespace) -> Table:
     columns = (
         Column("name", "operation"),
         Column("cat", "category", minor=True),
-        *_sides("count_*", "count", "int", minor=True),
-        *_sides("avg_*_ms", "avg (ms)", "float"),
-        *CHANGE,
-        Column("explained_ms", "explains of the step (ms)", "float", minor=True, scale="diverging"),
+        *_counts(),
+        *_sides("avg_*_ms", "avg", "average"),
+        *_tested_columns(minor=False),
+        _ms("explained_ms", "explains of the step (ms)", "explained.ns", minor=True, scale="diverging"),
         Column("renamed_to", "name in the new run", minor=True),
     )
-    rows = [
-        (op.name, op.cat, *op.count, *both_ms(op.average), *tested_cells(op.average),
-         ms_of(op.explained.ns), op.renamed_to)
-        for op in shown(pair.found.operations, args)
-    ]  # fmt: skip
-    return Table("operations", "Operations", columns, rows, certain="significant")
+    ops = shown(pair.found.operations, args)
+    return Table.of("operations", "Operations", columns, ops, certain="significant")
 
 
 def _categories(pair: Pair) -> Table:
     columns = (
-        Column("cat", "category"),
-        *_sides("step_*_ms", "step (ms)", "float"),
-        Column("explained_ms", "explains (ms)", "float", scale="diverging"),
-        Column("explains", "significantly", "bool"),
-        *_sides("count_*", "count", "int", minor=True),
-        *_sides("avg_*_ms", "avg (ms)", "float", minor=True),
-        *(replace(column, minor=True) for column in CHANGE),
+        Column("cat", "category", value=lambda each: each.cat or "(none)"),
+        *_sides("step_*_ms", "step", "explained"),
+        _ms("explained_ms", "explains (ms)", "explained.ns", scale="diverging"),
+        Column("explains", "significantly", "bool", value=attrgetter("explained.significant")),
+        *_counts(),
+        *_sides("avg_*_ms", "avg", "average", minor=True),
+        *_tested_columns(minor=True),
     )
-    rows = [
-        (each.cat or "(none)", *both_ms(each.explained), ms_of(each.explained.ns), each.explained.significant,
-         *each.count, *both_ms(each.average), *tested_cells(each.average))
-        for each in pair.found.categories
-    ]  # fmt: skip
     note = (
         "Each instant of a step counts once: for what computed, else communicated, else prepared it. "
         "So the columns of the step add up to the iteration time."
     )
     title = "Categories: what they took of a step"
-    return Table("categories", title, columns, rows, note, certain="explains")
+    return Table.of("categories", title, columns, pair.found.categories, note=note, certain="explains")
 
 
 def _ranks(pair: Pair) -> Table:
+    straggler = pair.found.straggler
     columns = (
-        Column("rank", "rank"),
-        *_sides("iteration_*_ms", "iteration (ms)", "float"),
-        Column("own_absolute_ms", "own work changed by (ms)", "float", scale="diverging"),
-        Column("comm_absolute_ms", "only communicating by (ms)", "float", scale="diverging"),
-        Column("straggler", "straggler", "bool"),
-        Column("top", "own work that changed most"),
-        Column("top_ms", "by (ms)", "float"),
-        *_sides("own_*_ms", "own work (ms)", "float", minor=True),
-        *_sides("comm_*_ms", "only communicating (ms)", "float", minor=True),
+        Column("rank", "rank", value=attrgetter("name")),
+        *_sides("iteration_*_ms", "iteration", "iteration"),
+        _ms("own_absolute_ms", "own work changed by (ms)", "own.ns", scale="diverging"),
+        _ms("comm_absolute_ms", "only communicating by (ms)", "communication.ns", scale="diverging"),
+        Column("straggler", "straggler", "bool", value=lambda rank: rank is straggler),
+        Column("top", "own work that changed most", value=lambda rank: rank.top[0]),
+        Column("top_ms", "by (ms)", "float", value=lambda rank: rank.top[1] / 1e6),
+        *_sides("own_*_ms", "own work", "own", minor=True),
+        *_sides("comm_*_ms", "only communicating", "communication", minor=True),
     )
-    rows = [
-        (each.name, *both_ms(each.iteration), ms_of(each.own.ns), ms_of(each.communication.ns),
-         each is pair.found.straggler, each.top[0], each.top[1] / 1e6, *both_ms(each.own),
-         *both_ms(each.communication))
-        for each in pair.found.ranks
-    ]  # fmt: skip
     note = "Only communicating: transferring, or waiting for another rank."
-    return Table("ranks", "Ranks", columns, rows, note)
+    return Table.of("ranks", "Ranks", columns, pair.found.ranks, note=note)
 
 
 def _only(pair: Pair, args: Namespace) -> Table:
@@ -154,18 +174,17 @@ def input_table(run: MeasuredRun, name: str) -> Table:
     from compare.run_table import operations
 
     ops = operations(run, tell_workers=len(run.workers) > 1)
-    columns = (
-        Column("name", "operation"),
-        Column("cat", "category"),
-        Column("count", "count", "int"),
-        Column("total_ms", "total (ms)", "float"),
-        Column("avg_ms", "avg (ms)", "float"),
-    )
-    count, total = ops.count.sum(1).tolist(), (ops.total_ns.sum(1) / 1e6).tolist()
-    figures = zip(ops.keys, count, total, (ops.mean_ns / 1e6).tolist(), strict=True)
-    return Table(
-        name, f"Operations of {name}", columns, [(*key, *rest) for key, *rest in figures], detail=True
-    )
+    kinds: list[tuple[str, str, Kind]] = [
+        ("name", "operation", "text"),
+        ("cat", "category", "text"),
+        ("count", "count", "int"),
+        ("total_ms", "total (ms)", "float"),
+        ("avg_ms", "avg (ms)", "float"),
+    ]
+    columns = [Column(*kind) for kind in kinds]
+    figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
+    rows = [(*key, *row) for key, *row in zip(ops.keys, *(each.tolist() for each in figures), strict=True)]
+    return Table(name, f"Operations of {name}", columns, rows, detail=True)
 
 
 def charts_of(pair: Pair) -> list[Chart]:
@@ -174,40 +193,17 @@ def charts_of(pair: Pair) -> list[Chart]:
     charts: list[Chart] = []
     if any(each.explained.ns for each in found.categories):
         largest = found.categories[:_MOST_BARS]
-        charts.append(
-            Bars(
-                "What a step's time was spent on",
-                "category",
-                "time of a step (ms)",
-                [each.cat or "(none)" for each in largest],
-                {
-                    pair.a: [ms_of(each.explained.a_ns) for each in largest],
-                    pair.b: [ms_of(each.explained.b_ns) for each in largest],
-                },
-            )
-        )
+        names = [each.cat or "(none)" for each in largest]
+        sides = zip(*(both_ms(each.explained) for each in largest), strict=True)
+        bars = {run: list(side) for run, side in zip((pair.a, pair.b), sides, strict=True)}
+        charts.append(Bars("What a step's time was spent on", "category", "time of a step (ms)", names, bars))
     by_step = any(op.explained.ns for op in found.operations)
     parts = [(op.name, (op.explained if by_step else op.average).ns or 0.0) for op in found.operations]
     most = [part for part in sorted(parts, key=lambda part: -abs(part[1]))[:_MOST_BARS] if part[1]]
     if most:
-        charts.append(
-            Bars(
-                "Operations that explain most of the change" if by_step else "Averages that changed most",
-                "change of a step (ms)" if by_step else "change (ms)",
-                "operation",
-                [name for name, _ in most],
-                {"change": [ms_of(ns) for _, ns in most]},
-                horizontal=True,
-            )
-        )
+        title = "Operations that explain most of the change" if by_step else "Averages that changed most"
+        label = "change of a step (ms)" if by_step else "change (ms)"
+        names = [name for name, _ in most]
+        change = {"change": [ms_of(ns) for _, ns in most]}
+        charts.append(Bars(title, label, "operation", names, change, horizontal=True))
     return charts
-
-
-def both_ms(change: Change) -> list[float | None]:
-    """Return both sides in milliseconds."""
-    return [ms_of(change.a_ns), ms_of(change.b_ns)]
-
-
-def ms_of(ns: float | None) -> float | None:
-    """Return milliseconds; None stays."""
-    return None if ns is None else ns / 1e6

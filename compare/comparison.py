@@ -10,7 +10,7 @@ import numpy as np
 import dialects
 from compare import match_operations as renamed
 from compare.change import Change, changes
-from compare.exposure import COMPUTE
+from compare.exposure import COMPUTE, NOTHING, Spent, time_spent
 from compare.families import Float, families
 from compare.rank_changes import RankChange, later_ns, rank_changes, straggler
 from compare.run_table import (
@@ -20,13 +20,10 @@ from compare.run_table import (
     filtered,
     iteration_ns,
     load_run,
-    op_keys,
     operations,
 )
-from compare.significance import sample
-from compare.spent import NOTHING, Spent, time_spent
-from dialects import System
-from errors import TraceError
+from compare.significance import Samples, sample
+from errors import TraceError, counted
 
 _NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
 
@@ -94,33 +91,31 @@ def compare(
         A name in `wanted` is no communication operation of either.
     """
     tell_workers = len(a.workers) > 1 and a.workers == b.workers
-    ops_a, ops_b = (operations(run, tell_workers=tell_workers) for run in (a, b))
-    same, renames, only = _match(a, b, ops_a, ops_b, tell_workers, jobs)
-    if not same and not renames:
+    base, new = (_measured(run, tell_workers=tell_workers) for run in (a, b))
+    rows, only = _match(base, new, jobs)
+    if not rows:
         raise TraceError(_nothing_common(a, b))
-    rows = sorted([*same, *renames])
-    spent_a, spent_b = (
-        time_spent(run, ops, tell_workers=tell_workers) for run, ops in ((a, ops_a), (b, ops_b))
-    )
     notes = []
     if max(len(a.workers), len(b.workers)) > 1 and not tell_workers:
         notes.append(f"{_workers(a)} against {_workers(b)}: their operations are pooled")
     if a.dialects != b.dialects:
         notes.append(f"different kinds of traces: {', '.join(a.dialects)} against {', '.join(b.dialects)}")
     iteration, steps = _iteration(a, b)
-    found = _op_changes(ops_a, ops_b, rows, spent_a, spent_b, dialects.named(a.dialects[0]))
-    alone = [[ops.keys[i] for i in left] for ops, left in zip((ops_a, ops_b), only, strict=True)]
+    op_changes = _op_changes(base, new, rows)
+    alone = ([base.ops.keys[i] for i in only[0]], [new.ops.keys[j] for j in only[1]])
     if wanted:
-        of_a, of_b = (_keys(run, tell_workers) for run in filtered((a, b), wanted))
-        found = [op for op in found if OpKey(op.name, op.cat) in of_a]
-        alone = [[key for key in keys if key in of] for keys, of in zip(alone, (of_a, of_b), strict=True)]
+        of_a, of_b = (
+            set(operations(run, tell_workers=tell_workers).keys) for run in filtered((a, b), wanted)
+        )
+        op_changes = [op for op in op_changes if OpKey(op.name, op.cat) in of_a]
+        alone = ([key for key in alone[0] if key in of_a], [key for key in alone[1] if key in of_b])
     return Comparison(
         a,
         b,
-        found,
-        (alone[0], alone[1]),
-        _categories(a, b, ops_a, ops_b, spent_a, spent_b),
-        rank_changes(spent_a, spent_b, iteration),
+        op_changes,
+        alone,
+        _categories(base, new),
+        rank_changes(base.spent, new.spent, iteration),
         iteration,
         steps,
         later_ns(a, b),
@@ -128,37 +123,66 @@ def compare(
     )
 
 
-# ---- which operation is which
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of the two runs: its m operations, what they took of its steps, and their categories (m)."""
+
+    run: MeasuredRun
+    ops: Operations
+    spent: Spent
+    categories: Sequence[str]
+
+    @property
+    def share_of_step(self) -> Float:
+        """How long the events of each operation last (m,), as a share of the time of all ranks' steps.
+
+        Where no steps are marked, as a share of what all computation lasts.
+        """
+        total = self.ops.total_ns.sum(1)
+        per_rank = [float((rank.own + rank.communication).sum()) for rank in self.spent.ranks]
+        whole = sum(per_rank) or float(total[self.spent.layer == COMPUTE].sum())
+        return np.asarray(total / max(whole, 1.0), np.float64)
+
+    def by_category(self, names: Sequence[str]) -> tuple[Float, Samples, Samples]:
+        """Return the counts (m, k) of the categories `names`, their averages and what they took of a step."""
+        fold = np.array([[cat == name for cat in self.categories] for name in names], np.float64)
+        fold_spent = np.c_[fold, np.array([name == NOTHING for name in names], np.float64)]
+        count, total = fold @ self.ops.count, fold @ self.ops.total_ns
+        return count.sum(1), sample(total, count), sample(fold_spent @ self.spent.job.T)
+
+
+def _measured(run: MeasuredRun, *, tell_workers: bool) -> _Side:
+    ops = operations(run, tell_workers=tell_workers)
+    system = dialects.named(run.dialects[0])
+    return _Side(run, ops, time_spent(run, ops), [system.category(key.name, key.cat) for key in ops.keys])
 
 
 def _match(
-    a: MeasuredRun, b: MeasuredRun, ops_a: Operations, ops_b: Operations, tell_workers: bool, jobs: int | None
-) -> tuple[list[tuple[int, int]], list[tuple[int, int]], tuple[list[int], list[int]]]:
-    """Return the pairs of equal name, the renamed pairs, and what only one run has."""
-    index_b = {key: i for i, key in enumerate(ops_b.keys)}
-    same = [(i, index_b[key]) for i, key in enumerate(ops_a.keys) if key in index_b]
-    left_a = sorted(set(range(len(ops_a.keys))) - {i for i, _ in same})
-    left_b = sorted(set(range(len(ops_b.keys))) - {j for _, j in same})
-    renames: list[tuple[int, int]] = []
-    if left_a and left_b and a.dialects == b.dialects:
-        shape_a, shape_b = (
-            renamed.shapes(_with_shapes(run, jobs), ops.keys, tell_workers=tell_workers)
-            for run, ops in ((a, ops_a), (b, ops_b))
-        )
-        renames = renamed.pairs(ops_a, ops_b, left_a, left_b, shape_a, shape_b)
-        left_a = sorted(set(left_a) - {i for i, _ in renames})
-        left_b = sorted(set(left_b) - {j for _, j in renames})
-    return same, renames, (left_a, left_b)
+    a: _Side, b: _Side, jobs: int | None
+) -> tuple[list[tuple[int, int]], tuple[Sequence[int], Sequence[int]]]:
+    """Return the pairs of operations, of equal name or renamed, and what only one run has."""
+    index_b = {key: j for j, key in enumerate(b.ops.keys)}
+    pairs = [(i, index_b[key]) for i, key in enumerate(a.ops.keys) if key in index_b]
+    only = _left(a, b, pairs)
+    if all(only) and a.run.dialects == b.run.dialects:
+        shapes = (renamed.shapes(_with_shapes(side.run, jobs), side.ops) for side in (a, b))
+        pairs += renamed.pairs(a.ops, b.ops, *only, *shapes)
+    return sorted(pairs), _left(a, b, pairs)
+
+
+def _left(a: _Side, b: _Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    """Return the operations of each run that are in no pair."""
+    in_a, in_b = {i for i, _ in pairs}, {j for _, j in pairs}
+    return (
+        [i for i in range(len(a.ops.keys)) if i not in in_a],
+        [j for j in range(len(b.ops.keys)) if j not in in_b],
+    )
 
 
 def _with_shapes(run: MeasuredRun, jobs: int | None) -> MeasuredRun:
     """Return the run with the shapes of its operations, where its traces may tell them."""
     wanted = [key for name in run.dialects for key in dialects.named(name).shape_args]
     return load_run(run.path, args=wanted, jobs=jobs, progress=False) if wanted else run
-
-
-def _keys(run: MeasuredRun, tell_workers: bool) -> set[OpKey]:
-    return {key for rank in run.ranks for key in op_keys(rank, tell_workers=tell_workers)[0]}
 
 
 def _nothing_common(a: MeasuredRun, b: MeasuredRun) -> str:
@@ -172,78 +196,44 @@ def _nothing_common(a: MeasuredRun, b: MeasuredRun) -> str:
 
 
 def _workers(run: MeasuredRun) -> str:
-    n = max(1, len(run.workers))
-    return f"{n} worker{'s' if n > 1 else ''}"
+    return counted(max(1, len(run.workers)), "worker")
 
 
-# ---- operations and categories
-
-
-def _op_changes(
-    a: Operations,
-    b: Operations,
-    rows: Sequence[tuple[int, int]],
-    spent_a: Spent,
-    spent_b: Spent,
-    system: System,
-) -> list[OpChange]:
-    in_a, in_b = [i for i, _ in rows], [j for _, j in rows]
+def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpChange]:
+    in_a, in_b = np.array(rows).T
+    keys, others = ([side.ops.keys[i] for i in of] for side, of in ((a, in_a), (b, in_b)))
     family = families(
-        [a.keys[i].name for i in in_a],
-        np.minimum(spent_a.layer[in_a], spent_b.layer[in_b]),
-        (_share_of_step(a, spent_a)[in_a] + _share_of_step(b, spent_b)[in_b]) / 2,
+        [key.name for key in keys],
+        np.minimum(a.spent.layer[in_a], b.spent.layer[in_b]),
+        (a.share_of_step[in_a] + b.share_of_step[in_b]) / 2,
     )
-    samples = (sample(a.total_ns[in_a], a.count[in_a]), sample(b.total_ns[in_b], b.count[in_b]))
-    averages = changes(*samples, family=family)
-    explained = changes(sample(spent_a.job[:, in_a].T), sample(spent_b.job[:, in_b].T), family=family)
-    counts = zip(a.count[in_a].sum(1).tolist(), b.count[in_b].sum(1).tolist(), strict=True)
-    found = []
-    for (i, j), count, average, part in zip(rows, counts, averages, explained, strict=True):
-        key, other = a.keys[i], b.keys[j]
-        kind = system.category(key.name, key.cat)
-        to = other.name if other.name != key.name else None
-        found.append(OpChange(key.name, key.cat, kind, count, average, part, to))
-    return found
+    sides = ((a, in_a), (b, in_b))
+    averages = changes(
+        *(sample(side.ops.total_ns[of], side.ops.count[of]) for side, of in sides), family=family
+    )
+    explained = changes(*(sample(side.spent.job[:, of].T) for side, of in sides), family=family)
+    counts = [side.ops.count[of].sum(1).tolist() for side, of in sides]
+    return [
+        OpChange(
+            key.name, key.cat, a.categories[i], count, average, part,
+            other.name if other.name != key.name else None,
+        )
+        for (i, _), key, other, count, average, part in zip(
+            rows, keys, others, zip(*counts, strict=True), averages, explained, strict=True
+        )
+    ]  # fmt: skip
 
 
-def _share_of_step(ops: Operations, spent: Spent) -> Float:
-    """Return how long the events of each operation last (m,), as a share of the time of all ranks' steps.
-
-    Where no steps are marked, as a share of what all computation lasts.
-    """
-    total = ops.total_ns.sum(1)
-    per_rank = [float((rank.own + rank.communication).sum()) for rank in spent.ranks]
-    whole = sum(per_rank) or float(total[spent.layer == COMPUTE].sum())
-    return np.asarray(total / max(whole, 1.0), np.float64)
-
-
-def _categories(
-    a: MeasuredRun, b: MeasuredRun, ops_a: Operations, ops_b: Operations, spent_a: Spent, spent_b: Spent
-) -> list[CategoryChange]:
+def _categories(a: _Side, b: _Side) -> list[CategoryChange]:
     """Return the change of each category that any run has, the largest part of the step first."""
-    kinds = [
-        [dialects.named(run.dialects[0]).category(key.name, key.cat) for key in ops.keys]
-        for run, ops in ((a, ops_a), (b, ops_b))
-    ]
-    names = list(dict.fromkeys([*kinds[0], *kinds[1], NOTHING]))
-    sides = []
-    for ops, of_op, spent in ((ops_a, kinds[0], spent_a), (ops_b, kinds[1], spent_b)):
-        fold = np.array([[kind == name for kind in of_op] for name in names], np.float64)
-        fold_spent = np.c_[fold, np.array([name == NOTHING for name in names], np.float64)]
-        count, total = fold @ ops.count, fold @ ops.total_ns
-        sides.append((count, sample(total, count), sample(fold_spent @ spent.job.T)))
-    (count_a, average_a, part_a), (count_b, average_b, part_b) = sides
+    names = list(dict.fromkeys([*a.categories, *b.categories, NOTHING]))
+    (count_a, average_a, part_a), (count_b, average_b, part_b) = a.by_category(names), b.by_category(names)
     either = np.nan_to_num(part_a.mean) + np.nan_to_num(part_b.mean)
+    parts = changes(part_a, part_b, tested=either >= _NEGLIGIBLE * either.sum())
+    rows = zip(names, count_a, count_b, changes(average_a, average_b), parts, strict=True)
     found = [
         CategoryChange(name, (int(n_a), int(n_b)), average, part)
-        for name, n_a, n_b, average, part in zip(
-            names,
-            count_a.sum(1),
-            count_b.sum(1),
-            changes(average_a, average_b),
-            changes(part_a, part_b, tested=either >= _NEGLIGIBLE * either.sum()),
-            strict=True,
-        )
+        for name, n_a, n_b, average, part in rows
         if n_a or n_b or (part.a_ns or 0) > 0 or (part.b_ns or 0) > 0
     ]
     return sorted(found, key=lambda each: -abs(each.explained.ns or 0))

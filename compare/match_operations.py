@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
-from compare.run_table import MeasuredRun, Operations, OpKey, op_keys
+from compare.run_table import MeasuredRun, Operations
 from opname import OpName
 
 Float = NDArray[np.float64]
@@ -56,21 +56,19 @@ def pairs(
     return sorted(found)
 
 
-def shapes(run: MeasuredRun, keys: Sequence[OpKey], *, tell_workers: bool) -> list[Hashable]:
+def shapes(run: MeasuredRun, operations: Operations) -> list[Hashable]:
     """Return what is known of each operation's shape.
 
     Kineto: the distinct input dimensions, or a kernel's grid and block (where `run`
     was loaded with the `shape_args` of its system). BytePS: the partition of a sub-task, the partitions
     of a whole communication.
     """
-    index = {key: i for i, key in enumerate(keys)}
-    seen: list[set[str]] = [set() for _ in keys]
-    for rank in run.ranks:
-        of_rank, ids = op_keys(rank, tell_workers=tell_workers)
+    seen: list[set[str]] = [set() for _ in operations.keys]
+    for rank, ids in zip(run.ranks, operations.ids, strict=True):
         for name in dialects.of(rank.trace).shape_args:
             for row, value in rank.trace.args[name].as_dict().items() if name in rank.trace.args else ():
-                seen[index[of_rank[int(ids[row])]]].add(f"{name} {value}")
-    ops = [OpName.parse(key.name) for key in keys]
+                seen[ids[row]].add(f"{name} {value}")
+    ops = [OpName.parse(key.name) for key in operations.keys]
     partitions: dict[OpName, set[int]] = defaultdict(set)
     for op in ops:
         if op.key is not None:

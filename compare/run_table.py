@@ -87,13 +87,15 @@ class Operations:
     """Every operation of a run, by first appearance.
 
     `count` and `total_ns` (m, k) are its events and their durations in each of k steps, over all
-    ranks; `place` (m,) is where in a step it starts on average, from 0 to 1.
+    ranks; `place` (m,) is where in a step it starts on average, from 0 to 1; `ids` are for each rank the
+    operations (0 … m - 1) of its slices (n,).
     """
 
     keys: Sequence[OpKey]
     count: Int64
     total_ns: Float
     place: Float
+    ids: Sequence[Int64] = ()
 
     @property
     def mean_ns(self) -> Float:
@@ -180,14 +182,7 @@ def operations(run: MeasuredRun, *, tell_workers: bool) -> Operations:
         total_ns += np.bincount(cell, rank.trace.dur_ns, m * k)
         place += np.bincount(op, _places(rank), m)
     whole = count.astype(np.int64).reshape(m, k)
-    return Operations(list(keys), whole, total_ns.reshape(m, k), place / np.maximum(whole.sum(1), 1))
-
-
-def op_keys(rank: Rank, *, tell_workers: bool) -> tuple[list[OpKey], Int64]:
-    """Return the operations of a rank by first appearance, and each slice's index into them (n,)."""
-    keys: dict[OpKey, int] = {}
-    ids = _op_ids(rank, keys, tell_workers)
-    return list(keys), ids
+    return Operations(list(keys), whole, total_ns.reshape(m, k), place / np.maximum(whole.sum(1), 1), ids)
 
 
 def iteration_ns(run: MeasuredRun) -> Float:

@@ -1,20 +1,18 @@
-"""Who waits for whom, without times: from GML or the inputs in event args, and to GML again."""
+"""Who waits for whom, without times: from GML or the inputs in event args."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dag.model import Dag, new_dag
-from dag.topology import Int32, cycles
+from dag.model import Dag, cycles, new_dag
 from dialects.step_parts import Kind
 from errors import DagError
-from formats.columns import Trace
+from formats.columns import Int64, Trace
 from formats.gml import Gml
 from opname import OpName
 
@@ -23,8 +21,7 @@ _LAST = ("STEP", "UPDATE")
 #: Categories that begin a step, where an edge from one of `_LAST` leads into the next step. So does one
 #: from a communication that itself waits for the operation: those are the weights of the step before.
 _FIRST = ("FW", "I/O")
-
-Bool = NDArray[np.bool_]
+_COMM = ("Comm",)
 
 _INPUT = re.compile(r"(?:input|arg)[0-9]+")
 _KINDS = {kind.label: kind for kind in Kind}
@@ -33,8 +30,7 @@ _KINDS = {kind.label: kind for kind in Kind}
 def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
     """Return `gml` as a `Dag`, its step boundary cut; `path` is for the messages.
 
-    A node's ``avg`` (ms) is its duration, an edge's ``kind`` its kind (data where missing). All other
-    values of nodes are kept in `Dag.attrs`.
+    A node's ``avg`` (ms) is its duration, an edge's ``kind`` its kind (data where missing).
 
     Raises
     ------
@@ -47,32 +43,9 @@ def dag_from_gml(gml: Gml, path: str = "GML") -> Dag:
     if len(set(names)) < len(names):
         raise DagError(f"{path}: two nodes have the same label")
     cats = [str(a["cat"]) if "cat" in a else category(n) for n, a in zip(names, gml.node_attrs, strict=True)]
-    dag = new_dag(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs])
     kinds = [_KINDS.get(str(attrs.get("kind")), Kind.DATA) for attrs in gml.edge_attrs]
-    dag = with_edges(dag, gml.source.astype(np.int32), gml.target.astype(np.int32), kinds)
-    dag = replace(dag, attrs=_node_values(gml.node_attrs))
-    try:
-        dag.order()
-    except DagError as error:
-        raise DagError(f"{path}: {error}") from error
-    return dag
-
-
-def dag_to_gml(dag: Dag) -> Gml:
-    """Return `dag` as `Gml`; inverse of `dag_from_gml` but for what only a trace knows."""
-    timed = bool(dag.dur_ns.any())
-    nodes = []
-    for i, (name, cat, dur) in enumerate(zip(dag.names, dag.cats, dag.dur_ns.tolist(), strict=True)):
-        attrs = {key: values[i] for key, values in dag.attrs.items() if i in values}
-        if timed:
-            attrs["avg"] = dur / 1e6
-        if cat != category(name):
-            attrs["cat"] = cat
-        nodes.append(attrs)
-    edges = [{} if kind == Kind.DATA else {"kind": Kind(kind).label} for kind in dag.kind.tolist()]
-    source, target = np.append(dag.src, dag.next_src), np.append(dag.dst, dag.next_dst)
-    edges += [{}] * len(dag.next_src)
-    return Gml(list(dag.names), source.astype(np.int64), target.astype(np.int64), nodes, edges)
+    edges = np.column_stack([gml.source, gml.target, np.array(kinds, np.int64)])
+    return _one_step(new_dag(names, cats, [_avg_ns(attrs, path) for attrs in gml.node_attrs]), edges, path)
 
 
 def category(name: str) -> str:
@@ -80,21 +53,21 @@ def category(name: str) -> str:
     return OpName.parse(name).cat or ""
 
 
-def with_edges(dag: Dag, src: Int32, dst: Int32, kinds: Sequence[int]) -> Dag:
+def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
     """Return `dag` with these edges, those from a step's end into the next step's begin kept apart."""
-    last, comm, first = (_of_category(dag, cats) for cats in (_LAST, ("Comm",), _FIRST))
-    cut = last[src] & first[dst]
-    weights = comm[src] & first[dst]
+    last, comm, first = (np.array([c in cats for c in dag.cats], np.bool_) for cats in (_LAST, _COMM, _FIRST))
+    source, target = edges[:, 0], edges[:, 1]
+    cut = last[source] & first[target]
+    weights = comm[source] & first[target]
     if weights.any():
-        cycle = cycles(len(dag), src[~cut], dst[~cut])
-        cut |= weights & (cycle[src] == cycle[dst])
-    kind = np.array(kinds, np.uint8)
-    return replace(dag, src=src[~cut], dst=dst[~cut], kind=kind[~cut], next_src=src[cut], next_dst=dst[cut])
-
-
-def _of_category(dag: Dag, cats: Sequence[str]) -> Bool:
-    """Return which nodes (n,) have one of these categories."""
-    return np.array([cat in cats for cat in dag.cats], np.bool_)
+        cycle = cycles(len(dag), edges[~cut])
+        cut |= weights & (cycle[source] == cycle[target])
+    dag = replace(dag, edges=edges[~cut], next_edges=edges[cut, :2])
+    try:
+        dag.order()
+    except DagError as error:
+        raise DagError(f"{path}: {error}") from error
+    return dag
 
 
 def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
@@ -105,16 +78,6 @@ def _avg_ns(attrs: Mapping[str, Any], path: str) -> int:
         return round(ms * 1e6)
     except (TypeError, ValueError, OverflowError) as error:
         raise DagError(f"{path}: avg {value!r} is no duration in milliseconds") from error
-
-
-def _node_values(attrs: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
-    """Return the values by their keys: {"op": {node: "Convolution"}}."""
-    values: dict[str, dict[int, Any]] = {}
-    for node, pairs in enumerate(attrs):
-        for key, value in pairs.items():
-            if key not in ("avg", "cat"):
-                values.setdefault(key, {})[node] = value
-    return values
 
 
 def dag_from_inputs(trace: Trace) -> Dag | None:
@@ -144,14 +107,9 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
     seen = [_main(name) for name in used if name in own]
     names = list(dict.fromkeys([*seen, *(end for edge in edges for end in edge)]))
     index = {name: i for i, name in enumerate(names)}
-    pairs = np.array([(index[a], index[b]) for a, b in edges if a != b], np.int32).reshape(-1, 2)
+    rows = [(index[a], index[b], Kind.DATA) for a, b in edges if a != b]
     dag = new_dag(names, [category(name) for name in names], [0] * len(names))
-    dag = with_edges(dag, pairs[:, 0], pairs[:, 1], [Kind.DATA] * len(pairs))
-    try:
-        dag.order()
-    except DagError as error:
-        raise DagError(f"{trace.path}: {error}") from error
-    return dag
+    return _one_step(dag, np.array(rows, np.int64).reshape(-1, 3), trace.path)
 
 
 def _into_outputs(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

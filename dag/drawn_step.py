@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 
@@ -40,14 +39,11 @@ def drawn_step(
         [category(operation) for operation in operations],
         end - start,
         [(a, b, kind) for (a, b), kind in edges.items()],
-        device=[f"{recording.owners[one.owner]} {one.track.pid} {one.track.tid}" for one in operations],
     )
     nodes = [int(node_of[stretch.event]) for stretch in path.stretches if stretch.event != NO_EVENT]
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, node_of, slack_ns)
-    walk = [node for node, _ in itertools.groupby(nodes)]
-    marked = LongestPath(walk, [0] * len(walk), [-1] * len(walk), path.length_ns, end, slack)
-    return replace(dag, notes=list(recording.notes)), marked
+    return dag, LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)
 
 
 def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:

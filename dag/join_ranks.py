@@ -299,7 +299,8 @@ def _wait_for_links(step: StepGraph, could_begin: Int64) -> Int64:
 def by_link(step: StepGraph) -> list[Int64]:
     """Return the transfers of each link in the order in which it served them."""
     transfers = np.flatnonzero(step.link != NO_LINK)
-    transfers = transfers[np.lexsort((step.end_ns[transfers], step.link[transfers]))]
+    order = np.lexsort((step.start_ns[transfers], step.end_ns[transfers], step.link[transfers]))
+    transfers = transfers[order]
     return [transfers[step.link[transfers] == link] for link in np.unique(step.link[transfers])]
 
 

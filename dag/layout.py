@@ -12,18 +12,16 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dag.longest_path import LongestPath
 from dag.model import Dag
-from dag.topology import depths
 from dialects.step_parts import Kind
-
-Int64 = NDArray[np.int64]
+from formats.columns import Int64
+from result import Network
 
 #: A picture with more nodes than this is condensed.
 MOST_NODES = 20_000
@@ -38,35 +36,12 @@ _ASPECT = 1.6
 _PART = re.compile(r"[._/:-]+|(?<=\D)(?=\d)")
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A graph ready to draw.
+def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int = MOST_NODES) -> Network:
+    """Return where everything goes; a graph of more than `most` nodes is condensed by its names.
 
-    Attributes
-    ----------
-    labels, cats, dur_ns, critical : (n,) of what is drawn; a condensed node has the sum of its members
-    members : (n,) how many operations a node stands for
-    x, y : (n,) layer and row
-    edges : (source, target, kind)
-    path : (source, target) of the edges that are steps of the critical path
-    note : what was condensed, or ""
+    A condensed node has the sum of its members' durations, the least slack, and their number
+    (``operations``). Without durations there is no slack to show either.
     """
-
-    labels: Sequence[str]
-    cats: Sequence[str]
-    dur_ns: Sequence[int]
-    slack_ns: Sequence[int]
-    critical: Sequence[bool]
-    members: Sequence[int]
-    x: Sequence[float]
-    y: Sequence[float]
-    edges: Sequence[tuple[int, int, str]]
-    path: Collection[tuple[int, int]]
-    note: str = ""
-
-
-def draw(dag: Dag, path: LongestPath, *, most: int = MOST_NODES) -> Drawn:
-    """Return where everything goes; a graph of more than `most` nodes is condensed by its names."""
     group = np.arange(len(dag)) if len(dag) <= most else _groups(dag, min(_CONDENSED, most // 10))
     labels = list(dag.names) if len(dag) <= most else _group_labels(dag, group)
     n = len(labels)
@@ -82,31 +57,36 @@ def draw(dag: Dag, path: LongestPath, *, most: int = MOST_NODES) -> Drawn:
     edges = _edges(dag, group)
     x, y = _places(n, layer, spine, edges)
     first = np.unique(group, return_index=True)[1].tolist()
+    dur_ms = (np.bincount(group, dag.dur_ns, n) / 1e6).tolist()
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, group, path.slack_ns)
-    return Drawn(
-        labels=labels,
-        cats=[dag.cats[node] for node in first],
-        dur_ns=np.bincount(group, dag.dur_ns, n).astype(np.int64).tolist(),
-        slack_ns=slack.tolist(),
-        critical=[node in spine for node in range(n)],
-        members=np.bincount(group, minlength=n).tolist(),
-        x=x,
-        y=y,
-        edges=edges,
-        path=list(steps),
-        note=note,
-    )
+    slack_ms = (slack / 1e6).tolist()
+    members = np.bincount(group, minlength=n).tolist()
+    timed = bool(dag.dur_ns.any())
+    nodes: list[dict[str, Any]] = [
+        {
+            "label": labels[i],
+            "cat": dag.cats[first[i]],
+            "x": x[i],
+            "y": y[i],
+            "dur_ms": dur_ms[i] if timed else None,
+            "critical": i in spine,
+            **({"slack_ms": slack_ms[i]} if timed else {}),
+            **({"operations": members[i]} if members[i] > 1 else {}),
+        }
+        for i in range(n)
+    ]
+    return Network(title, nodes, edges, note, list(steps))
 
 
 def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
     """Return the layer of every drawn node: its depth; what waits for nothing stands before its user."""
-    order = dag.order()
-    depth = np.array(depths(len(dag), order, dag.src, dag.dst), np.int64) - 1
+    depth = np.array(dag.depths(), np.int64) - 1
+    source, target, _ = dag.edges.T
     waits = np.zeros(len(dag), np.bool_)
-    waits[dag.dst] = True
+    waits[target] = True
     nearest = np.full(len(dag), np.iinfo(np.int64).max)
-    np.minimum.at(nearest, dag.src, depth[dag.dst])
+    np.minimum.at(nearest, source, depth[target])
     free = ~waits & (nearest < np.iinfo(np.int64).max)
     depth[free] = nearest[free] - 1
     if n == len(dag):
@@ -119,10 +99,10 @@ def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
 def _edges(dag: Dag, group: Int64) -> list[tuple[int, int, str]]:
     """Return the edges between drawn nodes, each pair once, those to the next step too."""
     kinds: dict[tuple[int, int], str] = {}
-    for a, b, kind in zip(group[dag.src].tolist(), group[dag.dst].tolist(), dag.kind.tolist(), strict=True):
+    for (a, b), kind in zip(group[dag.edges[:, :2]].tolist(), dag.edges[:, 2].tolist(), strict=True):
         if a != b:
             kinds.setdefault((a, b), Kind(kind).label)
-    for a, b in zip(group[dag.next_src].tolist(), group[dag.next_dst].tolist(), strict=True):
+    for a, b in group[dag.next_edges].tolist():
         kinds.setdefault((a, b), "next")
     return [(a, b, kind) for (a, b), kind in kinds.items()]
 
@@ -218,7 +198,7 @@ def _groups(dag: Dag, limit: int) -> Int64:
             break
         group = finer
     if max(group) + 1 < _FEW:
-        depth = depths(len(dag), dag.order(), dag.src, dag.dst)
+        depth = dag.depths()
         stretch = max(depth) // _FEW + 1
         group = _numbered((g, d // stretch) for g, d in zip(group, depth, strict=True))
     return np.array(group, np.int64)

@@ -13,6 +13,7 @@ from dag.critical_path import NO_EVENT, CriticalPath
 from dag.path_summary import path_items
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import Operation
+from formats.chrome_writer import metadata
 from formats.columns import Trace
 
 #: Name of the process and category of the arrows that mark the path.
@@ -142,20 +143,20 @@ def _names(traces: Sequence[Trace], labels: Sequence[str], places: _Places) -> l
     """Return the metadata that names and orders processes and threads, the path's first."""
     said = [_said(trace) for trace in traces]
     events = [
-        _meta("process_name", _PATH_PID, 0, name=PATH),
-        _meta("process_sort_index", _PATH_PID, 0, sort_index=-1),
+        metadata("process_name", _PATH_PID, 0, PATH),
+        metadata("process_sort_index", _PATH_PID, 0, -1),
     ]
-    events.append(_meta("thread_name", _PATH_PID, 1, name=PATH))
+    events.append(metadata("thread_name", _PATH_PID, 1, PATH))
     keys = {}
     for (number, pid), to in places.pids.items():
         own = said[number].get(("process_name", pid, None), "" if pid is None else str(pid))
-        events.append(_meta("process_name", to, 0, name=f"{labels[number]}{own}"))
-        events.append(_meta("process_sort_index", to, 0, sort_index=to))
+        events.append(metadata("process_name", to, 0, f"{labels[number]}{own}"))
+        events.append(metadata("process_sort_index", to, 0, to))
         keys[to] = (number, pid)
     for (pid_to, tid), to in places.tids.items():
         number, pid = keys[pid_to]
         own = said[number].get(("thread_name", pid, tid), "" if tid is None else str(tid))
-        events.append(_meta("thread_name", pid_to, to, name=own or "events"))
+        events.append(metadata("thread_name", pid_to, to, own or "events"))
     return events
 
 
@@ -170,7 +171,3 @@ def _said(trace: Trace) -> dict[tuple[str, Any, Any], str]:
             if isinstance(pid, str | int | float | None) and isinstance(tid, str | int | float | None):
                 names[str(kind), pid, tid] = str(args["name"])
     return names
-
-
-def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dag.topology import Int32, topological_order
 from dialects.step_parts import Kind
+from errors import DagError
+from formats.columns import Int64
 
-if TYPE_CHECKING:
-    import networkx as nx
-
-Int64 = NDArray[np.int64]
-UInt8 = NDArray[np.uint8]
-
-
-def _no_edges() -> Int32:
-    return np.empty(0, np.int32)
+_CYCLE_SHOWN = 5  # operations of a cycle that a message names
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,91 +23,101 @@ class Dag:
 
     Attributes
     ----------
-    names : (n,) distinct; with a prefix ``wk<i>.rank<r>.`` where several ranks are merged
+    names : (n,) distinct
     cats : (n,) what the share of a path is grouped by: ``FW BW Comm I/O STEP`` …, or as in the trace
     dur_ns : (n,) the average recorded duration, or that in one step; 0 if unrecorded
-    device : (n,) index into `devices`, where the operation runs; the device "" is unlimited
-    src, dst : (m,) the edges, as node numbers
-    kind : (m,) `Kind` of the edge
-    next_src, next_dst : the edges that lead into the next step (STEP to the first FW); in no path here
-    attrs : further values of nodes by name of the value: {"op": {node: "Convolution"}}
+    edges : (m, 3) rows of source, target (node numbers) and `Kind`
+    next_edges : (k, 2) the edges that lead into the next step (STEP to the first FW); in no path here
     unrecorded : nodes that are in the graph but not in the trace
     ungraphed : names that are in the trace but not in the graph
-    notes : what the builder has to say about gaps in its sources, a sentence each
     """
 
     names: Sequence[str]
     cats: Sequence[str]
     dur_ns: Int64
-    src: Int32
-    dst: Int32
-    kind: UInt8
-    device: Int32
-    devices: Sequence[str]
-    next_src: Int32 = field(default_factory=_no_edges)
-    next_dst: Int32 = field(default_factory=_no_edges)
-    attrs: Mapping[str, Mapping[int, Any]] = field(default_factory=dict)
+    edges: Int64
+    next_edges: Int64
     unrecorded: Sequence[int] = ()
     ungraphed: Sequence[str] = ()
-    notes: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
     @property
     def n_edges(self) -> int:
-        """Edges within the step."""
-        return len(self.src)
+        """Edges within the step and into the next."""
+        return len(self.edges) + len(self.next_edges)
+
+    def inputs(self) -> list[list[int]]:
+        """Return for every node what it waits for, in the order of the edges."""
+        inputs: list[list[int]] = [[] for _ in self.names]
+        for source, target in zip(*self.edges[:, :2].T.tolist(), strict=True):
+            inputs[target].append(source)
+        return inputs
 
     def order(self) -> list[int]:
-        """Return the nodes in topological order, the smallest number first among equals.
+        """Return the nodes so that every edge leads forward.
 
         Raises
         ------
         DagError
             A cycle; the message prints it.
         """
-        return topological_order(self.names, self.src, self.dst)
+        inputs = self.inputs()
+        needed = np.bincount(self.edges[:, 0], minlength=len(self)).tolist()
+        backwards = [node for node, count in enumerate(needed) if count == 0]
+        for node in backwards:  # grows while it is walked
+            for before in inputs[node]:
+                needed[before] -= 1
+                if needed[before] == 0:
+                    backwards.append(before)
+        if len(backwards) < len(self):
+            raise DagError(f"the graph has a cycle: {self._cycle(inputs)}")
+        return backwards[::-1]
 
-    def to_networkx(self) -> nx.DiGraph[str]:
-        """Return the graph with the attributes ``cat``, ``avg`` (ms) and the edges' ``kind`` (a word)."""
-        import networkx as nx
+    def _cycle(self, inputs: list[list[int]]) -> str:
+        """Return one cycle as ``a -> b -> a``."""
+        try:
+            TopologicalSorter(dict(enumerate(inputs))).prepare()
+        except CycleError as error:
+            names = [self.names[node] for node in error.args[1]]
+            cut = len(names) > _CYCLE_SHOWN + 1
+            shown = [*names[:_CYCLE_SHOWN], f"… ({len(names) - 1} operations)"] if cut else names
+            return " -> ".join(shown)
+        raise AssertionError("called for a graph without a cycle")
 
-        graph: nx.DiGraph[str] = nx.DiGraph()
-        for node, (name, cat) in enumerate(zip(self.names, self.cats, strict=True)):
-            extra = {key: values[node] for key, values in self.attrs.items() if node in values}
-            graph.add_node(name, **{**extra, "cat": cat, "avg": float(self.dur_ns[node]) / 1e6})
-        for a, b, kind in zip(self.src.tolist(), self.dst.tolist(), self.kind.tolist(), strict=True):
-            graph.add_edge(self.names[a], self.names[b], kind=Kind(kind).label)
-        for a, b in zip(self.next_src.tolist(), self.next_dst.tolist(), strict=True):
-            graph.add_edge(self.names[a], self.names[b], kind="next")
-        return graph
+    def depths(self) -> list[int]:
+        """Return for every node the number of nodes on the longest chain that ends in it (at least 1)."""
+        inputs, depth = self.inputs(), [1] * len(self)
+        for node in self.order():
+            depth[node] += max((depth[before] for before in inputs[node]), default=0)
+        return depth
+
+    def components(self) -> int:
+        """Return the number of parts that no edge connects, whatever its direction."""
+        return len(np.unique(_components(len(self), self.edges, "weak")))
 
 
 def new_dag(
     names: Sequence[str],
     cats: Sequence[str],
     dur_ns: Sequence[int] | Int64,
-    edges: Sequence[tuple[int, int]] | Sequence[tuple[int, int, int]] = (),
-    *,
-    device: Sequence[str] | None = None,
+    edges: Sequence[Sequence[int]] | Int64 = (),
 ) -> Dag:
-    """Return a `Dag` from plain lists; an edge is (source, target) or (source, target, kind).
+    """Return a `Dag`; an edge is (source, target) or (source, target, kind)."""
+    rows = [(*edge, Kind.DATA)[:3] for edge in edges]
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    return Dag(names, cats, np.asarray(dur_ns, np.int64), table, np.empty((0, 2), np.int64))
 
-    Without `device` every operation has the unlimited device "".
-    """
-    n = len(names)
-    words = list(device) if device is not None else [""] * n
-    devices = list(dict.fromkeys(words))
-    index = {word: i for i, word in enumerate(devices)}
-    dur = np.asarray(dur_ns, np.int64).reshape(n)
-    return Dag(
-        names=list(names),
-        cats=list(cats),
-        dur_ns=dur,
-        src=np.array([edge[0] for edge in edges], np.int32),
-        dst=np.array([edge[1] for edge in edges], np.int32),
-        kind=np.array([edge[2] if len(edge) > 2 else Kind.DATA for edge in edges], np.uint8),
-        device=np.array([index[word] for word in words], np.int32),
-        devices=devices,
-    )
+
+def cycles(n: int, edges: Int64) -> NDArray[np.int32]:
+    """Return a number for every node, the same for two nodes where each can be reached from the other."""
+    return _components(n, edges, "strong")
+
+
+def _components(n: int, edges: Int64, connection: Literal["weak", "strong"]) -> NDArray[np.int32]:
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
+    return np.asarray(connected_components(matrix, connection=connection)[1], np.int32)

@@ -32,6 +32,7 @@ class NameShare(NamedTuple):
     owner: str
     stretches: int
     ns: int
+    share: float  # of the path
 
 
 def path_items(
@@ -58,7 +59,8 @@ def by_name(items: Iterable[PathItem]) -> list[NameShare]:
     for item in items:
         count, ns = sums.get(item[:3], (0, 0))
         sums[item[:3]] = (count + 1, ns + item.dur_ns)
-    shares = [NameShare(*key, *value) for key, value in sums.items()]
+    length = max(sum(ns for _, ns in sums.values()), 1)
+    shares = [NameShare(*key, count, ns, ns / length) for key, (count, ns) in sums.items()]
     return sorted(shares, key=lambda share: -share.ns)
 
 

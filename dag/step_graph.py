@@ -118,11 +118,6 @@ class Recording:
     notes: Sequence[str] = ()
 
     @property
-    def n_events(self) -> int:
-        """Events of all steps."""
-        return sum(map(len, self.steps))
-
-    @property
     def whole_steps(self) -> list[int]:
         """The rows of the steps whose duration is known for some owner; all where none is."""
         whole = [row for row, step in enumerate(self.steps) if step.is_whole]

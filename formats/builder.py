@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,17 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.columns import Int32, Int64
-from formats.event import FULL, LEAN, NO_TIME, UNDECODABLE, Event, args_object
+from formats.event import FULL, KEY, LEAN, NO_TIME, UNDECODABLE, Event, args_object
 from formats.learned import LearnedType, learn
 from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Key, Rows
 from formats.times import times_ns
 from formats.values import cleaned
 
-_KEY = attrgetter("ph", "name", "cat", "pid", "tid")
-_SLICE_KEY = attrgetter("name", "cat", "pid", "tid")
+_KEY = attrgetter(*KEY)
+_SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
-_ARGS = attrgetter("args")
 #: After how many pieces of the general types a type is learned, again each time it did not fit; from the
 #: last but one on with names left free.
 _LESSONS = (2, 3, 4, 6, 10, 18, 34, 66)
@@ -60,7 +60,7 @@ class Builder:
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
         self._metadata: list[dict[str, Any]] = []
-        self._repairs: dict[tuple[str, str], int] = {}
+        self._repairs: Counter[tuple[str, str]] = Counter()
         fields = [key for key in self.wanted if not key.endswith("*")]
         names = {f"a{i}": key for i, key in enumerate(fields)}
         struct = msgspec.defstruct("Args", [(name, Any, None) for name in names], rename=names, gc=False)
@@ -175,7 +175,7 @@ class Builder:
         is_slice = roles <= END
         untimed = is_slice & (ts == NO_TIME)
         if untimed.any():
-            self._note("event", "without a time ignored", int(untimed.sum()))
+            self._repairs["event", "without a time ignored"] += int(untimed.sum())
         return np.flatnonzero(is_slice & ~untimed)
 
     def _durations(self, dur: Int64, roles: NDArray[np.int8]) -> Int64:
@@ -184,13 +184,10 @@ class Builder:
         missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
         negative = is_x & (dur < 0) & ~missing
         if missing.any():
-            self._note("X event", "without a duration taken as 0 long", int(missing.sum()))
+            self._repairs["X event", "without a duration taken as 0 long"] += int(missing.sum())
         if negative.any():
-            self._note("negative duration", "taken as 0", int(negative.sum()))
+            self._repairs["negative duration", "taken as 0"] += int(negative.sum())
         return np.where(is_x & (dur > 0) & ~missing, dur, 0)
-
-    def _note(self, noun: str, fate: str, n: int) -> None:
-        self._repairs[noun, fate] = self._repairs.get((noun, fate), 0) + n
 
     def _add_points(self, events: Sequence[Event], ids: Int32, ts: Int64, rows: Int64) -> None:
         self._point_key.frombytes(ids[rows].tobytes())
@@ -210,32 +207,24 @@ class Builder:
         )
 
     def _add_args(self, events: Sequence[Event], first: int) -> None:
-        for row, raw in enumerate(map(_ARGS, events), first):
-            if self._prefixes:
-                found = args_object(raw)
-                for key, value in found.items():
-                    if key in self.wanted or key.startswith(self._prefixes):
-                        self._add_arg(key, row, value)
-                continue
-            text = bytes(raw)
-            if not text:
-                continue
-            try:
-                decoded = self._arg_decoder.decode(text)
-            except UNDECODABLE:
-                for key, value in args_object(raw).items():
-                    if key in self.wanted:
-                        self._add_arg(key, row, value)
-                continue
-            for name, key in self._arg_fields:
-                value = getattr(decoded, name)
-                if value is not None:
-                    self._add_arg(key, row, value)
-
-    def _add_arg(self, key: str, row: int, value: Any) -> None:
-        rows, values = self._args.setdefault(key, (array("q"), []))
-        rows.append(row)
-        values.append(value)
+        texts = [bytes(event.args) or b"{}" for event in events]
+        if not self._prefixes:
+            with contextlib.suppress(*UNDECODABLE):
+                args = list(map(self._arg_decoder.decode, texts))
+                for name, key in self._arg_fields:
+                    values = list(map(attrgetter(name), args))
+                    present = [i for i, value in enumerate(values) if value is not None]
+                    if present:
+                        column = self._args.setdefault(key, (array("q"), []))
+                        column[0].extend([first + i for i in present])
+                        column[1].extend([values[i] for i in present])
+                return
+        for row, text in enumerate(texts, first):
+            for key, value in args_object(text).items():
+                if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
+                    column = self._args.setdefault(key, (array("q"), []))
+                    column[0].append(row)
+                    column[1].append(value)
 
 
 def _id_of(event: Event) -> str | None:

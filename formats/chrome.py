@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from formats.builder import Builder
 from formats.columns import Trace
 from formats.event import ExactEvent
 from formats.pairs import Rule
-from formats.reader import EventReader, repairs
+from formats.reader import Damage, EventReader
 from formats.rows import Rows, columns, join
 from formats.times import InexactError
 
@@ -26,10 +26,7 @@ class Part:
 
     rows: Rows
     header: dict[str, Any]
-    notes: list[str]
-    lost: int
-    mended: int
-    strays: int
+    damage: Damage
     aligned: bool
 
 
@@ -61,15 +58,7 @@ def read_part(
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
-    return Part(
-        rows=builder.rows(),
-        header=reader.header,
-        notes=reader.notes,
-        lost=reader.lost,
-        mended=reader.mended,
-        strays=reader.strays,
-        aligned=reader.aligned,
-    )
+    return Part(builder.rows(), reader.header, reader.damage, reader.aligned)
 
 
 def joined(parts: Sequence[Part]) -> Part:
@@ -79,32 +68,14 @@ def joined(parts: Sequence[Part]) -> Part:
     return Part(
         rows=join([part.rows for part in parts]),
         header={key: value for part in parts for key, value in part.header.items()},
-        notes=[note for part in parts for note in part.notes],
-        lost=sum(part.lost for part in parts),
-        mended=sum(part.mended for part in parts),
-        strays=sum(part.strays for part in parts),
+        damage=sum((part.damage for part in parts), Damage()),
         aligned=parts[0].aligned,
     )
 
 
 def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
     """Return the trace of a whole file, its times as written; `dialects.finish` says what they mean."""
-    table = columns(part.rows, pairing)
-    return Trace(
-        path=str(path),
-        dialect="",
-        names=table.names,
-        cats=table.cats,
-        tracks=table.tracks,
-        name_id=table.name_id,
-        cat_id=table.cat_id,
-        track_id=table.track_id,
-        ts_ns=table.ts_ns,
-        dur_ns=table.dur_ns,
-        args=table.args,
-        points=table.points,
-        metadata=part.rows.metadata,
-        header=part.header,
-        phases=table.phases,
-        repairs=(*repairs([part]), *table.repairs),
+    trace = columns(part.rows, pairing)
+    return replace(
+        trace, path=str(path), header=part.header, repairs=(*part.damage.phrases(), *trace.repairs)
     )

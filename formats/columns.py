@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -39,6 +41,12 @@ class ArgColumn:
     def as_dict(self) -> dict[int, Any]:
         """Return row -> value."""
         return dict(zip(self.rows.tolist(), self.values, strict=True))
+
+    def moved(self, new_row: Int64) -> ArgColumn:
+        """Return the column for a trace whose row i is now `new_row[i]`, or gone where that is negative."""
+        rows = new_row[self.rows]
+        kept = np.flatnonzero(rows >= 0)
+        return ArgColumn(rows[kept], [self.values[i] for i in kept.tolist()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +170,7 @@ class Trace:
             track_id=self.track_id[keep],
             ts_ns=self.ts_ns[keep],
             dur_ns=self.dur_ns[keep],
-            args={key: _select_arg(column, new_row) for key, column in self.args.items()},
+            args={key: column.moved(new_row) for key, column in self.args.items()},
         )
 
 
@@ -192,7 +200,7 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         args=args,
         points=_joined_points([trace.points for trace in traces], name_maps, cat_maps, track_maps),
         metadata=[event for trace in traces for event in trace.metadata],
-        phases=_summed([trace.phases for trace in traces]),
+        phases=sum((Counter(trace.phases) for trace in traces), Counter()),
         repairs=[phrase for trace in traces for phrase in trace.repairs],
     )
 
@@ -223,26 +231,18 @@ def _joined_points(
     )
 
 
-def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in counts:
-        for key, n in part.items():
-            found[key] = found.get(key, 0) + n
-    return found
-
-
 def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:
     return np.abs(ts_ns) > FARTHEST_NS
 
 
 def _joint(tables: Sequence[Sequence[_Item]]) -> tuple[list[_Item], list[Int32]]:
     """Return one table of the distinct items, and for each table its items' places in it."""
-    place: dict[_Item, int] = {}
-    maps = [np.array([place.setdefault(item, len(place)) for item in table], np.int32) for table in tables]
-    return list(place), maps
+    table, place = numbered(itertools.chain(*tables))
+    return table, np.split(place, np.cumsum([len(part) for part in tables])[:-1])
 
 
-def _select_arg(column: ArgColumn, new_row: Int64) -> ArgColumn:
-    rows = new_row[column.rows]
-    kept = np.flatnonzero(rows >= 0)
-    return ArgColumn(rows[kept], [column.values[i] for i in kept.tolist()])
+def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:
+    """Return the distinct items by first appearance, and each item's place among them (n,)."""
+    items = list(items)
+    place = {item: i for i, item in enumerate(dict.fromkeys(items))}
+    return list(place), np.fromiter(map(place.__getitem__, items), np.int32, len(items))

@@ -19,18 +19,20 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from errors import TraceError
-from formats.columns import ArgColumn, Points, Trace, Track, no_points
+from formats.columns import Trace, Track
+from formats.event import UNDECODABLE
+from formats.rows import Interner, Rows, columns
+from formats.stream import unreadable
 from formats.values import FARTHEST_NS, cleaned
 
 COMPUTE = "Compute"
@@ -75,9 +77,9 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
             for record in _records(file.fileno(), path.stat().st_size, builder.repairs):
                 builder.add(record)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     if not builder.phases and path.stat().st_size:
-        raise TraceError(f"{path}: no DASF profile: none of its records is an event")
+        raise TraceError(f"{path}: not a DASF profile: none of its records is an event")
     return builder.trace(path)
 
 
@@ -91,10 +93,6 @@ def function_of(key: object) -> str:
     first = key[0] if isinstance(key, list | tuple) and key else key
     text = str(first).strip("()'\"").split("'")[0]
     return text.rpartition("-")[0] or text
-
-
-def _key_texts(keys: object) -> list[str]:
-    return [key_text(key) for key in keys] if isinstance(keys, list) else []
 
 
 def _tuples(value: object) -> object:
@@ -137,7 +135,7 @@ def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
                 continue
             try:
                 record = decoder.decode(data[at + _HEAD : end])
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNDECODABLE:
                 skipped += 1
             else:
                 if abs(record.timestamp) < _MAX_SECONDS and abs(record.duration) < _MAX_SECONDS:
@@ -148,7 +146,7 @@ def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
     if damaged:
         repairs.append(f"{damaged} bytes between whole records are damaged and were left out")
     if skipped:
-        repairs.append(f"{skipped} records are no events and were left out")
+        repairs.append(f"{skipped} records are not events and were left out")
 
 
 def _next_record(data: mmap.mmap, at: int) -> int | None:
@@ -163,26 +161,6 @@ def _next_record(data: mmap.mmap, at: int) -> int | None:
     return None
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Growing columns of slices or of points."""
-
-    name: array[int] = field(default_factory=lambda: array("i"))
-    cat: array[int] = field(default_factory=lambda: array("i"))
-    track: array[int] = field(default_factory=lambda: array("i"))
-    ts_ns: array[int] = field(default_factory=lambda: array("q"))
-    dur_ns: array[int] = field(default_factory=lambda: array("q"))
-
-    def add(self, name: int, cat: int, track: int, ts_ns: int, dur_ns: int) -> int:
-        """Append a row; return its number."""
-        self.name.append(name)
-        self.cat.append(cat)
-        self.track.append(track)
-        self.ts_ns.append(ts_ns)
-        self.dur_ns.append(dur_ns)
-        return len(self.name) - 1
-
-
 class _Builder:
     """Turns records into columns, one at a time."""
 
@@ -191,118 +169,94 @@ class _Builder:
         self.phases: Counter[str] = Counter()
         self._wanted = wanted
         self._keep_points = points
-        self._names: dict[str, int] = {}
-        self._cats: dict[str, int] = {}
-        self._tracks: dict[Track, int] = {}
-        self._slices = _Rows()
-        self._points = _Rows()
-        self._point_phases: list[str] = []
-        self._point_args: list[dict[str, Any]] = []
+        self._ids = Interner()
+        self._key, self._ts_ns, self._dur_ns = array("i"), array("q"), array("q")
         self._args: dict[str, tuple[list[int], list[Any]]] = {}
+        self._point_key, self._point_ts_ns = array("i"), array("q")
+        self._point_args: list[dict[str, Any]] = []
         self._marks: list[_Record] = []  # B and E: paired at the end, when it is known whether E occurs
 
     def add(self, record: _Record) -> None:
         """Take one record."""
         self.phases[record.phase] += 1
-        if record.phase == "X":
-            self._add_slice(record)
-        elif record.phase in ("B", "E"):
+        if record.phase in ("B", "E"):
             self._marks.append(record)
-        elif self._keep_points:
-            self._point_phases.append(record.phase)
-            self._point_args.append(cleaned(record.args or {}))
-            self._points.add(*self._ids(record.name, "", record), _nanoseconds(record.timestamp), 0)
+        elif record.phase != "X":
+            if self._keep_points:
+                self._point_key.append(self._id(record, record.phase, record.name))
+                self._point_ts_ns.append(_nanoseconds(record.timestamp))
+                self._point_args.append(cleaned(record.args or {}))
+        elif record.name == COMPUTE:
+            args = record.args or {}
+            name = str(args.get("name") or function_of(args.get("key", COMPUTE)))
+            end_ns, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
+            self._add_slice(record, end_ns - dur_ns, dur_ns, name, COMPUTE)
+        else:
+            self._add_slice(
+                record, _nanoseconds(record.timestamp), _nanoseconds(record.duration), record.name
+            )
 
     def trace(self, path: Path) -> Trace:
         """Return all that was added."""
         self._pair_marks()
-        rows, points = self._slices, self._points
-        return Trace(
-            path=str(path),
-            dialect="dasf",
-            names=list(self._names),
-            cats=list(self._cats),
-            tracks=list(self._tracks),
-            name_id=_int32(rows.name),
-            cat_id=_int32(rows.cat),
-            track_id=_int32(rows.track),
-            ts_ns=_int64(rows.ts_ns),
-            dur_ns=_int64(rows.dur_ns),
-            args={key: ArgColumn(np.array(at, np.int64), values) for key, (at, values) in self._args.items()},
-            points=Points(
-                self._point_phases,
-                _int32(points.name),
-                _int32(points.cat),
-                _int32(points.track),
-                _int64(points.ts_ns),
-                [None] * len(points.name),
-            )
-            if self._point_phases
-            else no_points(),
-            header={"point_args": self._point_args} if self._keep_points else {},
-            phases=dict(self.phases),
-            repairs=self.repairs,
+        rows = Rows(
+            keys=list(self._ids),
+            counts=np.zeros(len(self._ids), np.int64),  # `phases` are those of the file's records
+            key=np.array(self._key, np.int32),
+            ts_ns=np.array(self._ts_ns, np.int64),
+            dur_ns=np.array(self._dur_ns, np.int64),
+            args={key: (np.array(at, np.int64), values) for key, (at, values) in self._args.items()},
+            points=(
+                np.array(self._point_key, np.int32),
+                np.array(self._point_ts_ns, np.int64),
+                [None] * len(self._point_key),
+            ),
+            metadata=[],
         )
+        header = {"point_args": self._point_args} if self._keep_points else {}
+        return replace(columns(rows), path=str(path), dialect="dasf", header=header, phases=dict(self.phases),
+                       repairs=self.repairs)  # fmt: skip
 
-    def _ids(self, name: str, cat: str, record: _Record) -> tuple[int, int, int]:
-        track = Track(record.process_id, record.thread_id)
-        return (
-            self._names.setdefault(name, len(self._names)),
-            self._cats.setdefault(cat, len(self._cats)),
-            self._tracks.setdefault(track, len(self._tracks)),
-        )
+    def _id(self, record: _Record, phase: str, name: str, cat: str | None = None) -> int:
+        return self._ids[phase, name, cat, record.process_id, record.thread_id]
 
-    def _add_slice(self, record: _Record) -> None:
-        end_or_start, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
+    def _add_slice(
+        self, record: _Record, start_ns: int, dur_ns: int, name: str, cat: str | None = None
+    ) -> None:
+        row = len(self._key)
+        self._key.append(self._id(record, "X", name, cat))
+        self._ts_ns.append(start_ns)
+        self._dur_ns.append(max(0, dur_ns))
         args = record.args or {}
-        if record.name == COMPUTE:
-            name = str(args.get("name") or function_of(args.get("key", COMPUTE)))
-            row = self._slices.add(*self._ids(name, COMPUTE, record), end_or_start - dur_ns, dur_ns)
-        else:
-            row = self._slices.add(*self._ids(record.name, "", record), end_or_start, dur_ns)
-        self._add_args(row, args)
-
-    def _add_args(self, row: int, args: dict[str, Any]) -> None:
         for key in self._wanted & args.keys():
             value = cleaned(args[key])
             if key == "key":
                 value = key_text(value)
             elif key in ("dependencies", "dependents"):
-                value = _key_texts(value)
+                value = [key_text(each) for each in value] if isinstance(value, list) else []
             rows, values = self._args.setdefault(key, ([], []))
             rows.append(row)
             values.append(value)
 
     def _pair_marks(self) -> None:
         ends_are_begins = not self.phases["E"]
-        open_: dict[Track, list[_Record]] = {}
+        open_marks: defaultdict[Track, list[_Record]] = defaultdict(list)
         unpaired = 0
         for mark in self._marks:
-            stack = open_.setdefault(Track(mark.process_id, mark.thread_id), [])
+            stack = open_marks[Track(mark.process_id, mark.thread_id)]
             same = bool(stack) and stack[-1].name == mark.name
-            if mark.phase == "E" or (ends_are_begins and same):
-                if not same:
-                    unpaired += 1
-                    continue
+            if same and (mark.phase == "E" or ends_are_begins):
                 begin = stack.pop()
-                ts_ns = _nanoseconds(begin.timestamp)
-                dur_ns = max(0, _nanoseconds(mark.timestamp) - ts_ns)
-                row = self._slices.add(*self._ids(begin.name, "", begin), ts_ns, dur_ns)
-                self._add_args(row, begin.args or {})
-            else:
+                start_ns = _nanoseconds(begin.timestamp)
+                self._add_slice(begin, start_ns, _nanoseconds(mark.timestamp) - start_ns, begin.name)
+            elif mark.phase == "B":
                 stack.append(mark)
-        unpaired += sum(map(len, open_.values()))
+            else:
+                unpaired += 1
+        unpaired += sum(map(len, open_marks.values()))
         if unpaired:
             self.repairs.append(f"{unpaired} begins or ends without their counterpart left out")
 
 
 def _nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
-
-
-def _int32(column: array[int]) -> NDArray[np.int32]:
-    return np.array(column, np.int32)
-
-
-def _int64(column: array[int]) -> NDArray[np.int64]:
-    return np.array(column, np.int64)

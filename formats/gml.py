@@ -8,12 +8,11 @@ both readers agree by construction on what is not hot.
 
 from __future__ import annotations
 
+import contextlib
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from html.entities import name2codepoint
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +39,12 @@ _BLOCK = re.compile(
 )
 _HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
 _EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
-_REFERENCE = re.compile(r"&(?:([0-9A-Za-z]+)|#([0-9]+)|#x([0-9A-Fa-f]+));")
+_REFERENCE = re.compile("&#([0-9]{1,6});")
+_OTHER_REFERENCE = re.compile("&(?!#[0-9]{1,6};)")
+_EMPTY = ('"[]"', '"()"')  # sequences
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
 _KEY = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
-_MOST_DIGITS = 9  # of a character's number
-_LIST_START = "_networkx_list_start"
+_INT32 = range(-(1 << 31), 1 << 31)  # integers beyond are written as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,10 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
     DagError
         `text` is no GML, or an edge names a missing node, or ids or labels are doubled.
     """
-    return _parse_blocks(text) or _parse_by_networkx(text, path)
+    with contextlib.suppress(_NotScalarError):
+        if (gml := _parse_blocks(text)) is not None:
+            return gml
+    return _parse_by_networkx(text, path)
 
 
 def format_gml(gml: Gml) -> str:
@@ -142,19 +145,10 @@ def format_gml(gml: Gml) -> str:
     DagError
         A value that GML cannot hold (None, an object) or a key that is no GML key.
     """
-    if gml.multigraph or not all(type(label) is str for label in gml.labels):
-        return _format_by_networkx(gml)
-    parts = ["graph [\n", "  directed 1\n" if gml.directed else ""]
-    parts += [_pair(key, value, "  ") for key, value in gml.attrs.items() if key not in _GRAPH_KEYS]
-    labels = gml.labels if _NOT_PLAIN.search("".join(gml.labels)) is None else map(_escape, gml.labels)
-    for i, (label, attrs) in enumerate(zip(labels, gml.node_attrs, strict=True)):
-        rest = _pairs(attrs, _NODE_KEYS) if attrs else ""
-        parts.append(f'  node [\n    id {i}\n    label "{label}"\n{rest}  ]\n')
-    for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
-        rest = _pairs(attrs, _EDGE_KEYS) if attrs else ""
-        parts.append(f"  edge [\n    source {a}\n    target {b}\n{rest}  ]\n")
-    parts.append("]\n")
-    return "".join(parts)
+    if not gml.multigraph and all(type(label) is str for label in gml.labels):
+        with contextlib.suppress(_NotScalarError):
+            return _format_blocks(gml)
+    return _format_by_networkx(gml)
 
 
 def write_gml(gml: Gml, path: Path) -> None:
@@ -169,6 +163,10 @@ def write_gml(gml: Gml, path: Path) -> None:
         file.write(text.encode("ascii"))
 
 
+class _NotScalarError(Exception):
+    """A graph has values that only networkx reads and writes."""
+
+
 _GRAPH_KEYS = frozenset(("directed", "multigraph", "node", "edge"))
 _NODE_KEYS = frozenset(("id", "label"))
 _EDGE_KEYS = frozenset(("source", "target"))
@@ -177,7 +175,7 @@ _EDGE_KEYS = frozenset(("source", "target"))
 def _parse_blocks(text: str) -> Gml | None:
     """Read the layout that networkx writes; None for any other."""
     head = _HEAD.match(text)
-    if head is None:
+    if head is None or any(empty in text for empty in _EMPTY) or _OTHER_REFERENCE.search(text):
         return None
     found = _BLOCK.findall(text, head.end())
     stray = [block[6] for block in found if block[6]]
@@ -200,7 +198,7 @@ def _assemble(
     """Return the graph of the captured texts; None where ids, labels or edges contradict each other."""
     ids, labels = [int(node[0]) for node in nodes], [_text(node[1]) for node in nodes]
     index = {node: i for i, node in enumerate(ids)}
-    if len(index) < len(ids) or len(set(map(str, labels))) < len(labels) or not all(map(_is_name, labels)):
+    if len(index) < len(ids) or len(set(labels)) < len(labels):
         return None
     try:
         source = np.array([index[int(edge[0])] for edge in edges], np.int64)
@@ -217,12 +215,8 @@ def _assemble(
     return Gml(labels, source, target, node_attrs, edge_attrs, attrs, directed)
 
 
-def _is_name(label: object) -> bool:
-    return type(label) is str
-
-
 def _values(text: str) -> dict[str, Any]:
-    """Return the key-value pairs of a block; a key that is repeated is a list."""
+    """Return the key-value pairs of a block, whose keys differ."""
     if '"' not in text:
         words = text.split()
         if len(words) == 2:  # the usual case: one figure
@@ -232,18 +226,9 @@ def _values(text: str) -> dict[str, Any]:
     else:
         pairs = _EACH_PAIR.findall(text)
     values = {key: _value(raw) for key, raw in pairs}
-    if len(values) == len(pairs):
-        return values
-    lists: dict[str, list[Any]] = {}
-    for key, raw in pairs:
-        lists.setdefault(key, []).append(_value(raw))
-    return {key: _from_list(items) for key, items in lists.items()}
-
-
-def _from_list(items: list[Any]) -> Any:
-    if len(items) == 1:
-        return items[0]
-    return items[1:] if items[0] == _LIST_START else items
+    if len(values) < len(pairs):
+        raise _NotScalarError  # a key that is repeated is a list
+    return values
 
 
 def _value(raw: str) -> Any:
@@ -252,23 +237,10 @@ def _value(raw: str) -> Any:
     return float(raw) if "." in raw or "N" in raw else int(raw)
 
 
-def _text(quoted: str) -> Any:
-    """Return the text between the quotes, character references resolved; networkx's empty sequences."""
+def _text(quoted: str) -> str:
+    """Return the text between the quotes, references to characters resolved."""
     text = quoted[1:-1]
-    if "&" in text:
-        text = _REFERENCE.sub(_character, text)
-    if text == "[]":
-        return []
-    return () if text == "()" else text
-
-
-def _character(match: re.Match[str]) -> str:
-    name, decimal, hexadecimal = match.groups()
-    digits, base = (decimal, 10) if decimal else (hexadecimal, 16)
-    code = name2codepoint.get(name) if name else int(digits, base) if len(digits) <= _MOST_DIGITS else None
-    if code is None or code > sys.maxunicode:
-        return match[0]
-    return "\ufffd" if 0xD800 <= code < 0xE000 else chr(code)
+    return clean_text(_REFERENCE.sub(lambda match: chr(int(match[1])), text)) if "&" in text else text
 
 
 def _parse_by_networkx(text: str, path: str) -> Gml:
@@ -279,7 +251,9 @@ def _parse_by_networkx(text: str, path: str) -> Gml:
     except nx.NetworkXError as error:
         raise DagError(f"{path}: {' '.join(str(error).split())}") from error
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError) as error:
-        raise DagError(f"{path}: no GML of a graph: a node, an edge or a value has the wrong form") from error
+        raise DagError(
+            f"{path}: not a valid GML graph: a node, an edge or a value has the wrong form"
+        ) from error
     except RecursionError as error:
         raise DagError(f"{path}: values are nested too deeply") from error
     try:
@@ -318,58 +292,52 @@ def _format_by_networkx(gml: Gml) -> str:
         raise DagError(f"cannot be written as GML: {error}") from error
 
 
-def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str]) -> str:
+def _format_blocks(gml: Gml) -> str:
+    """Write a graph of scalar values."""
+    parts = ["graph [\n", "  directed 1\n" if gml.directed else "", _pairs(gml.attrs, _GRAPH_KEYS, "  ")]
+    labels = gml.labels if _NOT_PLAIN.search("".join(gml.labels)) is None else map(_escape, gml.labels)
+    for i, (label, attrs) in enumerate(zip(labels, gml.node_attrs, strict=True)):
+        rest = _pairs(attrs, _NODE_KEYS) if attrs else ""
+        parts.append(f'  node [\n    id {i}\n    label "{label}"\n{rest}  ]\n')
+    for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
+        rest = _pairs(attrs, _EDGE_KEYS) if attrs else ""
+        parts.append(f"  edge [\n    source {a}\n    target {b}\n{rest}  ]\n")
+    parts.append("]\n")
+    return "".join(parts)
+
+
+def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str], indent: str = "    ") -> str:
     lines = ""
     for key, value in attrs.items():
-        if key in ignored:
-            continue
-        if type(value) is float and "." in (text := repr(value)) and "e" not in text and key != "label":
-            _check_key(key)
-            lines += f"    {key} {text}\n"
-        else:
-            lines += _pair(key, value, "    ")
+        if key not in ignored:
+            lines += f"{indent}{key} {_written(key, value)}\n"
     return lines
 
 
-def _pair(key: str, value: Any, indent: str, *, in_list: bool = False) -> str:
-    """Return the line or lines of one value, in networkx's spelling."""
+def _written(key: str, value: Any) -> str:
+    """Return one value in networkx's spelling."""
     _check_key(key)
-    if isinstance(value, float):
-        return f"{indent}{key} {_quoted_if(key == 'label', _real(value))}\n"
-    if isinstance(value, str):
-        return f'{indent}{key} "{_escape(value)}"\n'
-    if isinstance(value, int):
-        number = str(int(value))
-        return f"{indent}{key} {_quoted_if(key == 'label' or not -(2**31) <= value < 2**31, number)}\n"
-    if isinstance(value, dict):
-        inside = "".join(_pair(k, v, indent + "  ") for k, v in value.items())
-        return f"{indent}{key} [\n{inside}{indent}]\n"
-    if isinstance(value, list | tuple) and key != "label" and not in_list:
-        return _sequence(key, value, indent)
-    raise DagError(f"cannot be written as GML: {value!r} is not a string")
+    if type(value) is float:
+        return _real(value)
+    if type(value) is str:
+        return f'"{_escape(value)}"'
+    if type(value) is int:
+        return str(value) if value in _INT32 else f'"{value}"'
+    raise _NotScalarError
 
 
 @lru_cache(maxsize=1024)
 def _check_key(key: object) -> None:
-    if not isinstance(key, str) or _KEY.fullmatch(key) is None:
-        raise DagError(f"cannot be written as GML: {key!r} is not a valid key")
-
-
-def _sequence(key: str, values: Iterable[Any], indent: str) -> str:
-    items = list(values)
-    if not items:
-        return f'{indent}{key} "{values!r}"\n'
-    first = f'{indent}{key} "{_LIST_START}"\n' if len(items) == 1 else ""
-    return first + "".join(_pair(key, item, indent, in_list=True) for item in items)
-
-
-def _quoted_if(condition: bool, text: str) -> str:
-    return f'"{text}"' if condition else text
+    if not isinstance(key, str) or _KEY.fullmatch(key) is None or key == "label":
+        raise _NotScalarError
 
 
 def _real(value: float) -> str:
     """Return a real with a decimal point in its mantissa and a sign before INF, as GML demands."""
-    text = repr(float(value)).upper()
+    text = repr(value)
+    if "." in text and "e" not in text:
+        return text
+    text = text.upper()
     if text == "INF":
         return "+INF"
     mantissa, e, exponent = text.partition("E")

@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import GenericAlias
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -21,10 +22,10 @@ from errors import TraceError, counted
 from formats.event import (
     UNDECODABLE,
     Event,
-    ExactEvent,
     clean_members,
     from_object,
     has_clean_members,
+    is_event,
     tolerant,
 )
 from formats.scan import (
@@ -49,8 +50,34 @@ _PATIENCE = 16 << 20
 _PATIENCE_PER_BYTE = 16
 _WAIT = 64 << 10  # an event this close to the end of what was read may go on there, however damaged the file
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
-_LOST = object()
 _BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(slots=True)
+class Damage:
+    """What was wrong with a file, or with a range of it, and how much of it was saved."""
+
+    notes: list[str] = field(default_factory=list)  # phrases about the file as a whole
+    lost: int = 0  # events that could not be saved
+    mended: int = 0  # events that only the tolerant decoder could read
+    strays: int = 0  # items of the list that are not events
+
+    def __add__(self, other: Damage) -> Damage:
+        return Damage(
+            self.notes + other.notes,
+            self.lost + other.lost,
+            self.mended + other.mended,
+            self.strays + other.strays,
+        )
+
+    def phrases(self) -> list[str]:
+        """Return what was repaired or lost, one phrase each."""
+        counts = (
+            (self.lost, "damaged event", "lost"),
+            (self.mended, "event", "repaired (NaN, bad characters or quotes)"),
+            (self.strays, "list item", "ignored: no event"),
+        )
+        return [*self.notes, *(f"{counted(n, noun)} {fate}" for n, noun, fate in counts if n)]
 
 
 class EventReader:
@@ -71,10 +98,7 @@ class EventReader:
     ) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
-        self.lost = 0  # events that could not be saved
-        self.mended = 0  # events that only the tolerant reader took
-        self.strays = 0  # items of the list that are no events
-        self.notes: list[str] = []  # phrases about damage to the file as a whole
+        self.damage = Damage()
         self.aligned = True
         self.stream = ByteStream(path, start, stop)
         self._is_part = start > 0
@@ -95,10 +119,9 @@ class EventReader:
 
     def decode_again(self, piece: memoryview) -> list[Any]:
         """Decode the piece that was yielded last as the general type."""
-        text = bytes(piece)
-        before = self.lost, self.mended, self.strays
-        events, _, _ = self._walk(text, at_end=True)
-        self.lost, self.mended, self.strays = before
+        before = replace(self.damage)
+        events, _, _ = self._walk(bytes(piece), at_end=True)
+        self.damage = before
         return events
 
     def __iter__(self) -> Iterator[tuple[list[Any], memoryview]]:
@@ -126,7 +149,7 @@ class EventReader:
         else:
             self._note_open_end(carry)
         if self.stream.damage:
-            self.notes.append(self.stream.damage)
+            self.damage.notes.append(self.stream.damage)
 
     @property
     def _sight(self) -> int:
@@ -171,9 +194,21 @@ class EventReader:
 
     def _events_of(self, items: list[Any]) -> list[Any]:
         """Return the objects that are events; count the others."""
-        events = [event for item in items if (event := self._with_phase(item)) is not None]
-        self.strays += len(items) - len(events)
+        events: list[Any] = []
+        for item in items:
+            self._keep(item, events)
         return events
+
+    def _keep(self, item: Any, events: list[Any]) -> None:
+        """Append a decoded item to `events`; count it instead if it has no phase, which every event has."""
+        if self._event_type is not dict:
+            is_one = isinstance(item.ph, str)
+        elif is_one := is_event(item):
+            item = item if has_clean_members(item) else clean_members(item)
+        if is_one:
+            events.append(item)
+        else:
+            self.damage.strays += 1
 
     def _walk(self, data: bytes, *, at_end: bool) -> tuple[list[Any], int, bool]:
         """Take events from `data` one by one; return (events, bytes used, whether the list ended).
@@ -197,87 +232,69 @@ class EventReader:
                 continue
             while ending is not None and ending.end() <= at:
                 ending = EVENT_END.search(data, at)
-            event, end = self._take(data, at, None if ending is None else ending.end())
+            end = self._take(data, at, None if ending is None else ending.end(), events)
             if end is None:
                 if not at_end and len(data) - at < max(self._sight, _WAIT):
                     return events, at, False
-                rest = NEXT_EVENT.search(data, at)
-                if rest is None:
+                following = NEXT_EVENT.search(data, at)
+                if following is None:
                     return events, at, False
-                self.lost += 1
-                at = rest.start(1)
-                continue
+                self.damage.lost += 1
+                end = following.start(1)
             at = end
-            if event is _LOST:
-                self.lost += 1
-            elif event is None:
-                self.strays += 1
-            else:
-                events.append(event)
 
-    def _take(self, data: bytes, at: int, ending: int | None) -> tuple[Any, int | None]:
-        """Return the event that begins at `at` and its end; the end is None where none is found.
+    def _take(self, data: bytes, at: int, ending: int | None, events: list[Any]) -> int | None:
+        """Append the event that begins at `at` to `events`, or count it as lost; return where it ends.
 
-        The event is None where its object is whole but is no event, `_LOST` where its brackets balance
-        and nothing helps. `ending` is where the first event ends that seems to end after `at`.
+        The end is None, and nothing is counted, where none is found. `ending` is where the first event
+        ends that seems to end after `at`.
         """
         if ending is not None and ending - at <= EVENT_LIMIT:
             with contextlib.suppress(*UNDECODABLE):
-                return self._with_phase(self._one.decode(memoryview(data)[at:ending])), ending
+                self._keep(self._one.decode(memoryview(data)[at:ending]), events)
+                return ending
         sight = self._sight
         end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
         for stop in dict.fromkeys((end, ending)):
-            if stop is not None and stop - at <= sight and (found := self._mend(data[at:stop])) is not None:
-                return found[0], stop
+            if stop is not None and stop - at <= sight and self._mend(data[at:stop], events):
+                return stop
         self._patience -= min(sight, len(data) - at if end is None else end - at)
-        return _LOST, end
+        self.damage.lost += end is not None
+        return end
 
-    def _mend(self, text: bytes) -> tuple[Any] | None:
-        """Decode one event by all means; None if `text` is no whole JSON object."""
+    def _mend(self, text: bytes, events: list[Any]) -> bool:
+        """Decode one object by all means and keep it; False if `text` is not a whole JSON object."""
         try:
-            return (self._with_phase(self._one.decode(text)),)
+            self._keep(self._one.decode(text), events)
         except UNDECODABLE:
             value = tolerant(text)
-        if not isinstance(value, dict):
-            return None
-        event = from_object(value)
-        if event is not None:
-            self.mended += 1
-            if self._event_type is dict:
-                return (value,)
-            if self._event_type is ExactEvent:
-                return (self._as_exact(event),)
-        return (event,)
+            if not isinstance(value, dict):
+                return False
+            if is_event(value):
+                self.damage.mended += 1
+                events.append(self._mended(value))
+            else:
+                self.damage.strays += 1
+        return True
 
-    def _with_phase(self, event: Any) -> Any:
-        """Return `event`, or None if it is none: the phase is what every event has."""
-        if self._event_type is not dict:
-            return event if isinstance(event.ph, str) else None
-        if not isinstance(event.get("ph"), str):
-            return None
-        return event if has_clean_members(event) else clean_members(event)
-
-    def _as_exact(self, event: Event) -> Event:
-        fields = {key: getattr(event, key) for key in event.__struct_fields__}
-        for key in ("ts", "dur"):
-            value = fields[key]
-            fields[key] = msgspec.Raw(b"" if value is None else str(value).encode())
-        return ExactEvent(**fields)
+    def _mended(self, members: dict[str, Any]) -> Any:
+        """Return an event that the tolerant decoder read, as the general type."""
+        return members if self._event_type is dict else from_object(members, self._event_type)
 
     def _skip_stray(self, data: bytes, at: int, *, at_end: bool) -> int | None:
         """Return the end of a list item that is no object; None if it may go on."""
         stray = STRAY.match(data, at)
         if stray is not None and (stray.end() < len(data) or at_end):
-            self.strays += 1
+            self.damage.strays += 1
             return stray.end()
         if stray is None and data[at] == 0x5B:  # [
             if (end := object_end(data, at, self._sight)) is not None:
-                self.strays += 1
+                self.damage.strays += 1
                 return end
             self._patience -= min(self._sight, len(data) - at)
         if not at_end and len(data) - at < EVENT_LIMIT:
             return None
-        self.lost += 1
+        self.damage.lost += 1
         rest = BOUNDARY.search(data, at)
         return len(data) if rest is None else rest.end() - 1
 
@@ -320,16 +337,16 @@ class EventReader:
     def _looks_like_lines(self, data: bytes) -> bool:
         """Whether this is one event a line (JSON Lines)."""
         line = data.split(b"\n", 1)[0].strip()
-        return line.endswith(b"}") and from_object(tolerant(line)) is not None
+        return line.endswith(b"}") and is_event(tolerant(line))
 
     def _headless(self, data: bytes) -> bytes:
         """Accept a damaged header if a list of events follows it; else say that this is no trace."""
         if match := LIST_KEY.search(data):
-            self.notes.append("the members before the events are unreadable")
+            self.damage.notes.append("the members before the events are unreadable")
             return data[match.end() :]
-        if from_object(tolerant(data.strip())) is not None:  # a single event, over several lines
+        value = tolerant(data.strip())
+        if is_event(value):  # a single event, over several lines
             return data
-        value = tolerant(data)
         if value is None:
             raise TraceError(f"{self.path}: not a trace: the JSON is cut or broken before any event")
         raise TraceError(f'{self.path}: JSON, but no trace: there is no list "traceEvents"')
@@ -340,16 +357,16 @@ class EventReader:
             self.aligned = not rest.strip()
             return
         if rest.strip():
-            self.lost += 1
-            self.notes.append("the file is cut off inside its last event")
+            self.damage.lost += 1
+            self.damage.notes.append("the file is cut off inside its last event")
         elif not self._lines and not self.stream.damage:
-            self.notes.append("the list of events is not closed")
+            self.damage.notes.append("the list of events is not closed")
 
     def _read_tail(self, data: bytes, chunks: Iterator[bytes]) -> None:
         """Read the members that follow the events."""
         for chunk in chunks:
             if len(data) > _TAIL_LIMIT:
-                self.notes.append("the members after the events are too large and were not read")
+                self.damage.notes.append("the members after the events are too large and were not read")
                 return
             data += chunk
         text = data.strip()
@@ -358,41 +375,8 @@ class EventReader:
         closed = text.endswith(b"}")
         members = members_of(text[:-1] if closed else text)
         if members is None:
-            self.notes.append("the members after the events are unreadable")
+            self.damage.notes.append("the members after the events are unreadable")
         else:
             self.header.update(members)
             if not closed:
-                self.notes.append("the object is not closed")
-
-
-class Damage(Protocol):
-    """What a reader counts while it repairs."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Phrases about damage to the file as a whole."""
-
-    @property
-    def lost(self) -> int:
-        """Events that could not be saved."""
-
-    @property
-    def mended(self) -> int:
-        """Events that only the tolerant reader took."""
-
-    @property
-    def strays(self) -> int:
-        """Items of the list that are no events."""
-
-
-def repairs(parts: Sequence[Damage]) -> list[str]:
-    """Return what was repaired or lost in consecutive parts of a file, a phrase each."""
-    phrases = [note for part in parts for note in part.notes]
-    for n, noun, fate in (
-        (sum(part.lost for part in parts), "damaged event", "lost"),
-        (sum(part.mended for part in parts), "event", "repaired (NaN, bad characters or quotes)"),
-        (sum(part.strays for part in parts), "list item", "ignored: no event"),
-    ):
-        if n:
-            phrases.append(f"{counted(n, noun)} {fate}")
-    return phrases
+                self.damage.notes.append("the object is not closed")

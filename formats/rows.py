@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from errors import counted
-from formats.columns import ArgColumn, Int32, Int64, Points, Track
+from formats.columns import ArgColumn, Int32, Int64, Points, Trace, Track, numbered
 from formats.pairs import Pairing, Rule, pair, pair_neighbours
 from formats.values import all_fit, cleaned
 
-_Item = TypeVar("_Item")
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
 SLICE, BEGIN, END, META, OTHER = range(5)
 ROLE = {"X": SLICE, "B": BEGIN, "E": END, "M": META}
@@ -45,7 +45,7 @@ class Rows:
     args: dict[str, tuple[Int64, list[Any]]]
     points: tuple[Int32, Int64, list[str | None]]
     metadata: list[dict[str, Any]]
-    repairs: dict[tuple[str, str], int] = field(default_factory=dict)  # (noun, fate): how many
+    repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
 
 
 def join(parts: Sequence[Rows]) -> Rows:
@@ -58,14 +58,11 @@ def join(parts: Sequence[Rows]) -> Rows:
     for part, new in zip(parts, maps, strict=True):
         counts[new] += part.counts
     args: dict[str, tuple[Int64, list[Any]]] = {}
-    repairs: dict[tuple[str, str], int] = {}
     offset = 0
     for part in parts:
         for key, (rows, values) in part.args.items():
             old = args.get(key, (np.empty(0, np.int64), []))
             args[key] = (np.concatenate([old[0], rows + offset]), old[1] + values)
-        for what, n in part.repairs.items():
-            repairs[what] = repairs.get(what, 0) + n
         offset += len(part.key)
     return Rows(
         keys=list(ids),
@@ -80,30 +77,12 @@ def join(parts: Sequence[Rows]) -> Rows:
             [point for part in parts for point in part.points[2]],
         ),
         metadata=[event for part in parts for event in part.metadata],
-        repairs=repairs,
+        repairs=sum((part.repairs for part in parts), Counter()),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Slices and tables of one file before its dialect is known; the fields are those of `Trace`."""
-
-    names: list[str]
-    cats: list[str]
-    tracks: list[Track]
-    name_id: Int32
-    cat_id: Int32
-    track_id: Int32
-    ts_ns: Int64
-    dur_ns: Int64
-    args: dict[str, ArgColumn]
-    points: Points
-    phases: dict[str, int]
-    repairs: list[str]
-
-
-def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Columns:
-    """Split the interned keys into tables and pair B with E."""
+def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
+    """Split the interned keys into tables and pair B with E; the trace has no path and no dialect yet."""
     tables = _Tables(rows.keys)
     role = np.array([ROLE.get(key[0], OTHER) for key in rows.keys], np.int8)[rows.key]
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
@@ -111,7 +90,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Columns:
         repairs.append(f"{counted(no_phase, 'list item')} ignored: no event")
     if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
-    args = {name: _fitting(name, column, repairs) for name, column in rows.args.items()}
+    args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
     if (role != SLICE).any():
         bounds = np.flatnonzero(role != SLICE)
@@ -120,8 +99,10 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Columns:
         key, ts_ns = rows.key[kept], rows.ts_ns[kept]
         new_row = np.full(len(role), -1, np.int64)
         new_row[kept] = np.arange(len(kept))
-        args = {name: _moved(column, new_row) for name, column in args.items()}
-    return Columns(
+        args = {name: column.moved(new_row) for name, column in args.items()}
+    return Trace(
+        path="",
+        dialect="",
         names=tables.names,
         cats=tables.cats,
         tracks=tables.tracks,
@@ -130,8 +111,9 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Columns:
         track_id=tables.track[key],
         ts_ns=ts_ns,
         dur_ns=dur_ns,
-        args={name: ArgColumn(*column) for name, column in args.items()},
+        args=args,
         points=_points(rows, tables),
+        metadata=rows.metadata,
         phases=_phases(rows),
         repairs=repairs,
     )
@@ -178,9 +160,9 @@ class _Tables:
     def __init__(self, keys: Sequence[Key]) -> None:
         _, names, cats, pids, tids = zip(*keys, strict=True) if keys else ((),) * 5
         self.is_beyond = np.zeros(len(keys), np.bool_)  # keys with an integer that no id can be
-        self.names, self.name = _numbered(list(map(_text, self._clean(names))))
-        self.cats, self.cat = _numbered(list(map(_text, self._clean(cats))))
-        self.tracks, self.track = _numbered(list(map(Track, self._clean(pids), self._clean(tids))))
+        self.names, self.name = numbered(map(_text, self._clean(names)))
+        self.cats, self.cat = numbered(map(_text, self._clean(cats)))
+        self.tracks, self.track = numbered(map(Track, self._clean(pids), self._clean(tids)))
         self.name_or_none = np.where([name is None for name in names], -1, self.name).astype(np.int32)
 
     def _clean(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -190,12 +172,6 @@ class _Tables:
         clean = [cleaned(value) for value in values]
         self.is_beyond |= [new is None and old is not None for old, new in zip(values, clean, strict=True)]
         return clean
-
-
-def _numbered(items: list[_Item]) -> tuple[list[_Item], Int32]:
-    """Return the distinct items by first appearance, and each item's number."""
-    number: dict[_Item, int] = {item: i for i, item in enumerate(dict.fromkeys(items))}
-    return list(number), np.fromiter(map(number.__getitem__, items), np.int32, len(items))
 
 
 def _points(rows: Rows, tables: _Tables) -> Points:
@@ -211,29 +187,23 @@ def _points(rows: Rows, tables: _Tables) -> Points:
 
 
 def _phases(rows: Rows) -> dict[str, int]:
-    phases: dict[str, int] = {}
+    phases: Counter[str] = Counter()
     for (phase, *_), n in zip(rows.keys, rows.counts.tolist(), strict=True):
-        if phase is not None:
-            phases[phase] = phases.get(phase, 0) + n
-    return phases
+        phases[phase] += n
+    del phases[None]
+    return dict(phases)
 
 
-def _fitting(name: str, column: tuple[Int64, list[Any]], repairs: list[str]) -> tuple[Int64, list[Any]]:
+def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:
     """Return the values of an argument that are within the border of `formats.values`, and their rows."""
-    rows, values = column
+    values = column.values
     if all_fit(values):
         return column
     clean = [cleaned(value) for value in values]
     kept = [i for i, value in enumerate(clean) if value is not None or values[i] is None]
     if len(kept) < len(values):
         repairs.append(f"{counted(len(values) - len(kept), 'value')} of {name} without a meaning left out")
-    return rows[kept], [clean[i] for i in kept]
-
-
-def _moved(column: tuple[Int64, list[Any]], new_row: Int64) -> tuple[Int64, list[Any]]:
-    rows = new_row[column[0]]
-    kept = np.flatnonzero(rows >= 0)
-    return rows[kept], [column[1][i] for i in kept.tolist()]
+    return ArgColumn(column.rows[kept], [clean[i] for i in kept])
 
 
 def _text(value: Any) -> str:

@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare.compare_tables import (
-    CHANGE,
     Pair,
     both_ms,
+    change_record,
     charts_of,
     input_table,
     ms_of,
     shown,
     tables_of,
-    tested_cells,
 )
-from errors import UsageError
+from errors import UsageError, counted
 from result import Result
 
 if TYPE_CHECKING:
-    from compare.change import Change
-    from compare.comparison import Comparison, OpChange
+    from compare.comparison import CategoryChange, Comparison, OpChange
     from compare.run_table import MeasuredRun
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
@@ -83,8 +81,7 @@ def run(args: Namespace) -> Result:
             *_limit(pairs, regressed, args.fail_above),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
-        xlsx_default=_beside(args.path[0], "compare.xlsx"),
-        html_default=_beside(args.path[0], "compare.html"),
+        beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
 
@@ -95,7 +92,7 @@ def _percent(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise ArgumentTypeError(f"{text!r} is no percentage")
+        raise ArgumentTypeError(f"{text!r} is not a percentage")
     return value
 
 
@@ -131,13 +128,10 @@ def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | No
     ]
 
 
-# ---- the document
-
-
 def _document(pairs: Sequence[Pair], args: Namespace) -> dict[str, Any]:
     """Return the JSON answer: the first pair's, and under `comparisons` every pair's if there are more."""
     parts = [_pair_document(pair, args) for pair in pairs]
-    document = {"option": "compare", **parts[0], "paths": [str(path) for path in args.path]}
+    document = {**parts[0], "paths": [str(path) for path in args.path]}
     if len(pairs) > 1:
         others = (part["iteration_ms"][1] for part in parts[1:])
         document["iteration_ms"] = [*parts[0]["iteration_ms"], *others]
@@ -151,17 +145,12 @@ def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
     found = pair.found
     return {
         "paths": [str(found.a.path), str(found.b.path)],
-        "operations": [_op_record(op) for op in shown(found.operations, args)],
-        "only_in": [[key.name for key in keys] for keys in found.only_in],
-        "categories": [
-            {
-                "cat": each.cat,
-                "count": list(each.count),
-                **_change_record(each.average),
-                **_explained_record(each.explained),
-            }
-            for each in found.categories
+        "operations": [
+            {"name": op.name, "cat": op.cat, **_item_record(op), "renamed_to": op.renamed_to}
+            for op in shown(found.operations, args)
         ],
+        "only_in": [[key.name for key in keys] for keys in found.only_in],
+        "categories": [{"cat": each.cat, **_item_record(each)} for each in found.categories],
         "ranks": [
             {
                 "rank": each.name,
@@ -177,36 +166,21 @@ def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
         ],
         "straggler": None if found.straggler is None else found.straggler.name,
         "iteration_ms": both_ms(found.iteration),
-        "iteration": {"steps": list(found.steps), **_test_record(found.iteration)},
+        "iteration": {"steps": list(found.steps), **change_record(found.iteration)},
         "verdict": verdict(found),
     }
 
 
-def _op_record(op: OpChange) -> dict[str, Any]:
+def _item_record(each: OpChange | CategoryChange) -> dict[str, Any]:
+    """Return how the average changed, what of a step's time it took, and what of its change it explains."""
     return {
-        "name": op.name,
-        "cat": op.cat,
-        "count": list(op.count),
-        **_change_record(op.average),
-        **_explained_record(op.explained),
-        "renamed_to": op.renamed_to,
+        "count": list(each.count),
+        "avg_ms": both_ms(each.average),
+        **change_record(each.average),
+        "step_ms": both_ms(each.explained),
+        "explained_ms": ms_of(each.explained.ns),
+        "explains": each.explained.significant,
     }
-
-
-def _change_record(change: Change) -> dict[str, Any]:
-    return {"avg_ms": both_ms(change), **_test_record(change)}
-
-
-def _test_record(change: Change) -> dict[str, Any]:
-    return dict(zip((column.key for column in CHANGE), tested_cells(change), strict=True))
-
-
-def _explained_record(change: Change) -> dict[str, Any]:
-    """Return what of a step's time the operations took, and what of its change they explain."""
-    return {"step_ms": both_ms(change), "explained_ms": ms_of(change.ns), "explains": change.significant}
-
-
-# ---- words
 
 
 def _figures(pair: Pair) -> list[tuple[str, str]]:
@@ -240,9 +214,5 @@ def _notes(pair: Pair, *, alone: bool) -> list[str]:
 
 
 def _read_line(run: MeasuredRun) -> str:
-    ranks = f"{len(run.ranks)} rank{'s' if len(run.ranks) > 1 else ''}"
+    ranks = counted(len(run.ranks), "rank")
     return f"{run.path}: {', '.join(run.dialects)}, {ranks}, {run.n_slices:,} slices"
-
-
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from errors import DagError, UsageError
 from result import Bars, Cell, Column, Result, Table
 
 if TYPE_CHECKING:
-    from dag_utils import CriticalPath, Dag, LoadedSteps, LongestPath, PathItem, Recording, StepGraph
+    from dag_utils import CriticalPath, LoadedSteps, PathItem, Recording, StepGraph
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
@@ -20,23 +20,31 @@ FLAGS = frozenset(
     {"sub_option", "filter", "step_by", "step", "scope", "full", "del_queue", "sort", "head", "output"}
 )
 
-_BY_NAME = (
-    Column("scope", "Scope", minor=True), Column("name", "Operation"), Column("cat", "Category"),
-    Column("rank", "Rank"), Column("count", "Count", "int", minor=True),
-    Column("ms", "Time on the path (ms)", "float"), Column("share", "Share", "percent", 1),
-)  # fmt: skip
-_PATH = (
-    Column("scope", "Scope", minor=True), Column("name", "Operation"), Column("cat", "Category"),
-    Column("rank", "Rank"), Column("ts_ms", "Since the step's begin (ms)", "float"),
-    Column("dur_ms", "Time on the path (ms)", "float"), Column("because", "After", minor=True),
-)  # fmt: skip
-_BY_CAT = (
-    Column("scope", "Scope"), Column("cat", "Category"), Column("ms", "Time on the path (ms)", "float"),
+_SCOPE = Column("scope", "Scope", minor=True)
+_NAME, _CAT = Column("name", "Operation"), Column("cat", "Category")
+_RANK = Column("rank", "Rank", value=lambda item: item.owner)
+_BY_NAME = (  # of a `NameShare`
+    _NAME, _CAT, _RANK,
+    Column("count", "Count", "int", minor=True, value=lambda share: share.stretches),
+    Column("ms", "Time on the path (ms)", "float", value=lambda share: share.ns / 1e6),
     Column("share", "Share", "percent", 1),
 )  # fmt: skip
+_PATH = (  # of a `PathItem`
+    _NAME, _CAT, _RANK,
+    Column("ts_ms", "After the step's start (ms)", "float", value=lambda item: item.start_ns / 1e6),
+    Column("dur_ms", "Time on the path (ms)", "float", value=lambda item: item.dur_ns / 1e6),
+    Column("because", "After", minor=True),
+)  # fmt: skip
+_CHAIN = (_NAME, _CAT, Column("dur_ms", "Average (ms)", "float", value=lambda item: item.dur_ns / 1e6))
+_BY_CAT = (  # of a category, its nanoseconds and its share
+    Column("cat", "Category", value=lambda row: row[0]),
+    Column("ms", "Time on the path (ms)", "float", value=lambda row: row[1] / 1e6),
+    Column("share", "Share", "percent", 1, value=lambda row: row[2]),
+)  # fmt: skip
 _OPERATIONS = (
-    Column("name", "Operation"), Column("cat", "Category"), Column("dur_ms", "Duration (ms)", "float"),
-    Column("slack_ms", "Slack (ms)", "float"),
+    _NAME, _CAT,
+    Column("dur_ms", "Duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
+    Column("slack_ms", "Slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
 _SHOWN = 20  # rows of a table in a terminal without --full or --head
 SCOPES = ("GPU", "worker", "job", "all")
@@ -55,7 +63,7 @@ class _Scope:
 
     name: str
     worker: int
-    path: CriticalPath
+    length_ns: int
     items: Sequence[PathItem]
 
     @property
@@ -63,34 +71,46 @@ class _Scope:
         """What it covers: one of `SCOPES`."""
         return self.name.partition("-")[0]
 
+    def ms_by_category(self) -> dict[str, float]:
+        """Return the milliseconds of the path per category."""
+        from dag_utils import by_category
+
+        return {cat: ns / 1e6 for cat, ns in by_category(self.items).items()}
+
+    def document(self, columns: Sequence[Column], *, several: bool = False) -> dict[str, Any]:
+        """Return the path for JSON; of `several` ranks, operations are named with theirs."""
+        path = _records(columns, self.items)
+        if several:
+            path = [{**record, "name": f"{record['rank']}.{record['name']}"} for record in path]
+        length = {"length_ms": self.length_ns / 1e6}
+        return {"scope": self.name, "worker": self.worker, **length, "path": path}
+
+
+@dataclass(slots=True)
+class _Operation:
+    """All events of one name in a step: their durations together, and the least slack."""
+
+    name: str
+    cat: str
+    dur_ns: int
+    slack_ns: int
+
 
 def run(args: Namespace) -> Result:
     """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
-    from dag_utils import choose_step, load_steps, slack_ns
-
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: critical has no variants")
-    if args.step == "mean" or any(_is_gml(path) for path in args.path):
+    if args.step == "mean" or any(is_gml(path) for path in args.path):
         return _mean(args)
-    loaded = load_steps(
-        args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
-    )
-    recording = loaded.recording
-    row = choose_step(recording, _step_number(args.step))
-    step = recording.steps[row]
-    scopes = _scopes(loaded, step, args.del_queue)
-    operations = _operation_rows(recording, step, slack_ns(step))
-    if args.sort:
-        operations.sort(key=lambda row: (float(row[3] or 0), -float(row[2] or 0)))
-    written = _write_timeline(args, loaded, step, scopes[-1])
-    return _result(args, loaded, step, scopes, operations, written)
+    return _recorded(args)
 
 
-def _is_gml(path: Path) -> bool:
+def is_gml(path: Path) -> bool:
+    """Whether a path names a graph rather than a trace."""
     return path.name.lower().endswith((".gml", ".gml.gz"))
 
 
-def _step_number(text: str | None) -> int | None:
+def step_number(text: str | None) -> int | None:
     """Return the number that `--step` gives: ``7`` or, as Kineto calls it, ``ProfilerStep#7``."""
     if text is None:
         return None
@@ -100,16 +120,91 @@ def _step_number(text: str | None) -> int | None:
     return int(digits)
 
 
-def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> list[_Scope]:
-    """Return each GPU, each worker and the job with their paths, the widest last."""
+def _records(columns: Sequence[Column], items: Iterable[object]) -> list[dict[str, Cell]]:
+    return Table.of("", "", columns, items).records()
+
+
+# ---- a recorded step
+
+
+def _recorded(args: Namespace) -> Result:
+    """Return the critical paths of one recorded step, gaps and waits included."""
+    from dag_utils import by_name, choose_step, headline, load_steps, slack_ns
+
+    loaded = load_steps(
+        args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
+    )
+    recording = loaded.recording
+    step = recording.steps[choose_step(recording, step_number(args.step))]
+    scopes, path = _scopes(loaded, step, args.del_queue)
+    shown = _shown(scopes, args.scope)
+    operations = _operations(recording, step, slack_ns(step).tolist())
+    if args.sort:
+        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
+    written = _write_timeline(args, loaded, step, path)
+    several = len(recording.owners) > 1
+    document: dict[str, Any] = {
+        "step": step.number,
+        "iteration_ms": path.length_ns / 1e6,
+        "scopes": [
+            {
+                **scope.document(_PATH, several=several),
+                "by_name": _records(_BY_NAME, by_name(scope.items)),
+                "by_cat": scope.ms_by_category(),
+            }
+            for scope in scopes
+        ],
+        "operations": _records(_OPERATIONS, operations),
+    }
+    if written:
+        document["output"] = str(written)
+    whole = [(scope, scope.items) for scope in shown]
+    names = [(scope, by_name(scope.items)) for scope in shown]
+    cats = [(scope, _shares(scope)) for scope in shown]
+    return Result(
+        "critical",
+        "",
+        document,
+        headline=headline(recording, step, path, scopes[-1].items),
+        tables=[
+            _cut(args, _per_scope("by_name", "Critical path by operation", _BY_NAME, names)),
+            _cut(args, Table.of("operations", "Slack", _OPERATIONS, operations)),
+            _cut(args, _per_scope("by_cat", "Share of each category", _BY_CAT, cats)),
+            replace(_per_scope("path", "Critical path", _PATH, whole), detail=not args.full),
+        ],
+        charts=(_bars(scopes),),
+        figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
+        notes=[*recording.notes, *([f"timeline written to {written}"] if written else [])],
+        repairs=loaded.repairs,
+        beside=args.path[0],
+    )
+
+
+def _shares(scope: _Scope) -> list[tuple[str, int, float]]:
+    from dag_utils import by_category
+
+    length = max(scope.length_ns, 1)
+    return [(cat, ns, ns / length) for cat, ns in by_category(scope.items).items()]
+
+
+def _per_scope(
+    name: str, title: str, columns: Sequence[Column], parts: Sequence[tuple[_Scope, Iterable[object]]]
+) -> Table:
+    """Return one table of several scopes' items, the scope in its first column."""
+    rows = [[scope.name, *row] for scope, items in parts for row in Table.of("", "", columns, items).rows]
+    return Table(name, title, (_SCOPE, *columns), rows)
+
+
+def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:
+    """Return each GPU, each worker and the job with their paths, the widest last; and that one's path."""
     from dag_utils import critical_path, path_items
 
     recording = loaded.recording
     scopes = []
     for name, worker, owners in _groups(recording, loaded.job.job.kind):
         path = critical_path(step, owners)
-        scopes.append(_Scope(name, worker, path, path_items(recording, step, path, parts=parts)))
-    return scopes
+        scopes.append(_Scope(name, worker, path.length_ns, path_items(recording, step, path, parts=parts)))
+    return scopes, path
 
 
 def _groups(recording: Recording, kind: str) -> list[tuple[str, int, list[int]]]:
@@ -127,52 +222,6 @@ def _groups(recording: Recording, kind: str) -> list[tuple[str, int, list[int]]]
     return [*gpus, *((f"worker-{w}", w, owners) for w, owners in members.items()), ("job", 0, everyone)]
 
 
-def _result(
-    args: Namespace,
-    loaded: LoadedSteps,
-    step: StepGraph,
-    scopes: Sequence[_Scope],
-    operations: list[list[Cell]],
-    written: Path | None,
-) -> Result:
-    from dag_utils import headline
-
-    recording, widest = loaded.recording, scopes[-1]
-    first = headline(recording, step, widest.path, widest.items)
-    shown = _shown(scopes, args.scope)
-    document: dict[str, Any] = {
-        "option": "critical",
-        "headline": first,
-        "step": step.number,
-        "iteration_ms": widest.path.length_ns / 1e6,
-        "scopes": [_scope_document(scope, len(recording.owners) > 1) for scope in scopes],
-        "operations": Table("operations", "", _OPERATIONS, operations).records(),
-    }
-    if written:
-        document["output"] = str(written)
-    tables = [
-        _cut(args, Table("by_name", "Critical path by operation", _BY_NAME,
-                         [row for scope in shown for row in _name_rows(scope)])),
-        _cut(args, Table("operations", "Slack", _OPERATIONS, operations)),
-        _cut(args, Table("by_cat", "Share of each category", _BY_CAT,
-                         [row for scope in shown for row in _cat_rows(scope)])),
-        Table("path", "Critical path", _PATH, [row for scope in shown for row in _path_rows(scope)],
-              detail=not args.full),
-    ]  # fmt: skip
-    return Result(
-        "critical",
-        first,
-        document,
-        tables=tables,
-        charts=(_bars(scopes),),
-        figures=[(_title(scopes, scope), f"{scope.path.length_ns / 1e6:.3f} ms") for scope in scopes],
-        notes=[*recording.notes, *([f"timeline written to {written}"] if written else [])],
-        repairs=loaded.repairs,
-        xlsx_default=_beside(args.path[0], "critical.xlsx"),
-        html_default=_beside(args.path[0], "critical.html"),
-    )
-
-
 def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
     """Return the scopes whose paths the tables show.
 
@@ -184,17 +233,15 @@ def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
     if wanted == "all":
         return list(scopes)
     kind = wanted or scopes[-1].kind
-    found = [scope for scope in scopes if scope.kind == kind]
-    if not found:
+    shown = [scope for scope in scopes if scope.kind == kind]
+    if not shown:
         have = ", ".join(dict.fromkeys(scope.kind for scope in scopes))
         raise UsageError(f"--scope {wanted}: this recording has no such scope; it has {have}")
-    return found
+    return shown
 
 
 def _cut(args: Namespace, table: Table) -> Table:
     """Return the table with the rows that a terminal shows; files and JSON have all."""
-    from dataclasses import replace
-
     rows = list(table.rows)[: args.head]
     whole = args.full or args.head is not None or args.xlsx or args.html or args.format != "table"
     if whole or len(rows) <= _SHOWN:
@@ -203,77 +250,18 @@ def _cut(args: Namespace, table: Table) -> Table:
     return replace(table, rows=rows[:_SHOWN], note=note)
 
 
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name
-
-
-def _scope_document(scope: _Scope, several: bool) -> dict[str, Any]:
-    from dag_utils import by_category
-
-    length = scope.path.length_ns
-    return {
-        "scope": scope.name,
-        "worker": scope.worker,
-        "length_ms": length / 1e6,
-        "path": [
-            {
-                "name": f"{item.owner}.{item.name}" if several else item.name,
-                "cat": item.cat,
-                "rank": item.owner,
-                "ts_ms": item.start_ns / 1e6,
-                "dur_ms": item.dur_ns / 1e6,
-                "because": item.because,
-            }
-            for item in scope.items
-        ],
-        "by_name": [dict(zip(_KEYS, row[1:], strict=True)) for row in _name_rows(scope)],
-        "by_cat": {cat: ns / 1e6 for cat, ns in by_category(scope.items).items()},
-    }
-
-
-_KEYS = tuple(column.key for column in _BY_NAME[1:])
-
-
-def _name_rows(scope: _Scope) -> list[list[Cell]]:
-    from dag_utils import by_name
-
-    length = max(scope.path.length_ns, 1)
-    return [
-        [scope.name, one.name, one.cat, one.owner, one.stretches, one.ns / 1e6, one.ns / length]
-        for one in by_name(scope.items)
-    ]
-
-
-def _cat_rows(scope: _Scope) -> list[list[Cell]]:
-    from dag_utils import by_category
-
-    length = max(scope.path.length_ns, 1)
-    return [[scope.name, cat, ns / 1e6, ns / length] for cat, ns in by_category(scope.items).items()]
-
-
-def _path_rows(scope: _Scope) -> list[list[Cell]]:
-    return [
-        [scope.name, one.name, one.cat, one.owner, one.start_ns / 1e6, one.dur_ns / 1e6, one.because]
-        for one in scope.items
-    ]
-
-
-def _operation_rows(recording: Recording, step: StepGraph, slack: Any) -> list[list[Cell]]:
-    """Return name, category, duration and slack of every operation of the step.
-
-    Events of the same name are one operation: their durations together, the least slack.
-    """
+def _operations(recording: Recording, step: StepGraph, slack_ns: Sequence[int]) -> list[_Operation]:
     from dag_utils import category
 
-    rows: dict[tuple[str, str], list[Cell]] = {}
+    operations: dict[tuple[str, str], _Operation] = {}
     durations = (step.end_ns - step.start_ns).tolist()
-    for event, (dur, free) in enumerate(zip(durations, slack.tolist(), strict=True)):
-        operation = recording.operations[int(step.operation[event])]
-        key = recording.name_of(step, event), category(operation)
-        row = rows.setdefault(key, [*key, 0.0, free / 1e6])
-        row[2] = float(row[2] or 0) + dur / 1e6
-        row[3] = min(float(row[3] or 0), free / 1e6)
-    return list(rows.values())
+    for event, (dur_ns, free_ns) in enumerate(zip(durations, slack_ns, strict=True)):
+        cat = category(recording.operations[int(step.operation[event])])
+        key = recording.name_of(step, event), cat
+        operation = operations.setdefault(key, _Operation(*key, 0, free_ns))
+        operation.dur_ns += dur_ns
+        operation.slack_ns = min(operation.slack_ns, free_ns)
+    return list(operations.values())
 
 
 def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
@@ -282,32 +270,22 @@ def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
 
 
 def _bars(scopes: Sequence[_Scope]) -> Bars:
-    from dag_utils import by_category
-
-    shares = [by_category(scope.items) for scope in scopes]
+    shares = [scope.ms_by_category() for scope in scopes]
     cats = dict.fromkeys(cat for share in shares for cat in share)
-    return Bars(
-        "Critical path by category", "", "ms",
-        [_title(scopes, scope) for scope in scopes],
-        {cat or "other": [share.get(cat, 0) / 1e6 for share in shares] for cat in cats},
-        stacked=True,
-    )  # fmt: skip
+    series = {cat or "other": [share.get(cat, 0.0) for share in shares] for cat in cats}
+    names = [_title(scopes, scope) for scope in scopes]
+    return Bars("Critical path by category", "", "ms", names, series, stacked=True)
 
 
-def _write_timeline(args: Namespace, loaded: LoadedSteps, step: StepGraph, widest: _Scope) -> Path | None:
-    """Write the recorded timeline with the widest scope's path marked to `--output`."""
+def _write_timeline(args: Namespace, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> Path | None:
+    """Write the recorded timeline with `path` marked to `--output`."""
     if args.output is None:
         return None
-    import msgspec
-
-    from atomic_output import open_output
     from dag_utils import marked_events
-    from output_marks import MEMBER, PROGRAM
+    from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.job.traces, loaded.recording, step, widest.path)
-    document = {MEMBER: PROGRAM, "displayTimeUnit": "ms", "baseTimeNanoseconds": zero, "traceEvents": events}
-    with open_output(args.output) as file:
-        file.write(msgspec.json.encode(document))
+    events, zero = marked_events(loaded.job.traces, loaded.recording, step, path)
+    write_events(args.output, events, baseTimeNanoseconds=zero)
     return Path(args.output)
 
 
@@ -316,65 +294,39 @@ def _write_timeline(args: Namespace, loaded: LoadedSteps, step: StepGraph, wides
 
 def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
-    from dag_utils import longest_path, mean_dags
+    from dag_utils import PathItem, longest_path, mean_dags
 
     if args.output is not None:
         raise UsageError(f"--output {args.output}: --step mean has no recorded timeline to mark")
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
-    found = [(name, worker, dag, longest_path(dag)) for name, worker, dag in loaded.gpus]
-    if not any(dag.dur_ns.any() for _, _, dag, _ in found):
+    if not any(dag.dur_ns.any() for _, _, dag in loaded.gpus):
         why = f" ({'; '.join(loaded.repairs)})" if loaded.repairs else ""
         raise DagError(
             f"{args.path[0]}: the graph has no durations{why}; give the GPU's directory with its trace"
         )
-    rows = [row for name, _, dag, path in found for row in _mean_rows(name, dag, path)]
-    longest = max(found, key=lambda one: one[3].length_ns)
-    first = (
-        f"The longest chain of average durations is {longest[3].length_ns / 1e6:.1f} ms, "
-        f"on {longest[0]}; gaps and waits are not in it."
-    )
-    columns = (_BY_NAME[0], _BY_NAME[1], _BY_NAME[2], Column("dur_ms", "Average (ms)", "float"))
-    document = {
-        "option": "critical",
-        "headline": first,
-        "step": "mean",
-        "iteration_ms": None,
-        "scopes": [_mean_document(*one) for one in found],
-        "operations": [
-            {"name": name, "cat": cat, "dur_ms": dur / 1e6, "slack_ms": slack / 1e6}
-            for _, _, dag, path in found
-            for name, cat, dur, slack in zip(
-                dag.names, dag.cats, dag.dur_ns.tolist(), path.slack_ns.tolist(), strict=True
-            )
-        ],
-    }
+    scopes: list[_Scope] = []
+    operations: list[_Operation] = []
+    for name, worker, dag in loaded.gpus:
+        path = longest_path(dag)
+        rows = list(zip(dag.names, dag.cats, dag.dur_ns.tolist(), path.slack_ns.tolist(), strict=True))
+        operations += [_Operation(*row) for row in rows]
+        items = [PathItem(*rows[node][:2], "", 0, rows[node][2], "") for node in path.nodes]
+        scopes.append(_Scope(name, worker, path.length_ns, items))
+    longest = max(scopes, key=lambda scope: scope.length_ns)
+    table = _per_scope("path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
     return Result(
         "critical",
-        first,
-        document,
-        tables=(Table("path", "Longest chain", columns, rows[: args.head]),),
+        "",
+        {
+            "step": "mean",
+            "iteration_ms": None,
+            "scopes": [{**scope.document(_CHAIN), "by_cat": scope.ms_by_category()} for scope in scopes],
+            "operations": _records(_OPERATIONS, operations),
+        },
+        headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
+        f"on {longest.name}; gaps and waits are not in it.",
+        tables=(replace(table, rows=table.rows[: args.head]),),
         notes=loaded.notes,
         repairs=loaded.repairs,
-        xlsx_default=_beside(args.path[0], "critical.xlsx"),
-        html_default=_beside(args.path[0], "critical.html"),
+        beside=args.path[0],
     )
-
-
-def _mean_rows(name: str, dag: Dag, path: LongestPath) -> list[list[Cell]]:
-    return [
-        [name, dag.names[node], dag.cats[node], part / 1e6]
-        for node, part in zip(path.nodes, path.part_ns, strict=True)
-    ]
-
-
-def _mean_document(name: str, worker: int, dag: Dag, path: LongestPath) -> dict[str, Any]:
-    shares: dict[str, float] = {}
-    for node, part in zip(path.nodes, path.part_ns, strict=True):
-        shares[dag.cats[node]] = shares.get(dag.cats[node], 0.0) + part / 1e6
-    return {
-        "scope": name,
-        "worker": worker,
-        "length_ms": path.length_ns / 1e6,
-        "path": [{"name": row[1], "cat": row[2], "dur_ms": row[3]} for row in _mean_rows(name, dag, path)],
-        "by_cat": shares,
-    }

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError
+from options.critical import is_gml, step_number
 from result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
-    from dag.layout import Drawn
     from dag_utils import Dag, LongestPath
 
 HELP = "draw the dependency graph (.svg .png .pdf .dot .graphml .html by the suffix of --output)"
@@ -41,19 +41,16 @@ class _Loaded:
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
+    from dag_utils import MOST_IN_A_STILL, MOST_NODES, draw
 
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: graph has no variants")
     output = _output(args)
-    alone = len(args.path) == 1 and (_is_gml(args.path[0]) or (args.path[0] / "dag.gml").is_file())
+    alone = len(args.path) == 1 and (is_gml(args.path[0]) or (args.path[0] / "dag.gml").is_file())
     loaded = _structure(args) if alone and not args.del_queue and args.step is None else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
-    return _result(args, loaded, draw(loaded.dag, loaded.path, most=most), output)
-
-
-def _is_gml(path: Path) -> bool:
-    return path.name.lower().endswith((".gml", ".gml.gz"))
+    title = f"{args.path[0]}: {len(loaded.dag):,} operations"
+    return _result(args, loaded, draw(loaded.dag, loaded.path, title, most=most), output)
 
 
 def _structure(args: Namespace) -> _Loaded:
@@ -65,7 +62,7 @@ def _structure(args: Namespace) -> _Loaded:
     path = longest_path(dag)
     ms = f"{path.length_ns / 1e6:.1f} ms"
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
-    first = f"The graph has {len(dag):,} operations and {dag.n_edges + len(dag.next_src):,} edges{length}."
+    first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
     return _Loaded(dag, path, first, found.notes, found.repairs)
 
 
@@ -73,18 +70,15 @@ def _recorded(args: Namespace) -> _Loaded:
     """Return the graph of a recorded step."""
     from dag_utils import choose_step, critical_path, drawn_step, headline, load_steps, path_items, slack_ns
 
-    if args.step is not None and not args.step.rpartition("#")[2].isdecimal():
-        raise UsageError(f"--step {args.step}: is not the number of a step")
     loaded = load_steps(
         args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
     )
     recording = loaded.recording
-    number = None if args.step is None else int(args.step.rpartition("#")[2])
-    step = recording.steps[choose_step(recording, number)]
+    step = recording.steps[choose_step(recording, step_number(args.step))]
     path = critical_path(step)
     dag, marked = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, path_items(recording, step, path))
-    return _Loaded(dag, marked, first, (), loaded.repairs)
+    return _Loaded(dag, marked, first, recording.notes, loaded.repairs)
 
 
 def _output(args: Namespace) -> Path:
@@ -103,63 +97,34 @@ def _default(path: Path) -> Path:
     return path.with_name(name).with_suffix(".svg")
 
 
-def _result(args: Namespace, loaded: _Loaded, drawn: Drawn, output: Path) -> Result:
-    from dag_utils import components, depths
-
+def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> Result:
     dag, path = loaded.dag, loaded.path
     by_cat = Counter(cat or "other" for cat in dag.cats)
-    document: dict[str, Any] = {
-        "option": "graph",
-        "headline": loaded.headline,
+    sizes = {
         "nodes": len(dag),
-        "edges": dag.n_edges + len(dag.next_src),
-        "components": components(len(dag), dag.src, dag.dst),
-        "depth": max(depths(len(dag), dag.order(), dag.src, dag.dst), default=0),
+        "edges": dag.n_edges,
+        "components": dag.components(),
+        "depth": max(dag.depths(), default=0),
+    }
+    document: dict[str, Any] = {
+        **sizes,
         "by_cat": dict(by_cat),
         "only_in_graph": [dag.names[i] for i in dag.unrecorded],
         "only_in_trace": list(dag.ungraphed),
         "output": str(output),
     }
     columns = (Column("cat", "Category"), Column("count", "Operations", "int"))
-    rows = sorted(by_cat.items(), key=lambda item: item[1], reverse=True) if args.sort else by_cat.items()
-    table = Table("by_cat", "Operations by category", columns, list(rows)[: args.head])
-    title = f"{args.path[0]}: {len(dag):,} operations"
-    figures = [(key, f"{document[key]:,}") for key in ("nodes", "edges", "components", "depth")]
-    if path.length_ns:
-        figures.append(("critical path", f"{path.length_ns / 1e6:.3f} ms"))
+    rows = by_cat.most_common() if args.sort else list(by_cat.items())
+    length = [("critical path", f"{path.length_ns / 1e6:.3f} ms")] if path.length_ns else []
     return Result(
         "graph",
-        loaded.headline,
+        "",
         document,
-        tables=(table,),
-        charts=(network(drawn, title, timed=bool(dag.dur_ns.any())),),
-        figures=figures,
-        notes=[
-            *loaded.notes,
-            *dag.notes,
-            *([drawn.note] if drawn.note else []),
-            f"drawn in {output}",
-        ],
+        headline=loaded.headline,
+        tables=(Table("by_cat", "Operations by category", columns, rows[: args.head]),),
+        charts=(chart,),
+        figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
+        notes=[*loaded.notes, *([chart.note] if chart.note else []), f"drawn in {output}"],
         repairs=loaded.repairs,
         picture=output,
     )
-
-
-def network(drawn: Drawn, title: str, *, timed: bool) -> Network:
-    """Return the drawn graph for the faces; without durations there is no slack to show either."""
-    nodes = []
-    for i, label in enumerate(drawn.labels):
-        node: dict[str, Any] = {
-            "label": label,
-            "cat": drawn.cats[i],
-            "x": drawn.x[i],
-            "y": drawn.y[i],
-            "dur_ms": drawn.dur_ns[i] / 1e6 if timed else None,
-            "critical": drawn.critical[i],
-        }
-        if timed:
-            node["slack_ms"] = drawn.slack_ns[i] / 1e6
-        if drawn.members[i] > 1:
-            node["operations"] = drawn.members[i]
-        nodes.append(node)
-    return Network(title, nodes, drawn.edges, drawn.note, drawn.path)

@@ -123,14 +123,15 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     position = list(found.result.rows).index(row) if row in found.result.rows else 0
     return Result(
         option="replay",
-        title=first,
-        document={"headline": first, **_document(args, found, row, path, output)},
+        title="",
+        headline=first,
+        document=_document(args, found, row, path, output),
         tables=[path_table(recording.steps[row].number, path), step_table(found, usual)],
         charts=charts(found, position) if args.html else (),
         figures=figures,
         notes=[*recording.notes, *written],
         repairs=loaded.repairs,
-        html_default=_beside(args, "replay.html"),
+        beside=args.path[0],
     )
 
 
@@ -201,7 +202,6 @@ def _document(
     owners = recording.owners
     recorded = found.recorded_ns
     return {
-        "option": "replay",
         "steps": len(found.result.rows),
         "operations": _n_operations(recording, args.del_queue),
         "predicted_ms": {
@@ -244,14 +244,10 @@ def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
 
     if str(args.output) == "-":
         return None, []
-    output: Path = args.output or _beside(args, "synthetic.json")
+    directory: Path = args.path[0] if args.path[0].is_dir() else args.path[0].parent
+    output: Path = args.output or directory / "synthetic.json"
     n_events = write_synthetic(result, output)
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
-
-
-def _beside(args: Namespace, name: str) -> Path:
-    path: Path = args.path[0]
-    return (path if path.is_dir() else path.parent) / name
 
 
 # ---- what if
@@ -263,7 +259,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     from replay.replay_tables import moved_chart, moved_table, path_table, slowdown_table, whatif_table
 
     recording = loaded.recording
-    found = what_if(recording, _edits(args, recording), args.step_num)
+    found = what_if(recording, _edits(args, loaded), args.step_num)
     last = found[-1]
     row, _ = _recorded_path(args, recording)
     before = by_category(_replayed_path(args, last.before, row))
@@ -276,9 +272,9 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     tables = [whatif_table(found), moved_table(before, paths[last.name]), path_table(number, path)]
     return Result(
         option="replay",
-        title=first,
+        title="",
+        headline=first,
         document={
-            "headline": first,
             **_document(args, last.recorded, row, path, output, last.ratio),
             "interval_ms": _milliseconds(last.interval_ns),
             "before_ms": last.before_ns / 1e6,
@@ -292,7 +288,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         charts=[moved_chart({"recorded": before, **paths})],
         notes=[*recording.notes, *_cautions(args, recording), *written],
         repairs=loaded.repairs,
-        html_default=_beside(args, "replay.html"),
+        beside=args.path[0],
     )
 
 
@@ -325,32 +321,37 @@ def _slowdown(args: Namespace, recording: Recording) -> Slowdown | None:
 
 def _cautions(args: Namespace, recording: Recording) -> list[str]:
     """Return what an edit takes for granted, or why it changes nothing."""
-    from replay.whatif.bandwidth import is_sized
     from replay.whatif.straggler import why_none
 
     notes = []
     if "straggler=none" in args.set and (why := why_none(recording)):
         notes.append(f"straggler=none changes nothing: {why}")
-    if any(edit.startswith("bandwidth") for edit in args.set) and not is_sized(recording):
-        links = any(one.link for one in recording.operations)
-        how = "they are taken from the copies to host memory" if links else "the whole transfer is scaled"
-        notes.append("bandwidth: the sizes of the transfers are not recorded, so the rate of the links "
-                     f"cannot be told; {how}")  # fmt: skip
+    if any(edit.startswith("bandwidth") for edit in args.set) and (why := _guessed_rate(recording)):
+        notes.append(f"bandwidth: the rate of the links cannot be told; {why}")
     return notes
 
 
-def _edits(args: Namespace, recording: Recording) -> list[tuple[str, Edit]]:
+def _guessed_rate(recording: Recording) -> str:
+    """Return what stands for the bytes of transfers that are not recorded; "" where they are."""
+    from replay.whatif.bandwidth import is_sized, link_rate
+
+    if link_rate(recording) is None:
+        return "a ratio scales whole transfers"
+    return "" if is_sized(recording) else "sizes are taken from the copies to host memory"
+
+
+def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
     """Return each edit by its name, and after several, all of them together."""
     from replay.whatif.edits import Change, apply, changed
     from replay.whatif.selection import communication, computation
 
     if args.sub_option != "whatif":
         is_work = args.sub_option == "smlt_delay_cmp"
-        chosen = (computation if is_work else communication)(recording)
+        chosen = (computation if is_work else communication)(loaded.recording)
         name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
         return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
-    return [(" ".join(texts), partial(apply, edits=texts)) for texts in sets]
+    return [(" ".join(texts), partial(apply, edits=texts, traces=loaded.job.traces)) for texts in sets]
 
 
 # ---- each in turn
@@ -373,9 +374,9 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     first = _effect_headline(effects, found, ratio)
     return Result(
         option="replay",
-        title=first,
+        title="",
+        headline=first,
         document={
-            "headline": first,
             **_document(args, found, row, path, None),
             key: [_record(one, found) for one in effects[: args.head]],
         },
@@ -384,7 +385,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
         notes=recording.notes,
         repairs=loaded.repairs,
-        html_default=_beside(args, "replay.html"),
+        beside=args.path[0],
     )
 
 

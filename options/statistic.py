@@ -5,17 +5,17 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError
-from result import Bars, Chart, Column, Repairs, Result, Table
+from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
     from formats.columns import Trace
-    from statistic.breakdown import Breakdown
     from statistic.durations import CategoryStat, Stat
-    from trace_utils import LoadedJob, TraceFile
+    from trace_utils import LoadedJob
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
@@ -25,35 +25,43 @@ EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output"})
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
+
+
+def _ms(key: str, title: str, attribute: str = "", *, minor: bool = False) -> Column:
+    """Return a column of milliseconds; its items hold nanoseconds, by default in ``key`` with ``_ns``."""
+    get = attrgetter(attribute or f"{key.removesuffix('_ms')}_ns")
+    return Column(key, f"{title} (ms)", "float", minor=minor, value=lambda item: get(item) / 1e6)
+
+
 _OPERATIONS = (
     Column("name", "operation"),
     Column("cat", "category"),
     Column("count", "count", "int"),
-    Column("total_ms", "total (ms)", "float"),
-    Column("min_ms", "min (ms)", "float"),
-    Column("max_ms", "max (ms)", "float"),
-    Column("avg_ms", "avg (ms)", "float"),
-    Column("var_ms2", "variance (ms²)", "float", minor=True),
-    Column("p50_ms", "p50 (ms)", "float"),
-    Column("p95_ms", "p95 (ms)", "float"),
-    Column("p99_ms", "p99 (ms)", "float", minor=True),
+    _ms("total_ms", "total"),
+    _ms("min_ms", "min"),
+    _ms("max_ms", "max"),
+    _ms("avg_ms", "avg", "mean_ns"),
+    Column("var_ms2", "variance (ms²)", "float", minor=True, value=lambda stat: stat.var_ns2 / 1e12),
+    _ms("p50_ms", "p50"),
+    _ms("p95_ms", "p95"),
+    _ms("p99_ms", "p99", minor=True),
 )
 _CATEGORIES = (
     Column("cat", "category"),
     Column("count", "count", "int"),
-    Column("total_ms", "total (ms)", "float"),
+    _ms("total_ms", "total"),
     Column("max_name", "longest on average"),
-    Column("max_avg_ms", "its avg (ms)", "float"),
+    _ms("max_avg_ms", "its avg"),
 )
 _BREAKDOWN = (
     Column("rank", "rank"),
     Column("step", "step", "int"),
-    Column("wall_ms", "wall (ms)", "float"),
-    Column("compute_ms", "compute (ms)", "float"),
-    Column("comm_ms", "comm (ms)", "float"),
-    Column("overlap_ms", "both (ms)", "float"),
-    Column("exposed_comm_ms", "comm alone (ms)", "float"),
-    Column("idle_ms", "idle (ms)", "float"),
+    _ms("wall_ms", "wall"),
+    _ms("compute_ms", "compute"),
+    _ms("comm_ms", "comm"),
+    _ms("overlap_ms", "both"),
+    _ms("exposed_comm_ms", "comm alone"),
+    _ms("idle_ms", "idle"),
 )
 
 
@@ -72,7 +80,7 @@ def run(args: Namespace) -> Result:
             "--output: statistic writes no trace or picture; --xlsx FILE and --html FILE write its tables"
         )
     if args.sub_option in _DASF:
-        return _run_dasf(args)
+        return _dasf(args)
     if args.sub_option not in (None, "breakdown"):
         variants = ", ".join(("breakdown", *_DASF))
         raise UsageError(f"--sub_option {args.sub_option}: statistic has the variants {variants}")
@@ -92,32 +100,44 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
     if args.sort:
         stats.sort(key=lambda stat: stat.mean_ns, reverse=True)
     shown = stats[: args.head]
-    operations = Table("operations", "Operations", _OPERATIONS, [_operation_row(stat) for stat in shown])
-    by_cat = Table("categories", "Categories", _CATEGORIES, [_category_row(cat) for cat in cats])
-    document = {
-        "option": "statistic",
-        "traces": [_file_entry(file) for file in job.files],
-        "operations": operations.records(),
-        "categories": by_cat.records(),
-    }
-    return Result(
-        "statistic",
+    tables = (
+        Table.of("operations", "Operations", _OPERATIONS, shown),
+        Table.of("categories", "Categories", _CATEGORIES, cats),
+    )
+    traces = [
+        {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
+        for file in job.files
+    ]
+    of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
+    spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
+    note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
+    return _result(
         f"Statistics of {', '.join(map(str, args.path))}",
-        document,
-        tables=(operations, by_cat),
+        job.files[0].path,
+        {"traces": traces},
+        tables,
         charts=_charts(stats, cats),
         figures=(
-            (
-                "operations",
-                f"{len(stats):,}" + (f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""),
-            ),
+            ("operations", f"{len(stats):,}{of_all}"),
             ("slices", f"{sum(map(len, job.traces)):,}"),
         ),
         read=_read_lines(job),
-        notes=_asynchronous(job),
+        notes=[note] if spans else [],
         repairs=job.repairs,
-        xlsx_default=_beside(job.files[0].path, "statistic.xlsx"),
-        html_default=_beside(job.files[0].path, "statistic.html"),
+    )
+
+
+def _result(
+    title: str, beside: Path, document: dict[str, Any], tables: Sequence[Table], **more: Any
+) -> Result:
+    """Return the result with its tables in the document; files without a name go beside what was read."""
+    return Result(
+        "statistic",
+        title,
+        {**document, **{table.name: table.records() for table in tables}},
+        tables=tables,
+        beside=beside,
+        **more,
     )
 
 
@@ -137,128 +157,51 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
     import dialects
     from statistic.breakdown import breakdown
 
-    rows = [
-        _breakdown_row(name, part)
+    parts = [
+        part
         for name, trace in zip(job.names, job.traces, strict=True)
-        for part in breakdown(trace, args.step_by)
+        for part in breakdown(name, trace, args.step_by)
     ]
-    table = Table("breakdown", "Time of each step", _BREAKDOWN, rows[: args.head])
-    x = [f"{row[0]}/{row[1]}" for row in rows]
-    parts = {
-        "compute alone": [row[3] - row[5] for row in rows],
-        "both": [row[5] for row in rows],
-        "communication alone": [row[6] for row in rows],
-        "idle": [row[7] for row in rows],
+    stacked = {
+        "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
+        "both": [part.overlap_ns / 1e6 for part in parts],
+        "communication alone": [part.exposed_comm_ns / 1e6 for part in parts],
+        "idle": [part.idle_ns / 1e6 for part in parts],
     }
-    return Result(
-        "statistic",
+    x = [f"{part.rank}/{part.step}" for part in parts]
+    return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
-        {"option": "statistic", "breakdown": table.records()},
-        tables=(table,),
-        charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, parts, stacked=True),),
+        job.job.sources[0].path,
+        {},
+        (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]),),
+        charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, stacked, stacked=True),),
         read=_read_lines(job),
         notes=list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace))),
         repairs=job.repairs,
-        xlsx_default=_beside(job.job.sources[0].path, "statistic.xlsx"),
-        html_default=_beside(job.job.sources[0].path, "statistic.html"),
     )
 
 
-def _run_dasf(args: Namespace) -> Result:
+def _dasf(args: Namespace) -> Result:
     """Return one of DASF's own analyses of its profiles."""
-    from statistic import dasf_analyses as dasf
+    from statistic.dasf_analyses import analyse
 
-    repairs = Repairs()
-    tables = dasf.tables(args.sub_option, args.path, jobs=args.jobs, progress=args.progress, repairs=repairs)
-    tables = [replace(table, rows=table.rows[: args.head]) for table in tables]
-    return Result(
-        "statistic",
-        f"{args.sub_option} of {', '.join(map(str, args.path))}",
-        {"option": "statistic", **{table.name: table.records() for table in tables}},
-        tables=tables,
-        repairs=repairs.lines,
-        xlsx_default=_beside(args.path[0], "statistic.xlsx"),
-        html_default=_beside(args.path[0], "statistic.html"),
-    )
-
-
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name
-
-
-def _file_entry(file: TraceFile) -> dict[str, object]:
-    return {
-        "path": str(file.path),
-        "dialect": file.dialect,
-        "events": file.n_events,
-        "ranks": list(file.ranks),
-    }
+    table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
+    table = replace(table, rows=table.rows[: args.head])
+    title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
+    return _result(title, args.path[0], {}, (table,), repairs=repairs)
 
 
 def _read_lines(job: LoadedJob) -> list[str]:
     return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]
 
 
-def _asynchronous(job: LoadedJob) -> list[str]:
-    """Say what was read but is no operation: spans between an async begin and its end."""
-    spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
-    if not spans:
-        return []
-    return [f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."]
-
-
 def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
     longest = sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)[:20]
-    by_cat = Bars(
-        "Time per category",
-        "category",
-        "total (ms)",
-        [cat.cat or "(none)" for cat in cats],
-        {"total": [cat.total_ns / 1e6 for cat in cats]},
-    )
-    by_op = Bars(
-        "Longest operations on average",
-        "average (ms)",
-        "operation",
-        [stat.name for stat in longest],
-        {"average": [stat.mean_ns / 1e6 for stat in longest]},
-        horizontal=True,
-    )
-    return [by_op, by_cat]
-
-
-def _operation_row(
-    stat: Stat,
-) -> tuple[str, str, int, float, float, float, float, float, float, float, float]:
-    return (
-        stat.name,
-        stat.cat,
-        stat.count,
-        stat.total_ns / 1e6,
-        stat.min_ns / 1e6,
-        stat.max_ns / 1e6,
-        stat.mean_ns / 1e6,
-        stat.var_ns2 / 1e12,
-        stat.p50_ns / 1e6,
-        stat.p95_ns / 1e6,
-        stat.p99_ns / 1e6,
-    )
-
-
-def _category_row(cat: CategoryStat) -> tuple[str, int, float, str, float]:
-    return cat.cat, cat.count, cat.total_ns / 1e6, cat.max_name, cat.max_avg_ns / 1e6
-
-
-def _breakdown_row(
-    rank: str, part: Breakdown
-) -> tuple[str, int | None, float, float, float, float, float, float]:
-    values = (
-        part.wall_ns,
-        part.compute_ns,
-        part.comm_ns,
-        part.overlap_ns,
-        part.exposed_comm_ns,
-        part.idle_ns,
-    )
-    wall, compute, comm, overlap, exposed, idle = (ns / 1e6 for ns in values)
-    return rank, part.step, wall, compute, comm, overlap, exposed, idle
+    names = [stat.name for stat in longest]
+    averages = {"average": [stat.mean_ns / 1e6 for stat in longest]}
+    of_cats = [cat.cat or "(none)" for cat in cats]
+    totals = {"total": [cat.total_ns / 1e6 for cat in cats]}
+    return [
+        Bars("Longest operations on average", "average (ms)", "operation", names, averages, horizontal=True),
+        Bars("Time per category", "category", "total (ms)", of_cats, totals),
+    ]

@@ -8,42 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from atomic_output import open_output
 from dialects.step_parts import Operation
-from output_marks import JSON_START
+from formats.chrome_writer import metadata, write_events
 from replay.simulation import Replay
-
-_BATCH = 20_000
 
 
 def write_synthetic(result: Replay, path: Path, *, parts: bool = True) -> int:
     """Write the replayed events to `path` in the Chrome format; return how many.
 
     Names, tracks and categories are the recorded ones; with several owners names and processes carry
-    the owner's prefix, as in a combined trace. Time goes on from the begin of the first recorded step.
+    the owner's prefix, as in a combined trace. Time goes on from the start of the first recorded step.
     """
-    import msgspec
-
-    encode = msgspec.json.Encoder().encode
-    n_events = 0
-    with open_output(path) as out:
-        out.write(JSON_START + b'"displayTimeUnit":"ms","traceEvents":[')
-        for batch in _batches(result, parts):
-            out.write((b"," if n_events else b"") + encode(batch)[1:-1])
-            n_events += len(batch)
-        out.write(b"]}\n")
-    return n_events
-
-
-def _batches(result: Replay, parts: bool) -> Iterator[list[dict[str, Any]]]:
-    batch: list[dict[str, Any]] = []
-    for event in _events(result, parts):
-        batch.append(event)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    return write_events(path, _events(result, parts))
 
 
 def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
@@ -76,5 +52,5 @@ def _owned(event: dict[str, Any], owner: str, pids: dict[str, int]) -> Iterator[
     event["name"] = f"{owner}.{event['name']}"
     if process not in pids:
         pids[process] = len(pids)
-        yield {"name": "process_name", "ph": "M", "pid": pids[process], "tid": 0, "args": {"name": process}}
+        yield metadata("process_name", pids[process], 0, process)
     event["pid"] = pids[process]

@@ -83,10 +83,14 @@ def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]
     for face, module in FILES.items():
         wanted = getattr(args, face, None)
         if wanted is not None:
-            default: Path = getattr(result, f"{face}_default") or Path(f"{result.option}.{face}")
-            yield default if wanted is True else Path(wanted), module
+            name = f"{result.option}.{face}"
+            yield _beside(result.beside or Path(), name) if wanted is True else Path(wanted), module
     if result.picture is not None:
         yield result.picture, PICTURES.get(result.picture.suffix.lower(), "report.chart_still")
+
+
+def _beside(path: Path, name: str) -> Path:
+    return (path if path.is_dir() else path.parent) / name
 
 
 def _print(result: Result, args: Namespace) -> None:

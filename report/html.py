@@ -60,7 +60,7 @@ def write(result: Result, path: Path) -> None:
     OutputError
         The file cannot be written.
     """
-    title = html.escape(printable(result.title) or result.option)
+    title = html.escape(printable(result.headline or result.title) or result.option)
     head = _PAGE.format(mark=MARK, policy=_POLICY, title=title, style=_asset("page.css"))
     with open_output(path) as stream:
         stream.write(head.encode("utf-8", "backslashreplace"))
@@ -76,7 +76,7 @@ def _document(result: Result) -> dict[str, Any]:
     lines = {"notes": result.notes, "read": result.read, "repairs": result.repairs}
     return {
         "option": result.option,
-        "title": printable(result.title),
+        "title": printable(result.headline or result.title),
         "palette": PALETTE,
         "figures": [(printable(label), printable(value)) for label, value in result.figures],
         "commentary": _printable_all(result.commentary),

@@ -12,8 +12,9 @@ from result import Result
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
-    """Print the document, with what was repaired under ``repairs``; NaN and infinity become null."""
-    document = {**result.document, "repairs": list(result.repairs)}
+    """Print the document, ``option`` and ``headline`` first, ``repairs`` last; NaN and infinity as null."""
+    headline = {"headline": result.headline} if result.headline else {}
+    document = {"option": result.option, **headline, **result.document, "repairs": list(result.repairs)}
     stream.write(encode(document, indent=2).decode() + "\n")
 
 

@@ -6,11 +6,12 @@ import os
 import shutil
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from report.tables import cell_texts, display_width, is_text, printable, shorten
+from report.names import short_names
+from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
 from result import Column, Result, Table
 
 #: Words are not shortened below the first for the sake of a minor column, nor below the second for
@@ -23,19 +24,21 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print `result` for reading.
 
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
-    pipe gets every name in full. `--pretty` leaves out the title and the commentary.
+    pipe gets every name in full. The headline comes first, bold on a terminal. `--pretty` leaves
+    out the title and the commentary.
     """
     width = _width(stream)
-    for block in _blocks(result, width, pretty=args.pretty):
+    bold = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    for block in _blocks(result, width, pretty=args.pretty, bold=bold):
         stream.write(block)
 
 
-def _blocks(result: Result, width: int | None, *, pretty: bool) -> Iterator[str]:
+def _blocks(result: Result, width: int | None, *, pretty: bool, bold: bool) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     shown = [table for table in result.tables if not table.detail]
-    parts: list[Iterator[str]] = []
+    parts: list[Iterable[str]] = [_headline(result.headline, width, bold=bold)]
     if not pretty:
-        parts.append(iter([printable(result.title)] if result.title else []))
+        parts.append(_wrapped([] if result.headline else [result.title], width))
         parts.append(map(printable, result.commentary))
     parts.append(_figures(result.figures))
     headed = len(shown) > 1
@@ -47,6 +50,11 @@ def _blocks(result: Result, width: int | None, *, pretty: bool) -> Iterator[str]
         if text:
             yield f"{between}{text}\n"
             between = "\n"
+
+
+def _headline(text: str, width: int | None, *, bold: bool) -> list[str]:
+    lines = list(_wrapped([text], width)) if text else []
+    return [f"\x1b[1m{line}\x1b[0m" for line in lines] if bold else lines
 
 
 def _width(stream: TextIO) -> int | None:
@@ -91,7 +99,7 @@ def _table(table: Table, width: int | None, *, headed: bool) -> Iterator[str]:
         yield from _lines(parts)
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
-            yield from _wrapped([f"Left out for want of width: {names}."], width)
+            yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
     if table.note:
         yield from _wrapped([table.note], width)
 
@@ -115,8 +123,9 @@ def _stacked(title: str, width: int) -> list[str]:
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     """Return the columns that fit in `width`, words shortened, and those that were left out.
 
-    Those marked as minor go first, then from the right; the first column always stays.
+    Empty ones go without a word, then those marked as minor, then from the right; the first always stays.
     """
+    parts = [part for at, part in enumerate(parts) if at == 0 or not {"", GAP}.issuperset(part.cells)]
     left_out: list[_Part] = []
     while (minor := _last(parts, minor=True)) and _least(parts, _LEGIBLE_TEXT) > width:
         left_out.insert(0, parts.pop(minor))
@@ -127,7 +136,7 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
-        part.cells = [shorten(cell, part.width) for cell in part.cells]
+        part.cells = short_names(part.cells, part.width)
         part.header = [shorten(line, part.width) for line in part.header]
     return parts, left_out
 

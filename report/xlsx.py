@@ -54,7 +54,11 @@ def _write(result: Result, path: Path, new_workbook: Any) -> None:
     with open_output(path) as stream:
         packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
         with temporary_directory() as scratch, new_workbook(packed, _options(scratch)) as workbook:
-            properties = {"title": _legal(result.title), "comments": _comments(result), "author": MARK}
+            properties = {
+                "title": _legal(result.headline or result.title),
+                "comments": _comments(result),
+                "author": MARK,
+            }
             workbook.set_properties(properties)
             formats = _Formats(workbook)
             for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,14 @@ Intervals = tuple[Int64, Int64]
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """How long each kind of work ran in one step; `step` is None for the whole trace.
+    """How long each kind of work ran in one step of a rank; `step` is None for the whole trace.
 
     A model update that waits for communication (BytePS's STEP) is computation while none runs.
     ``idle`` is when nothing ran at all; copies and fills of a device's memory are neither computation
     nor communication, but not idle either.
     """
 
+    rank: str
     step: int | None
     wall_ns: int
     compute_ns: int
@@ -38,8 +40,8 @@ class Breakdown:
         return self.comm_ns - self.overlap_ns
 
 
-def breakdown(trace: Trace, step_by: str | None = None) -> list[Breakdown]:
-    """Return one `Breakdown` per step of the trace; one for the whole trace where it marks no steps.
+def breakdown(rank: str, trace: Trace, step_by: str | None = None) -> list[Breakdown]:
+    """Return one `Breakdown` for each step of a rank; one for the whole trace where it marks no steps.
 
     `step_by` names the annotation that marks a step, instead of what the trace itself marks.
     """
@@ -50,12 +52,11 @@ def breakdown(trace: Trace, step_by: str | None = None) -> list[Breakdown]:
     comm = _busy(trace, is_comm)
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
     compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
-    copies = _busy(trace, kinds == Activity.COPY)
+    parts = (compute, comm, _busy(trace, kinds == Activity.COPY))
     steps = dialects.find_steps(trace, step_by).whole
-    if not steps:
-        whole = (int(trace.ts_ns.min()), int(trace.end_ns.max()))
-        return [_of_window(None, *whole, compute, comm, copies)]
-    return [_of_window(s.label, s.start_ns, s.end_ns, compute, comm, copies) for s in steps]
+    windows: list[tuple[int | None, int, int]] = [(s.label, s.start_ns, s.end_ns) for s in steps]
+    windows = windows or [(None, int(trace.ts_ns.min()), int(trace.end_ns.max()))]
+    return [_of_window(rank, *window, parts) for window in windows]
 
 
 def _busy(trace: Trace, rows: Mask) -> Intervals:
@@ -78,11 +79,12 @@ def _computing(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
 
 
 def _of_window(
-    step: int | None, start_ns: int, end_ns: int, compute: Intervals, comm: Intervals, copies: Intervals
+    rank: str, step: int | None, start_ns: int, end_ns: int, parts: Sequence[Intervals]
 ) -> Breakdown:
-    compute, comm, copies = (clip(part, start_ns, end_ns) for part in (compute, comm, copies))
+    compute, comm, copies = (clip(part, start_ns, end_ns) for part in parts)
     either = _joined(compute, comm)
     return Breakdown(
+        rank=rank,
         step=step,
         wall_ns=end_ns - start_ns,
         compute_ns=length(compute),

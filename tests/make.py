@@ -11,8 +11,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dag.join_ranks import join
+from dag.model import Dag, new_dag
 from dag.step_graph import Recording
-from dag_utils import Dag, new_dag
 from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps, edge_table
 from formats.columns import Track
 

@@ -54,11 +54,11 @@ def stretched(recording: Recording, row: int, event: int, by_ns: int) -> StepGra
     return replay(replace(recording, steps=steps), [row]).step(0)
 
 
-@pytest.mark.parametrize("path", [REPO / "examples" / "lenet", *JOBS], ids=str)
-def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(path: Path | str, request: object) -> None:
-    if isinstance(path, str):
-        shared = request.getfixturevalue("shared_data")  # type: ignore[attr-defined]
-        path = shared / path
+@pytest.mark.parametrize("job", ["", *JOBS])
+def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(
+    request: pytest.FixtureRequest, job: str
+) -> None:
+    path = request.getfixturevalue("shared_data") / job if job else REPO / "examples" / "lenet"
     recording = load_steps([path], jobs=1, progress=False).recording
     row = recording.whole_steps[len(recording.whole_steps) // 2]
     step = recording.steps[row]

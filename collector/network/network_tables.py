@@ -9,80 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError
-from result import Bars, Cell, Chart, Column, Table
+from result import Bars, Chart, Column, Table
 
 if TYPE_CHECKING:
     from collector.network.collect_captures import KeyShare, NetworkResult
-    from collector.network.server_timeline import ServerOperation, ServerResult
-
-_KEYS = (
-    Column("key", "key", "int"),
-    Column("tensor", "tensor"),
-    Column("partition", "part", "int"),
-    Column("server", "server"),
-    Column("pushes", "PUSH", "int"),
-    Column("pulls", "PULL", "int"),
-    Column("push_bytes", "PUSH bytes", "int"),
-    Column("pull_bytes", "PULL bytes", "int", minor=True),
-    Column("push_ms", "PUSH (ms)", "float"),
-    Column("pull_ms", "PULL (ms)", "float"),
-    Column("wire_share", "wire", "percent", digits=1),
-    Column("server_share", "server", "percent", digits=1),
-    Column("waiting_share", "waiting", "percent", digits=1),
-    Column("host_ms", "host (ms)", "float", minor=True),
-)
-_CAPTURES = (
-    Column("capture", "capture"),
-    Column("packets", "packets", "int"),
-    Column("bytes", "bytes", "int"),
-    Column("connections", "connections", "int", minor=True),
-    Column("transfers", "transfers", "int"),
-    Column("unanswered", "unanswered", "int"),
-    Column("retransmitted_bytes", "sent again (bytes)", "int", minor=True),
-    Column("lost_bytes", "not captured (bytes)", "int", minor=True),
-)
-_TENSORS = (
-    Column("tensor", "tensor"),
-    Column("logged_bytes", "logged (bytes)", "int"),
-    Column("sent_bytes", "sent (bytes)", "int"),
-    Column("agrees", "agrees", "bool"),
-)
-_CHECKS = (
-    Column("trace", "trace"),
-    Column("worker", "worker"),
-    Column("events", "PUSH and PULL events", "int"),
-    Column("exact", "with one transfer", "int"),
-    Column("none", "with none", "int"),
-    Column("several", "with several", "int"),
-    Column("before_ms", "before request (ms)", "float"),
-    Column("after_ms", "after response (ms)", "float"),
-)
-_OPERATIONS = (
-    Column("node", "node"),
-    Column("operation", "operation"),
-    Column("count", "count", "int"),
-    Column("total_ms", "total (ms)", "float"),
-    Column("avg_ms", "avg (ms)", "float"),
-    Column("min_ms", "min (ms)", "float"),
-    Column("max_ms", "max (ms)", "float"),
-)
-_REQUESTS = (
-    Column("node", "node"),
-    Column("key", "key", "int"),
-    Column("tensor", "tensor"),
-    Column("partition", "part", "int"),
-    Column("pushes", "PUSH", "int"),
-    Column("pulls", "PULL", "int"),
-    Column("push_bytes", "PUSH bytes", "int"),
-)
-_LOGS = (
-    Column("log", "log"),
-    Column("node", "node"),
-    Column("kinds", "kinds"),
-    Column("lines", "lines", "int"),
-    Column("other_lines", "others", "int"),
-    Column("unpaired", "unpaired", "int"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,41 +33,12 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     """Collect the captures under `root`; see `collector.network.collect_captures.collect_pcap`."""
     from collector.network.collect_captures import collect_pcap
 
-    return _shown_network(collect_pcap(root, jobs=jobs, progress=progress, output=output))
-
-
-def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Shown:
-    """Collect the server logs under `root`; see `collector.network.server_timeline.collect_server`."""
-    from collector.network.server_timeline import collect_server
-
-    return _shown_server(collect_server(root, progress=progress, output=output))
-
-
-def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> tuple[list[Shown], list[str]]:
-    """Collect captures and server logs where `root` has any; return them and why one could not be used."""
-    from collector.network.partition_keys import files_below
-    from collector.network.pcap import is_capture
-
-    found, failed = [], []
-    if root.is_dir() and any(is_capture(path) for path in files_below(root)):
-        try:
-            found.append(pcap(root, jobs=jobs, progress=progress))
-        except TraceError as error:
-            failed.append(str(error))
-    with contextlib.suppress(TraceError):  # there are no logs: most jobs have none
-        found.append(server(root, progress=progress))
-    return found, failed
-
-
-# ---- captures
-
-
-def _shown_network(found: NetworkResult) -> Shown:
+    found = collect_pcap(root, jobs=jobs, progress=progress, output=output)
     tables = (
-        Table("network_keys", "Transfers by key", _KEYS, [_key_row(key) for key in found.keys], _WHERE),
-        Table("network_tensors", "Bytes by tensor", _TENSORS, _tensor_rows(found)),
-        Table("network_traces", "Captures and traces", _CHECKS, _check_rows(found)),
-        Table("network_captures", "Captures", _CAPTURES, _capture_rows(found), detail=True),
+        Table.of("network_keys", "Transfers by key", _KEYS, found.keys, note=_WHERE),
+        Table.of("network_tensors", "Bytes by tensor", _TENSORS, found.tensors),
+        Table.of("network_traces", "Captures and traces", _CHECKS, found.checks),
+        Table.of("network_captures", "Captures", _CAPTURES, found.captures, detail=True),
     )
     return Shown(
         name="network",
@@ -149,72 +50,118 @@ def _shown_network(found: NetworkResult) -> Shown:
             ("bytes", f"{int(found.wire.value_bytes.sum()):,}"),
             ("captured", f"{found.span_ns / 1e9:.3f} s"),
         ],
-        read=[f"{c.path}: {c.n_packets:,} packets, {c.n_transfers:,} transfers" for c in found.captures],
+        read=[
+            f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
+            for c in found.captures
+        ],
         notes=[f"written: {found.output}", *_unknown_waiting(found)],
         repairs=found.repairs,
     )
 
 
+def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Shown:
+    """Collect the server logs under `root`; see `collector.network.server_timeline.collect_server`."""
+    from collector.network.server_timeline import collect_server
+
+    found = collect_server(root, progress=progress, output=output)
+    tables = (
+        Table.of("server_operations", "Operations of the servers", _OPERATIONS, found.operations),
+        Table.of("server_keys", "Requests by key", _REQUESTS, found.keys),
+        Table.of("server_logs", "Logs", _LOGS, found.logs, detail=True),
+    )
+    return Shown(
+        name="server",
+        document=_document(found.output, found.n_events, tables),
+        tables=[table for table in tables if table.rows],
+        charts=[],
+        figures=[("server events", f"{found.n_events:,}")],
+        read=[f"{n.path}: {n.log.kinds.total():,} lines of {', '.join(n.log.kinds)}" for n in found.logs],
+        notes=[f"written: {found.output}"],
+        repairs=found.repairs,
+    )
+
+
+def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> tuple[list[Shown], list[str]]:
+    """Collect captures and server logs where `root` has any; return them and why one could not be used."""
+    from collector.network.partition_keys import files_below
+    from collector.network.pcap import is_capture
+
+    shown, failed = [], []
+    if root.is_dir() and any(is_capture(path) for path in files_below(root)):
+        try:
+            shown.append(pcap(root, jobs=jobs, progress=progress))
+        except TraceError as error:
+            failed.append(str(error))
+    with contextlib.suppress(TraceError):  # there are no logs: most jobs have none
+        shown.append(server(root, progress=progress))
+    return shown, failed
+
+
+def _document(output: Path, n_events: int, tables: Sequence[Table]) -> dict[str, Any]:
+    """Return output, number of events and every table, without the prefix of its name."""
+    records = {table.name.partition("_")[2]: table.records() for table in tables}
+    return {"output": str(output), "events": n_events, **records}
+
+
+# ---- captures
+
+_KEYS = (
+    Column("key", "key", "int"),
+    Column("tensor", "tensor"),
+    Column("partition", "part", "int"),
+    Column("server", "server"),
+    Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
+    Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
+    Column("push_bytes", "PUSH bytes", "int"),
+    Column("pull_bytes", "PULL bytes", "int", minor=True),
+    Column("push_ms", "PUSH (ms)", "float", value=lambda k: k.push_ns / 1e6),
+    Column("pull_ms", "PULL (ms)", "float", value=lambda k: k.pull_ns / 1e6),
+    Column("wire_share", "wire", "percent", digits=1, value=lambda k: _share(k, k.wire_ns)),
+    Column("server_share", "server", "percent", digits=1, value=lambda k: _share(k, k.server_ns)),
+    Column("waiting_share", "waiting", "percent", digits=1, value=lambda k: _share(k, k.waiting_ns)),
+    Column("host_ms", "host (ms)", "float", minor=True, value=lambda k: k.host_ns and k.host_ns / 1e6),
+)
 _WHERE = (
     "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
     "other workers; host: of the trace's events, what lies outside the transfers"
 )
+_TENSORS = (
+    Column("tensor", "tensor", value=lambda t: t.name),
+    Column("logged_bytes", "logged (bytes)", "int"),
+    Column("sent_bytes", "sent (bytes)", "int"),
+    Column("agrees", "agrees", "bool"),
+)
+_CHECKS = (
+    Column("trace", "trace", value=lambda c: str(c.path)),
+    Column("worker", "worker"),
+    Column("events", "PUSH and PULL events", "int", value=lambda c: c.n_events),
+    Column("exact", "with one transfer", "int", value=lambda c: c.n_exact),
+    Column("none", "with none", "int", value=lambda c: c.n_none),
+    Column("several", "with several", "int", value=lambda c: c.n_several),
+    Column("before_ms", "before request (ms)", "float", value=lambda c: c.before_ns / 1e6),
+    Column("after_ms", "after response (ms)", "float", value=lambda c: c.after_ns / 1e6),
+)
+_CAPTURES = (
+    Column("capture", "capture", value=lambda c: str(c.capture.path)),
+    Column("packets", "packets", "int", value=lambda c: c.capture.n_packets),
+    Column("bytes", "bytes", "int", value=lambda c: c.capture.n_bytes),
+    Column("connections", "connections", "int", minor=True, value=lambda c: c.n_connections),
+    Column("transfers", "transfers", "int", value=lambda c: len(c.transfers)),
+    Column("unanswered", "unanswered", "int", value=lambda c: c.n_unanswered),
+    Column(
+        "retransmitted_bytes",
+        "sent again (bytes)",
+        "int",
+        minor=True,
+        value=lambda c: c.counts.retransmitted_bytes,
+    ),
+    Column("lost_bytes", "not captured (bytes)", "int", minor=True, value=lambda c: c.counts.lost_bytes),
+)
 
 
-def _key_row(key: KeyShare) -> tuple[Cell, ...]:
-    total = key.push_ns + key.pull_ns
-    return (
-        key.key,
-        key.tensor,
-        key.partition,
-        key.server,
-        key.n_push,
-        key.n_pull,
-        key.push_bytes,
-        key.pull_bytes,
-        key.push_ns / 1e6,
-        key.pull_ns / 1e6,
-        key.wire_ns / total if total else None,
-        key.server_ns / total if total else None,
-        key.waiting_ns / total if total and key.waiting_ns is not None else None,
-        (key.event_ns - key.event_span_ns) / 1e6 if key.event_ns else None,
-    )
-
-
-def _tensor_rows(found: NetworkResult) -> list[tuple[Cell, ...]]:
-    return [(t.name, t.logged_bytes, t.sent_bytes, t.agrees) for t in found.tensors]
-
-
-def _check_rows(found: NetworkResult) -> list[tuple[Cell, ...]]:
-    return [
-        (
-            str(c.path),
-            c.worker,
-            c.n_events,
-            c.n_exact,
-            c.n_none,
-            c.n_several,
-            c.before_ns / 1e6,
-            c.after_ns / 1e6,
-        )
-        for c in found.checks
-    ]
-
-
-def _capture_rows(found: NetworkResult) -> list[tuple[Cell, ...]]:
-    return [
-        (
-            str(c.path),
-            c.n_packets,
-            c.n_bytes,
-            c.n_connections,
-            c.n_transfers,
-            c.n_unanswered,
-            c.retransmitted_bytes,
-            c.lost_bytes,
-        )
-        for c in found.captures
-    ]
+def _share(key: KeyShare, part_ns: int | None) -> float | None:
+    total_ns = key.push_ns + key.pull_ns
+    return part_ns / total_ns if total_ns and part_ns is not None else None
 
 
 def _unknown_waiting(found: NetworkResult) -> list[str]:
@@ -239,44 +186,29 @@ def _shares(keys: Sequence[KeyShare]) -> Bars:
 
 # ---- servers
 
-
-def _shown_server(found: ServerResult) -> Shown:
-    operations = [_operation_row(operation) for operation in found.operations]
-    requests = [(k.node, k.key, k.tensor, k.partition, k.n_push, k.n_pull, k.push_bytes) for k in found.keys]
-    logs = [
-        (str(log.path), log.node, ", ".join(log.kinds), log.n_lines, log.n_other, log.n_unpaired)
-        for log in found.logs
-    ]
-    tables = (
-        Table("server_operations", "Operations of the servers", _OPERATIONS, operations),
-        Table("server_keys", "Requests by key", _REQUESTS, requests),
-        Table("server_logs", "Logs", _LOGS, logs, detail=True),
-    )
-    return Shown(
-        name="server",
-        document=_document(found.output, found.n_events, tables),
-        tables=[table for table in tables if table.rows],
-        charts=[],
-        figures=[("server events", f"{found.n_events:,}")],
-        read=[f"{log.path}: {log.n_lines:,} lines of {', '.join(log.kinds)}" for log in found.logs],
-        notes=[f"written: {found.output}"],
-        repairs=found.repairs,
-    )
-
-
-def _operation_row(operation: ServerOperation) -> tuple[Cell, ...]:
-    return (
-        operation.node,
-        operation.operation,
-        operation.count,
-        operation.total_ns / 1e6,
-        operation.total_ns / operation.count / 1e6,
-        operation.min_ns / 1e6,
-        operation.max_ns / 1e6,
-    )
-
-
-def _document(output: Path, n_events: int, tables: Sequence[Table]) -> dict[str, Any]:
-    """Return output, number of events and every table, without the prefix of its name."""
-    records = {table.name.partition("_")[2]: table.records() for table in tables}
-    return {"output": str(output), "events": n_events, **records}
+_OPERATIONS = (
+    Column("node", "node"),
+    Column("operation", "operation"),
+    Column("count", "count", "int"),
+    Column("total_ms", "total (ms)", "float", value=lambda o: o.total_ns / 1e6),
+    Column("avg_ms", "avg (ms)", "float", value=lambda o: o.total_ns / o.count / 1e6),
+    Column("min_ms", "min (ms)", "float", value=lambda o: o.min_ns / 1e6),
+    Column("max_ms", "max (ms)", "float", value=lambda o: o.max_ns / 1e6),
+)
+_REQUESTS = (
+    Column("node", "node"),
+    Column("key", "key", "int"),
+    Column("tensor", "tensor"),
+    Column("partition", "part", "int"),
+    Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
+    Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
+    Column("push_bytes", "PUSH bytes", "int"),
+)
+_LOGS = (
+    Column("log", "log", value=lambda n: str(n.path)),
+    Column("node", "node"),
+    Column("kinds", "kinds", value=lambda n: ", ".join(n.log.kinds)),
+    Column("lines", "lines", "int", value=lambda n: n.log.kinds.total()),
+    Column("other_lines", "others", "int", value=lambda n: n.log.n_other),
+    Column("unpaired", "unpaired", "int", value=lambda n: n.log.n_unpaired),
+)

@@ -17,11 +17,9 @@ from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
 from jobfiles import GpuDir, find_gpus
-from opname import OpName
+from opname import OpName, partition_key, split_key
 from result import Repairs
 from trace_files import read_trace
-
-PART_BITS = 16
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
 _PARTITIONED = re.compile(
@@ -61,15 +59,10 @@ class Keys:
 
     def tensor(self, key: int) -> str:
         """Return the name of the tensor that partition key `key` is a part of, else the key itself."""
-        tensor = self.tensors.get(key >> PART_BITS)
+        tensor = self.tensors.get(split_key(key)[0])
         if tensor is None:
             return f"key {key}"
         return (self.parameters and self.parameters.parameter(tensor.name)) or tensor.name
-
-    def n_parts(self, key: int) -> int | None:
-        """Return the number of partitions of the tensor of `key`, if it was logged."""
-        tensor = self.tensors.get(key >> PART_BITS)
-        return tensor.n_parts if tensor else None
 
     def partition_bytes(self) -> dict[int, int]:
         """Return the bytes of each partition key.
@@ -83,15 +76,15 @@ class Keys:
             if tensor.total_bytes and tensor.n_parts
         }
         bound = _bound(sized.values())
-        found: dict[int, int] = {}
+        n_bytes: dict[int, int] = {}
         for declared, (total, n_parts) in sized.items():
-            keys = [declared << PART_BITS | part for part in range(n_parts)]
-            exact = {key: self.workloads.get(key, -1) for key in keys}
-            if min(exact.values()) < 0 or sum(exact.values()) != total:
+            keys = [partition_key(declared, part) for part in range(n_parts)]
+            grown = {key: self.workloads.get(key, -1) for key in keys}
+            if min(grown.values()) < 0 or sum(grown.values()) != total:
                 full = bound if (n_parts - 1) * bound < total <= n_parts * bound else -(-total // n_parts)
-                exact = {key: min(full, total - part * full) for part, key in enumerate(keys)}
-            found |= exact
-        return found
+                grown = {key: min(full, total - part * full) for part, key in enumerate(keys)}
+            n_bytes |= grown
+        return n_bytes
 
     def declare(self, declared: int, name: str) -> Tensor:
         """Return the tensor of a declared key, noting its name where it is new."""
@@ -103,7 +96,10 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
     keys = Keys()
     for path in text_files(root):
         with attempt(path, repairs):
-            _read_text(path, keys)
+            if path.name == "key_dict.txt":
+                _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
+            else:
+                _read_debug_log(lines_of(path), keys)
     for gpu in find_gpus(root if root.is_dir() else root.parent):
         with attempt(gpu.path, repairs):
             keys.parameters = keys.parameters or read_names(gpu.path)
@@ -171,13 +167,6 @@ def attempt(path: Path, repairs: Repairs) -> Iterator[None]:
         repairs.add(path, f"cannot be read: {error.strerror or error}")
 
 
-def _read_text(path: Path, keys: Keys) -> None:
-    if path.name == "key_dict.txt":
-        _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
-        return
-    _read_debug_log(lines_of(path), keys)
-
-
 def _bound(sized: Iterable[tuple[int, int]]) -> int:
     """Return the partition size that explains how many parts tensors of (bytes, parts) were cut into.
 
@@ -199,7 +188,7 @@ def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
         if match := _DECLARED.search(line):
             keys.declare(int(match[2]), _text(match[1]))
         elif match := _PARTITIONED.search(line):
-            tensor = keys.declare(int(match[4]) >> PART_BITS, _text(match[1]))
+            tensor = keys.declare(split_key(int(match[4]))[0], _text(match[1]))
             tensor.n_parts, tensor.total_bytes = int(match[2]), int(match[3])
         elif match := _ASSIGNED.search(line):
             key, server = int(match[1]), int(match[2])
@@ -215,7 +204,7 @@ def _read_key_dict(lines: Iterable[str], keys: Keys) -> None:
         name, colon, numbers = line.rpartition(":")
         values = [int(number) for number in numbers.split() if _KEY.fullmatch(number)]
         if colon and values:
-            tensor = keys.declare(values[0] >> PART_BITS, name.strip().partition("~PART")[0])
+            tensor = keys.declare(split_key(values[0])[0], name.strip().partition("~PART")[0])
             if tensor.n_parts is None and len(values) > 1:
                 tensor.n_parts = len(values)
 
@@ -224,15 +213,15 @@ def _add_comm(trace: Trace, keys: Keys) -> None:
     pairs = set(zip(trace.name_id.tolist(), trace.track_id.tolist(), strict=True))
     for name_id, track_id in pairs:
         name = OpName.parse(trace.names[name_id])
-        key = partition_key(trace.tracks[track_id].tid)
+        key = key_of_id(trace.tracks[track_id].tid)
         if name.is_comm and name.label and key is not None:
-            keys.declare(key >> PART_BITS, name.label)
+            keys.declare(split_key(key)[0], name.label)
 
 
-def partition_key(tid: Id) -> int | None:
-    """Return the partition key that the `tid` of a BytePS event is; None for ``total``."""
-    text = str(tid)
-    return int(text) & 0xFFFFFFFF if _KEY.fullmatch(text.removeprefix("-")) else None  # 32 bits, signed
+def key_of_id(text: Id) -> int | None:
+    """Return the partition key that the `tid` (or `pid`) of a BytePS event is; None for ``total``."""
+    digits = str(text).removeprefix("-")
+    return int(str(text)) & 0xFFFFFFFF if _KEY.fullmatch(digits) else None  # 32 bits, signed
 
 
 def _text(raw: bytes) -> str:

@@ -9,10 +9,11 @@
 from __future__ import annotations
 
 import re
-from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 _KEY_LOG = re.compile(
     rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: "
@@ -23,37 +24,23 @@ _VERBOSE = re.compile(
     rb"Meta: request=([01]), timestamp=(\d+), (?!control).{0,1000}?push=([01])"
 )
 _SIZES = re.compile(rb"data_size=\[\d+,(\d{1,15})")
-_PROFILE = re.compile(rb"\s*(-?\d{1,18})\s+((?:worker|server)_(?:van|kvapp|send|process)\w*)\s+(\d{1,16})\s*")
-_SERVER = re.compile(
-    rb"\s*(\d{1,16})\s*:\s*(start|stop)\s*,\s*(\d{1,18})\s*,\s*(\w+)\s*(?:,\s*(-?\d{1,9})\s*)?"
-)
-_BOOL = rb"([Tt]rue|[Ff]alse|[01])"
-_VAN = re.compile(
-    rb"\s*(\d{1,16})\s+" + rb"\s+".join([_BOOL] * 3) + rb"\s+(\d{1,18})" + rb"\s+(\d{1,9})" * 2 + rb"\s*"
-)
+_US = rb"\s*([0-3]?\d{1,15})"  # since the epoch, until the year 2096
+_PROFILE = re.compile(rb"\s*(-?\d{1,18})\s+((?:worker|server)_(?:van|kvapp|send|process)\w*)" + _US + rb"\s*")
+_SERVER = re.compile(_US + rb"\s*:\s*(start|stop)\s*,\s*(\d{1,18})\s*,\s*(\w+)\s*(?:,\s*(-?\d{1,9})\s*)?")
+_BOOL = rb"\s+([Tt]rue|[Ff]alse|[01])"
+_VAN = re.compile(_US + _BOOL * 3 + rb"\s+(\d{1,18})" + rb"\s+(\d{1,9})" * 2 + rb"\s*")
 _HEADER = re.compile(rb"\s*role\s*=\s*(\w+)\s*,.*?\bid\s*=\s*(\d{1,9})")
 
-_LATEST_US = 1 << 52  # a later time is no time
+T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Spans:
-    """Rows of one track: what happened to which key from when to when."""
+class Row(NamedTuple):
+    """What happened to which key from when to when; an instant has no end."""
 
-    names: list[str] = field(default_factory=list)
-    start_ns: array[int] = field(default_factory=lambda: array("q"))
-    end_ns: array[int] = field(default_factory=lambda: array("q"))  # -1: an instant
-    key: array[int] = field(default_factory=lambda: array("q"))
-
-    def add(self, name: str, start_ns: int, end_ns: int, key: int) -> None:
-        """Append one row."""
-        self.names.append(name)
-        self.start_ns.append(start_ns)
-        self.end_ns.append(end_ns)
-        self.key.append(key)
-
-    def __len__(self) -> int:
-        return len(self.names)
+    name: str
+    start_ns: int
+    end_ns: int | None
+    key: int
 
 
 @dataclass(slots=True)
@@ -69,23 +56,27 @@ class Second:
 class Log:
     """The content of one file.
 
-    `tracks` : rows by track; `profile` rows hold the wire key as a signed 32-bit number (kvapp) or its
-        lowest 16 bits (van)
+    `tracks` : rows by track, in the order of their start
+    `profile` : likewise, with the wire key as a signed 32-bit number (kvapp) or its lowest 16 bits (van)
     `transfers` : rows of a van log by (sender id, receiver id)
     `seconds` : (kind, what, second counted from the first midnight) -> what happened in it
     `requests` : (key, "push" or "pull") -> number of requests in a key log; `pushed_bytes` their bytes
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
-    tracks: dict[str, Spans] = field(default_factory=dict)
-    profile: dict[str, Spans] = field(default_factory=dict)
-    transfers: dict[tuple[int, int], Spans] = field(default_factory=dict)
+    tracks: dict[str, list[Row]] = field(default_factory=dict)
+    profile: dict[str, list[Row]] = field(default_factory=dict)
+    transfers: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
     seconds: dict[tuple[str, str, int], Second] = field(default_factory=dict)
     requests: Counter[tuple[int, str]] = field(default_factory=Counter)
     pushed_bytes: Counter[int] = field(default_factory=Counter)
     ids: dict[int, str] = field(default_factory=dict)  # ps-lite id -> role, from a van log's header
     n_other: int = 0  # lines of none of the formats
     n_unpaired: int = 0  # starts without stop and stops without start
+
+    def rows(self) -> Iterator[list[Row]]:
+        """Yield the rows of each track."""
+        return chain(self.tracks.values(), self.profile.values(), self.transfers.values())
 
 
 def read_log(lines: Iterable[bytes]) -> Log:
@@ -95,7 +86,9 @@ def read_log(lines: Iterable[bytes]) -> Log:
     for line in lines:
         if not reader.take(line) and line.strip():
             log.n_other += 1
-    reader.close()
+    log.n_unpaired += reader.n_open
+    for rows in log.rows():
+        rows.sort(key=lambda row: row.start_ns)
     return log
 
 
@@ -124,77 +117,74 @@ class _Reader:
                 return True
         return False
 
-    def close(self) -> None:
-        """Count what was begun and not ended."""
-        self._log.n_unpaired += sum(len(starts) for starts in self._open.values())
+    @property
+    def n_open(self) -> int:
+        """How many starts have no stop yet."""
+        return sum(map(len, self._open.values()))
 
     def _key_log(self, line: bytes) -> bool:
-        found = False
-        for match in _KEY_LOG.finditer(line):  # lines of several threads may run into each other
-            found = True
+        matches = list(_KEY_LOG.finditer(line))  # lines of several threads may run into each other
+        for match in matches:
             key, what, size = int(match[5]), match[4].decode(), int(match[7] or 0)
             self._log.requests[key, what] += 1
             self._log.pushed_bytes[key] += size
-            self._count("key log", what, self._second(match), size, int(match[6]))
-        return found or b"Collected all" in line
+            self._count("key log", what, match, size, int(match[6]))
+        return bool(matches) or b"Collected all" in line
 
     def _verbose(self, line: bytes) -> bool:
-        found = False
-        for match in _VERBOSE.finditer(line):
-            found = True
+        matches = list(_VERBOSE.finditer(line))
+        for match in matches:
             sizes = _SIZES.search(line, match.end())
             stage = "PUSH" if match[10] == b"1" else "PULL"
             half = "request" if match[8] == b"1" else "response"
             sender = int(match[4] if match[6] == b"?" else match[6])
             peer = int(match[7]) if match[5] == b"sent" else sender
             what = f"{match[5].decode()} {stage} {half}"
-            self._count("van verbose log", what, self._second(match), int(sizes[1]) if sizes else 0, peer)
-        return found or b"control={" in line
+            self._count("van verbose log", what, match, int(sizes[1]) if sizes else 0, peer)
+        return bool(matches) or b"control={" in line
 
-    def _second(self, match: re.Match[bytes]) -> int:
-        """Return the second of the line, counted from the midnight before the first line."""
-        second = int(match[1]) * 3600 + int(match[2]) * 60 + int(match[3])
+    def _count(self, kind: str, what: str, clock: re.Match[bytes], n_bytes: int, peer: int) -> None:
+        """Add to the second of a line, counted from the midnight before the first line."""
+        second = int(clock[1]) * 3600 + int(clock[2]) * 60 + int(clock[3])
         if second < self._last_second - 43_200:
             self._day += 1
         self._last_second = second
-        return self._day * 86_400 + second
-
-    def _count(self, kind: str, what: str, second: int, n_bytes: int, peer: int) -> None:
-        entry = self._log.seconds.setdefault((kind, what, second), Second())
+        entry = self._log.seconds.setdefault((kind, what, self._day * 86_400 + second), Second())
         entry.n += 1
         entry.n_bytes += n_bytes
         entry.peers.add(peer)
 
     def _profile(self, line: bytes) -> bool:
         match = _PROFILE.fullmatch(line)
-        if match is None or int(match[3]) > _LATEST_US:
+        if match is None:
             return False
         key, event, at_ns = int(match[1]), match[2].decode(), int(match[3]) * 1000
         if event == "server_process_pull":
-            self._begin(("serve", key), at_ns)
+            self._pair(True, ("serve", key), at_ns)
             return True
         if event == "server_send_pull_response":
-            begun = self._end(("serve", key))
-            if begun is not None:
-                self._spans(self._log.profile, "pulls served").add("PULL", begun, at_ns, key)
+            start_ns = self._pair(False, ("serve", key), at_ns)
+            if start_ns is not None:
+                _add(self._log.profile, "pulls served", Row("PULL", start_ns, at_ns, key))
                 return True
-        self._spans(self._log.profile, event).add(event, at_ns, -1, key)
+        _add(self._log.profile, event, Row(event, at_ns, None, key))
         return True
 
     def _server(self, line: bytes) -> bool:
         match = _SERVER.fullmatch(line)
-        if match is None or int(match[1]) > _LATEST_US:
+        if match is None:
             return False
-        at_ns, key, operation = int(match[1]) * 1000, int(match[3]), match[4].decode().upper()
-        if operation == "INIT":
-            return True
-        thread = match[5]
-        open_key = (key, operation, thread)
-        if match[2] == b"start":
-            self._begin(open_key, at_ns)
-        elif (begun := self._end(open_key)) is not None:
-            track = "server" if thread is None else f"thread {int(thread)}"
-            self._spans(self._log.tracks, track).add(operation, begun, at_ns, key)
+        at_ns, key, operation, thread = (
+            int(match[1]) * 1000,
+            int(match[3]),
+            match[4].decode().upper(),
+            match[5],
+        )
+        if operation != "INIT":
+            start_ns = self._pair(match[2] == b"start", (key, operation, thread), at_ns)
+            if start_ns is not None:
+                track = "server" if thread is None else f"thread {int(thread)}"
+                _add(self._log.tracks, track, Row(operation, start_ns, at_ns, key))
         return True
 
     def _van(self, line: bytes) -> bool:
@@ -202,38 +192,29 @@ class _Reader:
             self._log.ids[int(header[2])] = header[1].decode()
             return True
         match = _VAN.fullmatch(line)
-        if match is None or int(match[1]) > _LATEST_US:
+        if match is None:
             return False
-        start, push, request = (value in (b"1", b"true", b"True") for value in match.group(2, 3, 4))
+        starts, push, request = (value in (b"1", b"true", b"True") for value in match.group(2, 3, 4))
         at_ns, key, ends = int(match[1]) * 1000, int(match[5]), (int(match[6]), int(match[7]))
         name = f"{'PUSH' if push else 'PULL'} {'request' if request else 'response'}"
-        if start:
-            self._begin((name, key, ends), at_ns)
-        elif (begun := self._end((name, key, ends))) is not None:
-            self._log.transfers.setdefault(ends, Spans()).add(name, begun, at_ns, key)
+        start_ns = self._pair(starts, (name, key, ends), at_ns)
+        if start_ns is not None:
+            _add(self._log.transfers, ends, Row(name, start_ns, at_ns, key))
         return True
 
-    def _begin(self, what: tuple[object, ...], at_ns: int) -> None:
-        self._open.setdefault(what, deque()).append(at_ns)
-
-    def _end(self, what: tuple[object, ...]) -> int | None:
-        """Return when the oldest open one of its kind began; None, counted, if there is none."""
-        starts = self._open.get(what)
-        if not starts:
+    def _pair(self, starts: bool, what: tuple[object, ...], at_ns: int) -> int | None:
+        """Note a start; of a stop return when the oldest open one of its kind began, None without one."""
+        if starts:
+            self._open.setdefault(what, deque()).append(at_ns)
+            return None
+        if not (started := self._open.get(what)):
             self._log.n_unpaired += 1
             return None
-        begun = starts.popleft()
-        if not starts:
+        start_ns = started.popleft()
+        if not started:
             del self._open[what]
-        return begun
-
-    @staticmethod
-    def _spans(tracks: dict[str, Spans], name: str) -> Spans:
-        return tracks.setdefault(name, Spans())
+        return start_ns
 
 
-def rows(spans: Spans) -> Iterator[tuple[str, int, int, int]]:
-    """Yield (name, start, end, key) in the order of the starts."""
-    order = sorted(range(len(spans)), key=spans.start_ns.__getitem__)
-    for i in order:
-        yield spans.names[i], spans.start_ns[i], spans.end_ns[i], spans.key[i]
+def _add(tracks: dict[T, list[Row]], track: T, row: Row) -> None:
+    tracks.setdefault(track, []).append(row)

@@ -10,21 +10,13 @@ from pathlib import Path
 
 import progress as bars
 from collector.network.endpoints import index_in_path
-from collector.network.network_timeline import Process, Slice, write_timeline
-from collector.network.partition_keys import (
-    PART_BITS,
-    Keys,
-    attempt,
-    lines_of,
-    partition_key,
-    read_keys,
-    text_files,
-)
+from collector.network.partition_keys import Keys, attempt, key_of_id, lines_of, read_keys, text_files
 from collector.network.pslite import key_base, role_of
-from collector.network.server_logs import Log, Second, Spans, read_log, rows
+from collector.network.server_logs import Log, Row, Second, read_log
 from errors import TraceError
+from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Trace
-from opname import OpName
+from opname import OpName, split_key
 from result import Repairs
 from trace_files import read_trace
 
@@ -35,15 +27,12 @@ _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class LogRead:
-    """What one file held."""
+class NodeLog:
+    """What one file held, and whose it is."""
 
     path: Path
     node: str
-    kinds: Sequence[str]
-    n_lines: int  # of those kinds
-    n_other: int  # of none
-    n_unpaired: int
+    log: Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +66,10 @@ class ServerResult:
 
     output: Path
     n_events: int
-    logs: Sequence[LogRead]
+    logs: Sequence[NodeLog]
     operations: Sequence[ServerOperation]
     keys: Sequence[ServerKey]
     repairs: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _NodeLog:
-    path: Path
-    node: str
-    log: Log
 
 
 def collect_server(root: Path, *, progress: bool | None = None, output: Path | None = None) -> ServerResult:
@@ -113,24 +95,18 @@ def collect_server(root: Path, *, progress: bool | None = None, output: Path | N
     logs = _read_logs(root, repairs, progress)
     profiles = _read_profiles(root, repairs)
     if not logs and not profiles:
-        said = f" ({'; '.join(repairs.lines)})" if repairs.lines else ""
+        why = f" ({'; '.join(repairs.lines)})" if repairs.lines else ""
         raise TraceError(
             f"{root}: no server log or ps-lite profile here; run the servers with PS_KEY_LOG=1 or "
-            f"ENABLE_PROFILING=1{said}"
+            f"ENABLE_PROFILING=1{why}"
         )
     keys = read_keys(home, repairs)
     processes = _processes(logs, keys)
     processes += [_old_profile(path, trace, keys) for path, trace in profiles]
     target = output or home / TIMELINE
     n_events = write_timeline(target, processes, "Server")
-    return ServerResult(
-        target,
-        n_events,
-        [_log_read(item) for item in logs],
-        list(_operations(logs)),
-        list(_server_keys(logs, keys)),
-        repairs.lines,
-    )
+    operations, requests = list(_operations(logs)), list(_server_keys(logs, keys))
+    return ServerResult(target, n_events, logs, operations, requests, repairs.lines)
 
 
 def served_keys(root: Path) -> dict[str, set[int]]:
@@ -142,7 +118,7 @@ def served_keys(root: Path) -> dict[str, set[int]]:
     return found
 
 
-def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[_NodeLog]:
+def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[NodeLog]:
     """Read every text file; those that hold none of the formats are left out without a word."""
     found = []
     paths = [path for path in text_files(root) if path.is_file()]
@@ -151,7 +127,7 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[_Nod
             with attempt(path, repairs):
                 log = read_log(lines_of(path))
                 if log.kinds:
-                    found.append(_NodeLog(path, _node(path, log), log))
+                    found.append(NodeLog(path, _node(path, log), log))
                     if log.n_unpaired:
                         repairs.add(path, f"{log.n_unpaired:,} starts or stops without the other left out")
                 elif _named_log(path):
@@ -178,74 +154,79 @@ def _node(path: Path, log: Log) -> str:
 
 
 def _read_profiles(root: Path, repairs: Repairs) -> list[tuple[Path, Trace]]:
-    found = []
+    profiles = []
     for path in sorted(root.rglob(OLD_PROFILE)) if root.is_dir() else []:
         with attempt(path, repairs):
-            found.append((path, read_trace(path)))
-    return found
+            profiles.append((path, read_trace(path)))
+    return profiles
 
 
 def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
     """Return `server_profile.json` with its keys named; pid and tid are the key."""
     tracks: dict[str, list[Slice]] = {}
-    for row in trace.ts_ns.argsort(kind="stable").tolist():
-        key = partition_key(trace.tracks[trace.track_id[row]].pid)
-        name = trace.names[trace.name_id[row]]
-        start = int(trace.ts_ns[row])
-        tensor = name if key is None else keys.tensor(key)
-        tracks.setdefault(f"key {key}", []).append(
-            Slice(f"{tensor}.{name}", start, start + int(trace.dur_ns[row]), {"key": key})
-        )
+    ends_ns = trace.end_ns
+    for i in trace.ts_ns.argsort(kind="stable").tolist():
+        key = key_of_id(trace.tracks[trace.track_id[i]].pid)
+        row = Row(trace.names[trace.name_id[i]], int(trace.ts_ns[i]), int(ends_ns[i]), key or 0)
+        named = Slice(*row[:3]) if key is None else _named(row, keys)
+        tracks.setdefault(f"key {key}", []).append(named)
     index = index_in_path(path, "server")
     return Process(f"server_{index}" if index is not None else "server", tracks)
 
 
-def _processes(logs: Sequence[_NodeLog], keys: Keys) -> list[Process]:
+def _processes(logs: Sequence[NodeLog], keys: Keys) -> list[Process]:
     """Return the timeline: a process for each node, and for each pair of ends in the van logs."""
     tracks: dict[str, dict[str, Iterable[Slice]]] = {}
     profile_ns, trace_ns = _profile_ns(logs), _trace_ns(keys)
     for item in logs:
-        mine = tracks.setdefault(item.node, {})
-        for name, spans in item.log.tracks.items():
-            mine[name] = chain(mine.get(name, ()), _slices(spans, keys))
-        for name, spans in item.log.profile.items():
-            mine[name] = _profile_slices(spans, _decoder(item, keys), keys, "_van_" in name)
+        of_node = tracks.setdefault(item.node, {})
+        for name, rows in item.log.tracks.items():
+            of_node[name] = chain(of_node.get(name, ()), [_named(row, keys) for row in rows])
+        decoder = _decoder(item, keys)
+        for name, rows in item.log.profile.items():
+            of_node[name] = [_profiled(row, decoder, keys, "_van_" in name) for row in rows]
         near_ns = int(item.path.stat().st_mtime) * _SECOND_NS if trace_ns is None else trace_ns
-        mine |= _by_second(item, profile_ns, near_ns)
-    processes = [Process(name, mine) for name, mine in tracks.items() if mine]
-    return processes + list(_van_processes(logs, keys))
+        of_node |= _by_second(item, profile_ns, near_ns)
+    return [Process(*named) for named in tracks.items() if named[1]] + list(_van_processes(logs, keys))
 
 
-def _slices(spans: Spans, keys: Keys) -> Iterator[Slice]:
-    for operation, start, end, key in rows(spans):
-        name = f"{keys.tensor(key)}.{operation}"
-        yield Slice(name, start, end, {"key": key, "partition": key & ((1 << PART_BITS) - 1)})
+def _named(row: Row, keys: Keys) -> Slice:
+    args = {"key": row.key, "partition": split_key(row.key)[1]}
+    return Slice(f"{keys.tensor(row.key)}.{row.name}", row.start_ns, row.end_ns, args)
 
 
-def _van_processes(logs: Sequence[_NodeLog], keys: Keys) -> Iterator[Process]:
+def _profiled(row: Row, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Slice:
+    key = None if low_bits else decoder.get(row.key)
+    if key is not None:
+        return _named(row._replace(key=key), keys)
+    field = "wire_key_low_16_bits" if low_bits else "wire_key_low_32_bits"
+    return Slice(row.name, row.start_ns, row.end_ns, {field: row.key})
+
+
+def _van_processes(logs: Sequence[NodeLog], keys: Keys) -> Iterator[Process]:
     """Return the transfers of van logs, named by the headers of all of them."""
     names = {node_id: item.node for item in logs for node_id in item.log.ids}
     for item in logs:
-        for ends, spans in item.log.transfers.items():
+        for ends, rows in item.log.transfers.items():
             sender, receiver = (names.get(end, f"{role_of(end)} ps{end}") for end in ends)
-            yield Process(f"{sender} -> {receiver}", {item.path.name: _transfer_slices(spans, keys)})
+            track = [_transfer(row, keys) for row in rows]
+            yield Process(f"{sender} -> {receiver}", {item.path.name: track})
 
 
-def _transfer_slices(spans: Spans, keys: Keys) -> Iterator[Slice]:
-    for name, start, end, key in rows(spans):
-        stage, half = name.split()
-        operation = OpName("Comm", keys.tensor(key), queue=stage, key=key)
-        yield Slice(f"{operation} {half}", start, end, {"key": key})
+def _transfer(row: Row, keys: Keys) -> Slice:
+    stage, half = row.name.split()
+    operation = OpName("Comm", keys.tensor(row.key), queue=stage, key=row.key)
+    return Slice(f"{operation} {half}", row.start_ns, row.end_ns, {"key": row.key})
 
 
-def _decoder(item: _NodeLog, keys: Keys) -> Mapping[int, int]:
+def _decoder(item: NodeLog, keys: Keys) -> Mapping[int, int]:
     """Return partition keys by the signed 32-bit numbers that a kvapp profile has for wire keys.
 
     The number is the lower half of the beginning of a server's key range plus the key. A server has one
     range, so all its numbers must decode to keys of the job; a worker talks to several servers, and
     a number that may stand for keys of two of them is left alone.
     """
-    seen = {key for name, spans in item.log.profile.items() if "_van_" not in name for key in spans.key}
+    seen = {row.key for name, rows in item.log.profile.items() if "_van_" not in name for row in rows}
     n_servers = max(keys.servers.values(), default=0) + 1
     found: dict[int, set[int]] = {}
     for rank in range(n_servers):
@@ -261,24 +242,13 @@ def _decoder(item: _NodeLog, keys: Keys) -> Mapping[int, int]:
 
 def _is_key(key: int, rank: int, keys: Keys) -> bool:
     """Whether the job has this partition key, on the server of this rank."""
-    n_parts = keys.n_parts(key)
-    known = key >> PART_BITS in keys.tensors and (n_parts is None or key & ((1 << PART_BITS) - 1) < n_parts)
+    declared, partition = split_key(key)
+    tensor = keys.tensors.get(declared)
+    known = tensor is not None and (tensor.n_parts is None or partition < tensor.n_parts)
     return known and keys.servers.get(key, rank) == rank
 
 
-def _profile_slices(spans: Spans, decoder: Mapping[int, int], keys: Keys, low_bits: bool) -> Iterator[Slice]:
-    for event, start, end, number in rows(spans):
-        key = None if low_bits else decoder.get(number)
-        stop = None if end < 0 else end
-        if key is None:
-            field = "wire_key_low_16_bits" if low_bits else "wire_key_low_32_bits"
-            yield Slice(event, start, stop, {field: number})
-        else:
-            name = f"{keys.tensor(key)}.{event}"
-            yield Slice(name, start, stop, {"key": key, "partition": key & ((1 << PART_BITS) - 1)})
-
-
-def _by_second(item: _NodeLog, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
+def _by_second(item: NodeLog, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
     """Return what a log with a clock of one second has, a slice for each second."""
     seconds = item.log.seconds
     if not seconds:
@@ -314,44 +284,32 @@ def _midnight(first_s: int, profile_ns: int | None, near_ns: int) -> int:
     return shift_s + round((near_s - first_s - shift_s) / _DAY_S) * _DAY_S
 
 
-def _profile_ns(logs: Sequence[_NodeLog]) -> int | None:
-    """Return the earliest time since the epoch in the profiles and dPRO's logs of the job."""
-    spans = [s for item in logs for s in (*item.log.profile.values(), *item.log.tracks.values()) if len(s)]
-    return min((min(s.start_ns) for s in spans), default=None)
+def _profile_ns(logs: Sequence[NodeLog]) -> int | None:
+    """Return the earliest time since the epoch in the profiles and dPRO's server logs of the job."""
+    tracks = [(*item.log.profile.values(), *item.log.tracks.values()) for item in logs]
+    return min((rows[0].start_ns for of_log in tracks for rows in of_log), default=None)
 
 
 def _trace_ns(keys: Keys) -> int | None:
     return min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
 
 
-def _log_read(item: _NodeLog) -> LogRead:
-    log = item.log
-    return LogRead(item.path, item.node, list(log.kinds), log.kinds.total(), log.n_other, log.n_unpaired)
-
-
-def _operations(logs: Sequence[_NodeLog]) -> Iterator[ServerOperation]:
+def _operations(logs: Sequence[NodeLog]) -> Iterator[ServerOperation]:
     """Yield the durations per node and operation, in the order of the files."""
     durations: dict[tuple[str, str], list[int]] = {}
     for item in logs:
-        for spans in (*item.log.tracks.values(), *item.log.profile.values(), *item.log.transfers.values()):
-            for name, start, end in zip(spans.names, spans.start_ns, spans.end_ns, strict=True):
-                if end >= 0:
-                    durations.setdefault((item.node, name), []).append(end - start)
+        for row in chain.from_iterable(item.log.rows()):
+            if row.end_ns is not None:
+                durations.setdefault((item.node, row.name), []).append(row.end_ns - row.start_ns)
     for (node, name), values in durations.items():
         yield ServerOperation(node, name, len(values), sum(values), min(values), max(values))
 
 
-def _server_keys(logs: Sequence[_NodeLog], keys: Keys) -> Iterator[ServerKey]:
+def _server_keys(logs: Sequence[NodeLog], keys: Keys) -> Iterator[ServerKey]:
     """Yield the requests of the key logs, by node and key."""
     for item in logs:
         requests = item.log.requests
         for key in sorted({key for key, _ in requests}):
-            yield ServerKey(
-                item.node,
-                key,
-                keys.tensor(key),
-                key & ((1 << PART_BITS) - 1),
-                requests[key, "push"],
-                requests[key, "pull"],
-                item.log.pushed_bytes[key],
-            )
+            pushes, pulls = requests[key, "push"], requests[key, "pull"]
+            n_bytes = item.log.pushed_bytes[key]
+            yield ServerKey(item.node, key, keys.tensor(key), split_key(key)[1], pushes, pulls, n_bytes)

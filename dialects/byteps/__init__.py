@@ -59,17 +59,15 @@ class BytePS(System):
         accepted = _first_rank(trace)
         loads = _starts(trace, accepted(_is("I/O")))
         comms = _whole_comms(accepted)
-        # an asynchronous engine begins the backward pass of a loss before the forward pass is through, so that
-        # of a step after the last traced one both can be there: only these make up a traced step
+        # an asynchronous engine begins the backward pass of a loss before the forward pass is through;
+        # of a step after the last traced one both can be there, but none of these
         work = _starts(trace, comms if comms.any() else accepted(_is("BW")))
         forward = accepted(_is("FW"))
         rounds = _rounds(trace, comms)
         if forward.any():
             first = _first_forward(trace, forward)
-            marks, how = (
-                _starts(trace, trace.name_id == first),
-                f"{trace.names[first]} to {trace.names[first]}",
-            )
+            marks = _starts(trace, trace.name_id == first)
+            how = f"{trace.names[first]} to {trace.names[first]}"
         else:
             marks, how = rounds.begins_ns, ""
         refined = _one_load_each(loads, marks, work) if len(marks) else loads
@@ -200,18 +198,22 @@ def _first_forward(trace: Trace, forward: Mask) -> int:
     """Return the name id of the operation that begins the forward pass.
 
     The one that depends on the input or the last update where `trace.args` tells; otherwise the one
-    that typically follows the longest pause among forward operations: backward, communication and
-    update lie in it.
+    that follows the longest pause.
     """
-    told = _fed_by_input(trace, forward)
-    if told is not None:
-        return told
+    fed = _fed_by_input(trace, forward)
+    return after_longest_pause(trace, forward) if fed is None else fed
+
+
+def after_longest_pause(trace: Trace, forward: Mask) -> int:
+    """Return the name id that typically follows the longest pause among the slices `forward` (n,).
+
+    Backward pass, communication and update lie in that pause: this operation begins the forward pass.
+    """
     rows = np.flatnonzero(forward)
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     ids = trace.name_id[rows]
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
-    distinct = list(dict.fromkeys(ids.tolist()))
-    medians = {i: np.median(pause[ids[1:] == i]) for i in distinct if (ids[1:] == i).any()}
+    medians = {i: np.median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
     return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
 
 
@@ -224,11 +226,8 @@ def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
         if forward[row] and OpName.parse(str(value)).cat in ("I/O", "STEP")
     ]
     counts = Counter(fed)
-    return (
-        min(counts, key=lambda i: (-counts[i], int(trace.ts_ns[trace.name_id == i].min())))
-        if counts
-        else None
-    )
+    first_ns = {i: int(trace.ts_ns[trace.name_id == i].min()) for i in counts}
+    return min(counts, key=lambda i: (-counts[i], first_ns[i]), default=None)
 
 
 def _whole_comms(accepted: _Chosen) -> Mask:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
 from errors import UsageError
-from formats.columns import Int64
+from formats.columns import Int64, Trace
+from replay.whatif.annotation import contained, spans_of
 from replay.whatif.bandwidth import at_rate, link_rate, times_faster
 from replay.whatif.partition import at_partition_bytes
-from replay.whatif.selection import Selection, contained, select
+from replay.whatif.selection import Selection, select
 from replay.whatif.stages import of_stage
 from replay.whatif.straggler import at_mean_work, without_stragglers
 
@@ -28,8 +29,8 @@ _STAGE = re.compile(r"stage(\d+)(?:\.(.+))?", re.DOTALL)
 _ORDER = ("partition_bytes", "schedule", "straggler", "bandwidth")
 
 
-def apply(recording: Recording, edits: Iterable[str]) -> Recording:
-    """Return the recording with all `edits` made.
+def apply(recording: Recording, edits: Iterable[str], traces: Sequence[Trace] = ()) -> Recording:
+    """Return the recording with all `edits` made; `traces` are those it was made of, one per owner.
 
     What an edit takes from the recording (the rate of the links, whom a name means) is that of the
     recording as it is, not of what other edits made of it.
@@ -39,7 +40,7 @@ def apply(recording: Recording, edits: Iterable[str]) -> Recording:
     UsageError
         An edit that is none, a value out of range, or a name that no operation has.
     """
-    parsed = [(_rank(text), parse(text, recording)) for text in edits]
+    parsed = [(_rank(text), parse(text, recording, traces)) for text in edits]
     for _, edit in sorted(parsed, key=lambda pair: pair[0]):
         recording = edit(recording)
     return recording
@@ -50,7 +51,7 @@ def _rank(text: str) -> int:
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
-def parse(text: str, recording: Recording) -> Edit:
+def parse(text: str, recording: Recording, traces: Sequence[Trace] = ()) -> Edit:
     """Return the edit of `recording` that `text` (``name=value``) describes."""
     name, equals, value = text.rpartition("=")
     if not equals or not name or not value:
@@ -65,8 +66,7 @@ def parse(text: str, recording: Recording) -> Edit:
     if name == "straggler":
         return _straggler(text, value)
     if name == "drop":
-        select(recording, value, text)
-        return lambda edited: _without(edited, select(edited, value, text))
+        return _drop(recording, value, text, traces)
     change = _change(text, value)
     _select(recording, name, text)  # a name that is none is refused before anything is simulated
     return lambda edited: changed(edited, _select(edited, name, text), change)
@@ -173,14 +173,22 @@ def _first_of_owner(step: StepGraph, chosen: Bool) -> Int64:
     return first
 
 
-def _without(recording: Recording, chosen: Selection) -> Recording:
-    """Return the recording without the work of what is `chosen`, of all it contains, and the gaps before."""
-    steps = []
-    for step in recording.steps:
-        gone = contained(recording, chosen, step)
-        work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns))
-        steps.append(replace(step, work_ns=work, gap_ns=gap))
-    return replace(recording, steps=steps)
+def _drop(recording: Recording, name: str, text: str, traces: Sequence[Trace]) -> Edit:
+    """Return the edit that takes away what is called `name`, all it contains, and the gaps before."""
+    spans = spans_of(recording, traces, name)
+    if not spans:
+        select(recording, name, text)
+
+    def without(edited: Recording) -> Recording:
+        chosen = select(edited, name, text, may_be_nothing=bool(spans))
+        steps = []
+        for step in edited.steps:
+            gone = contained(edited, chosen, spans, step)
+            work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns))
+            steps.append(replace(step, work_ns=work, gap_ns=gap))
+        return replace(edited, steps=steps)
+
+    return without
 
 
 def forward_share(recording: Recording) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Kind, Operation
+from dialects.step_parts import Operation
 from errors import UsageError
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d+)\.?)?(?:rank(?P<rank>\d+)\.?)?(?P<target>.*)", re.DOTALL)
@@ -35,7 +35,7 @@ class Selection:
         return chosen
 
 
-def select(recording: Recording, name: str, text: str) -> Selection:
+def select(recording: Recording, name: str, text: str, *, may_be_nothing: bool = False) -> Selection:
     """Return what `name` means in the edit `text`.
 
     ``wk<i>.`` before it means those of that worker; ``rank<r>.`` those of that local rank, or where all
@@ -50,10 +50,17 @@ def select(recording: Recording, name: str, text: str) -> Selection:
     found = _matching(recording, name, everyone)
     if found:
         return found
+    owners, target = named_owners(recording, name)
+    if may_be_nothing:
+        return _matching(recording, target, owners & bool(target))
+    return select_of(recording, target, owners, text)
+
+
+def named_owners(recording: Recording, name: str) -> tuple[Bool, str]:
+    """Return whom ``wk<i>.`` and ``rank<r>.`` before a name mean (m,), and the name without them."""
     match = _OWNER.fullmatch(name)
     assert match is not None  # every part is optional
-    owners = _owners(recording, match["worker"], match["rank"])
-    return select_of(recording, match["target"], owners, text)
+    return _owners(recording, match["worker"], match["rank"]), match["target"]
 
 
 def select_of(recording: Recording, target: str, owners: Bool, text: str) -> Selection:
@@ -74,29 +81,6 @@ def communication(recording: Recording) -> Selection:
     """Select all that moves data between ranks."""
     chosen = [operation.is_communication for operation in recording.operations]
     return Selection(np.array(chosen, np.bool_), np.zeros(len(recording.owners), np.bool_))
-
-
-def contained(recording: Recording, chosen: Selection, step: StepGraph) -> Bool:
-    """Return the events of a step (n,) that are selected, or run inside one, or are launched from there.
-
-    Inside is what its own track or thread runs between its begin and its end.
-    """
-    events = chosen.events(step)
-    tracks = [(one.owner, one.track.pid, one.track.tid) for one in recording.operations]
-    number = {track: i for i, track in enumerate(dict.fromkeys(tracks))}
-    track = np.array([number[one] for one in tracks], np.int64)[step.operation]
-    found = events.copy()
-    for event in np.flatnonzero(events).tolist():
-        inside = (step.start_ns >= step.start_ns[event]) & (step.end_ns <= step.end_ns[event])
-        found |= inside & (track == track[event])
-    launches = step.edges[np.isin(step.edges[:, 3], (Kind.LAUNCH, Kind.PART))]
-    while True:
-        more = launches[found[launches[:, 0]] & ~found[launches[:, 1]], 1]
-        if len(more) == 0:
-            break
-        found[more] = True
-    inner: Bool = found
-    return inner
 
 
 def _matching(recording: Recording, target: str, owners: Bool) -> Selection:

@@ -7,8 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from compare.change import Change
-from compare.compare_tables import CHANGE, Pair, tables_of
-from compare.compare_tables import tested_cells as cells_of
+from compare.compare_tables import Pair, change_record, tables_of
 from compare.comparison import Comparison, OpChange
 from compare.run_table import OpKey
 from report.html import _table as html_table
@@ -26,8 +25,7 @@ def _tables(found: Comparison, head: int | None = None) -> dict[str, Table]:
 
 
 def test_cells_are_those_of_the_columns() -> None:
-    cells = cells_of(Change(10e6, 12e6, 1e6, 3e6, 0.01))
-    assert dict(zip((column.key for column in CHANGE), cells, strict=True)) == {
+    assert change_record(Change(10e6, 12e6, 1e6, 3e6, 0.01)) == {
         "avg_absolute_ms": 2.0, "avg_relative": 0.2, "significant": True, "p_value": 0.01,
         "ci_low_ms": 1.0, "ci_high_ms": 3.0,
     }  # fmt: skip

@@ -10,21 +10,28 @@ import numpy as np
 import pytest
 
 from conftest import run_cli
+from dag.dependencies import dag_from_gml, dag_from_inputs
+from dag.longest_path import longest_path
 from dag.model import Dag
-from dag_utils import dag_from_gml, dag_from_inputs, longest_path, parse_gml, write_dag
 from errors import DagError
 from formats.columns import ArgColumn, Trace, Track
+from formats.gml import parse_gml
 
 Pair = tuple[str, str]
 
 
-def graph(*pairs: Pair) -> Dag:
-    """The graph with these edges, from GML."""
+def gml_of(*pairs: Pair) -> str:
+    """The graph with these edges as GML."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     nodes = "".join(f'node [ id {i} label "{name}" avg 1 ]\n' for i, name in enumerate(names))
     ends = [(names.index(a), names.index(b)) for a, b in pairs]
     edges = "".join(f"edge [ source {a} target {b} ]\n" for a, b in ends)
-    return dag_from_gml(parse_gml(f"graph [\ndirected 1\n{nodes}{edges}]"), "dag.gml")
+    return f"graph [\ndirected 1\n{nodes}{edges}]"
+
+
+def graph(*pairs: Pair) -> Dag:
+    """The graph with these edges, from GML."""
+    return dag_from_gml(parse_gml(gml_of(*pairs)), "dag.gml")
 
 
 def events_with(inputs: Sequence[tuple[str, Sequence[str]]], key: str) -> Trace:
@@ -43,13 +50,12 @@ def events_with(inputs: Sequence[tuple[str, Sequence[str]]], key: str) -> Trace:
 
 
 def within(dag: Dag) -> set[Pair]:
-    return {(dag.names[a], dag.names[b]) for a, b in zip(dag.src.tolist(), dag.dst.tolist(), strict=True)}
+    return {(dag.names[a], dag.names[b]) for a, b, _ in dag.edges.tolist()}
 
 
 def onward(dag: Dag) -> set[Pair]:
     """The edges into the next step."""
-    pairs = zip(dag.next_src.tolist(), dag.next_dst.tolist(), strict=True)
-    return {(dag.names[a], dag.names[b]) for a, b in pairs}
+    return {(dag.names[a], dag.names[b]) for a, b in dag.next_edges.tolist()}
 
 
 PASS = (("I/O", "FW.a"), ("FW.a", "FW.b"), ("FW.b", "BW.b"), ("BW.b", "BW.a"))
@@ -116,11 +122,8 @@ def final_trace(with_inputs: bool) -> dict[str, object]:
 def test_weights_of_the_step_before_cost_no_option_its_answer(tmp_path: Path, with_inputs: bool) -> None:
     (tmp_path / "bps_trace_final.json").write_text(json.dumps(final_trace(with_inputs)))
     if not with_inputs:
-        dag = graph(*PASS[1:], *GRADIENTS, ("Comm.a", "FW.a"), ("Comm.b", "FW.b"))
-        write_dag(dag, tmp_path / "dag.gml")
-        assert (
-            "source 5" in (tmp_path / "dag.gml").read_text()
-        )  # the edges into the next step are written too
+        text = gml_of(*PASS[1:], *GRADIENTS, ("Comm.a", "FW.a"), ("Comm.b", "FW.b"))
+        (tmp_path / "dag.gml").write_text(text)
     answers = []
     for option in (
         "critical",
@@ -134,3 +137,24 @@ def test_weights_of_the_step_before_cost_no_option_its_answer(tmp_path: Path, wi
     # 30 ms with the gap before the next step; 4 + 3 + 5 + 5 + 11 along the DAG
     assert [answer["scopes"][0]["length_ms"] for answer in answers[:2]] == [30, 28]
     assert answers[3]["predicted_ms"] == {"rank0": 30}
+
+
+def test_an_undirected_graph_says_nothing_about_who_waits() -> None:
+    with pytest.raises(DagError, match=r"dag\.gml: the graph is undirected"):
+        dag_from_gml(parse_gml(gml_of(("a", "b")).replace("directed 1", "")), "dag.gml")
+
+
+def test_avg_is_the_duration_in_milliseconds() -> None:
+    dag = dag_from_gml(parse_gml(gml_of(("a", "b")).replace("avg 1", "avg 1.5", 1)))
+    assert dag.dur_ns.tolist() == [1_500_000, 1_000_000]
+
+
+@pytest.mark.parametrize("avg", ['"x"', "-1", "NAN", "+INF"])
+def test_an_avg_that_is_no_duration_is_refused(avg: str) -> None:
+    with pytest.raises(DagError, match="no duration"):
+        dag_from_gml(parse_gml(gml_of(("a", "b")).replace("avg 1", f"avg {avg}", 1)))
+
+
+def test_a_cycle_within_the_step_is_printed() -> None:
+    with pytest.raises(DagError, match=r"dag.gml: the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
+        graph(("a", "b"), ("b", "a"))

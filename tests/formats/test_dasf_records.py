@@ -125,14 +125,14 @@ def test_a_file_of_zero_bytes_is_a_trace_without_events(tmp_path: Path) -> None:
 def test_records_without_a_usable_time_are_left_out_and_counted(tmp_path: Path) -> None:
     records = [compute(float("nan"), 0.5), compute(1e300, 0.5), {"name": "x"}, compute(1.0, 0.5)]
     trace = dasf.read(written(tmp_path, *records))
-    assert (len(trace), trace.repairs) == (1, ["3 records are no events and were left out"])
+    assert (len(trace), trace.repairs) == (1, ["3 records are not events and were left out"])
 
 
 @pytest.mark.parametrize("content", [b"\0" * 40, b'{"traceEvents": []}', packed({"a": 1})])
 def test_a_file_of_something_else_is_refused_in_a_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.msgpack"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match="no DASF profile"):
+    with pytest.raises(TraceError, match="not a DASF profile"):
         dasf.read(path)
 
 

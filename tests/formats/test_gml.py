@@ -11,19 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dag_utils import (
-    Gml,
-    dag_from_gml,
-    dag_to_gml,
-    format_gml,
-    new_dag,
-    parse_gml,
-    read_dag,
-    read_gml,
-    write_dag,
-)
 from errors import DagError
 from formats import gml as gml_module
+from formats.gml import Gml, format_gml, parse_gml, read_gml
 
 TINY = (
     'graph [\n  directed 1\n  node [\n    id 0\n    label "a"\n  ]\n  node [\n    id 1\n    label "b"\n  ]\n'
@@ -173,46 +163,6 @@ def test_a_value_that_gml_cannot_hold_is_refused(value: object) -> None:
     gml = parse_gml(TINY + EDGE)
     with pytest.raises(DagError, match="cannot be written as GML"):
         format_gml(Gml(gml.labels, gml.source, gml.target, [{"x": value}, {}], gml.edge_attrs))
-
-
-def test_an_undirected_graph_says_nothing_about_who_waits() -> None:
-    with pytest.raises(DagError, match=r"dag\.gml: the graph is undirected"):
-        dag_from_gml(parse_gml(TINY.replace("  directed 1\n", "") + EDGE), "dag.gml")
-
-
-def test_avg_is_the_duration_in_milliseconds() -> None:
-    dag = dag_from_gml(parse_gml(TINY.replace('label "a"', 'label "a"\n    avg 1.5') + EDGE))
-    assert dag.dur_ns.tolist() == [1_500_000, 0]
-
-
-@pytest.mark.parametrize("avg", ['"x"', "-1", "NAN", "+INF"])
-def test_an_avg_that_is_no_duration_is_refused(avg: str) -> None:
-    with pytest.raises(DagError, match="no duration"):
-        dag_from_gml(parse_gml(TINY.replace('label "a"', f'label "a"\n    avg {avg}') + EDGE))
-
-
-def test_the_step_boundary_is_cut_and_written_again(tmp_path: Path) -> None:
-    text = TINY.replace('"a"', '"FW.x"').replace('"b"', '"STEP"') + EDGE[:-2] + (
-        "  edge [\n    source 1\n    target 0\n  ]\n]\n")  # fmt: skip
-    (tmp_path / "dag.gml").write_text(text)
-    dag = read_dag(tmp_path / "dag.gml")
-    assert (dag.src.tolist(), dag.dst.tolist()) == ([0], [1])
-    assert (dag.next_src.tolist(), dag.next_dst.tolist()) == ([1], [0])
-    write_dag(dag, tmp_path / "copy.gml")
-    assert (tmp_path / "copy.gml").read_text() == text
-
-
-def test_a_cycle_within_the_step_is_printed() -> None:
-    text = TINY + EDGE[:-2] + "  edge [\n    source 1\n    target 0\n  ]\n]\n"
-    with pytest.raises(DagError, match=r"dag.gml: the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
-        dag_from_gml(parse_gml(text), "dag.gml")
-
-
-def test_durations_and_kinds_survive_gml() -> None:
-    dag = new_dag(["x", "FW.y"], ["kernel", "FW"], [1_234_567, 0], [(0, 1, 2)])
-    again = dag_from_gml(dag_to_gml(dag))
-    assert (again.names, again.cats, again.kind.tolist()) == (dag.names, dag.cats, [2])
-    assert again.dur_ns.tolist() == [1_234_567, 0]
 
 
 def test_recorded_graphs_are_read_as_networkx_reads_them(shared_data: Path) -> None:

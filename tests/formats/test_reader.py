@@ -17,7 +17,7 @@ from conftest import REPO, SHARED
 from dialects import finish
 from errors import TraceError
 from formats.chrome import read_part
-from formats.reader import EventReader, repairs
+from formats.reader import EventReader
 from formats.scan import find_boundary
 from trace_utils import read_document, read_trace
 
@@ -296,7 +296,7 @@ def test_a_range_that_ends_inside_an_event_says_so(tmp_path: Path) -> None:
 def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> None:
     reader = EventReader(written(tmp_path, '{"x": tru, "traceEvents": [' + json.dumps(EVENT) + "]}"))
     assert sum(len(events) for events, _ in reader) == 1
-    assert repairs([reader]) == ["the members before the events are unreadable"]
+    assert reader.damage.phrases() == ["the members before the events are unreadable"]
 
 
 def test_a_large_file_is_read_as_a_small_one(tmp_path: Path) -> None:

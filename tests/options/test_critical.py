@@ -111,15 +111,17 @@ def _runs(words: list[str]) -> list[str]:
 
 
 def test_the_late_worker_is_on_the_path_with_what_it_works_longer(tmp_path: Path) -> None:
-    # worker 1 computes 5 ms longer: worker 0's PULL waits for its PUSH (10-11 ms) and then takes 1 ms
-    quick = [x("FW.a", "1", 0, 1000), x("BW.a", "1", 1000, 4000), x("Comm.w", "total", 5000, 7000, "Comm"),
-             x("Comm.w.PUSH", "0", 5000, 1000, "Comm"), x("Comm.w.PULL", "0", 6000, 6000, "Comm"),
-             x("FW.a", "1", 12000, 1000)]  # fmt: skip
-    late = [x("FW.a", "1", 0, 1000), x("BW.a", "1", 1000, 9000), x("Comm.w", "total", 10000, 2000, "Comm"),
-            x("Comm.w.PUSH", "0", 10000, 1000, "Comm"), x("Comm.w.PULL", "0", 11000, 1000, "Comm"),
-            x("FW.a", "1", 12000, 1000)]  # fmt: skip
-    write_gpu(tmp_path / "worker_0" / "0", GML, quick)
-    write_gpu(tmp_path / "worker_1" / "0", GML, late)
+    # worker 1 computes 5 ms longer: worker 0's PULL waits for its PUSH (10-11 ms) and then takes 1 ms;
+    # in the second step it is the other way round, so that their clocks agree
+    def step(at: int, computed: int) -> list[dict[str, Any]]:
+        return [x("FW.a", "1", at, 1000), x("BW.a", "1", at + 1000, computed - 1000),
+                x("Comm.w", "total", at + computed, 12000 - computed, "Comm"),
+                x("Comm.w.PUSH", "0", at + computed, 1000, "Comm"),
+                x("Comm.w.PULL", "0", at + computed + 1000, 11000 - computed, "Comm")]  # fmt: skip
+
+    end = x("FW.a", "1", 24000, 1000)
+    write_gpu(tmp_path / "worker_0" / "0", GML, [*step(0, 5000), *step(12000, 10000), end])
+    write_gpu(tmp_path / "worker_1" / "0", GML, [*step(0, 10000), *step(12000, 5000), end])
     document = answer("--path", tmp_path)
     job = document["scopes"][-1]
     assert job["by_cat"]["BW"] == 9.0

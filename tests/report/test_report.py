@@ -23,7 +23,7 @@ import report.csv
 import report.json
 from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
-from result import Bars, Column, Result, Table
+from result import Bars3D, Column, Result, Table
 
 TABLE = Table(
     "operations",
@@ -38,9 +38,9 @@ def arguments(**given: Any) -> Namespace:
     return Namespace(**{**defaults, **given})
 
 
-def json_of(document: dict[str, Any], repairs: tuple[str, ...] = ()) -> Any:
+def json_of(document: dict[str, Any], repairs: tuple[str, ...] = (), headline: str = "") -> Any:
     stream = io.StringIO()
-    report.json.write(Result("o", "T", document, repairs=repairs), stream, arguments())
+    report.json.write(Result("o", "T", document, repairs=repairs, headline=headline), stream, arguments())
     return json.loads(stream.getvalue())
 
 
@@ -51,21 +51,27 @@ def csv_of(result: Result) -> str:
 
 
 def test_json_carries_the_repairs() -> None:
-    assert json_of({"option": "o"}, ("a.json: cut off",)) == {"option": "o", "repairs": ["a.json: cut off"]}
+    assert json_of({}, ("a.json: cut off",)) == {"option": "o", "repairs": ["a.json: cut off"]}
+
+
+def test_json_begins_with_the_option_and_the_headline() -> None:
+    assert list(json_of({"a": 1}, headline="It is slow.")) == ["option", "headline", "a", "repairs"]
 
 
 def test_json_has_null_for_what_is_no_number() -> None:
-    assert json_of({"a": math.nan, "b": [math.inf]}) == {"a": None, "b": [None], "repairs": []}
+    assert json_of({"a": math.nan, "b": [math.inf]}) == {"option": "o", "a": None, "b": [None], "repairs": []}
 
 
 def test_json_understands_numpy_and_paths() -> None:
     document = {"i": np.int64(3), "f": np.float64(0.5), "a": np.array([1, 2]), "p": Path("x/y")}
-    assert json_of(document) == {"i": 3, "f": 0.5, "a": [1, 2], "p": "x/y", "repairs": []}
+    plain = {"i": 3, "f": 0.5, "a": [1, 2], "p": "x/y"}
+    assert json_of(document) == {"option": "o", **plain, "repairs": []}
 
 
 def test_json_survives_a_lone_surrogate_and_a_huge_integer() -> None:
     document = {"name": "\ud800", "n": 2**70, "nan": math.nan, "np": np.float64(math.inf)}
-    assert json_of(document) == {"name": "\ud800", "n": 2**70, "nan": None, "np": None, "repairs": []}
+    plain = {"name": "\ud800", "n": 2**70, "nan": None, "np": None}
+    assert json_of(document) == {"option": "o", **plain, "repairs": []}
 
 
 json_values = st.recursive(
@@ -103,17 +109,14 @@ def test_each_repair_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_a_flag_without_a_file_takes_the_default_of_the_option(tmp_path: Path) -> None:
-    result = Result(
-        "o", "T", {}, (TABLE,), xlsx_default=tmp_path / "a.xlsx", html_default=tmp_path / "a.html"
-    )
+def test_a_flag_without_a_file_writes_beside_what_the_option_read(tmp_path: Path) -> None:
+    (tmp_path / "trace.json").touch()
+    result = Result("o", "T", {}, (TABLE,), beside=tmp_path / "trace.json")
     report.show(result, arguments(xlsx=True, html=True))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.xlsx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.html", "o.xlsx", "trace.json"]
 
 
-def test_without_a_default_it_is_the_name_of_the_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_such_a_place_it_writes_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report.show(Result("compare", "T", {}, (TABLE,)), arguments(xlsx=True))
     assert (tmp_path / "compare.xlsx").exists()
@@ -143,7 +146,7 @@ def test_a_directory_is_no_file_to_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("suffix", "starts"), [(".png", b"\x89PNG"), (".html", b"<!doctype html>")])
 def test_a_picture_is_drawn_by_its_suffix(suffix: str, starts: bytes, tmp_path: Path) -> None:
-    bars = Bars("B", "rank", "ms", ["0"], {"FW": [1.0]})
+    bars = Bars3D("B", "run", "operation", "ms", ["0"], ["x"], ["FW"], [[1.0]])
     path = tmp_path / f"a{suffix}"
     report.show(Result("o", "T", {}, charts=(bars,), picture=path), arguments())
     assert path.read_bytes().startswith(starts)

@@ -84,6 +84,32 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(columns: int, monkeypatch
     assert max(map(tables.display_width, lines)) <= columns
 
 
+class Terminal(io.StringIO):
+    """A stream that calls itself a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "first"), [(None, "\x1b[1mIt is slow.\x1b[0m"), ("1", "It is slow.")])
+def test_the_headline_comes_first_and_is_bold_on_a_terminal(
+    no_color: str | None, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    stream, result = Terminal(), Result("o", "Title", {}, headline="It is slow.", notes=("A note.",))
+    text.write(result, stream, Namespace(pretty=False))
+    assert stream.getvalue().splitlines() == [first, "", "A note."]
+    assert shown(result, pretty=True).splitlines() == ["It is slow.", "", "A note."]
+
+
+def test_columns_take_their_cells_from_items() -> None:
+    columns = (Column("real", "Real", "float"), Column("size", "Size", "float", value=abs))
+    assert Table.of("t", "T", columns, [3 + 4j]).rows == [[3.0, 5.0]]
+
+
 def test_numbers_line_up_at_the_decimal_point() -> None:
     lines = shown(table_of(TOTAL, rows=[(1.0,), (1000.25,)])).splitlines()
     assert lines == ["Total (ms)", "──────────", "     1.000", " 1,000.250"]
@@ -93,8 +119,15 @@ def test_a_minor_column_is_left_out_first_and_said(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "24")
     first = Column("a_ms", "First", "float", minor=True)
     lines = shown(table_of(NAME, first, TOTAL, rows=[("conv_of_the_third", 1.0, 2.0)])).splitlines()
-    assert lines[-2:] == ["Left out for want of", "width: First."]
+    assert lines[-2:] == ["Hidden to fit the", "terminal: First."]
     assert lines[-3].endswith("2.000")
+
+
+def test_an_empty_column_takes_no_room_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = table_of(NAME, COUNT, TOTAL, rows=[("a", None, 1.0), ("b", None, 2.0)])
+    assert "Count" in shown(result)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "Count" not in shown(result)
 
 
 def test_a_detail_table_is_not_printed() -> None:

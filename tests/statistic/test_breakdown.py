@@ -21,7 +21,7 @@ def of_spans(folder: Path, spans: Sequence[Span]) -> Breakdown:
         for name, tid, start, end in spans
     ]
     path.write_text(json.dumps(events))
-    (found,) = breakdown(read_trace(path))
+    (found,) = breakdown("rank0", read_trace(path))
     return found
 
 
@@ -50,7 +50,7 @@ def test_communication_beside_computation_of_its_own_thread_is_no_part_of_it(tmp
 
 def test_recorded_synchronous_allreduces_are_not_hidden(shared_data: Path) -> None:
     trace = read_trace(shared_data / "generic" / "viztracer" / "viz.json.gz")
-    steps = breakdown(trace)
+    steps = breakdown("rank0", trace)
     calls = [i for i, name in enumerate(trace.names) if name.startswith("allreduce ")]
     alone = trace.dur_ns[trace.name_id == calls[0]].sum()  # one after the other
     assert sum(found.exposed_comm_ns for found in steps) == alone == pytest.approx(16.358e6, abs=1e3)

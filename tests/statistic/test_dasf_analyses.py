@@ -12,7 +12,7 @@ from test_dasf_records import compute, event, packed
 from errors import TraceError, UsageError
 from formats import dasf_records as dasf
 from formats.columns import Trace
-from result import Cell, Repairs, Table
+from result import Cell, Table
 from statistic import dasf_analyses as analysis
 
 ORACLES = [
@@ -152,9 +152,8 @@ def test_an_empty_database_among_others_is_left_out_and_said(tmp_path: Path) -> 
     empty, full = tmp_path / "demo-ResourceMonitor-vm.msgpack", tmp_path / "demo-TracePlugin-vm.msgpack"
     empty.write_bytes(b"")
     full.write_bytes(packed(compute(2.0, 1.0)))
-    repairs = Repairs()
-    (table,) = analysis.tables("task_bottleneck", [empty, full], repairs=repairs)
-    assert (len(table.rows), repairs.lines) == (1, [f"{empty}: empty, no records"])
+    table, repairs = analysis.analyse("task_bottleneck", [empty, full])
+    assert (len(table.rows), repairs) == (1, [f"{empty}: empty, no records"])
 
 
 def test_nothing_but_empty_databases_is_refused(tmp_path: Path) -> None:
@@ -162,11 +161,11 @@ def test_nothing_but_empty_databases_is_refused(tmp_path: Path) -> None:
     for path in paths:
         path.write_bytes(b"")
     with pytest.raises(TraceError, match="no records"):
-        analysis.tables("task_balance", paths)
+        analysis.analyse("task_balance", paths)
 
 
 def test_a_trace_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('[{"ph": "X", "name": "a", "ts": 1, "dur": 2, "pid": 0, "tid": 0}]')
     with pytest.raises(TraceError, match="not a DASF profile but a chrome trace"):
-        analysis.tables("task_balance", [path])
+        analysis.analyse("task_balance", [path])

@@ -143,6 +143,8 @@ def test_agrees_with_a_plain_recomputation(path: Path) -> None:
     for name, cat, pid, tid, ts, dur in reference.slices(events):
         if pid in ("Spans", "Traces") or "PyTorch Profiler" in str(tid):
             continue  # the recording itself
+        if name.isdecimal() and dur == 0:
+            continue  # Horovod's tick of a rank that is ready: an instant
         parsed = OpName.parse(name)
         name = f"{name}.{tid}" if parsed.queue and not parsed.key else name
         expected[name, cat].append(dur)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
 
 from collector.network import collect_captures as network
 from collector.network.collect_captures import NetworkResult, collect_pcap
 from collector.network.endpoints import index_in_path
-from collector.network.latency_split import UNKNOWN, initial_pushes, waiting
+from collector.network.wire import UNKNOWN, Wire, initial_pushes, with_waiting
 from conftest import run_cli
 from errors import TraceError
 from trace_utils import find_gpus, read_trace
+from traffic import NEW, SERVER_BASE, Connection, Packet, in_order, message, pcap, struct_meta, train
 
 MS = 1_000_000
 START_NS = 1_700_000_000 * 10**9
@@ -42,11 +43,16 @@ def test_a_push_before_another_push_of_the_key_is_initial() -> None:
 def waits(rows: list[tuple[int, bool, int, int]], n_workers: int | None) -> list[int]:
     """Rows are (worker, is a push, end of the request, start of the response), all of one key."""
     worker, push, sent, answered = (np.array(column) for column in zip(*rows, strict=True))
-    n = len(rows)
-    initial = np.zeros(n, np.bool_)
-    keys = np.full(n, 7)
-    found = waiting(worker.astype(np.int32), keys, push, initial, sent, answered, n_workers)
-    return [int(ns) for ns in found]
+    others = {f.name: np.zeros(len(rows), np.int64) for f in fields(Wire)}
+    columns = {
+        "worker": worker,
+        "push": push,
+        "request_end_ns": sent,
+        "response_start_ns": answered,
+        "initial": np.zeros(len(rows), np.bool_),
+    }
+    found = with_waiting(Wire(**others | columns), n_workers)
+    return [int(ns) for ns in found.waiting_ns]
 
 
 def test_a_pull_waits_until_the_last_worker_has_pushed() -> None:
@@ -174,7 +180,7 @@ def test_a_worker_directory_takes_the_capture_beside_it(tmp_path: Path) -> None:
     make_job(tmp_path)
     (tmp_path / "worker_0").mkdir()
     found = collect_pcap(tmp_path / "worker_0")
-    assert [c.path.name for c in found.captures] == ["worker_0.pcap"]
+    assert [c.capture.path.name for c in found.captures] == ["worker_0.pcap"]
     assert found.output == tmp_path / "worker_0" / "comm_timeline.json"
 
 
@@ -278,7 +284,8 @@ def test_captures_read_in_processes_tell_the_same(tmp_path: Path, monkeypatch: p
     one = collect_pcap(tmp_path, jobs=1)
     monkeypatch.setattr(network, "_PARALLEL_FROM", 0)
     several = collect_pcap(tmp_path, jobs=2)
-    assert (several.keys, several.captures, several.repairs) == (one.keys, one.captures, one.repairs)
+    assert (several.keys, several.repairs) == (one.keys, one.repairs)
+    assert [c.capture for c in several.captures] == [c.capture for c in one.captures]
 
 
 # ---- bad input: a line a file, the rest is collected
@@ -345,7 +352,7 @@ def test_a_truncated_capture_gives_what_was_whole(tmp_path: Path) -> None:
     for size in range(1500, len(whole), 1777):
         (tmp_path / "worker_0.pcap").write_bytes(whole[:size])
         found = collect_pcap(tmp_path)
-        mine = [c.n_transfers for c in found.captures if c.path.name == "worker_0.pcap"]
+        mine = [len(c.transfers) for c in found.captures if c.capture.path.name == "worker_0.pcap"]
         assert sum(mine) >= before
         before = sum(mine)
     assert before > 6

@@ -11,6 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from collector.network.endpoints import partition_keys
+from collector.network.pslite import (
+    ADD_NODE,
+    Node,
+    identity,
+    key_base,
+    locate,
+    read_meta,
+    role_of,
+    server_rank,
+)
+from collector.network.transfers import Traffic, read_traffic
 from traffic import (
     NEW,
     OLD,
@@ -29,19 +42,6 @@ from traffic import (
     train,
     varint,
 )
-
-from collector.network.endpoints import partition_keys
-from collector.network.pslite import (
-    ADD_NODE,
-    Node,
-    identity,
-    key_base,
-    locate,
-    read_meta,
-    role_of,
-    server_rank,
-)
-from collector.network.transfers import Traffic, read_traffic
 
 DIALECTS = pytest.mark.parametrize("dialect", [NEW, OLD], ids=["struct", "protobuf"])
 START_NS = 1_700_000_000 * 10**9

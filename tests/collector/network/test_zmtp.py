@@ -8,10 +8,10 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from traffic import NEW, OLD, SERVER_BASE, Dialect, greeting, message
 
 from collector.network.pslite import locate
 from collector.network.zmtp import Message, Reader
+from traffic import NEW, OLD, SERVER_BASE, Dialect, greeting, message
 
 HELLO = greeting("ps9")
 

@@ -10,7 +10,8 @@ import pytest
 
 import dialects
 from conftest import REPO
-from dag_utils import Recording, critical_path, join, load_steps, mean_dags
+from dag.join_ranks import join
+from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
 from dialects.step_parts import Beside, Joint, Meet, Operation, RankStep, RankSteps
 from errors import TraceError
@@ -566,4 +567,4 @@ def test_the_documented_forms_have_a_longest_chain(tmp_path: Path) -> None:
         "edge [ source 2 target 0 ] ]"
     )
     ((_, _, dag),) = mean_dags([tmp_path / "dag.gml"]).gpus
-    assert (dag.n_edges, len(dag.next_src)) == (2, 1)
+    assert (len(dag.edges), len(dag.next_edges)) == (2, 1)

@@ -1,0 +1,164 @@
+"""The transfers of all captures of a job: each connection once, in order, with their keys and waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collector.network.endpoints import Link, index_in_path, n_announced, partition_keys
+from collector.network.transfers import Traffic, Transfers
+from formats.columns import Int32, Int64
+from result import Repairs
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Wire(Transfers):
+    """The transfers of a job, in the order of their start; `connection` indexes the links of all captures.
+
+    worker, server : (n,) index into the names of the nodes
+    key : (n,) int64 partition key; -1 where the key range of the server is not known
+    initial : (n,) a PUSH that only gives the server the tensor's size, before the first step
+    trip_ns : (n,) the network's round trip within the gap between request and response; 0: not known
+    waiting_ns : (n,) how long the server waited for the PUSH of other workers; -1: not known
+    """
+
+    worker: Int32
+    server: Int32
+    key: Int64
+    initial: NDArray[np.bool_]
+    trip_ns: Int64
+    waiting_ns: Int64
+
+    @property
+    def span_ns(self) -> Int64:
+        """From the first byte of the request to the last of the response (n,)."""
+        span: Int64 = self.response_end_ns - self.request_start_ns
+        return span
+
+    @property
+    def gap_ns(self) -> Int64:
+        """From the last byte of the request to the first of the response (n,)."""
+        gap: Int64 = np.maximum(self.response_start_ns - self.request_end_ns, 0)
+        return gap
+
+
+def merge(
+    traffics: Sequence[Traffic], links: Sequence[Sequence[Link]], repairs: Repairs
+) -> tuple[Wire, list[str]]:
+    """Return the transfers of all captures and the names of the nodes.
+
+    `links` of each capture. A connection in two captures counts once.
+    """
+    all_links = [link for group in links for link in group]
+    nodes = sorted({name for link in all_links for name in (link.worker, link.server)})
+    n_servers = n_announced(traffics, "server")
+    pieces: list[dict[str, NDArray[Any]]] = []
+    first_link = 0
+    for traffic, group, dropped in zip(traffics, links, _duplicates(traffics, links), strict=True):
+        rows = np.flatnonzero(~np.isin(traffic.transfers.connection, dropped))
+        piece = {f.name: getattr(traffic.transfers, f.name)[rows] for f in fields(Transfers)}
+        key = np.full(len(rows), UNKNOWN, np.int64)
+        for i, link in enumerate(group):
+            of_link = piece["connection"] == i
+            key[of_link] = partition_keys(piece["wire_key"][of_link], link.connection.server_id, n_servers)
+        if dropped:
+            repairs.add(traffic.capture.path, f"{len(dropped)} connections are in another capture too")
+        if n_unknown := int((key == UNKNOWN).sum()):
+            repairs.add(traffic.capture.path, f"{n_unknown:,} transfers lie in no server's key range")
+        pieces.append(piece | {"key": key, "connection": piece["connection"] + first_link})
+        first_link += len(group)
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    order = np.argsort(columns["request_start_ns"], kind="stable")
+    columns = {name: column[order] for name, column in columns.items()}
+    of_connection = [
+        (nodes.index(link.worker), nodes.index(link.server), link.connection.round_trip_ns)
+        for link in all_links
+    ]
+    worker, server, trip_ns = np.array(of_connection, np.int64)[columns["connection"]].T
+    wire = Wire(
+        **columns,
+        worker=worker.astype(np.int32),
+        server=server.astype(np.int32),
+        trip_ns=trip_ns,
+        initial=initial_pushes(worker, columns["key"], columns["push"], columns["request_start_ns"]),
+        waiting_ns=np.full(len(order), UNKNOWN, np.int64),
+    )
+    return wire, nodes
+
+
+def _duplicates(traffics: Sequence[Traffic], links: Sequence[Sequence[Link]]) -> list[list[int]]:
+    """Return for each capture the connections that another one has better: the worker's own, a longer."""
+    best: dict[tuple[str, int, str, int], tuple[Any, ...]] = {}
+    dropped: list[list[int]] = [[] for _ in traffics]
+    for which, (traffic, group) in enumerate(zip(traffics, links, strict=True)):
+        for i, link in enumerate(group):
+            times = traffic.transfers.request_start_ns[traffic.transfers.connection == i]
+            c = link.connection
+            ends = (c.worker_host, c.worker_port, c.server_host, c.server_port)
+            is_workers = index_in_path(link.capture, "worker") is not None
+            this = (is_workers, len(times), int(times.min()), int(times.max()), which, i)
+            other = best.setdefault(ends, this)
+            if other is this or other[2] > this[3] or this[2] > other[3]:
+                continue
+            worse, best[ends] = sorted((this, other))
+            dropped[worse[4]].append(worse[5])
+    return dropped
+
+
+def initial_pushes(
+    worker: NDArray[Any], key: Int64, push: NDArray[np.bool_], start_ns: Int64
+) -> NDArray[np.bool_]:
+    """Return which transfers are a PUSH that the same worker follows by another PUSH of the key (n,)."""
+    order = np.lexsort((start_ns, key, worker))
+    same = (worker[order[:-1]] == worker[order[1:]]) & (key[order[:-1]] == key[order[1:]])
+    initial = np.zeros(len(key), np.bool_)
+    initial[order[:-1]] = same & push[order[:-1]] & push[order[1:]]
+    return initial
+
+
+def job_size(traffics: Sequence[Traffic], wire: Wire) -> int | None:
+    """Return the number of workers of the job, or None where the captures may not show all of them."""
+    announced, seen = n_announced(traffics, "worker"), len(np.unique(wire.worker))
+    if announced:
+        return max(announced, seen)
+    at_server = any(index_in_path(traffic.capture.path, "server") is not None for traffic in traffics)
+    return seen if seen > 1 or at_server else None
+
+
+def with_waiting(wire: Wire, n_workers: int | None) -> Wire:
+    """Return the transfers with how long each waited for other workers, -1 where it cannot be known.
+
+    A server answers a PULL when every worker has pushed the key for that step, and an initial PUSH
+    likewise. The last such PUSH is the latest, over the workers, of each one's last PUSH that was complete
+    before the response began. Any other PUSH is acknowledged at once. `n_workers` is the size of the
+    job, None if unknown.
+    """
+    waits = np.where(wire.push & ~wire.initial, 0, UNKNOWN).astype(np.int64)
+    order = np.lexsort((wire.request_end_ns, wire.worker, wire.key))
+    for rows in groups(wire.key[order], order):
+        pushes = rows[wire.push[rows]]
+        pushers = groups(wire.worker[pushes], pushes)
+        waiters = rows[waits[rows] == UNKNOWN]
+        if n_workers is None or len(pushers) < n_workers or not len(waiters):
+            continue
+        answered_ns, asked_ns = wire.response_start_ns[waiters], wire.request_end_ns[waiters]
+        last_ns = np.full(len(waiters), np.iinfo(np.int64).min)
+        known = np.ones(len(waiters), np.bool_)
+        for group in pushers:
+            pushed_ns = wire.request_end_ns[group]
+            at = np.searchsorted(pushed_ns, answered_ns, side="right") - 1
+            known &= at >= 0
+            last_ns = np.maximum(last_ns, pushed_ns[np.maximum(at, 0)])
+        waits[waiters[known]] = np.clip(last_ns - asked_ns, 0, wire.gap_ns[waiters])[known]
+    return replace(wire, waiting_ns=waits)
+
+
+def groups(values: NDArray[Any], rows: Int64) -> list[Int64]:
+    """Split `rows` where the sorted `values` change."""
+    return np.split(rows, np.flatnonzero(values[1:] != values[:-1]) + 1) if len(rows) else []
