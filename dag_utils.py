@@ -96,9 +96,10 @@ def load_steps(
     graphs, broken = _graphs(job.job.sources)
     known = partitions or Partitions()
     ranks = []
+    names = job.names
     for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True)):
         beside = _beside(source, trace, graphs, known)
-        steps = dialects.of(trace).rank_steps(owner_name(source, i), source.worker, trace, beside, step_by)
+        steps = dialects.of(trace).rank_steps(names[i], source.worker, trace, beside, step_by)
         ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
     recording = join(ranks)
     return LoadedSteps(replace(recording, notes=[*clocks, *recording.notes]), job, [*empty, *broken])
@@ -112,7 +113,7 @@ def _on_one_clock(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
         return job, []
     alignment = align_job(job.traces, hosts)
     members = [
-        [owner_name(s, i) for i, s in enumerate(sources) if hosts[i] == h] for h in range(max(hosts) + 1)
+        [name for name, own in zip(job.names, hosts, strict=True) if own == h] for h in range(max(hosts) + 1)
     ]
     names = [own[0] if len(own) == 1 else own[0].partition(".")[0] for own in members]
     moved = on_one_clock(job.traces, hosts, alignment.clocks)
@@ -139,12 +140,6 @@ def _with_operations(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
         f"{trace.path}: no operation with a duration, left out" for trace in job.traces if not len(trace)
     ]
     return replace(job, job=replace(job.job, sources=sources), traces=traces), empty
-
-
-def owner_name(source: Source, position: int = 0) -> str:
-    """Return ``wk<i>.rank<r>`` or ``rank<r>``; the position stands for a rank that is not known."""
-    worker = "" if source.worker is None else f"wk{source.worker}."
-    return f"{worker}rank{position if source.rank is None else source.rank}"
 
 
 def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]], list[str]]:

@@ -27,6 +27,7 @@ _JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")
 _GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _DIGITS = re.compile(r"(\d+)")
+_MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 _SNIFF = 1 << 20  # bytes of a file that tell whether it is a trace
 
 
@@ -136,8 +137,8 @@ def _is_input_of(file: Path, path: Path) -> bool:
 
 
 def _is_job_file(path: Path) -> bool:
-    name = path.resolve().name.lower().removesuffix(".gz")
-    return name in GPU_FILES or name.startswith("bps_trace") or _JOB_SUFFIX.search(name) is not None
+    name = path.resolve().name.lower()
+    return is_gpu_file(name) or _JOB_SUFFIX.search(name.removesuffix(".gz")) is not None
 
 
 def find_gpus(path: Path) -> list[GpuDir]:
@@ -197,7 +198,7 @@ def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
 
 
 def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
-    notes = _rank_notes(path, gpus) + _empty_notes(path, [gpu.path for gpu in gpus])
+    notes = _local_rank_notes(path, gpus) + _empty_notes(path, [gpu.path for gpu in gpus])
     sources = []
     for gpu in gpus:
         trace = gpu.trace()
@@ -212,20 +213,29 @@ def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
     return Job(path, kind, sources, notes)
 
 
-def _rank_notes(path: Path, gpus: list[GpuDir]) -> list[str]:
-    notes = []
+def _local_rank_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
     by_worker: dict[int | None, list[int]] = {}
     for gpu in gpus:
         by_worker.setdefault(gpu.worker, []).append(gpu.rank or 0)
-    widest = max(max(ranks) for ranks in by_worker.values()) if len(gpus) > 1 else -1
-    for worker, ranks in by_worker.items():
-        whose = path if worker is None else f"{path}, worker {worker}"
-        missing = sorted(set(range(widest + 1)) - set(ranks))
-        if missing:
-            notes.append(f"{whose}: local rank {numbers(missing)} missing")
-        doubled = sorted({rank for rank in ranks if ranks.count(rank) > 1})
-        if doubled:
-            notes.append(f"{whose}: local rank {numbers(doubled)} claimed by several directories")
+    widest = max(max(ranks) for ranks in by_worker.values()) + 1 if len(gpus) > 1 else 0
+    return [
+        note
+        for worker, ranks in by_worker.items()
+        for whose in (f"{path}" if worker is None else f"{path}, worker {worker}",)
+        for note in rank_notes(whose, ranks, widest, "local rank", "directories")
+    ]
+
+
+def rank_notes(
+    whose: object, ranks: Sequence[int], world: int = 0, kind: str = "rank", sources: str = "files"
+) -> list[str]:
+    """Return a line for the ranks that several sources claim, and one for the missing ones of `world`."""
+    notes = []
+    if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
+        notes.append(f"{whose}: {kind} {numbers(doubled)} claimed by several {sources}")
+    world = max(world, max(ranks, default=-1) + 1)
+    if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):
+        notes.append(f"{whose}: {kind} {numbers(missing)} of {world} missing")
     return notes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import dialects
 from dialects.owners import split
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace, concatenate
-from jobfiles import GpuDir, Job, Source, find_gpus, find_job, local_rank, numbers
+from jobfiles import GpuDir, Job, Source, find_gpus, find_job, local_rank, rank_notes
 from temporary_files import temporary_directory
 from trace_files import read_all, read_document, read_trace, read_traces
 
@@ -36,8 +37,6 @@ __all__ = [
     "read_traces",
     "select_communication",
 ]
-
-_MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +71,17 @@ class LoadedJob:
 
     @property
     def names(self) -> list[str]:
-        """What each rank is called: ``rank<r>``, ``wk<i>.rank<r>``; by its file where that fails."""
-        names = [source.prefix.rstrip(".") for source in self.job.sources]
+        """What each rank is called: ``rank<r>``, ``wk<i>.rank<r>``; with its file where two claim one rank.
+
+        A rank that is not known is its place among the traces that hold anything.
+        """
+        places = np.cumsum([len(trace) > 0 for trace in self.traces]) - 1
+        names = [
+            (source if source.rank is not None else replace(source, rank=place)).prefix.rstrip(".")
+            for source, place in zip(self.job.sources, places.tolist(), strict=True)
+        ]
         return [
-            name if name and names.count(name) == 1 else ": ".join(filter(None, (name, source.path.name)))
+            name if names.count(name) == 1 else f"{name}: {source.path.name}"
             for name, source in zip(names, self.job.sources, strict=True)
         ]
 
@@ -230,43 +236,23 @@ def _ranked(
 ) -> list[tuple[Source, Trace]]:
     """Return the ranks in order, the files of each joined; note ranks that are doubled or missing."""
     ordered = sorted(ranks, key=lambda pair: (pair[0].rank is None, pair[0].worker or 0, pair[0].rank or 0))
-    joined = [pair for own in _groups(ordered) for pair in _in_time(own)]
+    groups: dict[object, list[tuple[Source, Trace]]] = {}
+    for i, (source, trace) in enumerate(ordered):
+        owner = i if source.rank is None else (source.worker, source.rank, trace.dialect)
+        groups.setdefault(owner, []).append((source, trace))
+    joined = [pair for own in groups.values() for pair in _in_time(own)]
     if len(ranks) > 1:
         known = [source.rank for source, _ in joined if source.rank is not None and not source.worker]
         notes += rank_notes(path, known, max(trace.world_size or 0 for _, trace in joined))
     return joined
 
 
-def _groups(ranks: Sequence[tuple[Source, Trace]]) -> Iterator[list[tuple[Source, Trace]]]:
-    """Return the traces of each rank; one whose rank is unknown is alone."""
-    groups: dict[object, list[tuple[Source, Trace]]] = {}
-    for i, (source, trace) in enumerate(ranks):
-        owner = (source.worker, source.rank, trace.dialect) if source.rank is not None else i
-        groups.setdefault(owner, []).append((source, trace))
-    return iter(groups.values())
-
-
-def _in_time(own: Sequence[tuple[Source, Trace]]) -> list[tuple[Source, Trace]]:
+def _in_time(own: Sequence[tuple[Source, Trace]]) -> Sequence[tuple[Source, Trace]]:
     """Return the traces of one rank as one if they follow each other in time, as a profiler's cycles do."""
-    if len(own) == 1:
-        return list(own)
     recorded = sorted((pair for pair in own if len(pair[1])), key=lambda pair: int(pair[1].ts_ns.min()))
-    ends = [int(trace.end_ns.max()) for _, trace in recorded]
-    begins = [int(trace.ts_ns.min()) for _, trace in recorded]
-    if len(recorded) < 2 or any(end > begin for end, begin in zip(ends, begins[1:], strict=False)):
-        return list(own)
-    return [(recorded[0][0], concatenate([trace for _, trace in recorded]))]
-
-
-def rank_notes(path: Path, ranks: Sequence[int], world: int = 0) -> list[str]:
-    """Return a line for the ranks that several files at `path` claim, and one for those that are missing."""
-    notes = []
-    if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
-        notes.append(f"{path}: rank {numbers(doubled)} claimed by several files")
-    world = max(world, max(ranks, default=-1) + 1)
-    if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):
-        notes.append(f"{path}: rank {numbers(missing)} of {world} missing")
-    return notes
+    traces = [trace for _, trace in recorded]
+    follow = (a.end_ns.max() <= b.ts_ns.min() for a, b in itertools.pairwise(traces))
+    return [(recorded[0][0], concatenate(traces))] if len(traces) > 1 and all(follow) else own
 
 
 def select_communication(jobs: Sequence[LoadedJob], only: Collection[str]) -> list[LoadedJob]:

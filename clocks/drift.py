@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clocks.common_operations import Float64, Occurrences
-from clocks.slope_bounds import hull, slopes
+from clocks.common_operations import Float64, Int64, Occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,5 +65,36 @@ def _drift_range(found: Occurrences, hub: int, host: int, limit_ppm: float) -> t
     seconds = (max(int(low_at.max()), int(high_at.max())) - min(int(low_at.min()), int(high_at.min()))) / 1e9
     if limit_ppm * 1e3 * seconds < int(high.min()) - int(low.max()):
         return -limit_ppm, limit_ppm  # the window has room for any drift
-    lower, upper = hull(low_at, low, 1), hull(high_at, high, -1)
+    lower, upper = hull(low_at, low), hull(high_at, -high)
     return slopes(low_at[lower] / 1e9, low[lower] / 1e3, high_at[upper] / 1e9, high[upper] / 1e3, limit_ppm)
+
+
+def hull(x: Int64, y: Int64) -> Int64:
+    """Return the corners of the points' upper convex hull."""
+    order = np.lexsort((-y, x))
+    order = order[np.diff(x[order], prepend=x[order[0]] - 1) > 0]
+    while True:
+        dx, dy = np.diff(x[order]).astype(np.float64), np.diff(y[order]).astype(np.float64)
+        stands_out = dy[:-1] * dx[1:] > dy[1:] * dx[:-1]
+        if stands_out.all():
+            return order
+        order = order[np.concatenate([[True], stands_out, [True]])]
+
+
+def slopes(
+    low_at: Float64, low: Float64, high_at: Float64, high: Float64, limit_ppm: float
+) -> tuple[float, float]:
+    """Return the least and greatest slope (us per s) of the lines above `low` and below `high`.
+
+    Both are linear programmes in a line's slope and height; (-limit, limit) where no line fits.
+    """
+    from scipy.optimize import linprog
+
+    rows = np.r_[np.c_[-low_at, -np.ones(len(low))], np.c_[high_at, np.ones(len(high))]]
+    sides = np.r_[-low, high]
+    bounds = [(-limit_ppm, limit_ppm), (None, None)]
+    found = [linprog((sign, 0), A_ub=rows, b_ub=sides, bounds=bounds) for sign in (1, -1)]
+    least, greatest = (each.x if each.success else None for each in found)
+    if least is None or greatest is None:
+        return -limit_ppm, limit_ppm
+    return float(least[0]), float(greatest[0])

@@ -84,11 +84,10 @@ def metadata_events(labels: Labels, dialect: str, sources: Sequence[Rewritten]) 
     named: set[int] = set()
     for i in labels.order:
         for process in sorted(sources[i].processes, key=lambda p: _process_order(p, dialect)):
-            if process.pid in named:
-                continue
-            named.add(process.pid)
-            lines.append(_meta("process_name", process.pid, None, "name", labels.process(i, process)))
-            lines.append(_meta("process_sort_index", process.pid, None, "sort_index", len(named) - 1))
+            if process.pid not in named:
+                lines.append(_meta("process_name", process.pid, 0, "name", labels.process(i, process)))
+                lines.append(_meta("process_sort_index", process.pid, 0, "sort_index", len(named)))
+                named.add(process.pid)
         lines += _threads(labels, dialect, i, sources[i])
     return lines
 
@@ -125,9 +124,8 @@ def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tu
     return last, process.sort_index or 0, natural if dialects.named(dialect).names_by_rank else []
 
 
-def _meta(name: str, pid: int, tid: int | None, key: str, value: object) -> bytes:
-    event = {"name": name, "ph": "M", "pid": pid, "tid": 0 if tid is None else tid, "args": {key: value}}
-    return _ENCODE(event)
+def _meta(name: str, pid: int, tid: int, key: str, value: object) -> bytes:
+    return _ENCODE({"name": name, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}})
 
 
 def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], times: Timing) -> bytes:

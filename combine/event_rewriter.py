@@ -6,7 +6,8 @@ rewritten one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
+from functools import lru_cache
 from operator import attrgetter, eq, itemgetter
 from typing import Any
 
@@ -25,14 +26,12 @@ from formats.event import NO_ARGS, NO_TIME, args_object
 from formats.values import FARTHEST_NS, cleaned
 from formats.whole import KEY, ExactWholeEvent, LearnedWhole, OddEvent, WholeEvent, encode
 
-_TRACK = attrgetter("pid", "tid")
 _ARGS = attrgetter("args")
 _ID = attrgetter("id")
 _ARGS_MEMBER = b',"args":'
 _ROLE = itemgetter(3)
-_NAMED_TRACK = attrgetter("name", "pid", "tid")
 _ENCODE = msgspec.json.Encoder().encode
-_TABLE_LIMIT = 200_000  # distinct names and tracks remembered; then the table starts anew
+_REMEMBERED = 1 << 17  # names with their tracks, and arguments
 _Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
 #: Metadata that is gathered, and written anew at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
@@ -54,9 +53,7 @@ class Rewriter:
         self.anchors = SyncFinder(place.dialect)
         self.filter = CommFilter(place.dialect, place.names)
         self._by_name = bool(place.prefix)
-        self._entries = _Entries(self._entry)
-        self._roles = np.empty(0, np.int64)
-        self._args = _Packed()
+        self._entry = lru_cache(_REMEMBERED)(self._new_entry)
         self.heads = HeadTable(self._head, place.table_bytes)
         self._kinds = _Kinds(self.heads, KEY)
         self._args_recur = True
@@ -181,17 +178,17 @@ class Rewriter:
         """
         phases = [event.ph for event in events]
         if self.filter:  # what is left out still tells about the clocks
-            roles = [self.anchors.role(event.name, event.cat, event.tid) for event in events]
-            self.anchors.add(events, np.array(roles, np.int64), ts, dur)
+            given = [self.anchors.role(event.name, event.cat, event.tid) for event in events]
+            self.anchors.add(events, np.array(given, np.int64), ts, dur)
         rows = np.arange(len(events))
         if set(phases) != {"X"} or not self.learns:
-            rows = np.array(self._sift(events, phases), np.int64)
+            rows = np.flatnonzero(np.fromiter(map(self._stays, events), np.bool_, len(events)))
             events = [events[i] for i in rows.tolist()]
         if not events:
             return rows, []
-        self._move(events)
+        roles = self._move(events)
         if not self.filter:
-            self.anchors.add(events, self._roles, ts[rows], dur[rows])
+            self.anchors.add(events, roles, ts[rows], dur[rows])
         kinds = set(map(type, events))
         make_unique(events, self._place.number)
         if OddEvent in kinds:
@@ -207,18 +204,13 @@ class Rewriter:
 
     # -- what is kept --------------------------------------------------------------------------
 
-    def _sift(self, events: list[WholeEvent], phases: Sequence[str | None]) -> list[int]:
-        """Gather the metadata; return which events go on."""
-        gone = {i for i, phase in enumerate(phases) if phase is None}
-        if "M" in phases:
-            rows = [i for i, phase in enumerate(phases) if phase == "M"]
-            gone.update(i for i in rows if self._gather(events[i]))
-        if self._place.only_pid is not None:
-            rest = [i for i in range(len(events)) if i not in gone]
-            gone.update(i for i in rest if not self._is_composers(events[i]))
-        if self.filter:
-            gone.update(i for i, event in enumerate(events) if not self.filter.keeps(event))
-        return [i for i in range(len(events)) if i not in gone] if gone else list(range(len(events)))
+    def _stays(self, event: WholeEvent) -> bool:
+        """Whether the event goes on; metadata is gathered."""
+        if event.ph is None or (event.ph == "M" and self._gather(event)):
+            return False
+        if self._place.only_pid is not None and not self._is_composers(event):
+            return False
+        return not self.filter or self.filter.keeps(event)
 
     def _gather(self, event: WholeEvent) -> bool:
         """Take note of a metadata event; True if it is to be written anew at the end."""
@@ -258,41 +250,31 @@ class Rewriter:
 
     # -- rewriting -----------------------------------------------------------------------------
 
-    def _move(self, events: list[WholeEvent]) -> None:
-        """Give the events their pid, tid and name; keep the role of each as an anchor."""
-        getter = _NAMED_TRACK if self._by_name else _TRACK
-        if len(self._entries) > _TABLE_LIMIT:
-            self._entries.clear()
-        entries = list(map(self._entries.__getitem__, map(getter, events)))
-        if not self._by_name:
-            for event, (_, pid, tid, _) in zip(events, entries, strict=True):
-                event.pid = pid
-                event.tid = tid
-            self._roles = np.zeros(len(events), np.int64)  # known by name and track: not in these systems
-            return
-        if len(self._args) > _TABLE_LIMIT:
-            self._args.clear()
-        packed = map(self._args.__getitem__, map(bytes, map(_ARGS, events)))
-        for event, (name, pid, tid, _), args in zip(events, entries, packed, strict=True):
+    def _move(self, events: list[WholeEvent]) -> Int64:
+        """Give the events their pid, tid and name; return the role of each as an anchor (n,)."""
+        entries = [self._entry(event.name, event.pid, event.tid) for event in events]
+        for event, (name, pid, tid, _) in zip(events, entries, strict=True):
             event.name = name
             event.pid = pid
             event.tid = tid
-            event.args = args
-        self._roles = np.fromiter(map(_ROLE, entries), np.int64, len(entries))
+            if self._by_name and event.args:
+                event.args = _packed_args(bytes(event.args))
+        return np.fromiter(map(_ROLE, entries), np.int64, len(entries))
 
     def _head(self, key: tuple[Any, ...]) -> _Entry:
         """Return the new name, pid and tid of events by their `KEY`, and their role as anchors."""
         _, name, cat, pid, tid, _, _ = key
-        new, new_pid, new_tid, _ = self._entry((name, pid, tid) if self._by_name else (pid, tid))
-        role = self.anchors.role(name, cat, tid)
-        return new if self._by_name else name, new_pid, new_tid, role
+        return *self._entry(name, pid, tid)[:3], self.anchors.role(name, cat, tid)
 
-    def _entry(self, key: tuple[Any, ...]) -> _Entry:
-        name, pid, tid = key if self._by_name else (None, *key)
+    def _new_entry(self, name: Any, pid: Any, tid: Any) -> _Entry:
         track = self.tables.track(pid, tid)
-        role = self.anchors.role(name, None, tid)
         new = self._place.prefix + name if isinstance(name, str) else name
-        return new, track.pid, track.tid, role
+        return new, track.pid, track.tid, self.anchors.role(name, None, tid)
+
+
+@lru_cache(_REMEMBERED)
+def _packed_args(text: bytes) -> msgspec.Raw:
+    return msgspec.Raw(packed(text))
 
 
 def _encode(events: list[WholeEvent], kinds: Set[type]) -> list[bytes]:
@@ -303,14 +285,6 @@ def _encode(events: list[WholeEvent], kinds: Set[type]) -> list[bytes]:
             event.ts = nothing
         return list(map(_ENCODE, events))
     return [_encode_untimed(event) for event in events]
-
-
-class _Packed(dict[bytes, msgspec.Raw]):
-    """Recurring `args` -> the same without the white space between their members."""
-
-    def __missing__(self, text: bytes) -> msgspec.Raw:
-        args = self[text] = msgspec.Raw(packed(text)) if text else NO_ARGS
-        return args
 
 
 class _Kinds(dict[tuple[Any, ...], int]):
@@ -327,17 +301,6 @@ class _Kinds(dict[tuple[Any, ...], int]):
         if not self._table.is_full:
             self[members] = kind
         return kind
-
-
-class _Entries(dict[Any, _Entry]):
-    """(name, pid, tid) or (pid, tid) -> what they become."""
-
-    def __init__(self, make: Callable[[Any], _Entry]) -> None:
-        self._make = make
-
-    def __missing__(self, key: Any) -> _Entry:
-        entry = self[key] = self._make(key)
-        return entry
 
 
 def _tails(args: list[msgspec.Raw]) -> list[bytes]:

@@ -44,6 +44,7 @@ _TABLE_BYTES = 64 << 20  # of texts that recur, over all sources
 _SOURCE_TABLE_BYTES = 16 << 20
 _PARALLEL_WORTH = 8 << 20  # bytes of runs that are merged in several processes
 _COPIED = 4 << 20
+_FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,11 @@ def combine(
                 raise _unwritable(output, error) from error
         _check_names(names, sources)
         members = with_ranks(members, dialect, sources)
+        repairs = [
+            f"{member.path}: {'; '.join(source.repairs)}"
+            for member, source in zip(members, sources, strict=True)
+            if source.repairs
+        ]
         times = timing(members, sources, align=align)
         labels = Labels(members, dialect, sources)
         head = merged_header(labels, dialect, sources, times)
@@ -130,7 +136,7 @@ def combine(
         ranks=labels.ranks,
         world_size=labels.world_size,
         aligned_by=times.aligned_by,
-        warnings=[*left_out, *_repairs(members, sources), *times.warnings],
+        warnings=[*left_out, *repairs, *times.warnings],
     )
 
 
@@ -159,14 +165,6 @@ def _check_names(names: Sequence[str], sources: Sequence[Rewritten]) -> None:
     for name in names:
         if name not in met:
             raise AnalyzeError(f"--filter {name}: no communication in this job has that name")
-
-
-def _repairs(members: Sequence[Member], sources: Sequence[Rewritten]) -> list[str]:
-    return [
-        f"{member.path}: {'; '.join(source.repairs)}"
-        for member, source in zip(members, sources, strict=True)
-        if source.repairs
-    ]
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -247,11 +245,9 @@ _Run = Callable[..., list[Any]]
 @contextlib.contextmanager
 def _pool(jobs: int, members: Sequence[Member]) -> Iterator[_Run]:
     """Yield what runs a function over argument lists, in processes where that pays."""
-    if jobs > 1 and sum(map(_size, members)) > _FORK_WORTH:
-        with process_pool(jobs) as pool:
-            yield functools.partial(_run, pool)
-    else:
-        yield functools.partial(_run, None)
+    pays = jobs > 1 and sum(map(_size, members)) > _FORK_WORTH
+    with process_pool(jobs) if pays else contextlib.nullcontext() as pool:
+        yield functools.partial(_run, pool)
 
 
 def _run(
@@ -266,9 +262,6 @@ def _run(
         results.append(futures[i].result() if futures else work(*task))
         done(i)
     return results
-
-
-_FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
 
 
 def _size(member: Member) -> int:

@@ -83,21 +83,17 @@ class Timing:
 
 
 def sniffed(path: Path) -> Kind | TraceError:
-    """Return what wrote a file, or the error that says why it cannot be combined."""
+    """Return what wrote a file, or the error that says why it cannot be combined.
+
+    Its first pieces tell; all of it where these are nothing but metadata.
+    """
     try:
-        return sniff(path)
+        return _sniff(path)
     except TraceError as error:
         return error
 
 
-def sniff(path: Path) -> Kind:
-    """Return what wrote a file, by its first pieces; by all of it where these are nothing but metadata.
-
-    Raises
-    ------
-    TraceError
-        The file is unreadable, no trace, or no trace in the chrome format.
-    """
+def _sniff(path: Path) -> Kind:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if dasf.is_dasf(head_of(path)[:64]):
@@ -216,8 +212,11 @@ def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bo
     clocks, by, warnings = _clocks(hosts) if align else ([Clock() for _ in hosts], "none", [])
     shifts: dict[int, Clock | StepwiseShift] = {}
     for i, (host, clock) in enumerate(zip(hosts, clocks, strict=True)):
-        shifts[host.number] = stepwise(clock, host.runs) if clock.drift_ppm else clock
-        clocks[i] = _widened(clock, shifts[host.number])
+        shifts[host.number] = clock
+        if clock.drift_ppm:
+            shifts[host.number] = steps = stepwise(clock, host.runs)
+            if clock.bound_ns is not None:  # the steps leave something of the drift
+                clocks[i] = replace(clock, bound_ns=clock.bound_ns + steps.error_ns)
     of_host = {host.number: clock for host, clock in zip(hosts, clocks, strict=True)}
     return Timing(
         [_shift(shifts[m.host], base - base_ns, base) for m, base in zip(members, bases, strict=True)],
@@ -265,17 +264,7 @@ def _on_epoch(points: SyncPoints, base_ns: int) -> SyncPoints:
 
 
 def _shift(clock: Clock | StepwiseShift, constant: int, base: int) -> Callable[[Int64], Int64]:
-    def shift(ts: Int64) -> Int64:
-        return constant + clock.shift(ts + base)
-
-    return shift
-
-
-def _widened(clock: Clock, taken: Clock | StepwiseShift) -> Clock:
-    """Add to the bound what a correction in steps leaves of the drift."""
-    if isinstance(taken, Clock) or clock.bound_ns is None:
-        return clock
-    return replace(clock, bound_ns=clock.bound_ns + taken.error_ns)
+    return lambda ts: constant + clock.shift(ts + base)
 
 
 def _base_ns(source: Rewritten) -> int:

@@ -116,34 +116,29 @@ class _Pupil:
                     self._learned = None
                     self._reader.use(WholeEvent)
                 return
-            if (
-                not self._exact
-                and self._work.learns
-                and not self._work.is_too_diverse
-                and self._learn(events)
-            ):
-                again = self._reader.decode_as_learned(piece)
-                if again is not None and self._learned is not None:
-                    self._work.add_learned(again, self._learned)
-                    return
+            may_learn = self._work.learns and not (self._exact or self._work.is_too_diverse)
+            learned = self._learn(events) if may_learn else None
+            if learned is not None and (again := self._reader.decode_as_learned(piece)) is not None:
+                self._work.add_learned(again, learned)
+                return
             self._work.add(events, exact=self._exact)
         except InexactError:
             self._exact = True
             self._reader.use(ExactWholeEvent)
             self._work.add(self._reader.decode_again(piece), exact=True)
 
-    def _learn(self, events: list[WholeEvent]) -> bool:
-        """Take note of events of the general type; True if a type is made of what is known now."""
+    def _learn(self, events: list[WholeEvent]) -> LearnedWhole | None:
+        """Take note of events of the general type; return the type, if one is made of what is known now."""
         if self._n_general >= _LESSONS[-1] or OddEvent in set(map(type, events)):
-            return False
+            return None
         self._lessons.add(events)
         self._n_general += 1
         if self._n_general not in _LESSONS:
-            return False
+            return None
         self._learned = self._lessons.learned(with_names=self._n_general < _LESSONS[-3])
         if self._learned is not None:
             self._reader.learn(self._learned)
-        return self._learned is not None
+        return self._learned
 
 
 def _is_text(piece: memoryview) -> bool:

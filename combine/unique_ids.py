@@ -22,16 +22,9 @@ def first_id(source: int) -> int:
 
 def make_unique(events: Sequence[WholeEvent], source: int) -> None:
     """Change the ids of flows and asynchronous events so that no other source has them."""
-    add = first_id(source)
-    small = source < EXACT_SOURCES
-    for event in [event for event in events if event.id is not None]:
-        value = event.id
-        if event.ph in OWN_SCOPE:
-            continue
-        if small and type(value) is int and 0 <= value < ID_LIMIT:
-            event.id = value + add
-        else:
-            event.id = unique_id(value, source)
+    for event in events:
+        if event.id is not None and event.ph not in OWN_SCOPE:
+            event.id = unique_id(event.id, source)
 
 
 def unique_id(value: Any, source: int) -> int | str:
@@ -41,11 +34,11 @@ def unique_id(value: Any, source: int) -> int | str:
     """
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ID_LIMIT:
         if source < EXACT_SOURCES:
-            return value + (source << _ID_BITS)
+            return value + first_id(source)
     elif isinstance(value, str):
         number = _hexadecimal(value)
         if number is not None and number < ID_LIMIT and source < 1 << 23:
-            return hex(number + (source << _ID_BITS))
+            return hex(number + first_id(source))
     digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
     return "0x" + digest.hexdigest()
 

@@ -10,7 +10,7 @@ import numpy as np
 import dialects
 from compare import match_operations as renamed
 from compare.change import Change, changes
-from compare.exposure import COMPUTE
+from compare.exposure import COMPUTE, NOTHING, Spent, time_spent
 from compare.families import Float, families
 from compare.rank_changes import RankChange, later_ns, rank_changes, straggler
 from compare.run_table import (
@@ -23,7 +23,6 @@ from compare.run_table import (
     operations,
 )
 from compare.significance import Samples, sample
-from compare.spent import NOTHING, Spent, time_spent
 from errors import TraceError, counted
 
 _NEGLIGIBLE = 0.001  # of a step: a category below it is not tested

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 import dialects
 from compare.change import Change, changes
+from compare.exposure import RankSpent, Spent
 from compare.run_table import MeasuredRun
 from compare.significance import Samples, sample
-from compare.spent import RankSpent, Spent
 
 Float = NDArray[np.float64]
 

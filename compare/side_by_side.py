@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import dialects
-from compare.run_table import MeasuredRun, labels, operations
+from compare.run_table import MeasuredRun, Operations, labels, operations
+from dialects import System
 from errors import TraceError
 from opname import OpName
 
-_Key = TypeVar("_Key", bound=Hashable)
-_Totals = dict[_Key, tuple[float, int]]
+_Totals = dict[tuple[str, str], list[float]]  # (operation, category) -> nanoseconds, events
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +40,13 @@ def sweep(runs: Sequence[MeasuredRun]) -> Sweep:
     TraceError
         No operation occurs in more than one run.
     """
-    parts = [_totals(run) for run in runs]
-    per_op = _side_by_side([by_op for by_op, _ in parts])
-    per_cat = _side_by_side([by_cat for _, by_cat in parts])
-    if not any(sum(mean is not None for mean in means) > 1 for means in per_op.values()):
+    parts = [(operations(run, tell_workers=False), dialects.named(run.dialects[0])) for run in runs]
+    cats = _rows([_totals(*part, merged=True) for part in parts])
+    order = {row.cat: at for at, row in enumerate(cats)}
+    rows = sorted(_rows([_totals(*part, merged=False) for part in parts]), key=lambda row: order[row.cat])
+    if not any(sum(mean is not None for mean in row.mean_ns) > 1 for row in rows):
         raise TraceError(f"{runs[0].path} and the other runs have no operation in common")
-    order = {cat: at for at, cat in enumerate(per_cat)}
-    rows = [SweepRow(name, cat, means) for (name, cat), means in per_op.items()]
-    rows.sort(key=lambda row: order[row.cat])
-    return Sweep(rows, [SweepRow(cat, cat, means) for cat, means in per_cat.items()])
+    return Sweep(rows, cats)
 
 
 def run_labels(paths: Sequence[Path]) -> list[str]:
@@ -59,30 +56,25 @@ def run_labels(paths: Sequence[Path]) -> list[str]:
     return labels(paths if shared else folders)
 
 
-def _totals(run: MeasuredRun) -> tuple[_Totals[tuple[str, str]], _Totals[str]]:
-    """Return (nanoseconds, events) per (operation without partition, category), and per category."""
-    ops = operations(run, tell_workers=False)
-    system = dialects.named(run.dialects[0])
-    by_op: _Totals[tuple[str, str]] = {}
-    by_cat: _Totals[str] = {}
-    for key, total, count in zip(
+def _totals(ops: Operations, system: System, *, merged: bool) -> _Totals:
+    """Return time and events of each operation without its partition; or, `merged`, of each category."""
+    table: _Totals = {}
+    for key, ns, events in zip(
         ops.keys, ops.total_ns.sum(1).tolist(), ops.count.sum(1).tolist(), strict=True
     ):
         cat = system.category(key.name, key.cat)
-        name = str(OpName.parse(key.name)._replace(key=None))
-        _add(by_op, (name, cat), total, count)
-        _add(by_cat, cat, total, count)
-    return by_op, by_cat
+        total = table.setdefault(
+            (cat if merged else str(OpName.parse(key.name)._replace(key=None)), cat), [0, 0]
+        )
+        total[0] += ns
+        total[1] += events
+    return table
 
 
-def _add(table: _Totals[_Key], key: _Key, total: float, count: int) -> None:
-    before, n = table.get(key, (0.0, 0))
-    table[key] = (before + total, n + count)
-
-
-def _side_by_side(tables: Sequence[_Totals[_Key]]) -> dict[_Key, list[float | None]]:
-    """Return the averages per key and run, keys by first appearance."""
+def _rows(tables: Sequence[_Totals]) -> list[SweepRow]:
+    """Return the averages per run, rows by first appearance."""
     keys = dict.fromkeys(key for table in tables for key in table)
-    return {
-        key: [table[key][0] / table[key][1] if key in table else None for table in tables] for key in keys
-    }
+    return [
+        SweepRow(*key, [table[key][0] / table[key][1] if key in table else None for table in tables])
+        for key in keys
+    ]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from compare.change import Change
 from compare.comparison import CategoryChange, Comparison, OpChange
+from compare.exposure import NOTHING
 from compare.significance import FEWEST_STEPS
-from compare.spent import NOTHING
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word

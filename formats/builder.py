@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from formats.columns import Int32, Int64
-from formats.event import FULL, LEAN, NO_TIME, UNDECODABLE, Event, args_object
+from formats.event import FULL, KEY, LEAN, NO_TIME, UNDECODABLE, Event, args_object
 from formats.learned import LearnedType, learn
 from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Key, Rows
 from formats.times import times_ns
 from formats.values import cleaned
 
-_KEY = attrgetter("ph", "name", "cat", "pid", "tid")
-_SLICE_KEY = attrgetter("name", "cat", "pid", "tid")
+_KEY = attrgetter(*KEY)
+_SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
 #: After how many pieces of the general types a type is learned, again each time it did not fit; from the

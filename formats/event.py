@@ -19,7 +19,7 @@ UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the l
 NO_TIME = -(1 << 63)  # marks what is no time, in microseconds and in nanoseconds
 
 
-class Event(msgspec.Struct, gc=False, omit_defaults=True):
+class Event(msgspec.Struct, gc=False):
     """The members of an event that analyses look at; `args` stays JSON text until it is asked for."""
 
     ph: str | None = None
@@ -34,53 +34,34 @@ class Event(msgspec.Struct, gc=False, omit_defaults=True):
     args: msgspec.Raw = NO_ARGS
 
 
-class ExactEvent(Event, gc=False, omit_defaults=True):
+class ExactEvent(Event, gc=False):
     """An event whose times stay text: for numbers that a float64 cannot hold to the nanosecond."""
 
     ts: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
     dur: msgspec.Raw = NO_ARGS  # type: ignore[assignment]
 
 
-class IntEvent(Event, gc=False, omit_defaults=True):
-    """An event of a file whose times are all integers; a missing one is `NO_TIME`."""
-
-    ts: int = NO_TIME
-    dur: int = NO_TIME
-
-
-class FloatEvent(Event, gc=False, omit_defaults=True):
-    """An event of a file whose times are all numbers; a missing one is NaN."""
-
-    ts: float = math.nan
-    dur: float = math.nan
+def _timed(name: str, time: type, missing: float, *, lean: bool) -> type[Any]:
+    """Return an event type whose times are all of one kind; a lean one ends with them."""
+    before = [(key, str | None if key == "ph" else Scalar, None) for key in KEY]
+    after = (
+        [] if lean else [("id", Scalar, None), ("id2", msgspec.Raw, NO_ARGS), ("args", msgspec.Raw, NO_ARGS)]
+    )
+    return msgspec.defstruct(name, [*before, ("ts", time, missing), ("dur", time, missing), *after], gc=False)
 
 
-class LeanIntEvent(msgspec.Struct, gc=False):
-    """An `IntEvent` without what only some analyses look at."""
-
-    ph: str | None = None
-    name: Scalar = None
-    cat: Scalar = None
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: int = NO_TIME
-    dur: int = NO_TIME
-
-
-class LeanFloatEvent(LeanIntEvent, gc=False):
-    """A `FloatEvent` without what only some analyses look at."""
-
-    ts: float = math.nan  # type: ignore[assignment]
-    dur: float = math.nan  # type: ignore[assignment]
-
-
+KEY = ("ph", "name", "cat", "pid", "tid")  # what most events share with many others
+IntEvent = _timed("IntEvent", int, NO_TIME, lean=False)  # all times are integers
+FloatEvent = _timed("FloatEvent", float, math.nan, lean=False)  # all times are numbers
+LeanIntEvent = _timed("LeanIntEvent", int, NO_TIME, lean=True)
+LeanFloatEvent = _timed("LeanFloatEvent", float, math.nan, lean=True)
 #: Types to try in this order on each piece of a file: the narrower, the faster to decode and convert.
 LEAN = (LeanIntEvent, LeanFloatEvent, Event)
 FULL = (IntEvent, FloatEvent, Event)
 INT_TIMES = frozenset({IntEvent, LeanIntEvent})
 FLOAT_TIMES = frozenset({FloatEvent, LeanFloatEvent})
 
-FIELDS = tuple(Event.__struct_fields__)
+FIELDS = Event.__struct_fields__
 _RAW = ("args", "id2")
 _MOST_DIGITS = 20  # of an integer of 64 bits
 _BAD_ESCAPE = re.compile(r'\\(?![\\/"bfnrtu])|\\u(?![0-9a-fA-F]{4})')

@@ -40,8 +40,8 @@ _BLOCK = re.compile(
 _HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
 _EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
 _REFERENCE = re.compile("&#([0-9]{1,6});")
-#: Text that networkx does not take as it is: other references to characters, and empty sequences.
-_SPECIAL = re.compile(r'&(?!#[0-9]{1,6};)|"(?:\[\]|\(\))"')
+_OTHER_REFERENCE = re.compile("&(?!#[0-9]{1,6};)")
+_EMPTY = ('"[]"', '"()"')  # sequences
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
 _KEY = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
 _INT32 = range(-(1 << 31), 1 << 31)  # integers beyond are written as text
@@ -175,7 +175,7 @@ _EDGE_KEYS = frozenset(("source", "target"))
 def _parse_blocks(text: str) -> Gml | None:
     """Read the layout that networkx writes; None for any other."""
     head = _HEAD.match(text)
-    if head is None or _SPECIAL.search(text):
+    if head is None or any(empty in text for empty in _EMPTY) or _OTHER_REFERENCE.search(text):
         return None
     found = _BLOCK.findall(text, head.end())
     stray = [block[6] for block in found if block[6]]
@@ -307,9 +307,11 @@ def _format_blocks(gml: Gml) -> str:
 
 
 def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str], indent: str = "    ") -> str:
-    return "".join(
-        [f"{indent}{key} {_written(key, value)}\n" for key, value in attrs.items() if key not in ignored]
-    )
+    lines = ""
+    for key, value in attrs.items():
+        if key not in ignored:
+            lines += f"{indent}{key} {_written(key, value)}\n"
+    return lines
 
 
 def _written(key: str, value: Any) -> str:

@@ -8,16 +8,16 @@ decoded at all. An event with a new string does not fit, so nothing is ever take
 from __future__ import annotations
 
 import functools
+import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
-from formats.event import Scalar
+from formats.event import INT_TIMES, KEY, NO_TIME, Scalar
 
-_FIELDS = ("name", "cat", "pid", "tid")
 _PAIRED = {"B", "E"}
 _MOST_LITERALS = 1 << 14  # a type that lists more strings gains nothing
 
@@ -48,22 +48,20 @@ def learn(keys: Iterable[Sequence[Any]], times: type[Any], *, with_names: bool) 
     phases = {key[0] for key in known}
     if "X" not in phases or phases & _PAIRED or not all(isinstance(phase, str) for phase in phases):
         return None
-    seen = [[key[i] for key in known if key[0] == "X"] for i in range(1, 5)]
-    fields: list[Any] = [
-        (name, Scalar if name == "name" and not with_names else _type_of(values), None)
-        for name, values in zip(_FIELDS, seen, strict=True)
-    ]
-    fields += [(name, times.__annotations__[name], getattr(times(), name)) for name in ("ts", "dur")]
+    seen = dict(zip(KEY, map(set, zip(*(key for key in known if key[0] == "X"), strict=True)), strict=True))
+    types = {name: literal_type(values, _MOST_LITERALS) for name, values in seen.items() if name != "ph"}
+    if not with_names:
+        types["name"] = Scalar
+    time = (int, NO_TIME) if times in INT_TIMES else (float, math.nan)
+    fields: list[Any] = [*((name, kind, None) for name, kind in types.items()), ("ts", *time), ("dur", *time)]
     slice_type = msgspec.defstruct("Slice", fields, tag="X", tag_field="ph", gc=False)
     others = {msgspec.defstruct("Other", [], tag=p, tag_field="ph", gc=False): p for p in phases - {"X"}}
     return LearnedType(functools.reduce(operator.or_, others, slice_type), slice_type, others)
 
 
-def _type_of(values: Sequence[Any]) -> Any:
-    """Return a type for a field that had `values`: the distinct strings, any integer, or any scalar."""
-    distinct = set(values)
-    if len(distinct) <= _MOST_LITERALS and all(v is None or isinstance(v, str) for v in distinct):
-        return Literal[tuple(distinct)]
-    if all(type(value) is int for value in distinct):
-        return int | None
-    return Scalar
+def literal_type(values: Collection[Any], most: int) -> Any:
+    """Return the type of a member that had these distinct values: up to `most` strings, integers, or any."""
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds <= {str}:
+        return Literal[tuple(values)] if len(values) <= most else str | None
+    return int | None if kinds == {int} else Scalar

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from formats.event import NO_ARGS, UNDECODABLE, Scalar, tolerant
+from formats.learned import literal_type
 from formats.reader import EventReader
 from formats.scan import has_long_number
 from formats.values import clean_text, cleaned_scalar
@@ -156,8 +157,8 @@ class Lessons:
 
         `with_names` False leaves names free, for files in which ever new ones appear.
         """
-        seen = {name: _type_of(values) for name, values in self._seen.items()}
-        if None in seen.values() or None in self._seen["ph"]:
+        seen = {name: literal_type(values, _LITERALS) for name, values in self._seen.items()}
+        if Scalar in seen.values() or None in self._seen["ph"]:
             return None
         nothing = type(None)
         times = (self._kinds["ts"] | self._kinds["dur"]) - {nothing}
@@ -176,14 +177,6 @@ class Lessons:
         fields.append(("args", msgspec.Raw, NO_ARGS))
         made = msgspec.defstruct("LearnedWholeEvent", fields, gc=False, forbid_unknown_fields=True)
         return LearnedWhole(made, key, is_int, bool(ids))
-
-
-def _type_of(values: set[Any]) -> Any:
-    """Return the type of members that had `values`: the distinct strings, or integers; None if neither."""
-    kinds = set(map(type, values)) - {type(None)}
-    if kinds <= {str}:
-        return Literal[tuple(values)] if len(values) <= _LITERALS else str | None
-    return int | None if kinds == {int} else None
 
 
 class _Fallback:

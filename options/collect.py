@@ -12,7 +12,6 @@ from errors import TraceError, UsageError
 from result import Repairs, Result
 
 if TYPE_CHECKING:
-    from collector.gpu.iteration_times import Gpu
     from collector.gpu.parts import PartName
     from collector.network.network_tables import Shown
     from formats.columns import Trace
@@ -59,7 +58,7 @@ def run(args: Namespace) -> Result:
 
 def _collect(args: Namespace) -> Result:
     from collector.gpu.collect_job import collect_gpus
-    from collector.gpu.iteration_times import time_result
+    from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
 
     gpus = _gpus(args.path)
@@ -73,39 +72,32 @@ def _collect(args: Namespace) -> Result:
         raise TraceError(repairs.lines[0])
     traces = _read([path for _, _, path in done], args, repairs)
     names = _names(gpus)
-    found = [
-        _gpu(names[gpu.path], gpu.path, path, trace, report.events, args)
+    collected = [
+        Gpu(names[gpu.path], gpu.path, path, report.events, iterations(trace, args.step_by))
         for (gpu, report, path), trace in zip(done, traces, strict=True)
     ]
     notes = [f"written: {path}" for _, _, path in done]
     commentary = [line for report in reports for line in report.notes]
-    result = time_result(args, found, repairs, "Collected from", notes, commentary)
+    result = time_result(args, collected, repairs, "Collected from", notes, commentary)
     return result if args.sub_option else _with_network(args, result)
 
 
 def _iter_time(args: Namespace) -> Result:
-    from collector.gpu.iteration_times import time_result
+    from collector.gpu.iteration_times import Gpu, iterations, time_result
     from trace_utils import load_paths
 
-    job = load_paths(args.path, args=_ARGS, jobs=args.jobs, progress=args.progress)
-    gpus = [
-        _gpu(
-            name,
-            source.path.parent if job.job.has_gpus else source.path,
-            source.path,
-            trace,
-            _counts(trace),
-            args,
-        )
-        for name, source, trace in zip(job.names, job.job.sources, job.traces, strict=True)
-    ]
+    loaded = load_paths(args.path, args=_ARGS, jobs=args.jobs, progress=args.progress)
+    gpus = []
+    for name, source, trace in zip(loaded.names, loaded.job.sources, loaded.traces, strict=True):
+        path = source.path.parent if loaded.job.has_gpus else source.path
+        gpus.append(Gpu(name, path, source.path, _counts(trace), iterations(trace, args.step_by)))
     if not any(gpu.times.steps for gpu in gpus):
         raise TraceError(
-            f"{gpus[0].trace}: no whole step found: no I/O, FW or Comm of two steps, no "
+            f"{gpus[0].trace}: no whole step found: it has no I/O, FW or Comm of two steps, no "
             "ProfilerStep#N, event/batch, round of reductions, Optimizer.step or other span that repeats; "
             "--step_by NAME says what marks a step"
         )
-    return time_result(args, gpus, Repairs(job.repairs), "Iteration time of")
+    return time_result(args, gpus, Repairs(loaded.repairs), "Iteration time of")
 
 
 def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
@@ -118,18 +110,18 @@ def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
 
 
 def _without_gpus(args: Namespace) -> Result:
-    """Return what the network's files tell where there is nothing else; mostly there is nothing at all."""
+    """Return what captures and server logs hold, where there are any."""
     from collector.gpu.iteration_times import time_result
 
-    result = time_result(args, [], Repairs(), "Collected from")
-    found = result if args.sub_option else _with_network(args, result)
-    if not found.tables:
-        why = f" ({'; '.join(found.repairs)})" if found.repairs else ""
+    nothing = time_result(args, [], Repairs(), "Collected from")
+    result = nothing if args.sub_option else _with_network(args, nothing)
+    if not result.tables:
+        why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
         raise TraceError(
             f"{args.path[0]}: no GPU directory of BytePS (comm.json, temp.json, …) to collect{why}; "
             "--sub_option iter_time takes other traces too"
         )
-    return found
+    return result
 
 
 def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trace]:
@@ -140,14 +132,6 @@ def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trac
         if trace.repairs:
             repairs.add(trace.path, "; ".join(trace.repairs))
     return traces
-
-
-def _gpu(
-    name: str, path: Path, trace_path: Path, trace: Trace, events: Mapping[str, int], args: Namespace
-) -> Gpu:
-    from collector.gpu.iteration_times import Gpu, iterations
-
-    return Gpu(name, path, trace_path, events, iterations(trace, args.step_by))
 
 
 def _counts(trace: Trace) -> dict[str, int]:
@@ -177,39 +161,40 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 
 def _network(args: Namespace, variant: str) -> Result:
-    """Return what the captures, or the logs of the servers, under one path tell."""
+    """Return what the captures, or the logs of the servers, under one path hold."""
     from collector.gpu.iteration_times import time_result
-    from collector.network import network_tables as collect_network
+    from collector.network import network_tables
 
     if len(args.path) > 1:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
+    [path] = args.path
     if variant == "pcap":
-        shown = collect_network.pcap(args.path[0], jobs=args.jobs, progress=args.progress, output=args.output)
+        shown = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
     else:
-        shown = collect_network.server(args.path[0], progress=args.progress, output=args.output)
-    result = time_result(args, [], Repairs(), f"Collected ({variant}) from")
-    return _joined(result, [shown], args.head)
+        shown = network_tables.server(path, progress=args.progress, output=args.output)
+    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), shown, args.head)
 
 
 def _with_network(args: Namespace, result: Result) -> Result:
-    """Add what captures and server logs below the paths tell, where there are any."""
-    from collector.network import network_tables as collect_network
+    """Add what captures and server logs below the paths hold, where there are any."""
+    from collector.network import network_tables
 
     for path in args.path:
-        shown, failed = collect_network.all_there_is(path, jobs=args.jobs, progress=args.progress)
-        result = _joined(replace(result, repairs=[*result.repairs, *failed]), shown, args.head)
+        parts, failed = network_tables.all_there_is(path, jobs=args.jobs, progress=args.progress)
+        result = replace(result, repairs=[*result.repairs, *failed])
+        for shown in parts:
+            result = _joined(result, shown, args.head)
     return result
 
 
-def _joined(result: Result, shown: Sequence[Shown], head: int | None) -> Result:
-    tables = [replace(table, rows=table.rows[:head]) for part in shown for table in part.tables]
+def _joined(result: Result, shown: Shown, head: int | None) -> Result:
     return replace(
         result,
-        document={**result.document, **{part.name: part.document for part in shown}},
-        tables=[*result.tables, *tables],
-        charts=[*result.charts, *(chart for part in shown for chart in part.charts)],
-        figures=[*result.figures, *(figure for part in shown for figure in part.figures)],
-        read=[*result.read, *(line for part in shown for line in part.read)],
-        notes=[*result.notes, *(line for part in shown for line in part.notes)],
-        repairs=[*result.repairs, *(line for part in shown for line in part.repairs)],
+        document={**result.document, shown.name: shown.document},
+        tables=[*result.tables, *(replace(table, rows=table.rows[:head]) for table in shown.tables)],
+        charts=[*result.charts, *shown.charts],
+        figures=[*result.figures, *shown.figures],
+        read=[*result.read, *shown.read],
+        notes=[*result.notes, *shown.notes],
+        repairs=[*result.repairs, *shown.repairs],
     )

@@ -48,12 +48,17 @@ def run(args: Namespace) -> Result:
         raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
     import dialects
     from combine.merge import combine
-    from trace_utils import files_to_read, rank_notes
+    from trace_utils import files_to_read, find_paths, rank_notes
 
-    job = _job(args.path)
-    output = args.output or _default_output(args.path[0])
-    with files_to_read(job, args.jobs) as (files, lines):
-        members = _members(job, files)
+    folders = [path for path in args.path if path.is_dir()]
+    if folders and (files := [path for path in args.path if path.is_file()]):
+        raise UsageError(
+            f"{files[0]} is a file and {folders[0]} a directory; combine files or directories, not both"
+        )
+    job = find_paths(args.path)
+    output = args.output or (folders or [args.path[0].parent])[0] / "combined.json"
+    with files_to_read(job, args.jobs) as (to_read, lines):
+        members = _members(job, to_read)
         _check(members, output)
         combined = combine(
             members,
@@ -70,39 +75,30 @@ def run(args: Namespace) -> Result:
         ranks = [rank for _, rank in sorted(owned, key=str) if rank is not None]
         notes += rank_notes(args.path[0], ranks, combined.world_size)
     workers = _workers(combined)
-    table = Table(
-        "workers", "Workers", _WORKERS, [[_cell(worker[c.key]) for c in _WORKERS] for worker in workers]
+    shown = [{**worker, "ranks": ", ".join(map(str, worker["ranks"]))} for worker in workers]
+    rows = [[worker[column.key] for column in _WORKERS] for worker in shown]
+    agree = all(worker["offset_us"] == 0 and worker["bound_us"] is not None for worker in workers)
+    verdict = (
+        ["All clocks agree within the bounds: no worker was shifted."]
+        if agree and combined.aligned_by in ("causality", "matched ends")
+        else []
     )
-    document = {
-        "option": "combine",
-        "output": str(output),
-        "events": combined.n_events,
-        "workers": workers,
-        "aligned_by": combined.aligned_by,
-    }
     return Result(
         "combine",
         f"Combined {counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}",
-        document,
-        tables=(table,),
+        {
+            "output": str(output),
+            "events": combined.n_events,
+            "workers": workers,
+            "aligned_by": combined.aligned_by,
+        },
+        tables=(Table("workers", "Workers", _WORKERS, rows),),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
         read=[f"{member.path}: {combined.dialect}" for member in combined.members],
-        notes=[*_verdict(workers, combined), f"Wrote {output}; open it in chrome://tracing or Perfetto."],
+        notes=[*verdict, f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         beside=output.parent,
     )
-
-
-def _job(paths: Sequence[Path]) -> Job:
-    """Return what the paths hold."""
-    from trace_utils import find_paths
-
-    folders = [path for path in paths if path.is_dir()]
-    if folders and (files := [path for path in paths if path.is_file()]):
-        raise UsageError(
-            f"{files[0]} is a file and {folders[0]} a directory; combine files or directories, not both"
-        )
-    return find_paths(paths)
 
 
 def _members(job: Job, files: Sequence[Path]) -> list[Member]:
@@ -127,10 +123,6 @@ def _owner(job: Job, source: Source) -> Path:
     if job.kind == "gpu":
         return job.root
     return source.path.parent.parent if job.has_gpus and job.root.is_dir() else source.path
-
-
-def _default_output(path: Path) -> Path:
-    return (path if path.is_dir() else path.parent) / "combined.json"
 
 
 def _check(members: Sequence[Member], output: Path) -> None:
@@ -166,15 +158,3 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
         if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
             entry["ranks"].append(rank)
     return list(entries.values())
-
-
-def _verdict(workers: Sequence[dict[str, Any]], combined: Combined) -> list[str]:
-    if combined.aligned_by not in ("causality", "matched ends"):
-        return []
-    if all(worker["offset_us"] == 0 and worker["bound_us"] is not None for worker in workers):
-        return ["All clocks agree within the bounds: no worker was shifted."]
-    return []
-
-
-def _cell(value: Any) -> Any:
-    return ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
 from options.compare import check_words
-from result import Bars, Bars3D, Cell, Chart, Column, Result, Table
+from result import Bars, Bars3D, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
     from compare.side_by_side import Sweep, SweepRow
@@ -50,28 +51,29 @@ def run(args: Namespace) -> Result:
         runs = filtered(runs, args.filter)
     names = run_labels(args.path)
     found = sweep(runs)
-    rows = _chosen(found, args)
-    operations = Table(
-        "operations", "Operations", _columns(names, "operation"), [_cells(row) for row in rows]
+    rows = found.operations
+    if args.sort:
+        rows = sorted(rows, key=_longest, reverse=True)
+    rows = rows[: args.head]
+    columns = (
+        Column("cat", "category", value=lambda row: row.cat or "(none)"),
+        *map(_average, count(), names),
     )
-    by_cat = Table(
-        "categories",
-        "Categories",
-        (Column("cat", "category"), *_averages(names)),
-        [_cells(row)[1:] for row in found.categories],
+    tables = (
+        Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows),
+        Table.of("categories", "Categories", columns, found.categories),
     )
     return Result(
         "3dcompare",
         f"Average times of {', '.join(names)}",
         {
-            "option": "3dcompare",
             "runs": names,
             "paths": [str(path) for path in args.path],
             "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in found.categories],
             "operations": [{"name": row.name, "cat": row.cat, "avg_ms": _ms(row)} for row in rows],
             "output": str(output),
         },
-        tables=(operations, by_cat),
+        tables=tables,
         charts=_charts(found, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
@@ -80,14 +82,6 @@ def run(args: Namespace) -> Result:
         beside=output.parent,
         picture=output,
     )
-
-
-def _chosen(found: Sweep, args: Namespace) -> Sequence[SweepRow]:
-    """Return the operations to show: by category, or the longest (in any run) first."""
-    rows = found.operations
-    if args.sort:
-        rows = sorted(rows, key=_longest, reverse=True)
-    return rows[: args.head]
 
 
 def _longest(row: SweepRow) -> float:
@@ -99,24 +93,12 @@ def _charts(found: Sweep, rows: Sequence[SweepRow], names: Sequence[str]) -> lis
     order = {row.cat: at for at, row in enumerate(found.categories)}
     parts = [row for row in rows if row.name not in _WHOLE_STEPS] or rows
     shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
+    cats, heights = [row.cat or "(none)" for row in shown], [_ms(row) for row in shown]
+    by_cat = {row.cat or "(none)": _ms(row) for row in found.categories}
+    title, average = "Average time per operation and run", "average (ms)"
     return [
-        Bars3D(
-            "Average time per operation and run",
-            "run",
-            "operation",
-            "average (ms)",
-            names,
-            [row.name for row in shown],
-            [row.cat or "(none)" for row in shown],
-            [_ms(row) for row in shown],
-        ),
-        Bars(
-            "Average time per category",
-            "run",
-            "average (ms)",
-            names,
-            {row.cat or "(none)": _ms(row) for row in found.categories},
-        ),
+        Bars3D(title, "run", "operation", average, names, [row.name for row in shown], cats, heights),
+        Bars("Average time per category", "run", average, names, by_cat),
     ]
 
 
@@ -129,17 +111,9 @@ def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:
     return [*notes, f"Picture: {output}"]
 
 
-def _columns(names: Sequence[str], what: str) -> tuple[Column, ...]:
-    return (Column("name", what), Column("cat", "category"), *_averages(names))
-
-
-def _averages(names: Sequence[str]) -> list[Column]:
-    """Return a column for each run; their keys are the runs' names, which `labels` made unique."""
-    return [Column(f"avg_ms {name}", f"{name} (ms)", "float") for name in names]
-
-
-def _cells(row: SweepRow) -> tuple[Cell, ...]:
-    return (row.name, row.cat or "(none)", *_ms(row))
+def _average(i: int, name: str) -> Column:
+    """Return the column of the i-th run; the names of runs are unique."""
+    return Column(f"avg_ms {name}", f"{name} (ms)", "float", value=lambda row: _ms(row)[i])
 
 
 def _ms(row: SweepRow) -> list[float | None]:

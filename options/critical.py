@@ -116,8 +116,20 @@ def step_number(text: str | None) -> int | None:
         return None
     digits = text.rpartition("#")[2]
     if not digits.isdecimal():
-        raise UsageError(f"--step {text}: is not the number of a step; expected a number or mean")
+        raise UsageError(f"--step {text}: not the number of a step")
     return int(digits)
+
+
+def refuse(args: Namespace, *flags: str) -> None:
+    """Refuse flags that only a recorded step can heed, not average durations through a DAG.
+
+    Raises
+    ------
+    UsageError
+    """
+    for flag in flags:
+        if getattr(args, flag):
+            raise UsageError(f"--{flag} needs a recorded step; a .gml file and --step mean have none")
 
 
 def _records(columns: Sequence[Column], items: Iterable[object]) -> list[dict[str, Cell]]:
@@ -296,8 +308,9 @@ def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
     from dag_utils import PathItem, longest_path, mean_dags
 
-    if args.output is not None:
-        raise UsageError(f"--output {args.output}: --step mean has no recorded timeline to mark")
+    refuse(args, "filter", "step_by", "scope", "del_queue", "output")
+    if args.step != "mean":
+        refuse(args, "step")
     loaded = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     if not any(dag.dur_ns.any() for _, _, dag in loaded.gpus):
         why = f" ({'; '.join(loaded.repairs)})" if loaded.repairs else ""
@@ -312,6 +325,8 @@ def _mean(args: Namespace) -> Result:
         operations += [_Operation(*row) for row in rows]
         items = [PathItem(*rows[node][:2], "", 0, rows[node][2], "") for node in path.nodes]
         scopes.append(_Scope(name, worker, path.length_ns, items))
+    if args.sort:
+        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
     longest = max(scopes, key=lambda scope: scope.length_ns)
     table = _per_scope("path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
     return Result(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError
-from options.critical import is_gml, step_number
+from options.critical import is_gml, refuse, step_number
 from result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
@@ -46,17 +46,24 @@ def run(args: Namespace) -> Result:
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: graph has no variants")
     output = _output(args)
-    alone = len(args.path) == 1 and (is_gml(args.path[0]) or (args.path[0] / "dag.gml").is_file())
-    loaded = _structure(args) if alone and not args.del_queue and args.step is None else _recorded(args)
+    loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
     title = f"{args.path[0]}: {len(loaded.dag):,} operations"
     return _result(args, loaded, draw(loaded.dag, loaded.path, title, most=most), output)
+
+
+def _has_dag(args: Namespace) -> bool:
+    """Whether the DAG itself is drawn: of a GML file, or of one GPU unless a flag needs a recorded step."""
+    of_step = args.del_queue or args.filter or args.step_by or args.step is not None
+    gpu = len(args.path) == 1 and (args.path[0] / "dag.gml").is_file()
+    return is_gml(args.path[0]) or (gpu and not of_step)
 
 
 def _structure(args: Namespace) -> _Loaded:
     """Return the graph of a GML file or of one GPU, with average durations where a trace lies beside it."""
     from dag_utils import longest_path, mean_dags
 
+    refuse(args, "filter", "step_by", "del_queue", "step")
     found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     dag = found.gpus[0][2]
     path = longest_path(dag)

@@ -1,10 +1,9 @@
-"""Stills: a chart as a PNG, SVG or PDF file, drawn by matplotlib without a display."""
+"""Stills: a graph or a 3-D chart as a PNG, SVG or PDF file, drawn by matplotlib without a display."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import singledispatch
 from pathlib import Path
@@ -15,7 +14,7 @@ from errors import OutputError, UsageError
 from output_marks import MARK
 from report import colours
 from report.tables import printable, shorten
-from result import Bars, Bars3D, Chart, Lines, Network, Result, Timeline
+from result import Bars3D, Chart, Network, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,8 +32,6 @@ _MOST_LABELS_3D = 16
 _LABEL = 36  # characters of a name on an axis
 _LABEL_3D = 22
 _MOST_LABELS = 60  # on one axis; beyond, every n-th is written
-_EDGED_SPANS = 2000  # from here on, edges would hide the spans
-_NAMED_SPAN = 0.04  # of a timeline's width: spans from here on carry their name
 _STYLE: dict[Any, Any] = {
     "text.parse_math": False,  # a $ in a name is a dollar
     "svg.hashsalt": "analyze",  # the same chart gives the same file
@@ -81,7 +78,7 @@ def write_still(chart: Chart, path: Path) -> None:
 @singledispatch
 def _draw(chart: object, figure: Figure) -> None:
     """Draw one kind of chart; a registration below for each."""
-    raise UsageError(f"a {type(chart).__name__.lower()} has no still picture; use .html")
+    raise UsageError("this chart has no still picture; use .html")
 
 
 @_draw.register(Network)
@@ -89,64 +86,6 @@ def _network(chart: Network, figure: Figure) -> None:
     from report import graph_still as draw
 
     draw.draw(chart, figure)
-
-
-@_draw.register(Bars)
-def _bars(chart: Bars, figure: Figure) -> None:
-    long_side = _clamp(2.0 + 0.28 * len(chart.x) * (1 if chart.stacked else len(chart.series) ** 0.5), 6, 28)
-    figure.set_size_inches((8, max(long_side * 0.7, 3)) if chart.horizontal else (long_side, 5))
-    axes: Any = figure.subplots()
-    colour = colours.assign(chart.series)
-    thickness = 0.8 if chart.stacked else 0.8 / max(len(chart.series), 1)
-    base = [0.0] * len(chart.x)
-    for index, (name, values) in enumerate(chart.series.items()):
-        shift = 0.0 if chart.stacked else (index - (len(chart.series) - 1) / 2) * thickness
-        heights = _floats(values)
-        places = [place + shift for place in range(len(chart.x))]
-        style = {"color": colour[name], "label": _label(name)}
-        if chart.horizontal:
-            axes.barh(places, heights, thickness, left=base if chart.stacked else None, **style)
-        else:
-            axes.bar(places, heights, thickness, bottom=base if chart.stacked else None, **style)
-        if chart.stacked:
-            base = [
-                low + (0.0 if math.isnan(high) else high) for low, high in zip(base, heights, strict=True)
-            ]
-    _name_places(axes.yaxis if chart.horizontal else axes.xaxis, chart.x, slanted=not chart.horizontal)
-    if chart.horizontal:
-        axes.invert_yaxis()
-    _finish(figure, axes, chart.title, chart.x_label, chart.y_label, n_series=len(chart.series))
-
-
-@_draw.register(Lines)
-def _lines(chart: Lines, figure: Figure) -> None:
-    figure.set_size_inches(9, 5)
-    axes: Any = figure.subplots()
-    colour = colours.assign(chart.series)
-    marker = "o" if len(chart.x) <= 60 else ""
-    for name, values in chart.series.items():
-        style = {"color": colour[name], "marker": marker, "markersize": 3.5, "linewidth": 1.4}
-        axes.plot(list(chart.x), _floats(values), label=_label(name), **style)
-    _finish(figure, axes, chart.title, chart.x_label, chart.y_label, n_series=len(chart.series))
-
-
-@_draw.register(Timeline)
-def _timeline(chart: Timeline, figure: Figure) -> None:
-    lanes = {lane: row for row, lane in enumerate(dict.fromkeys(span.lane for span in chart.spans))}
-    figure.set_size_inches(12, _clamp(1.6 + 0.45 * len(lanes), 3, 30))
-    axes: Any = figure.subplots()
-    colour = colours.assign(span.group for span in chart.spans)
-    boxes: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for span in chart.spans:
-        boxes[span.lane, span.group].append((span.start_ms, span.dur_ms))
-    edge = {"edgecolor": "white", "linewidth": 0.3 if len(chart.spans) < _EDGED_SPANS else 0}
-    for (lane, group), places in boxes.items():
-        axes.broken_barh(places, (lanes[lane] - 0.4, 0.8), facecolor=colour[group], **edge)
-    _name_spans(axes, chart, lanes)
-    axes.set_ylim(len(lanes) - 0.5, -0.5)
-    _name_places(axes.yaxis, list(lanes))
-    _legend(figure, colour)
-    _finish(figure, axes, chart.title, chart.x_label, "", n_series=1)
 
 
 @_draw.register(Bars3D)
@@ -175,14 +114,6 @@ def _bars_3d(chart: Bars3D, figure: Figure) -> None:
     _legend(figure, colour)
 
 
-def _finish(figure: Figure, axes: Any, title: str, x_label: str, y_label: str, *, n_series: int) -> None:
-    axes.set_title(_title(title), loc="left", fontweight="bold")
-    axes.set_xlabel(printable(x_label))
-    axes.set_ylabel(printable(y_label))
-    if n_series > 1:
-        figure.legend(loc="outside right upper", frameon=False)
-
-
 def _legend(figure: Figure, colour: dict[str, str]) -> None:
     """Say which colour is which group."""
     from matplotlib.patches import Patch
@@ -191,37 +122,10 @@ def _legend(figure: Figure, colour: dict[str, str]) -> None:
     figure.legend(handles=handles, loc="outside right upper", frameon=False)
 
 
-def _name_places(
-    axis: Any,
-    names: Sequence[str],
-    *,
-    slanted: bool = False,
-    most: int = _MOST_LABELS,
-    longest: int = _LABEL,
-) -> None:
+def _name_places(axis: Any, names: Sequence[str], *, most: int = _MOST_LABELS, longest: int = _LABEL) -> None:
     """Write the names at 0, 1, 2, … on an axis; every n-th where there are too many."""
-    step = max(1, math.ceil(len(names) / most))
-    places = list(range(0, len(names), step))
-    labels = [_label(names[place], longest) for place in places]
-    axis.set_ticks(places, labels)
-    if slanted and sum(map(len, labels)) > 60:
-        for label in axis.get_ticklabels():
-            label.set(rotation=40, ha="right", rotation_mode="anchor")
-
-
-def _name_spans(axes: Any, chart: Timeline, lanes: dict[str, int]) -> None:
-    """Write its name into each span that is wide enough to hold some of it."""
-    if not chart.spans:
-        return
-    first = min(span.start_ms for span in chart.spans)
-    whole = max(span.start_ms + span.dur_ms for span in chart.spans) - first
-    for span in chart.spans:
-        share = span.dur_ms / whole if whole else 0.0
-        if share >= _NAMED_SPAN:
-            text = shorten(printable(span.name), int(130 * share))
-            middle = span.start_ms + span.dur_ms / 2
-            style = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
-            axes.text(middle, lanes[span.lane], text, clip_on=True, **style)
+    places = range(0, len(names), max(1, math.ceil(len(names) / most)))
+    axis.set_ticks(list(places), [_label(names[place], longest) for place in places])
 
 
 def _floats(values: Sequence[float | None]) -> list[float]:
@@ -235,7 +139,3 @@ def _label(name: str, longest: int = _LABEL) -> str:
 
 def _title(text: str) -> str:
     return shorten(printable(text), 110)
-
-
-def _clamp(value: float, low: float, high: float) -> float:
-    return min(max(value, low), high)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from xml.sax.saxutils import quoteattr
 
 from atomic_output import open_output
 from errors import OutputError
@@ -67,30 +66,16 @@ def dot(chart: Network) -> str:
 
 def graphml(chart: Network) -> str:
     """Return the graph as GraphML; every figure of a node is an attribute."""
-    keys = list(dict.fromkeys(key for node in chart.nodes for key in node))
-    head = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        f"<!-- {MARK} -->",
-        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
-    ]
-    for i, key in enumerate(keys):
-        kind = _xml_type([node[key] for node in chart.nodes if key in node])
-        head.append(f'  <key id="d{i}" for="node" attr.name={_attr(key)} attr.type="{kind}"/>')
-    head.append('  <key id="kind" for="edge" attr.name="kind" attr.type="string"/>')
-    head.append('  <key id="critical" for="edge" attr.name="critical" attr.type="boolean"/>')
-    body = ['  <graph edgedefault="directed">']
+    import networkx as nx
+
+    graph: nx.DiGraph[str] = nx.DiGraph()
     for n, node in enumerate(chart.nodes):
-        data = "".join(
-            f'<data key="d{i}">{_xml(node[key])}</data>'
-            for i, key in enumerate(keys)
-            if node.get(key) is not None
-        )
-        body.append(f'    <node id="n{n}">{data}</node>')
+        graph.add_node(f"n{n}", **{key: _legal(value) for key, value in node.items() if value is not None})
     path = set(chart.path)
     for a, b, kind in chart.edges:
-        data = f'<data key="kind">{_xml(kind)}</data><data key="critical">{_xml((a, b) in path)}</data>'
-        body.append(f'    <edge source="n{a}" target="n{b}">{data}</edge>')
-    return "\n".join([*head, *body, "  </graph>", "</graphml>", ""])
+        graph.add_edge(f"n{a}", f"n{b}", kind=kind, critical=(a, b) in path)
+    lines = nx.generate_graphml(graph, named_key_ids=True)
+    return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', f"<!-- {MARK} -->", *lines, ""])
 
 
 def draw(chart: Network, figure: Figure) -> None:
@@ -246,29 +231,6 @@ def _dot_text(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _attr(text: str) -> str:
-    return quoteattr(_legal(text))
-
-
-def _xml(value: Any) -> str:
-    from xml.sax.saxutils import escape
-
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return escape(_legal(str(value)))
-
-
-def _legal(text: str) -> str:
-    """Return `text` without the characters that XML cannot hold."""
-    return _ILLEGAL_XML.sub("\ufffd", text)
-
-
-def _xml_type(values: Sequence[Any]) -> str:
-    known = [value for value in values if value is not None]
-    if known and all(isinstance(value, bool) for value in known):
-        return "boolean"
-    if known and all(isinstance(value, int) and not isinstance(value, bool) for value in known):
-        return "long"
-    if known and all(isinstance(value, int | float) and math.isfinite(value) for value in known):
-        return "double"
-    return "string"
+def _legal(value: Any) -> Any:
+    """Return a text without the characters that XML cannot hold."""
+    return _ILLEGAL_XML.sub("\ufffd", value) if isinstance(value, str) else value

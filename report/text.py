@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from report.tables import cell_texts, display_width, is_text, printable, shorten
+from report.names import short_names
+from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
 from result import Column, Result, Table
 
 #: Words are not shortened below the first for the sake of a minor column, nor below the second for
@@ -122,8 +123,9 @@ def _stacked(title: str, width: int) -> list[str]:
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     """Return the columns that fit in `width`, words shortened, and those that were left out.
 
-    Those marked as minor go first, then from the right; the first column always stays.
+    Empty ones go without a word, then those marked as minor, then from the right; the first always stays.
     """
+    parts = [part for at, part in enumerate(parts) if at == 0 or not {"", GAP}.issuperset(part.cells)]
     left_out: list[_Part] = []
     while (minor := _last(parts, minor=True)) and _least(parts, _LEGIBLE_TEXT) > width:
         left_out.insert(0, parts.pop(minor))
@@ -134,7 +136,7 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
-        part.cells = [shorten(cell, part.width) for cell in part.cells]
+        part.cells = short_names(part.cells, part.width)
         part.header = [shorten(line, part.width) for line in part.header]
     return parts, left_out
 

@@ -55,7 +55,9 @@ def test_comm_json_where_there_is_no_final_trace(tmp_path: Path) -> None:
 def test_local_ranks_are_the_names_of_the_directories(tmp_path: Path) -> None:
     make(tmp_path, "10/comm.json", "9/comm.json")
     assert prefixes(tmp_path) == ["rank9.", "rank10."]
-    assert find_job(tmp_path).notes == [f"{tmp_path}: local rank 0, 1, 2, 3, 4, 5, 6, 7 and 1 more missing"]
+    assert find_job(tmp_path).notes == [
+        f"{tmp_path}: local rank 0, 1, 2, 3, 4, 5, 6, 7 and 1 more of 11 missing"
+    ]
 
 
 def test_rank_underscore_local_rank_of_two_workers(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_rank_underscore_local_rank_of_two_workers(tmp_path: Path) -> None:
 def test_workers_in_natural_order_and_a_missing_rank_is_said(tmp_path: Path) -> None:
     make(tmp_path, "worker_10/0/comm.json", "worker_2/0/comm.json", "worker_2/1/comm.json")
     assert prefixes(tmp_path) == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
-    assert find_job(tmp_path).notes == [f"{tmp_path}, worker 1: local rank 1 missing"]
+    assert find_job(tmp_path).notes == [f"{tmp_path}, worker 1: local rank 1 of 2 missing"]
     assert [gpu.path.parent.name for gpu in find_gpus(tmp_path)] == ["worker_2", "worker_2", "worker_10"]
 
 

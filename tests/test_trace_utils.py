@@ -95,7 +95,28 @@ def test_a_lone_file_keeps_its_rank(tmp_path: Path) -> None:
     assert load_paths([write(tmp_path / "0_3" / "comm.json", [comm("Comm.w", 0, "total")])]).names == [
         "rank3"
     ]
-    assert load_paths([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["some.json"]
+    assert load_paths([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
+
+
+def test_a_lone_file_of_rank_1_is_rank1_in_every_option(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "t.json", 1, range(2, 5))
+    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]
+    assert {row["rank"] for row in rows} == {"rank1"}
+    (scope,) = answer("--option", "critical", "--path", path)["scopes"]
+    assert (scope["scope"], {node["rank"] for node in scope["path"]}) == ("GPU-1", {"rank1"})
+    replay = ("--option", "replay", "--path", path, "--output", "-")
+    assert list(answer(*replay)["predicted_ms"]) == ["rank1"]
+    assert answer(*replay, "--sub_option", "whatif", "--set", "rank1.aten::add=2")["whatif"]
+    assert "rank1" in run_cli("--option", "collect", "--sub_option", "iter_time", "--path", path)[1]
+
+
+def test_files_of_unknown_rank_have_one_name_in_every_option(tmp_path: Path) -> None:
+    events = [x(name, at, 40) for at in (0, 100, 200) for name in ("train_step", "inner")]
+    paths = [write(tmp_path / name, events) for name in ("a.json", "b.json")]
+    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", *paths)["breakdown"]
+    assert {row["rank"] for row in rows} == {"rank0", "rank1"}
+    predicted = answer("--option", "replay", "--path", *paths, "--output", "-")["predicted_ms"]
+    assert set(predicted) == {"rank0", "rank1"}
 
 
 # ---- combined files

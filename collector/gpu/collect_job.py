@@ -62,20 +62,16 @@ def _reported(
 ) -> GpuReport:
     gpu, parts, target = item
     try:
-        return _collect(gpu, parts, target)
+        collected = gather(gpu, parts)
+        if target is None:
+            collected.write()
+        else:
+            target.write_bytes(collected.encode())
+        events = count_by_cat(collected.events)
+        return GpuReport(gpu, target or collected.path, events, collected.warnings, collected.notes)
     except AnalyzeError as error:
         return GpuReport(gpu, None, {}, [str(error)], [])
     except OSError as error:
         return GpuReport(gpu, None, {}, [f"{gpu.path}: {error.strerror or error}"], [])
     finally:
         on_done()
-
-
-def _collect(gpu: GpuDir, parts: frozenset[PartName], target: Path | None) -> GpuReport:
-    collected = gather(gpu, parts)
-    if target is None:
-        collected.write()
-    else:
-        target.write_bytes(collected.encode())
-    path = target or collected.path
-    return GpuReport(gpu, path, count_by_cat(collected.events), collected.warnings, collected.notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from collector.gpu.parts import Event, Part, complete, listing
@@ -23,18 +23,16 @@ def collect_comm(
     names : the gradients' names; without them BytePS's own names stay
     inputs : the nodes of the DAG and what each depends on
     """
-    found, warnings = complete(events)
-    kept = [event for event in found if OpName.parse(_main(event)).is_comm]
-    if len(kept) < len(found):
-        warnings.append(f"{counted(len(found) - len(kept), 'event')} ignored: no Comm")
-    done = [_renamed(event, names, inputs) for event in kept]
-    tensors = Counter(_main(event) for event in kept)
-    warnings += _about_names(tensors, names)
-    if inputs:
-        missing = Counter(_main(event) for event in done if _main(event) not in inputs)
-        if missing:
-            warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {listing(missing)}")
-    return Part(done, warnings)
+    whole, warnings = complete(events)
+    comms = [event for event in whole if OpName.parse(_main(event)).is_comm]
+    if len(comms) < len(whole):
+        warnings.append(f"{counted(len(whole) - len(comms), 'event')} ignored: no Comm")
+    renamed = [_renamed(event, names, inputs) for event in comms]
+    warnings += _about_names({_main(event) for event in comms}, names)
+    missing = Counter(main for main in map(_main, renamed) if inputs and main not in inputs)
+    if missing:
+        warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {listing(missing)}")
+    return Part(renamed, warnings)
 
 
 def _renamed(event: Event, names: GradientNames | None, inputs: Mapping[str, Sequence[str]]) -> Event:
@@ -61,7 +59,7 @@ def _args(event: Event) -> Mapping[str, Any]:
     return args if isinstance(args, Mapping) else {}
 
 
-def _about_names(tensors: Counter[str], names: GradientNames | None) -> list[str]:
+def _about_names(tensors: Collection[str], names: GradientNames | None) -> list[str]:
     indices = {
         index
         for name in tensors

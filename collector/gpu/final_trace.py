@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,8 @@ import msgspec
 from atomic_output import Outputs, open_output
 from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
-from collector.gpu.io_events import collect_loads, collect_trainer_steps
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
-from collector.gpu.parts import PARTS, Event, Part, PartName, part_of
+from collector.gpu.parts import PARTS, Event, Part, PartName, of_category, part_of, time_of
 from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
@@ -56,8 +55,9 @@ class Collected:
 
     def encode(self) -> bytes:
         """Return the trace as JSON, one event a line."""
-        lines = b",\n".join(map(_json, self.events))
-        rest = b"".join(b",\n" + _json(key) + b":" + _json(value) for key, value in self.header.items())
+        encode = msgspec.json.encode
+        lines = b",\n".join(map(encode, self.events))
+        rest = b"".join(b",\n" + encode(key) + b":" + encode(value) for key, value in self.header.items())
         return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
 
     def write(self) -> None:
@@ -107,7 +107,7 @@ class _Gathering:
             parts = PARTS
         kept = _by_part(old["traceEvents"] if old else [])
         uses_graph = bool({"comm", "operator"} & set(parts))
-        names = self._names() if uses_graph else None
+        names = self._tried(self.gpu.path, lambda: read_names(self.gpu.path)) if uses_graph else None
         graph, is_new = self._graph(names) if uses_graph else (None, False)
         inputs = graph.inputs() if graph is not None else {}
         for part in PARTS:
@@ -138,18 +138,16 @@ class _Gathering:
         self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]], n_old: int
     ) -> Sequence[Event] | None:
         """Return the events of a part from its source; None where what is there has to stay."""
-        found = self.gpu.file(SOURCES[part])
-        path = found or self.gpu.path / SOURCES[part]
-        if found is None:
+        path = self._source(part)
+        if not path.is_file():
             if part != "step":  # only some wrappers write it, and the operators tell more
                 self._warn(path, f"missing: {_fate(part, n_old)}")
             return None
         try:
-            source: Any = self._read_profile(path) if part == "operator" else read_document(path)
+            new, damage = self._collected(part, names, inputs)
         except AnalyzeError as error:
             self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {_fate(part, n_old)}")
             return None
-        new, damage = self._collected(part, source, names, inputs)
         remarks = [*damage, *new.warnings]
         self.notes += [f"{path}: {line}" for line in new.notes]
         useless = not new.events or (bool(damage) and len(new.events) < n_old)
@@ -162,35 +160,31 @@ class _Gathering:
         return None if useless else new.events
 
     def _collected(
-        self,
-        part: PartName,
-        source: Any,
-        names: GradientNames | None,
-        inputs: Mapping[str, Sequence[str]],
+        self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]]
     ) -> tuple[Part, Sequence[str]]:
+        """Return the events of a part, and what is damaged in its source."""
         if part == "operator":
-            return collect_operators(source, inputs), source.repairs
-        events, damage = source["traceEvents"], source["repairs"]
+            profile = self._profile()
+            return collect_operators(profile, inputs), profile.repairs
+        document = read_document(self._source(part))
+        events, damage = document["traceEvents"], document["repairs"]
         if part == "comm":
             return collect_comm(events, names, inputs), damage
-        return (collect_loads(events) if part == "io" else collect_trainer_steps(events)), damage
+        return of_category(events, "I/O" if part == "io" else "STEP"), damage
 
-    def _read_profile(self, path: Path) -> Trace:
+    def _source(self, part: PartName) -> Path:
+        return self.gpu.file(SOURCES[part]) or self.gpu.path / SOURCES[part]
+
+    def _profile(self) -> Trace:
         if self.profile is None:
-            self.profile = read_trace(path)
+            self.profile = read_trace(self._source("operator"))
         return self.profile
 
     def _profile_if_usable(self) -> Trace | None:
-        """Return the profile; None, without a word, where it is not: that is said of its operations."""
-        try:
-            return self._read_profile(
-                self.gpu.file(SOURCES["operator"]) or self.gpu.path / SOURCES["operator"]
-            )
-        except AnalyzeError:
-            return None
-
-    def _names(self) -> GradientNames | None:
-        return self._tried(self.gpu.path, lambda: read_names(self.gpu.path))
+        """Return the profile; None, without a warning, where it is not: its operations' part has one."""
+        with contextlib.suppress(AnalyzeError):
+            return self._profile()
+        return None
 
     # ---- the DAG
 
@@ -271,10 +265,10 @@ class _Gathering:
 
 
 def _by_part(events: Sequence[Event]) -> dict[PartName | None, list[Event]]:
-    found: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
+    parts: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
     for event in events:
-        found[part_of(event)].append(event)
-    return found
+        parts[part_of(event)].append(event)
+    return parts
 
 
 def _tells_steps(operators: Sequence[Event]) -> bool:
@@ -282,8 +276,8 @@ def _tells_steps(operators: Sequence[Event]) -> bool:
 
 
 def _time(event: Event) -> float:
-    ts = event.get("ts")
-    return ts if isinstance(ts, (int, float)) and not isinstance(ts, bool) else float("-inf")
+    time = time_of(event)
+    return float("-inf") if time is None else time
 
 
 def _fate(part: PartName, n_old: int) -> str:
@@ -297,10 +291,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error.strerror or error}") from error
-
-
-def _json(value: object) -> bytes:
-    try:
-        return msgspec.json.encode(value)
-    except (ValueError, OverflowError):  # a lone surrogate, an integer beyond 64 bits
-        return json.dumps(value).encode()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from collector.gpu.parts import Event, Part, listing
+from dialects.byteps import after_longest_pause
 from formats.columns import Id, Int64, Trace
 from opname import OpName
 
@@ -27,7 +28,7 @@ def collect_operators(profile: Trace, inputs: Inputs) -> Part:
 
     An operation of several profiler processes counts once: in the process that has most of them, or
     in another if it is only there. ``STEP`` spans what this process ran from the last backward
-    operation of a step to the first forward one of the next: told by order, not by names; only the
+    operation of a step to the first forward one of the next: found by order, not by names; only the
     freeing of memory is left out.
 
     Parameters
@@ -63,7 +64,7 @@ def node_of(name: str, nodes: Inputs) -> str | None:
 def passes(profile: Trace) -> tuple[list[str], list[str]]:
     """Return the operations of one forward and one backward pass in the order in which they ran.
 
-    Told without a DAG: a backward operator is called ``<forward operator>_backward``, so whatever has
+    Without a DAG: a backward operator is called ``<forward operator>_backward``, so whatever has
     such a partner, or is called ``…_fwd``, is an operation of the model. Names are without ``_fwd``.
     """
     backward = {n: base.removesuffix("_fwd") for n in profile.names if (base := _backward_of(n))}
@@ -73,8 +74,11 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
         for n in profile.names
         if n not in backward and (n.removesuffix("_fwd") in partners or n.endswith("_fwd"))
     }
+    is_forward = np.array([name in forward for name in profile.names], np.bool_)
     rows = np.argsort(profile.ts_ns, kind="stable")
-    rows = rows[_first_of_pass(profile, rows, forward) :]
+    if is_forward[profile.name_id].any():
+        first = after_longest_pause(profile, is_forward)
+        rows = rows[np.flatnonzero(profile.name_id[rows] == first)[0] :]
     names = [profile.names[i] for i in profile.name_id[rows].tolist()]
     fw = dict.fromkeys(forward[name] for name in names if name in forward)
     bw = dict.fromkeys(backward[name] for name in names if name in backward)
@@ -85,24 +89,6 @@ def _backward_of(name: str) -> str:
     """Return the forward operator that a backward one belongs to; "" for any other operator."""
     base, marker, _ = name.partition("_backward")
     return base if marker else ""
-
-
-def _first_of_pass(profile: Trace, order: Int64, forward: Collection[str]) -> int:
-    """Return where in `order` (rows by start) a forward pass begins for the first time.
-
-    It begins with the operation before which the longest pause among forward operations typically
-    lies: backward pass, communication and update are in it.
-    """
-    is_forward = np.array([name in forward for name in profile.names], np.bool_)
-    places = np.flatnonzero(is_forward[profile.name_id[order]])
-    if len(places) < 2:
-        return 0
-    rows = order[places]
-    ids = profile.name_id[rows]
-    pause = profile.ts_ns[rows][1:] - np.maximum.accumulate(profile.end_ns[rows])[:-1]
-    typical = {i: float(np.median(pause[ids[1:] == i])) for i in dict.fromkeys(ids[1:].tolist())}
-    first = max(typical, key=lambda i: typical[i])
-    return int(places[ids == first][0])
 
 
 # ---- which slices count
@@ -119,18 +105,20 @@ def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> _Chosen:
     known = np.array([node is not None for node in nodes], np.bool_)
     rows = np.flatnonzero(known[profile.name_id])
     pids = [profile.tracks[t].pid for t in profile.track_id[rows].tolist()]
+    names = [nodes[i] for i in profile.name_id[rows].tolist()]
     ranked = [pid for pid, _ in Counter(pids).most_common()]  # at a tie the first one met
     place = {pid: i for i, pid in enumerate(ranked)}
     best: dict[str | None, int] = {}
-    names = [nodes[i] for i in profile.name_id[rows].tolist()]
     for name, pid in zip(names, pids, strict=True):
         best[name] = min(best.get(name, len(ranked)), place[pid])
     kept = [place[pid] == best[name] for name, pid in zip(names, pids, strict=True)]
+    others = [pid for pid in ranked if place[pid] not in best.values()]
     rows = rows[np.array(kept, np.bool_)]
-    rows = rows[np.argsort(profile.ts_ns[rows], kind="stable")]
-    used = set(best.values())
-    others = [pid for pid in ranked if place[pid] not in used]
-    return _Chosen(rows, ranked[0] if ranked else None, others)
+    return _Chosen(_by_start(profile, rows), ranked[0] if ranked else None, others)
+
+
+def _by_start(profile: Trace, rows: Int64) -> Int64:
+    return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
 
 
 def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], inputs: Inputs) -> list[Int64]:
@@ -143,17 +131,17 @@ def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], input
         bounds.insert(0, 0)
     candidates = _outside(profile, chosen, nodes)
     starts = profile.ts_ns[candidates]
-    found = []
-    for begin, end in itertools.pairwise(bounds):
-        backward = [i for i in range(begin, end) if names[i].startswith("BW.")]
+    updates = []
+    for start, end in itertools.pairwise(bounds):
+        backward = [i for i in range(start, end) if names[i].startswith("BW.")]
         if not backward:
             continue
         since = profile.ts_ns[chosen.rows[backward[-1]]]
         until = profile.ts_ns[chosen.rows[end]] if end < len(names) else np.iinfo(np.int64).max
         rows = candidates[np.searchsorted(starts, since) : np.searchsorted(starts, until)]
         if len(rows):
-            found.append(rows)
-    return found
+            updates.append(rows)
+    return updates
 
 
 def _begins_step(name: str, inputs: Inputs) -> bool:
@@ -167,7 +155,7 @@ def _outside(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None]) -> In
     ]
     here = [track.pid == chosen.process for track in profile.tracks]
     rows = np.flatnonzero(np.array(counted)[profile.name_id] & np.array(here)[profile.track_id])
-    return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
+    return _by_start(profile, rows)
 
 
 # ---- events
@@ -179,30 +167,18 @@ def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inpu
     track = profile.tracks[profile.track_id[row]]
     args = {"name": name, **{f"input{i}": source for i, source in enumerate(inputs[name])}}
     event: dict[str, Any] = {
-        "name": name,
-        "cat": "operator",
-        "ph": "X",
-        "ts": _us(int(profile.ts_ns[row])),
-        "pid": track.pid,
-        "tid": track.tid,
-        "dur": _us(int(profile.dur_ns[row])),
-        "args": args,
-    }
+        "name": name, "cat": "operator", "ph": "X", "ts": _us(int(profile.ts_ns[row])), "pid": track.pid,
+        "tid": track.tid, "dur": _us(int(profile.dur_ns[row])), "args": args,
+    }  # fmt: skip
     return {key: value for key, value in event.items() if value is not None}
 
 
 def _step_event(profile: Trace, rows: Int64, process: Id) -> Event:
-    start = int(profile.ts_ns[rows].min())
-    end = int(profile.end_ns[rows].max())
+    start, end = int(profile.ts_ns[rows].min()), int(profile.end_ns[rows].max())
     return {
-        "name": "STEP",
-        "ts": _us(start),
-        "dur": _us(end - start),
-        "ph": "X",
-        "cat": "operator",
-        "pid": process,
-        "args": {"name": "STEP"},
-    }
+        "name": "STEP", "ts": _us(start), "dur": _us(end - start), "ph": "X", "cat": "operator",
+        "pid": process, "args": {"name": "STEP"},
+    }  # fmt: skip
 
 
 def _us(time_ns: int) -> int | float:
@@ -223,11 +199,11 @@ def _nothing_found(profile: Trace) -> str:
 
 
 def _doubts(nodes: Sequence[str | None], inputs: Inputs) -> list[str]:
-    wanted = {node for node in inputs if OpName.parse(node).cat == "FW"}
-    found = wanted & set(nodes)
-    if 2 * len(found) >= len(wanted):
+    forward = {node for node in inputs if OpName.parse(node).cat == "FW"}
+    n_met = len(forward & set(nodes))
+    if 2 * n_met >= len(forward):
         return []
-    return [f"only {len(found)} of the DAG's {len(wanted)} forward operations occur: another model's DAG?"]
+    return [f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"]
 
 
 def _remarks(

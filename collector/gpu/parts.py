@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,18 +46,21 @@ def part_of(event: Event) -> PartName | None:
 
 
 def complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
-    """Return the X events that have a name and finite times, and a warning if others were there."""
-    kept, dropped = [], 0
-    for event in events:
-        if event.get("ph") == "M":
-            continue
-        if event.get("ph") == "X" and isinstance(event.get("name"), str) and _timed(event):
-            kept.append(event)
-        else:
-            dropped += 1
-    return kept, [
-        f"{counted(dropped, 'event')} left out: not complete (X with ts and dur)"
-    ] if dropped else []
+    """Return the X events that have a name and times, and a warning if others were there."""
+    candidates = [event for event in events if event.get("ph") != "M"]
+    kept = [event for event in candidates if event.get("ph") == "X" and _is_named_and_timed(event)]
+    n_dropped = len(candidates) - len(kept)
+    warning = f"{counted(n_dropped, 'event')} left out: not complete (X with ts and dur)"
+    return kept, [warning] if n_dropped else []
+
+
+def of_category(events: Iterable[Event], cat: str) -> Part:
+    """Return the complete events of one category, as they are."""
+    kept, warnings = complete(events)
+    chosen = [event for event in kept if OpName.parse(str(event["name"])).cat == cat]
+    if len(chosen) < len(kept):
+        warnings.append(f"{counted(len(kept) - len(chosen), 'event')} ignored: no {cat}")
+    return Part(chosen, warnings)
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
@@ -76,9 +78,11 @@ def listing(counts: Mapping[str, int], limit: int = 6) -> str:
     return ", ".join(words) + (f", and {len(ranked) - limit} more" if len(ranked) > limit else "")
 
 
-def _timed(event: Event) -> bool:
-    return all(_is_number(event.get(key)) for key in ("ts", "dur"))
+def time_of(event: Event, key: str = "ts") -> float | None:
+    """Return a time of an event in microseconds; None where it has none."""
+    value = event.get(key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _is_named_and_timed(event: Event) -> bool:
+    return isinstance(event.get("name"), str) and None not in (time_of(event), time_of(event, "dur"))

@@ -70,12 +70,12 @@ def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[i
         for i, connection in enumerate(traffic.connections):
             node = _end_keys(connection, nodes)[1]
             wire_keys = np.unique(transfers.wire_key[transfers.connection == i])
-            found = partition_keys(wire_keys, connection.server_id, n_servers)
-            keys.setdefault(node, set()).update(found.tolist())
+            of_server = partition_keys(wire_keys, connection.server_id, n_servers)
+            keys.setdefault(node, set()).update(of_server.tolist())
     shared = {
-        (node, name): len(mine & set(of_log)) / max(len(mine | set(of_log)), 1)
-        for node, mine in keys.items()
-        for name, of_log in served.items()
+        (node, name): len(on_wire & set(in_log)) / max(len(on_wire | set(in_log)), 1)
+        for node, on_wire in keys.items()
+        for name, in_log in served.items()
     }
     best = {node: max(served, key=lambda name: shared[node, name]) for node in keys} if served else {}
     return {
@@ -104,8 +104,9 @@ def _known_nodes(traffics: Sequence[Traffic]) -> set[Node]:
 def _end_keys(connection: Connection, nodes: Collection[Node]) -> tuple[NodeKey, NodeKey]:
     """Return worker and server of a connection, by id where it can be known."""
     c = connection
-    worker = c.worker_id if c.worker_id is not None else _announced(nodes, "worker", c.worker_host, None)
-    server = c.server_id
+    worker, server = c.worker_id, c.server_id
+    if worker is None:
+        worker = _announced(nodes, "worker", c.worker_host, None)
     if server is None:
         server = _announced(nodes, "server", c.server_host, c.server_port)
     return (
@@ -117,8 +118,8 @@ def _end_keys(connection: Connection, nodes: Collection[Node]) -> tuple[NodeKey,
 def _announced(nodes: Collection[Node], role: str, host: str, port: int | None) -> int | None:
     """Return the id of the only node of that role at the address, as the scheduler announced it."""
     at_host = [node for node in nodes if node.role == role and node.host == host]
-    found = {node.id for node in at_host if port is None or node.port == port} or {n.id for n in at_host}
-    return found.pop() if len(found) == 1 else None
+    ids = {node.id for node in at_host if port is None or node.port == port} or {n.id for n in at_host}
+    return ids.pop() if len(ids) == 1 else None
 
 
 def _names_by_file(

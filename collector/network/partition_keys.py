@@ -76,15 +76,15 @@ class Keys:
             if tensor.total_bytes and tensor.n_parts
         }
         bound = _bound(sized.values())
-        found: dict[int, int] = {}
+        n_bytes: dict[int, int] = {}
         for declared, (total, n_parts) in sized.items():
             keys = [partition_key(declared, part) for part in range(n_parts)]
-            exact = {key: self.workloads.get(key, -1) for key in keys}
-            if min(exact.values()) < 0 or sum(exact.values()) != total:
+            grown = {key: self.workloads.get(key, -1) for key in keys}
+            if min(grown.values()) < 0 or sum(grown.values()) != total:
                 full = bound if (n_parts - 1) * bound < total <= n_parts * bound else -(-total // n_parts)
-                exact = {key: min(full, total - part * full) for part, key in enumerate(keys)}
-            found |= exact
-        return found
+                grown = {key: min(full, total - part * full) for part, key in enumerate(keys)}
+            n_bytes |= grown
+        return n_bytes
 
     def declare(self, declared: int, name: str) -> Tensor:
         """Return the tensor of a declared key, noting its name where it is new."""
@@ -96,7 +96,10 @@ def read_keys(root: Path, repairs: Repairs) -> Keys:
     keys = Keys()
     for path in text_files(root):
         with attempt(path, repairs):
-            _read_text(path, keys)
+            if path.name == "key_dict.txt":
+                _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
+            else:
+                _read_debug_log(lines_of(path), keys)
     for gpu in find_gpus(root if root.is_dir() else root.parent):
         with attempt(gpu.path, repairs):
             keys.parameters = keys.parameters or read_names(gpu.path)
@@ -162,13 +165,6 @@ def attempt(path: Path, repairs: Repairs) -> Iterator[None]:
         repairs.lines.append(str(error))
     except OSError as error:
         repairs.add(path, f"cannot be read: {error.strerror or error}")
-
-
-def _read_text(path: Path, keys: Keys) -> None:
-    if path.name == "key_dict.txt":
-        _read_key_dict(path.read_text(encoding="utf-8", errors="replace").splitlines(), keys)
-        return
-    _read_debug_log(lines_of(path), keys)
 
 
 def _bound(sized: Iterable[tuple[int, int]]) -> int:

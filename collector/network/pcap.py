@@ -10,13 +10,12 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 from errors import TraceError
-from formats.stream import most_unpacked, too_large
+from formats.stream import ByteStream
 from formats.values import FARTHEST_NS
 
-BLOCK = 4 << 20  # bytes read at once
 _LARGEST_PACKET = 64 << 20  # a longer one is a damaged length field; captures hold at most 512 KiB
 
 #: First four bytes of a file -> (byte order, ticks per second, bytes of a record header).
@@ -82,34 +81,27 @@ def read_packets(
     TraceError
         The file cannot be opened, is empty, or is no capture.
     """
-    try:
-        with open(capture.path, "rb") as raw:
-            source = _Blocks(raw, capture, on_bytes)
-            magic = source.peek(4)
-            if not magic:
-                raise TraceError(f"{capture.path}: {capture.damage or 'empty'}: no packets in it")
-            if magic in _CLASSIC:
-                yield from _classic(source, capture)
-            elif magic == _SECTION:
-                yield from _next_generation(source, capture)
-            else:
-                raise TraceError(f"{capture.path}: not a packet capture (neither pcap nor pcapng)")
-    except OSError as error:
-        raise TraceError(f"{capture.path}: cannot be read: {error.strerror or error}") from error
+    source = _Blocks(capture, on_bytes)
+    magic = source.peek(4)
+    if not magic:
+        raise TraceError(f"{capture.path}: {capture.damage or 'empty'}: no packets in it")
+    if magic in _CLASSIC:
+        yield from _classic(source, capture)
+    elif magic == _SECTION:
+        yield from _next_generation(source, capture)
+    else:
+        raise TraceError(f"{capture.path}: not a packet capture (neither pcap nor pcapng)")
 
 
 class _Blocks:
-    """A file as blocks in which whole records lie; unpacks gzip on the way."""
+    """The content of a file as blocks in which whole records lie."""
 
-    def __init__(self, raw: IO[bytes], capture: Capture, on_bytes: Callable[[int], object]) -> None:
-        self._raw = raw
+    def __init__(self, capture: Capture, on_bytes: Callable[[int], object]) -> None:
         self._capture = capture
         self._on_bytes = on_bytes
-        self._told = 0
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        self._stream: IO[bytes] = _gunzip(raw) if packed else raw
-        self._most = most_unpacked(capture.path) if packed else None
+        self._stream = ByteStream(capture.path)
+        self._pieces = iter(self._stream)
+        self._reported = 0
         self.block = b""
         self.at = 0  # of the next unread byte in `block`
         self.passed = 0  # bytes before `block`
@@ -121,34 +113,19 @@ class _Blocks:
 
     def have(self, n: int) -> bool:
         """Whether `n` more bytes are there; they then lie in `block` from `at` on."""
-        while len(self.block) - self.at < n:
-            more = self._read(max(BLOCK, n))
-            if not more:
-                return False
-            self.passed += self.at
-            self.block = self.block[self.at :] + more
-            self.at = 0
-        return True
-
-    def _read(self, n: int) -> bytes:
-        try:
-            more = self._stream.read(n)
-        except (EOFError, OSError, ValueError) as error:  # what gzip readers raise for damage
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            self._capture.damage = "the gzip file is damaged or cut off"
-            return b""
-        except Exception as error:  # isal.isal_zlib.IsalError, zlib.error: no common base
-            if type(error).__name__ not in ("error", "IsalError"):
-                raise
-            self._capture.damage = "the gzip file is damaged or cut off"
-            return b""
-        if self._most is not None and self.passed + len(self.block) + len(more) > self._most:
-            raise too_large(self._capture.path, self._most)
-        position = self._raw.tell()
-        self._on_bytes(position - self._told)
-        self._told = position
-        return more
+        if self.left >= n:
+            return True
+        parts, size = [self.block[self.at :]], self.left
+        while size < n and (piece := next(self._pieces, b"")):
+            parts.append(piece)
+            size += len(piece)
+            self._on_bytes(self._stream.consumed - self._reported)
+            self._reported = self._stream.consumed
+        self.passed += self.at
+        self.block, self.at = b"".join(parts), 0
+        if self._stream.damage:
+            self._capture.damage = self._stream.damage
+        return size >= n
 
     @property
     def position(self) -> int:
@@ -159,17 +136,6 @@ class _Blocks:
     def left(self) -> int:
         """Bytes after `at` that were read."""
         return len(self.block) - self.at
-
-
-def _gunzip(raw: IO[bytes]) -> IO[bytes]:
-    from importlib import import_module
-
-    try:
-        gzip: Any = import_module("isal.igzip")
-    except ImportError:
-        gzip = import_module("gzip")
-    stream: IO[bytes] = gzip.GzipFile(fileobj=raw, mode="rb")
-    return stream
 
 
 def _classic(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:

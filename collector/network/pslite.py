@@ -127,36 +127,27 @@ def _role(number: int) -> str:
 
 
 def _protobuf_meta(body: bytes) -> Meta | None:
-    fields = _fields(body)
-    if fields is None or not fields.keys() & {3, 8}:
-        return None
+    """Decode PBMeta: 1 head, 3 control, 4 request, 5 push, 7 application, 8 timestamp, 10 customer."""
+    fields = dict(_fields(body) or ())
     control = fields.get(3)
     numbers = {number: value & 0xFFFFFFFF for number, value in fields.items() if isinstance(value, int)}
     if control is None and not {4, 5, 8} <= numbers.keys():
         return None
+    request, push, timestamp, app_id, customer, head = (numbers.get(i, 0) for i in (4, 5, 8, 7, 10, 1))
     command, nodes = _control(control) if isinstance(control, bytes) else (None, ())
-    return Meta(
-        bool(numbers.get(4, 0)),
-        bool(numbers.get(5, 0)),
-        numbers.get(8, 0),
-        numbers.get(7, 0),
-        numbers.get(10, 0),
-        numbers.get(1, 0),
-        command,
-        nodes,
-    )
+    return Meta(bool(request), bool(push), timestamp, app_id, customer, head, command, nodes)
 
 
 def _control(body: bytes) -> tuple[int, tuple[Node, ...]]:
     """Decode Control: 1 command, 2 nodes (1 role, 2 id, 3 host name, 4 port)."""
-    nodes: list[Node] = []
-    fields = _fields(body, repeated=2, into=nodes) or {}
-    command = fields.get(1, 0)
-    return (command if isinstance(command, int) else 0), tuple(nodes)
+    fields = _fields(body) or []
+    command = dict(fields).get(1, 0)
+    nodes = [_node(part) for number, part in fields if number == 2 and isinstance(part, bytes)]
+    return (command if isinstance(command, int) else 0), tuple(node for node in nodes if node is not None)
 
 
 def _node(body: bytes) -> Node | None:
-    fields = _fields(body) or {}
+    fields = dict(_fields(body) or ())
     role, node_id, host, port = (fields.get(i, 0) for i in (1, 2, 3, 4))
     if not (isinstance(role, int) and isinstance(node_id, int) and isinstance(port, int)):
         return None
@@ -165,9 +156,9 @@ def _node(body: bytes) -> Node | None:
     )
 
 
-def _fields(body: bytes, repeated: int = 0, into: list[Node] | None = None) -> dict[int, int | bytes] | None:
+def _fields(body: bytes) -> list[tuple[int, int | bytes]] | None:
     """Decode one level of a protobuf message; None if it is not one, or has fields beyond ps-lite's."""
-    fields: dict[int, int | bytes] = {}
+    fields: list[tuple[int, int | bytes]] = []
     at, end = 0, len(body)
     while at < end:
         tag, at = _varint(body, at)
@@ -178,14 +169,12 @@ def _fields(body: bytes, repeated: int = 0, into: list[Node] | None = None) -> d
         if at < 0:
             return None
         if kind == 0:
-            fields[number] = value
+            fields.append((number, value))
             continue
         at += value
         if at > end:
             return None
-        fields[number] = part = body[at - value : at]
-        if number == repeated and into is not None and (node := _node(part)) is not None:
-            into.append(node)
+        fields.append((number, body[at - value : at]))
     return fields
 
 
@@ -218,8 +207,8 @@ def locate(data: bytes) -> int:
     What is recognised is a meta of either generation that decodes whole and is followed by what must
     follow it, so a payload that looks like one by chance is improbable (less than 1 in 2^64).
     """
-    found = [at for at in (_locate_identity(data), _locate_struct(data), _locate_protobuf(data)) if at >= 0]
-    return min(found, default=-1)
+    places = (_locate_identity(data), _locate_struct(data), _locate_protobuf(data))
+    return min((at for at in places if at >= 0), default=-1)
 
 
 def _locate_identity(data: bytes) -> int:

@@ -154,11 +154,11 @@ def _node(path: Path, log: Log) -> str:
 
 
 def _read_profiles(root: Path, repairs: Repairs) -> list[tuple[Path, Trace]]:
-    found = []
+    profiles = []
     for path in sorted(root.rglob(OLD_PROFILE)) if root.is_dir() else []:
         with attempt(path, repairs):
-            found.append((path, read_trace(path)))
-    return found
+            profiles.append((path, read_trace(path)))
+    return profiles
 
 
 def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:

@@ -170,32 +170,29 @@ class _Matcher:
         if header.sender is not None:
             link.identities[direction] = header.sender
         link.asks = direction if meta.request else 1 - direction
+        request: _Half | None
+        response: _Half | None
         if meta.request:
             link.has_requests = True
-            response = self._take(link, number, "responses")
-            if response is None:
-                _put(link.requests, number, half)
-            else:
-                self._add(link, meta.push, meta.timestamp, half, response)
+            request, response = half, self._take(link, number, "responses")
         else:
             link.has_responses = True
-            request = self._take(link, number, "requests")
-            if request is None:
-                _put(link.responses, number, half)
-            else:
-                self._add(link, meta.push, meta.timestamp, request, half)
+            request, response = self._take(link, number, "requests"), half
+        if request is None or response is None:
+            _put(link.requests if meta.request else link.responses, number, half)
+        else:
+            self._add(link, meta.push, meta.timestamp, request, response)
 
     def _take(self, link: _Link, number: _Number, side: str) -> _Half | None:
         """Return what belongs to `number`: of this connection, or of the one that only goes the other way."""
-        mine: dict[_Number, _Half] = getattr(link, side)
-        if number in mine:
-            return mine.pop(number)
+        own: dict[_Number, _Half] = getattr(link, side)
+        if number in own:
+            return own.pop(number)
         if link.has_requests and link.has_responses:
             return None
-        others = self._between[frozenset((link.ends[0], link.ends[2]))]
         one_way = [
             other
-            for other in others
+            for other in self._between[frozenset((link.ends[0], link.ends[2]))]
             if other is not link and not (other.has_requests and other.has_responses)
         ]
         holders = [getattr(other, side) for other in one_way if number in getattr(other, side)]

@@ -194,18 +194,22 @@ def _first_forward(trace: Trace, forward: Mask) -> int:
     """Return the name id of the operation that begins the forward pass.
 
     The one that depends on the input or the last update where `trace.args` tells; otherwise the one
-    that typically follows the longest pause among forward operations: backward, communication and
-    update lie in it.
+    that follows the longest pause.
     """
-    told = _fed_by_input(trace, forward)
-    if told is not None:
-        return told
+    fed = _fed_by_input(trace, forward)
+    return after_longest_pause(trace, forward) if fed is None else fed
+
+
+def after_longest_pause(trace: Trace, forward: Mask) -> int:
+    """Return the name id that typically follows the longest pause among the operations `forward`.
+
+    Backward pass, communication and update lie in that pause: this operation begins the forward pass.
+    """
     rows = np.flatnonzero(forward[trace.name_id])
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     ids = trace.name_id[rows]
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
-    distinct = list(dict.fromkeys(ids.tolist()))
-    medians = {i: np.median(pause[ids[1:] == i]) for i in distinct if (ids[1:] == i).any()}
+    medians = {i: np.median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
     return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
 
 

@@ -150,7 +150,7 @@ def with_untraced(events: Events, bounds: Sequence[tuple[int, int]]) -> Events:
     """Return `events` with one before each communication for the computation that was not traced.
 
     That is from the load of input or the previous gradient on, else from the step's begin. `bounds` are
-    begin and end of the steps, -1 for an end that is not known.
+    begin and end of the steps.
     """
     found = [span for begin, end in bounds for span in _untraced(events, begin, end)]
     numbers: dict[str, int] = {}
@@ -173,7 +173,7 @@ def with_untraced(events: Events, bounds: Sequence[tuple[int, int]]) -> Events:
 def _untraced(events: Events, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
     """Yield (gradient, start, end) of the untraced computation of one step."""
     low = int(np.searchsorted(events.start_ns, begin))
-    high = len(events) if end < 0 else int(np.searchsorted(events.start_ns, end))
+    high = int(np.searchsorted(events.start_ns, end))
     since = begin
     for event, operation in enumerate(events.operation[low:high].tolist(), low):
         name, start = events.names[operation], int(events.start_ns[event])

@@ -22,8 +22,8 @@ import numpy as np
 
 from dialects.byteps.byteps_dependencies import Span, connect, recorded_dependencies, span_of
 from dialects.byteps.byteps_events import Events, GpuTrace, read_events, with_untraced
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
-from dialects.step_windows import windows
+from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, edge_table
+from dialects.step_windows import RecordedEvents, cut_into_steps, windows
 from dialects.steps import Steps
 from errors import TraceError
 from formats.columns import Int64
@@ -33,6 +33,7 @@ MIN_RECORDED = 0.9
 #: In place of when the step after the last one begins.
 UNKNOWN = -1
 
+_NEVER = int(np.iinfo(np.int64).max)  # in its place while steps are cut
 _ALL = -1  # in place of the worker: what all workers do together
 
 
@@ -85,69 +86,45 @@ def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
         notes.append("no forward and backward operations recorded; "
                      "the time before each gradient stands for them")  # fmt: skip
     spans = [_span(events, begin, end) for _, begin, end in bounds]
-    if bounds[-1][2] == UNKNOWN and not _is_recorded(spans):
+    if bounds[-1][2] == _NEVER and not _is_recorded(spans):
         bounds, spans = bounds[:-1], spans[:-1]
-    operations, earlier = _with_earlier(events, spans)
-    found = _steps(gpu, events, bounds, spans, earlier)
+    edges = connect(events, spans, recorded_dependencies(gpu, events))
+    recorded = RecordedEvents(
+        kinds=events.operations,
+        kind=events.operation,
+        start_ns=events.start_ns,
+        end_ns=events.end_ns,
+        issued_ns=events.start_ns,
+        leads=np.zeros(len(events), np.bool_),
+        edges=_over_all_steps(spans, edges),
+        meets=list(_meets(gpu, events)),
+    )
+    operations, cut = cut_into_steps(recorded, bounds)
+    found = [_ended(*parts) for parts in zip(cut, spans, edges, strict=True)]
     return RankSteps(gpu.name, operations, found, notes, gpu.worker)
 
 
-def _with_earlier(events: Events, spans: Sequence[Span]) -> tuple[list[Operation], dict[int, int]]:
-    """Return all operations, and the numbers of those that are what runs on from an earlier step."""
-    continued = sorted({one for span in spans for one in span.operations[: span.n_continued]})
-    own = list(events.operations)
-    operations = own + [replace(own[one], from_earlier_step=True) for one in continued]
-    return operations, {one: len(own) + i for i, one in enumerate(continued)}
+def _over_all_steps(spans: Sequence[Span], edges: Sequence[Sequence[Edge]]) -> Int64:
+    """Return the edges of all steps (m, 4) between events of the whole recording."""
+    tables = [edge_table(own) for own in edges]
+    for span, table in zip(spans, tables, strict=True):
+        table[:, :2] = np.array(span.rows, np.int64)[table[:, :2]]
+    return np.unique(np.concatenate(tables), axis=0)
 
 
-def _steps(
-    gpu: GpuTrace,
-    events: Events,
-    bounds: Sequence[tuple[int, int, int]],
-    spans: Sequence[Span],
-    earlier: Mapping[int, int],
-) -> list[RankStep]:
-    """Return the steps, each as begun by what runs on from the one before where there is no pause."""
-    edges = connect(events, spans, recorded_dependencies(gpu, events))
-    with_stages = {one.whole for one in events.operations if one.stage}
-    found: list[RankStep] = []
-    for i, (bound, span) in enumerate(zip(bounds, spans, strict=True)):
-        step = _step(bound, span, edges[i], list(_meets(gpu, events, span, with_stages)), earlier)
-        if found and found[-1].next_ns == step.begin_ns:
-            step = replace(step, continued=_continued(spans[i - 1], span))
-        found.append(step)
-    return found
+def _ended(step: RankStep, span: Span, edges: Sequence[Edge]) -> RankStep:
+    """Return a step whose events end with it, at the latest."""
+    if step.next_ns == _NEVER:
+        return replace(step, next_ns=UNKNOWN)
+    end_ns = np.minimum(step.end_ns, step.next_ns)
+    return replace(step, end_ns=end_ns, last=_last(span, edges, step.next_ns))
 
 
 def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
     """Return (number, begin, begin of the next) of each step that can be told from its begin on."""
-    end = steps.whole[-1].end_ns if steps.whole else UNKNOWN
-    partial = ((step.label, step.start_ns, UNKNOWN) for step in steps.partial if step.start_ns >= end)
+    end = steps.whole[-1].end_ns if steps.whole else -_NEVER
+    partial = ((step.label, step.start_ns, _NEVER) for step in steps.partial if step.start_ns >= end)
     return [*windows(steps.whole), *partial]
-
-
-def _step(
-    bound: tuple[int, int, int],
-    span: Span,
-    edges: Sequence[Edge],
-    meets: Sequence[Meet],
-    earlier: Mapping[int, int],
-) -> RankStep:
-    """Return one step; `earlier` are the numbers of operations that are of an earlier step."""
-    number, begin_ns, next_ns = bound
-    old, new = span.operations[: span.n_continued], span.operations[span.n_continued :]
-    end = np.array(span.end_ns, np.int64)
-    return RankStep(
-        number=number,
-        begin_ns=begin_ns,
-        next_ns=next_ns,
-        operation=np.array([*(earlier[one] for one in old), *new], np.int64),
-        start_ns=np.array(span.start_ns, np.int64),
-        end_ns=end if next_ns == UNKNOWN else np.minimum(end, next_ns),
-        edges=edge_table(edges),
-        meets=meets,
-        last=None if next_ns == UNKNOWN else _last(span, edges, next_ns),
-    )
 
 
 def _last(span: Span, edges: Sequence[Edge], next_ns: int) -> Int64:
@@ -165,7 +142,7 @@ def _last(span: Span, edges: Sequence[Edge], next_ns: int) -> Int64:
 def _span(events: Events, begin_ns: int, next_ns: int) -> Span:
     """Return the events that ran in a step."""
     low = int(np.searchsorted(events.start_ns, begin_ns))
-    high = len(events) if next_ns == UNKNOWN else int(np.searchsorted(events.start_ns, next_ns))
+    high = int(np.searchsorted(events.start_ns, next_ns))
     running = np.flatnonzero(events.end_ns[:low] > begin_ns)
     rows = [*running.tolist(), *range(low, high)]
     return span_of(events, rows, begin_ns, len(running))
@@ -178,21 +155,15 @@ def _is_recorded(spans: Sequence[Span]) -> bool:
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
-def _continued(before: Span, span: Span) -> Int64:
-    """Return which events (k, 2) of the step before are which events of this one."""
-    place = {row: event for event, row in enumerate(before.rows)}
-    pairs = [(place[row], event) for event, row in enumerate(span.rows[: span.n_continued])]
-    return np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def _meets(gpu: GpuTrace, events: Events, span: Span, with_stages: set[str]) -> Iterator[Meet]:
-    """Yield what the events of a step do together with other GPUs.
+def _meets(gpu: GpuTrace, events: Events) -> Iterator[Meet]:
+    """Yield what the events do together with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
-    turns = events.nth[span.rows].tolist()
-    for event, (number, nth) in enumerate(zip(span.operations, turns, strict=True)):
+    with_stages = {one.whole for one in events.operations if one.stage}
+    turns = events.nth.tolist()
+    for event, (number, nth) in enumerate(zip(events.operation.tolist(), turns, strict=True)):
         operation = events.operations[number]
         if events.is_whole(number) and operation.name not in with_stages:
             yield Meet((_ALL, "communicate", operation.name, nth), event, enters=True, leaves=True)

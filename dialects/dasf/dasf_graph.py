@@ -7,7 +7,7 @@ time: a task waits for the run of each dependency that ended last before the tas
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,10 +29,8 @@ _TOLERANCE_NS = 1_000_000
 class _Task:
     """One `Compute` record; `run` counts the runs of its key from 1."""
 
-    key: str
+    operation: Operation  # its key, of the category of its function
     run: int
-    function: str
-    track: Track
     start_ns: int
     end_ns: int
     dependencies: Sequence[str]
@@ -53,68 +51,63 @@ def record(name: str, trace: Trace) -> RankSteps:
     tasks = _tasks(trace)
     if not tasks:
         raise TraceError(f"{trace.path}: no task is recorded in it (no Compute record)")
-    runs: dict[str, list[int]] = {}
+    runs: dict[str, list[int]] = defaultdict(list)
     for event, task in enumerate(tasks):
-        runs.setdefault(task.key, []).append(event)
+        runs[task.operation.name].append(event)
+    operations: dict[Operation, int] = {}
     edges: list[Edge] = []
-    meets = [Meet((task.key, task.run), event, True, False) for event, task in enumerate(tasks)]
+    meets: list[Meet] = []
     elsewhere: set[str] = set()
+    last_on: dict[Track, int] = {}
     for event, task in enumerate(tasks):
+        operations.setdefault(task.operation, len(operations))
+        meets.append(Meet((task.operation.name, task.run), event, enters=True, leaves=False))
+        track = task.operation.track
+        sources = set()
         for need in task.dependencies:
             if need not in runs:
                 elsewhere.add(need)
                 meets.append(Meet((need, task.run), event, False, True, Joint.END_TO_HEAD, Kind.MESSAGE))
             elif (source := _run_before(tasks, runs[need], task)) is not None and source != event:
-                kind = Kind.DATA if tasks[source].track == task.track else Kind.MESSAGE
-                edges.append(Edge(source, event, Joint.END_TO_HEAD, kind))
-    edges += _along_workers(tasks, {(edge.source, edge.target) for edge in edges})
-    operations, numbers = _operations(tasks)
-    start = np.array([task.start_ns for task in tasks], np.int64)
-    end = np.array([task.end_ns for task in tasks], np.int64)
+                is_local = tasks[source].operation.track == track
+                edges.append(Edge(source, event, kind=Kind.DATA if is_local else Kind.MESSAGE))
+                sources.add(source)
+        if track in last_on and last_on[track] not in sources:
+            edges.append(Edge(last_on[track], event, kind=Kind.DEVICE))
+        last_on[track] = event
+    start, end = np.array([(task.start_ns, task.end_ns) for task in tasks], np.int64).T
     step = RankStep(
         number=1,
         begin_ns=int(start.min()),
         next_ns=int(end.max()),
-        operation=np.array(numbers, np.int64),
+        operation=np.array([operations[task.operation] for task in tasks], np.int64),
         start_ns=start,
         end_ns=end,
         edges=edge_table(edges),
         meets=meets,
     )
-    return RankSteps(name, operations, [step], _notes(runs, elsewhere))
+    return RankSteps(name, list(operations), [step], _notes(runs, elsewhere))
 
 
 def _tasks(trace: Trace) -> list[_Task]:
     """Return the recorded tasks by their end."""
-    key_of, needs, needed_by = (
-        trace.args[arg].as_dict() if arg in trace.args else {}
-        for arg in ("key", "dependencies", "dependents")
-    )
-    before: dict[str, list[str]] = {}
+    key_of, needs, needed_by = (trace.args[arg].as_dict() if arg in trace.args else {} for arg in ARGS)
+    before: dict[str, list[str]] = defaultdict(list)
     for row, keys in needed_by.items():
         for key in keys if isinstance(keys, list) and row in key_of else ():
-            before.setdefault(str(key), []).append(str(key_of[row]))
+            before[str(key)].append(str(key_of[row]))
     tasks = []
     count: Counter[str] = Counter()
     end_ns = trace.end_ns
     for row in np.lexsort((trace.ts_ns, end_ns)).tolist():
         if row not in key_of or trace.cats[trace.cat_id[row]] != COMPUTE:
             continue
-        key = str(key_of[row])
+        key, named = str(key_of[row]), needs.get(row)
         count[key] += 1
-        named = needs.get(row)
-        own = [str(need) for need in named] if isinstance(named, list) else []
-        tasks.append(
-            _Task(
-                key=key,
-                run=count[key],
-                function=trace.names[trace.name_id[row]],
-                track=trace.tracks[trace.track_id[row]],
-                start_ns=int(trace.ts_ns[row]),
-                end_ns=int(end_ns[row]),
-                dependencies=list(dict.fromkeys([*own, *before.get(key, ())])),
-            )
-        )
+        own = map(str, named if isinstance(named, list) else ())
+        operation = Operation(key, trace.names[trace.name_id[row]], trace.tracks[trace.track_id[row]])
+        dependencies = list(dict.fromkeys([*own, *before[key]]))
+        tasks.append(_Task(operation, count[key], int(trace.ts_ns[row]), int(end_ns[row]), dependencies))
     return tasks
 
 
@@ -128,28 +121,6 @@ def _run_before(tasks: Sequence[_Task], runs: Sequence[int], task: _Task) -> int
     if last >= 0:
         return runs[last]
     return next((run for run in runs if tasks[run].start_ns < task.start_ns), None)
-
-
-def _along_workers(tasks: Sequence[_Task], known: set[tuple[int, int]]) -> list[Edge]:
-    """Let each task wait for the one before it on its worker, unless it is known to wait for its result."""
-    edges = []
-    last: dict[Track, int] = {}
-    for event, task in enumerate(tasks):
-        if task.track in last and (last[task.track], event) not in known:
-            edges.append(Edge(last[task.track], event, Joint.END_TO_HEAD, Kind.DEVICE))
-        last[task.track] = event
-    return edges
-
-
-def _operations(tasks: Sequence[_Task]) -> tuple[list[Operation], list[int]]:
-    """Return the distinct tasks, and which each of `tasks` is."""
-    numbers: dict[tuple[str, Track], int] = {}
-    operations: list[Operation] = []
-    for task in tasks:
-        if (task.key, task.track) not in numbers:
-            numbers[task.key, task.track] = len(operations)
-            operations.append(Operation(task.key, task.function, task.track))
-    return operations, [numbers[task.key, task.track] for task in tasks]
 
 
 def _notes(runs: dict[str, list[int]], elsewhere: set[str]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.horovod.horovod_graph import record
+from dialects.horovod.horovod_graph import record, tensor_names
 from dialects.masks import Mask, by_name
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
@@ -89,14 +89,13 @@ class Horovod(System):
 
     def filterable(self, trace: Trace) -> Mask:
         """Return which slices (n,) are of a tensor: all that have a process of their own."""
-        named = {event["pid"] for event in trace.metadata if event["name"] == "process_name"}
+        named = tensor_names(trace)
         return np.array([track.pid in named for track in trace.tracks] or [False], np.bool_)[trace.track_id]
 
     def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
         """Return the tensor's name: that of its process."""
-        pid = trace.tracks[track].pid
-        named = (e for e in trace.metadata if e["name"] == "process_name" and e["pid"] == pid)
-        return tuple(str(event["args"].get("name")) for event in named)
+        tensor = tensor_names(trace).get(trace.tracks[track].pid)
+        return () if tensor is None else (tensor,)
 
     def late_ns(self, trace: Trace) -> dict[str, list[int]]:
         """Return how long after the first rank each rank became ready, per reduced tensor.

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dialects.masks import Mask, by_name
 from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps, edge_table
 from dialects.steps import Step, Steps
 from errors import TraceError
@@ -58,14 +58,12 @@ def record(name: str, trace: Trace, found: Steps) -> RankSteps:
     late = _usually_last(trace, collectives)
     rounds = [_ending_in(step, trace, collectives) for step in steps]
     independent = _independent(trace, rounds)
-    operations: dict[tuple[str, str], tuple[int, Operation]] = {}
+    operations: dict[Operation, int] = {}
     parts = [
-        _StepBuilder(trace, step, operations, independent, late).built(own)
+        _StepBuilder(trace, trace.end_ns, step, operations, independent, late).built(own)
         for step, own in zip(steps, rounds, strict=True)
     ]
-    return RankSteps(
-        name, [operation for _, operation in operations.values()], parts, _notes(collectives, late)
-    )
+    return RankSteps(name, list(operations), parts, _notes(collectives, late))
 
 
 def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> list[_Collective]:
@@ -79,12 +77,7 @@ class _Independence:
     """Which tensors a rank can be ready with before others are reduced: it was, in some step."""
 
     number: Mapping[str, int]  # of each tensor
-    is_known: NDArray[np.bool_]  # (tensors, tensors) [reduced, ready]: the second did not wait for the first
-
-    def may_wait(self, tensor: str, reduced: Int64) -> NDArray[np.bool_]:
-        """Return for which of the tensors numbered `reduced` (k,) `tensor` may have waited."""
-        found: NDArray[np.bool_] = ~self.is_known[reduced, self.number[tensor]]
-        return found
+    is_known: Mask  # (tensors, tensors) [reduced, ready]: the second did not wait for the first
 
 
 def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Independence:
@@ -102,10 +95,10 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Inde
 
 def _collectives(trace: Trace) -> list[_Collective]:
     """Return every reduction with the negotiation before it, the ticks in that, and its own parts."""
-    tensors = _tensor_names(trace)
+    tensors = tensor_names(trace)
     kinds = {name.removeprefix(_NEGOTIATE) for name in trace.names if name.startswith(_NEGOTIATE)}
     of_tensor: dict[Id, list[int]] = defaultdict(list)
-    is_other = np.array([not name.startswith(_NEGOTIATE) for name in trace.names], np.bool_)[trace.name_id]
+    is_other = by_name(trace, lambda name: not name.startswith(_NEGOTIATE))
     for row in np.lexsort((-trace.dur_ns, is_other, trace.ts_ns)).tolist():
         of_tensor[trace.tracks[trace.track_id[row]].pid].append(row)
     ticks = _ticks(trace)
@@ -113,6 +106,15 @@ def _collectives(trace: Trace) -> list[_Collective]:
     for pid, rows in of_tensor.items():
         found.extend(_of_tensor(trace, rows, tensors.get(pid, str(pid)), kinds, ticks[pid]))
     return found
+
+
+def tensor_names(trace: Trace) -> dict[Id, str]:
+    """Return the name of each process of the file, which is a tensor."""
+    return {
+        event["pid"]: str(event["args"]["name"])
+        for event in trace.metadata
+        if event["name"] == "process_name" and "name" in event["args"]
+    }
 
 
 def _ticks(trace: Trace) -> dict[Id, list[tuple[int, str]]]:
@@ -145,15 +147,6 @@ def _of_tensor(
     return found
 
 
-def _tensor_names(trace: Trace) -> dict[Id, str]:
-    """Return the name of each process of the file, which is a tensor."""
-    return {
-        event.get("pid"): str(event["args"]["name"])
-        for event in trace.metadata
-        if event.get("name") == "process_name" and "name" in event.get("args", {})
-    }
-
-
 def _usually_last(trace: Trace, collectives: Sequence[_Collective]) -> str:
     """Return the rank for which most of the recorded waiting was; "" where no rank stands out."""
     waited: dict[str, int] = defaultdict(int)
@@ -184,30 +177,23 @@ def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
     return notes
 
 
+@dataclass(slots=True)
 class _StepBuilder:
-    """Collects the events and edges of one step."""
+    """Collects the events and edges of one step; `operations` are those of all steps, with their numbers."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        step: Step,
-        operations: dict[tuple[str, str], tuple[int, Operation]],
-        independent: _Independence,
-        late: str,
-    ) -> None:
-        self.trace = trace
-        self.end_ns = trace.end_ns
-        self.step = step
-        self.operations = operations
-        self.independent = independent
-        self.late = f"rank {late} (by ticks elsewhere)" if late else "last rank"
-        self.operation: list[int] = []
-        self.times: list[tuple[int, int]] = []
-        self.edges: list[Edge] = []
-        self.ready: dict[str, int] = {}  # whose computation -> its last event
-        self.reductions: list[int] = []  # events, by end
-        self.reduced_ns = np.empty(0, np.int64)  # their ends
-        self.reduced_tensors = np.empty(0, np.int64)
+    trace: Trace
+    end_ns: Int64  # of the trace's slices
+    step: Step
+    operations: dict[Operation, int]
+    independent: _Independence
+    late: str  # the rank that is usually last; "" for none
+    operation: list[int] = field(default_factory=list)
+    times: list[tuple[int, int]] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    ready: dict[str, int] = field(default_factory=dict)  # whose computation -> its last event
+    reductions: Sequence[int] = ()  # events, by end
+    reduced_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))  # their ends
+    reduced_tensors: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
     def built(self, collectives: Sequence[_Collective]) -> RankStep:
         """Return the step that these collectives make."""
@@ -218,7 +204,7 @@ class _StepBuilder:
         self.reduced_tensors = np.array([self.independent.number[one.tensor] for _, one in by_end], np.int64)
         for event in event_of:
             if (before := self._reduced_by(self.times[event][0])) is not None:
-                self._edge(before, event, Joint.END_TO_HEAD, Kind.DEVICE)
+                self.edges.append(Edge(before, event, kind=Kind.DEVICE))
         hand_overs = [
             (at, who, target, joint, one.tensor)
             for one, event in zip(collectives, event_of, strict=True)
@@ -226,7 +212,8 @@ class _StepBuilder:
         ]
         for at, who, target, joint, tensor in sorted(hand_overs):
             event = self._computation(at, who, tensor)
-            self._edge(event, target, joint, Kind.DATA if joint == Joint.END_TO_HEAD else Kind.GROUP)
+            kind = Kind.DATA if joint == Joint.END_TO_HEAD else Kind.GROUP
+            self.edges.append(Edge(event, target, joint, kind))
         times = np.array(self.times, np.int64).reshape(-1, 2)
         return RankStep(
             number=self.step.label,
@@ -244,10 +231,10 @@ class _StepBuilder:
         before, joint = whole, Joint.START_TO_HEAD
         for row in one.parts:
             part = self._add_row(row, one.tensor)
-            self._edge(before, part, joint, Kind.PART)
+            self.edges.append(Edge(before, part, joint, Kind.PART))
             before, joint = part, Joint.END_TO_HEAD
         if before != whole:
-            self._edge(before, whole, Joint.END_TO_BODY, Kind.PART)
+            self.edges.append(Edge(before, whole, Joint.END_TO_BODY, Kind.PART))
         return whole
 
     def _negotiate(self, one: _Collective, reduction: int) -> list[tuple[int, str, int, Joint]]:
@@ -256,7 +243,7 @@ class _StepBuilder:
             return [(self.times[reduction][0], "", reduction, Joint.END_TO_HEAD)]
         event = self._add_row(one.negotiation, one.tensor, cat=WAIT)
         start, end = self.times[event]
-        self._edge(event, reduction, Joint.END_TO_HEAD, Kind.DATA)
+        self.edges.append(Edge(event, reduction))
         if one.ticks:
             first, *others = sorted((at, f"rank {rank}") for rank, at in one.ticks.items())
             return [
@@ -265,7 +252,8 @@ class _StepBuilder:
             ]
         hand_overs = [(start, "", event, Joint.END_TO_HEAD)]
         if end - start > _CYCLE_NS:
-            hand_overs.append((end, self.late, event, Joint.END_TO_BODY))
+            who = f"rank {self.late} (by ticks elsewhere)" if self.late else "last rank"
+            hand_overs.append((end, who, event, Joint.END_TO_BODY))
         return hand_overs
 
     def _computation(self, at: int, who: str, tensor: str) -> int:
@@ -277,19 +265,20 @@ class _StepBuilder:
         source = self.ready.get(who)
         if source is not None and at - self.times[source][1] <= _AT_ONCE_NS:
             return source
-        waited = np.flatnonzero(
-            (self.reduced_ns <= at) & self.independent.may_wait(tensor, self.reduced_tensors)
-        )
+        overtook = self.independent.is_known[self.reduced_tensors, self.independent.number[tensor]]
+        waited = np.flatnonzero((self.reduced_ns <= at) & ~overtook)
         since = self.step.start_ns if source is None else self.times[source][1]
         kind = Kind.DEVICE
         if len(waited) and self.reduced_ns[waited[-1]] > since:
             source, since, kind = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), Kind.DATA
-        event = self._add(f"{who}: computation" if who else "computation", since, max(at, since))
+        name = f"{who}: computation" if who else "computation"
+        work = Operation(name, UNTRACED, Track(name, None), phase="BW", is_traced=False)
+        event = self._append(work, since, max(at, since))
         if source is not None:
-            self._edge(source, event, Joint.END_TO_HEAD, kind)
+            self.edges.append(Edge(source, event, kind=kind))
         busy = self._reduced_by(at)
         if busy is not None and since < self.times[busy][1] and at - self.times[busy][1] <= _CYCLE_NS:
-            self._edge(busy, event, Joint.END_TO_BODY, Kind.DEVICE)
+            self.edges.append(Edge(busy, event, Joint.END_TO_BODY, Kind.DEVICE))
         self.ready[who] = event
         return event
 
@@ -314,17 +303,7 @@ class _StepBuilder:
         )
         return self._append(operation, max(start, self.step.start_ns), max(end, self.step.start_ns))
 
-    def _add(self, name: str, start: int, end: int) -> int:
-        operation = Operation(name, UNTRACED, Track(name, None), phase="BW", is_traced=False)
-        return self._append(operation, start, end)
-
     def _append(self, operation: Operation, start: int, end: int) -> int:
-        number, _ = self.operations.setdefault(
-            (operation.whole, operation.name), (len(self.operations), operation)
-        )
-        self.operation.append(number)
+        self.operation.append(self.operations.setdefault(operation, len(self.operations)))
         self.times.append((start, end))
         return len(self.operation) - 1
-
-    def _edge(self, source: int, target: int, joint: Joint, kind: Kind) -> None:
-        self.edges.append(Edge(source, target, joint, kind))

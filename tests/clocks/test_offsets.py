@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clocks.drift import hull, slopes
 from clocks.offsets import align
-from clocks.slope_bounds import hull, slopes
 from dialects.sync_points import SyncPoint, SyncPoints
 
 
@@ -234,7 +234,7 @@ def test_times_near_the_limits_end_at_once(far: int) -> None:
 def test_the_hull_of_five_points() -> None:
     #  (1, 5) and (3, 5) stand out above; (2, 4) and the doubled (3, 1) lie below the line between them
     x, y = np.array([0, 1, 2, 3, 3, 4]), np.array([0, 5, 4, 1, 5, 0])
-    assert hull(x, y, 1).tolist() == [0, 1, 4, 5]
+    assert hull(x, y).tolist() == [0, 1, 4, 5]
 
 
 def test_the_slopes_between_two_bounds() -> None:

@@ -16,9 +16,8 @@ import pytest
 from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import from_order, from_symbols
 from collector.gpu.final_trace import gather
-from collector.gpu.io_events import collect_loads
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
-from collector.gpu.parts import part_of
+from collector.gpu.parts import of_category, part_of
 from conftest import run_cli
 from dialects.byteps.gradient_names import GradientNames
 from errors import UsageError
@@ -252,7 +251,7 @@ def test_tensors_with_names_of_their_own_keep_them() -> None:
 
 def test_other_events_in_io_json_are_left_out() -> None:
     load = {"name": "I/O", "ph": "X", "ts": 1.5, "dur": 2, "pid": "I/O"}
-    part = collect_loads([load, {**load, "name": "STEP"}, {"name": "I/O", "ph": "B", "ts": 1}])
+    part = of_category([load, {**load, "name": "STEP"}, {"name": "I/O", "ph": "B", "ts": 1}], "I/O")
     assert part.events == [load]
     assert len(part.warnings) == 2
 

@@ -137,3 +137,24 @@ def test_weights_of_the_step_before_cost_no_option_its_answer(tmp_path: Path, wi
     # 30 ms with the gap before the next step; 4 + 3 + 5 + 5 + 11 along the DAG
     assert [answer["scopes"][0]["length_ms"] for answer in answers[:2]] == [30, 28]
     assert answers[3]["predicted_ms"] == {"rank0": 30}
+
+
+def test_an_undirected_graph_says_nothing_about_who_waits() -> None:
+    with pytest.raises(DagError, match=r"dag\.gml: the graph is undirected"):
+        dag_from_gml(parse_gml(gml_of(("a", "b")).replace("directed 1", "")), "dag.gml")
+
+
+def test_avg_is_the_duration_in_milliseconds() -> None:
+    dag = dag_from_gml(parse_gml(gml_of(("a", "b")).replace("avg 1", "avg 1.5", 1)))
+    assert dag.dur_ns.tolist() == [1_500_000, 1_000_000]
+
+
+@pytest.mark.parametrize("avg", ['"x"', "-1", "NAN", "+INF"])
+def test_an_avg_that_is_no_duration_is_refused(avg: str) -> None:
+    with pytest.raises(DagError, match="no duration"):
+        dag_from_gml(parse_gml(gml_of(("a", "b")).replace("avg 1", f"avg {avg}", 1)))
+
+
+def test_a_cycle_within_the_step_is_printed() -> None:
+    with pytest.raises(DagError, match=r"dag.gml: the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
+        graph(("a", "b"), ("b", "a"))

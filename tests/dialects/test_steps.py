@@ -116,8 +116,7 @@ def test_loads_of_steps_not_traced_are_numbered_from_the_first() -> None:
     loads = [("I/O", 0, 5), ("I/O", 50, 5), ("I/O", 95, 5), ("I/O", 200, 5)]
     trace = make([*loads, *byteps_step(100)])
     assert dialects.of(trace).loads(trace) == [Step(1, 0, 50), Step(2, 50, 95), Step(3, 95, 200)]
-    times = iterations(trace)
-    assert times.steps == (Step(3, 95, 200),)
+    assert whole_steps(trace) == [Step(3, 95, 200)]
 
 
 def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_next() -> None:
@@ -265,7 +264,7 @@ def test_steps_of_a_final_trace_agree_within_1_percent(shared_data: Path, case: 
     worker = shared_data / "byteps" / case / "worker_0"
     trace = read_trace(next((worker / str(rank)).glob("bps_trace*")))
     truth = recorded_us(worker / f"step_times_rank{rank}.txt")
-    for step in iterations(trace).steps:
+    for step in whole_steps(trace):
         assert step.dur_ns / 1000 == pytest.approx(truth[step.label][2], rel=0.01)
 
 
@@ -273,7 +272,7 @@ def test_steps_of_the_mlp_agree_within_1_percent_but_for_a_late_load(shared_data
     """The script of step 3 began to load 1.27 ms after the step's begin; others after 0.4 to 0.6 ms."""
     worker = shared_data / "byteps" / "fork_mlp_2w2s_pcap" / "worker_0"
     truth = recorded_us(worker / "step_times_rank0.txt")
-    steps = iterations(read_trace(worker / "0" / "bps_trace_local_rank0_8step.json")).steps
+    steps = whole_steps(read_trace(worker / "0" / "bps_trace_local_rank0_8step.json"))
     off = [step.dur_ns / 1000 / truth[3 + i][2] - 1 for i, step in enumerate(steps)]
     assert [abs(error) <= 0.01 for error in off] == [False, True, True, True, True, True]
     late_us = [step.start_ns / 1000 - truth[3 + i][0] for i, step in enumerate(steps[:2])]
@@ -284,7 +283,7 @@ def test_rounds_of_communication_are_the_steps_of_the_script(shared_data: Path) 
     """The script's step ends after its update, which `comm.json` does not hold: 3 ms on average here."""
     worker = shared_data / "byteps" / "fork_lenet_base" / "worker_0"
     truth = recorded_us(worker / "step_times_rank0.txt")
-    steps = iterations(read_trace(worker / "0" / "comm.json")).steps
+    steps = whole_steps(read_trace(worker / "0" / "comm.json"))
     assert [step.label for step in steps] == list(range(2, 12))
     off_ms = [abs(step.dur_ns / 1000 - truth[9 + step.label][2]) / 1000 for step in steps]
     assert sum(off_ms) / len(off_ms) < 4 and max(off_ms) < 12

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dag.dependencies import dag_from_gml
 from errors import DagError
 from formats import gml as gml_module
 from formats.gml import Gml, format_gml, parse_gml, read_gml
@@ -164,36 +163,6 @@ def test_a_value_that_gml_cannot_hold_is_refused(value: object) -> None:
     gml = parse_gml(TINY + EDGE)
     with pytest.raises(DagError, match="cannot be written as GML"):
         format_gml(Gml(gml.labels, gml.source, gml.target, [{"x": value}, {}], gml.edge_attrs))
-
-
-def test_an_undirected_graph_says_nothing_about_who_waits() -> None:
-    with pytest.raises(DagError, match=r"dag\.gml: the graph is undirected"):
-        dag_from_gml(parse_gml(TINY.replace("  directed 1\n", "") + EDGE), "dag.gml")
-
-
-def test_avg_is_the_duration_in_milliseconds() -> None:
-    dag = dag_from_gml(parse_gml(TINY.replace('label "a"', 'label "a"\n    avg 1.5') + EDGE))
-    assert dag.dur_ns.tolist() == [1_500_000, 0]
-
-
-@pytest.mark.parametrize("avg", ['"x"', "-1", "NAN", "+INF"])
-def test_an_avg_that_is_no_duration_is_refused(avg: str) -> None:
-    with pytest.raises(DagError, match="no duration"):
-        dag_from_gml(parse_gml(TINY.replace('label "a"', f'label "a"\n    avg {avg}') + EDGE))
-
-
-def test_the_step_boundary_is_cut() -> None:
-    text = TINY.replace('"a"', '"FW.x"').replace('"b"', '"STEP"') + EDGE[:-2] + (
-        "  edge [\n    source 1\n    target 0\n  ]\n]\n")  # fmt: skip
-    dag = dag_from_gml(parse_gml(text))
-    assert dag.edges[:, :2].tolist() == [[0, 1]]
-    assert dag.next_edges.tolist() == [[1, 0]]
-
-
-def test_a_cycle_within_the_step_is_printed() -> None:
-    text = TINY + EDGE[:-2] + "  edge [\n    source 1\n    target 0\n  ]\n]\n"
-    with pytest.raises(DagError, match=r"dag.gml: the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
-        dag_from_gml(parse_gml(text), "dag.gml")
 
 
 def test_recorded_graphs_are_read_as_networkx_reads_them(shared_data: Path) -> None:

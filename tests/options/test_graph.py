@@ -111,6 +111,22 @@ def test_broken_graphs_are_one_line(tmp_path: Path, text: str, what: str) -> Non
     assert not (tmp_path / "dag.svg").exists()
 
 
+@pytest.mark.parametrize(
+    "flags", [("--filter", "Comm.w"), ("--step", "1"), ("--del_queue",), ("--step_by", "x")]
+)
+def test_a_flag_about_steps_is_refused_for_a_gml_file(gml: Path, flags: tuple[str, ...]) -> None:
+    code, _, err = run_cli("--option", "graph", "--path", gml, *flags)
+    assert (code, f"{flags[0]} needs a recorded step" in err) == (2, True)
+
+
+def test_the_filter_asks_for_a_recorded_step_of_a_gpu(tmp_path: Path) -> None:
+    events = [x("FW.a", "1", 0, 5), x("Comm.w", "total", 5, 5, "Comm"), x("FW.a", "1", 20, 5)]
+    directory = write_gpu(tmp_path / "0", GML, events)
+    code, _, err = run_cli("--option", "graph", "--path", directory, "--filter", "Comm.v")
+    assert (code, "--filter Comm.v: no communication in this job has that name" in err) == (1, True)
+    assert run_cli("--option", "graph", "--path", directory, "--filter", "Comm.w")[0] == 0
+
+
 def test_a_graph_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "dag.gml").write_text("graph [\n  directed 1\n]\n")
     code, out, _ = run_cli("--option", "graph", "--path", tmp_path / "dag.gml", "--format", "json")

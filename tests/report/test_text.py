@@ -123,6 +123,13 @@ def test_a_minor_column_is_left_out_first_and_said(monkeypatch: pytest.MonkeyPat
     assert lines[-3].endswith("2.000")
 
 
+def test_an_empty_column_takes_no_room_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = table_of(NAME, COUNT, TOTAL, rows=[("a", None, 1.0), ("b", None, 2.0)])
+    assert "Count" in shown(result)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "Count" not in shown(result)
+
+
 def test_a_detail_table_is_not_printed() -> None:
     detail = Table("samples", "Samples", (NAME,), [("x",)], detail=True)
     assert "Samples" not in shown(Result("o", "", {}, (CATEGORIES, detail)))

@@ -1,0 +1,79 @@
+"""Names that fit a column and can still be told apart."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from report.tables import ELLIPSIS, display_width, shorten
+
+#: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
+_FUNCTION = re.compile(
+    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?(\S.*::.*|\S*\w<.*>.*|(?<=void ).*)", re.DOTALL
+)
+_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
+_NARROW = 10  # columns in which nothing can be told apart
+_INNERMOST = re.compile(r"<[^<>]*>")
+
+
+def short_names(names: Sequence[str], width: int) -> list[str]:
+    """Return each name in at most `width` columns of a terminal.
+
+    Functions of C++ first lose ``void``, namespaces and parameters, then the arguments of templates; then
+    names lose their middle, or where that leaves two alike, more of what they have in common.
+    """
+    short = {name: _shortest(name, width) for name in names}
+    alike: dict[str, list[str]] = defaultdict(list)
+    for name, text in short.items():
+        alike[text].append(name)
+    for same in alike.values():
+        if len(same) > 1:
+            forms = [without_parameters(name) for name in same]
+            short.update(
+                zip(same, _apart(same if len(set(forms)) < len(same) else forms, width), strict=True)
+            )
+    return [short[name] for name in names]
+
+
+def _shortest(name: str, width: int) -> str:
+    if display_width(name) <= width:
+        return name
+    signature = without_parameters(name)
+    if display_width(signature) <= width:
+        return signature
+    return shorten(without_arguments(signature), width)
+
+
+def without_parameters(name: str) -> str:
+    """Return a function of C++ without ``void``, namespaces and parameters; other names as they are."""
+    function = _FUNCTION.fullmatch(name)
+    if function is None:
+        return name
+    owner, rest = function.groups()
+    bare = _NAMESPACE.sub("", rest)
+    depth = 0
+    for at, char in enumerate(bare):
+        depth += (char == "<") - (char == ">" and bare[at - 1] != "-")
+        if char == "(" and depth == 0 and at > 0:
+            return owner + bare[:at]
+    return owner + bare
+
+
+def without_arguments(name: str) -> str:
+    """Return a function of C++ without the arguments of its templates; other names as they are."""
+    if _FUNCTION.fullmatch(name) is None:
+        return name
+    while (fewer := _INNERMOST.sub("", name)) != name:
+        name = fewer
+    return name
+
+
+def _apart(names: list[str], width: int) -> list[str]:
+    """Return different names that are alike when shortened, from where they differ on."""
+    differ = len(os.path.commonprefix(names))  # noqa: RUF071  (of any texts)
+    head = names[0][: width // 3] + ELLIPSIS
+    if width < _NARROW or differ <= len(head):
+        return [shorten(name, width) for name in names]
+    return [head + shorten(name[differ:], width - display_width(head)) for name in names]

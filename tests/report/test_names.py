@@ -1,0 +1,66 @@
+"""Names in narrow columns: C++ without what says little, and never two alike where that can be helped."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from report.names import short_names, without_arguments, without_parameters
+from report.tables import display_width, printable
+
+ADD = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "at::detail::Array<char*, 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)"
+)
+FILL = ADD.replace("CUDAFunctor_add", "FillFunctor")
+
+
+def test_a_function_loses_void_namespaces_and_parameters() -> None:
+    assert without_parameters(ADD) == (
+        "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, Array<char*, 3> >"
+    )
+    assert without_parameters("rank0.void f(int)") == "rank0.f"
+    assert without_parameters("at::(anonymous namespace)::g(float*)") == "g"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "aten::add_",
+        "rank0.Comm.w.PUSH.7",
+        "model.py(12): forward",
+        "ncclDevKernel_Sum(args)",
+        "",
+        "<built-in method f>",
+    ],
+)
+def test_other_names_stay(name: str) -> None:
+    assert without_arguments(without_parameters(name)) in (name, "add_")
+
+
+def test_then_it_loses_the_arguments_of_its_templates() -> None:
+    assert without_arguments(without_parameters(ADD)) == "vectorized_elementwise_kernel"
+    assert short_names([ADD, "x"], 40) == ["vectorized_elementwise_kernel", "x"]
+
+
+def test_a_name_that_fits_is_whole() -> None:
+    assert short_names([ADD], 300) == [ADD]
+
+
+def test_functions_that_differ_in_their_templates_are_told_apart() -> None:
+    first, second = short_names([ADD, FILL], 40)
+    assert first != second
+    assert first.startswith("vectorized_el")
+    assert ("CUDAFunctor" in first, "FillFunctor" in second) == (True, True)
+
+
+def test_names_that_differ_in_the_middle_are_told_apart() -> None:
+    names = [f"wk0.rank0.Comm.byteps_push_pull.stage{i}_layer_weight" for i in (1, 2)]
+    assert short_names(names, 17) == ["wk0.r…1_lay…eight", "wk0.r…2_lay…eight"]
+
+
+@given(st.lists(st.text(), max_size=5), st.integers(1, 40))
+def test_every_name_fits(names: list[str], width: int) -> None:
+    names = [printable(name) for name in names]
+    assert all(display_width(short) <= width for short in short_names(names, width))
