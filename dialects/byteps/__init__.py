@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.byteps.byteps_events import GpuTrace
-from dialects.byteps.byteps_graph import record
 from dialects.masks import Mask
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
@@ -108,6 +106,9 @@ class BytePS(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the steps of one GPU; see `byteps_graph`."""
+        from dialects.byteps.byteps_events import GpuTrace
+        from dialects.byteps.byteps_graph import record
+
         steps = self.find_steps(trace, by)
         loads = {load.start_ns for load in self.loads(trace)}
         is_numbered = any(step.start_ns in loads for step in (*steps.whole[:1], *steps.partial[:1]))
