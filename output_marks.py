@@ -6,9 +6,6 @@ workbook's property.
 
 from __future__ import annotations
 
-import gzip
-import zipfile
-import zlib
 from pathlib import Path
 from typing import IO
 
@@ -49,6 +46,9 @@ def _is_marked_head(head: bytes) -> bool:
 
 def _unpacked(file: IO[bytes]) -> bytes:
     """Return the beginning of what a gzip file holds."""
+    import gzip
+    import zlib
+
     try:
         return gzip.GzipFile(fileobj=file).read(_NEAR)
     except (EOFError, zlib.error):
@@ -57,6 +57,9 @@ def _unpacked(file: IO[bytes]) -> bytes:
 
 def _is_our_workbook(file: IO[bytes]) -> bool:
     """Whether this program was the last to save a workbook: one that people have edited is theirs."""
+    import zipfile
+    import zlib
+
     try:
         with zipfile.ZipFile(file) as packed:
             core = packed.open("docProps/core.xml").read(_NEAR)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import shutil
 import signal
 import tempfile
@@ -31,7 +30,7 @@ class Temporary:
     def __init__(self, target: Path, *, is_directory: bool = False) -> None:
         sweep(target.parent)
         while True:
-            name = f".{target.name[:_NAME_CHARACTERS]}.analyze-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+            name = f".{target.name[:_NAME_CHARACTERS]}.analyze-{os.getpid()}-{os.urandom(4).hex()}.tmp"
             self.path = target.parent / name
             self._fd = _create(self.path, is_directory=is_directory)
             if _lock(self._fd, self.path) is not False:  # else another run has just swept it away

@@ -82,7 +82,7 @@ def read_all(
     )
     with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
         if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
-            return [_caught(path, args, points, bar.update) for path in paths]
+            return [_joined(p, [_read(p, args, points, on_read=bar.update)], args, points) for p in paths]
         parts = _in_processes([(paths[r.index], args, points, r) for r in ranges], jobs, bar.update)
     found: list[list[Any]] = [[] for _ in paths]
     for part, in_range in zip(parts, ranges, strict=True):
@@ -96,8 +96,8 @@ def _in_processes(
     """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
     own = 1 if len(tasks) <= jobs else 0
     with parallel.process_pool(min(jobs, len(tasks)) - own) as pool:
-        futures = [pool.submit(_read_range, *task) for task in tasks[own:]]
-        parts = [_read_range(*task, on_read) for task in tasks[:own]]
+        futures = [pool.submit(_read, *task) for task in tasks[own:]]
+        parts = [_read(*task, on_read) for task in tasks[:own]]
         for task, future in zip(tasks[own:], futures, strict=True):
             parts.append(future.result())
             on_read(task[3].size)
@@ -106,11 +106,9 @@ def _in_processes(
 
 def _joined(path: Path, parts: Sequence[Any], args: Collection[str], points: bool) -> Trace | TraceError:
     """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
-    if len(parts) == 1:
-        return parts[0]  # type: ignore[no-any-return]
-    if any(isinstance(part, TraceError) or not part.aligned for part in parts):
-        return _caught(path, args, points)
-    return dialects.finish(path, parts)
+    if len(parts) > 1 and any(isinstance(part, TraceError) or not part.aligned for part in parts):
+        parts = [_read(path, args, points)]
+    return dialects.finish(path, parts) if len(parts) > 1 else parts[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,25 +150,17 @@ def _size(path: Path) -> int:
         return 0  # reading it will say what is wrong
 
 
-def _caught(
-    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None = None
-) -> Trace | TraceError:
-    try:
-        return _read_one(path, args, points, on_read)
-    except TraceError as error:
-        return error
-
-
-def _read_range(
+def _read(
     path: Path,
     args: Collection[str],
     points: bool,
-    part: _Range,
+    part: _Range | None = None,
     on_read: Callable[[int], object] | None = None,
 ) -> Trace | chrome.Part | TraceError:
-    if part.start == 0 and part.stop is None:
-        return _caught(path, args, points, on_read)
+    """Return a file's trace, or a part of it; the error where that fails."""
     try:
+        if part is None or (part.start == 0 and part.stop is None):
+            return _read_one(path, args, points, on_read)
         return chrome.read_part(path, args, points, part.start, part.stop, on_read=on_read)
     except TraceError as error:
         return error

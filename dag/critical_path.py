@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dag.join_ranks import by_link
-from dag.step_graph import StepGraph
-from dialects.step_parts import GAP, WAIT, Joint, Kind
+from dag.step_graph import StepGraph, from_start, operation_edges
+from dialects.step_parts import GAP, WAIT, Kind
 from errors import DagError
 from formats.columns import Int64
 
@@ -78,13 +78,11 @@ class _Inputs:
         inside = np.isin(step.owner, list(scope))
         self.inside = inside
         edges = step.edges[inside[step.edges[:, 0]] & inside[step.edges[:, 1]]]
-        source, target, joint, self._kind = edges.T
+        source, _, _, self._kind = edges.T
         self._source = source
-        self._from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
+        self._from_start = from_start(edges)
         self._at = np.where(self._from_start, step.start_ns[source], step.end_ns[source])
-        into = 2 * target + (
-            joint >= Joint.END_TO_BODY
-        )  # 2 * event for its start, 2 * event + 1 for its body
+        into = operation_edges(edges)[1]
         order = np.lexsort((-np.arange(len(edges)), self._at, into))
         is_latest = np.append(np.diff(into[order]) != 0, np.ones(min(len(edges), 1), np.bool_))
         self._latest_into = np.full(2 * len(step), -1, np.int64)
@@ -196,7 +194,7 @@ def slack_ns(step: StepGraph) -> Int64:
     last_end = step.begin_ns.copy()
     np.maximum.at(last_end, step.owner[step.last], step.end_ns[step.last])
     np.minimum.at(latest_end, step.last, (until - ends + last_end)[step.owner[step.last]])
-    source, target = _operation_edges(step)
+    source, target = _all_edges(step)
     # an operation is 2 * event for the event's start, 2 * event + 1 for its body
     cost = np.column_stack([step.gap_ns, step.work_ns]).reshape(-1)
     latest = np.column_stack([latest_end - step.work_ns, latest_end]).reshape(-1).tolist()
@@ -208,16 +206,15 @@ def slack_ns(step: StepGraph) -> Int64:
     return np.array(latest[1::2], np.int64) - step.end_ns
 
 
-def _operation_edges(step: StepGraph) -> tuple[Int64, Int64]:
+def _all_edges(step: StepGraph) -> tuple[Int64, Int64]:
     """Return the edges between starts (2 * event) and bodies (2 * event + 1), as sources and targets."""
-    joint = step.edges[:, 2]
-    from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
     events = np.arange(len(step))
     served = [(before, after) for after, before in _before_on_link(step).items()]
     on_link = 2 * np.array(served, np.int64).reshape(-1, 2) + 1
-    source = np.concatenate([2 * events, 2 * step.edges[:, 0] + ~from_start, on_link[:, 0]])
-    to_body = joint >= Joint.END_TO_BODY
-    return source, np.concatenate([2 * events + 1, 2 * step.edges[:, 1] + to_body, on_link[:, 1]])
+    source, target = operation_edges(step.edges)
+    return np.concatenate([2 * events, source, on_link[:, 0]]), np.concatenate(
+        [2 * events + 1, target, on_link[:, 1]]
+    )
 
 
 def _backwards(source: Int64, target: Int64, n: int) -> Iterator[tuple[int, int]]:

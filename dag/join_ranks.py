@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
+from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, from_start, operation_edges
 from dialects.step_parts import Edge, Joint, Meet, Operation, RankStep, RankSteps, edge_table
 from errors import TraceError
 from formats.columns import Int64
@@ -170,19 +170,17 @@ def _agreeing(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
         small = to_head & (late > 0) & (late <= _TOLERANCE_NS) & (at <= end[target])
         np.maximum.at(start, target[small], at[small])
         far = (late > 0) & ~small
-        from_start = (edges[:, 2] == Joint.START_TO_HEAD) | (edges[:, 2] == Joint.START_TO_BODY)
-        edges = edges[~(far & from_start)]
-        weaken = (far & ~from_start)[~(far & from_start)]
-        edges[weaken, 2] += 1
+        drop = far & from_start(edges)
+        edges, far = edges[~drop], far[~drop]
+        edges[far, 2] += 1
     at, limit = _edge_times(start, end, edges)
     return start, edges[at <= limit]
 
 
 def _edge_times(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     """Return per edge when its source let it go, and by when its target needs that (e,)."""
-    source, target, joint = edges[:, 0], edges[:, 1], edges[:, 2]
-    from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
-    at = np.where(from_start, start[source], end[source])
+    source, target, joint, _ = edges.T
+    at = np.where(from_start(edges), start[source], end[source])
     return at, np.where(joint >= Joint.END_TO_BODY, end[target], start[target])
 
 
@@ -198,9 +196,7 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
     import scipy.sparse as sparse
     from scipy.sparse.csgraph import connected_components
 
-    heads = 2 * edges[tied, 1] + (edges[tied, 2] >= Joint.END_TO_BODY)
-    from_start = (edges[tied, 2] == Joint.START_TO_HEAD) | (edges[tied, 2] == Joint.START_TO_BODY)
-    tails = 2 * edges[tied, 0] + ~from_start
+    tails, heads = operation_edges(edges[tied])
     instant = np.flatnonzero(start == end)
     rows, columns = np.concatenate([tails, 2 * instant]), np.concatenate([heads, 2 * instant + 1])
     n = 2 * len(start)
@@ -252,7 +248,7 @@ def _last_events(step: StepGraph, last: Sequence[Int64 | None]) -> Int64:
     """Return the events that hold up their owner's next step."""
     next_ns = step.next_ns[step.owner]
     in_step = (next_ns < 0) | (step.end_ns <= next_ns)
-    out_of = step.edges[(step.edges[:, 2] == Joint.END_TO_HEAD) | (step.edges[:, 2] == Joint.END_TO_BODY)]
+    out_of = step.edges[~from_start(step.edges)]
     within = (step.owner[out_of[:, 0]] == step.owner[out_of[:, 1]]) & in_step[out_of[:, 1]]
     free = in_step.copy()
     free[out_of[within, 0]] = False

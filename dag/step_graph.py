@@ -96,6 +96,16 @@ class StepGraph:
         return pairs
 
 
+def from_start(edges: Int64) -> Bool:
+    """Return which edges (e,) of a step wait for the start of their source only."""
+    return np.isin(edges[:, 2], (Joint.START_TO_HEAD, Joint.START_TO_BODY))
+
+
+def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
+    """Return edges as sources and targets among starts (2 * event) and bodies (2 * event + 1)."""
+    return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """The steps of a job.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Recording, StepGraph, operation_edges
 from dialects.step_parts import Joint
 from formats.columns import Int64, Track
 from replay.engine import Schedule, simulate
@@ -160,7 +160,7 @@ class _Row:
         events, roots = np.arange(len(step)), _roots(step)
         edges = [
             first + np.stack([2 * events, 2 * events + 1], axis=1),
-            first + _operation_edges(step),
+            first + np.stack(operation_edges(step.edges), axis=1),
             first + 2 * step.overtaken + 1,
             np.stack([begin, end], axis=1),
             np.stack([begin[step.owner[roots]], first + 2 * roots], axis=1),
@@ -230,14 +230,6 @@ def _first_of(stream: Int64, order: Int64) -> dict[int, int]:
 
 def _interleave(heads: Int64, bodies: Int64) -> Int64:
     return np.stack([heads, bodies], axis=1).reshape(-1)
-
-
-def _operation_edges(step: StepGraph) -> Int64:
-    """Return the edges of a step between heads (2 * event) and bodies (2 * event + 1)."""
-    source, target, joint = step.edges[:, 0], step.edges[:, 1], step.edges[:, 2]
-    from_start = (joint == Joint.START_TO_HEAD) | (joint == Joint.START_TO_BODY)
-    to_body = joint >= Joint.END_TO_BODY
-    return np.stack([2 * source + ~from_start, 2 * target + to_body], axis=1)
 
 
 def _roots(step: StepGraph) -> Int64:

@@ -42,10 +42,10 @@ class Graph:
 
     def inputs(self) -> dict[str, list[str]]:
         """Return for every node what it depends on."""
-        found: dict[str, list[str]] = {node: [] for node in self.nodes}
+        inputs: dict[str, list[str]] = {node: [] for node in self.nodes}
         for source, target in self.edges:
-            found[target].append(source)
-        return found
+            inputs[target].append(source)
+        return inputs
 
     def edges_by_source(self) -> list[tuple[str, str]]:
         """Return the edges by the order of their sources, as networkx lists them."""
@@ -151,7 +151,7 @@ def _add_op(graph: Graph, op: _Op, variables: set[str], is_model: bool) -> None:
 
 
 def _is_label(variable: str) -> bool:
-    """Whether a variable is the truth that a loss compares with: input, but no begin of a step."""
+    """Whether a variable is the truth that a loss compares with: input, but not the start of a step."""
     return variable.endswith("label") and "data" not in variable
 
 

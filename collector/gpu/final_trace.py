@@ -93,7 +93,7 @@ def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
 
 @dataclass(slots=True)
 class _Gathering:
-    """The state of one `gather`: what was said so far, and files that several parts need."""
+    """The state of one `gather`: the remarks so far, and files that several parts need."""
 
     gpu: GpuDir
     warnings: list[str] = field(default_factory=list)

@@ -60,10 +60,10 @@ class Gpu:
 
 def iterations(trace: Trace, step_by: str | None = None) -> Iterations:
     """Return the iteration times that `trace` tells; see `dialects.find_steps` for how."""
-    found = dialects.find_steps(trace, step_by)
-    passes = fw_bw_ns(trace, found.whole)
-    steps = [StepTime(s.label, fw_bw, s.dur_ns) for s, fw_bw in zip(found.whole, passes, strict=True)]
-    return Iterations(steps, dialects.of(trace).loads(trace), found.how)
+    recorded = dialects.find_steps(trace, step_by)
+    passes = fw_bw_ns(trace, recorded.whole)
+    steps = [StepTime(s.label, fw_bw, s.dur_ns) for s, fw_bw in zip(recorded.whole, passes, strict=True)]
+    return Iterations(steps, dialects.of(trace).loads(trace), recorded.how)
 
 
 def fw_bw_ns(trace: Trace, steps: Sequence[Step]) -> list[int | None]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from collector.gpu.parts import Event, Part, listing
 from dialects.byteps import after_longest_pause
+from dialects.masks import by_name
 from formats.columns import Id, Int64, Trace
 from opname import OpName
 
@@ -74,9 +75,9 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
         for n in profile.names
         if n not in backward and (n.removesuffix("_fwd") in partners or n.endswith("_fwd"))
     }
-    is_forward = np.array([name in forward for name in profile.names], np.bool_)
+    is_forward = by_name(profile, forward.__contains__)
     rows = np.argsort(profile.ts_ns, kind="stable")
-    if is_forward[profile.name_id].any():
+    if is_forward.any():
         first = after_longest_pause(profile, is_forward)
         rows = rows[np.flatnonzero(profile.name_id[rows] == first)[0] :]
     names = [profile.names[i] for i in profile.name_id[rows].tolist()]

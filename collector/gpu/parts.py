@@ -21,7 +21,7 @@ PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 class Part:
     """The complete events that one source contributes.
 
-    `warnings` are about its input (said on standard error), `notes` about what was made of it.
+    `warnings` are about its input (shown on standard error), `notes` about what was made of it.
     """
 
     events: Sequence[Event] = ()

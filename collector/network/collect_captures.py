@@ -211,7 +211,7 @@ def _nothing(root: Path, repairs: Repairs) -> str:
 def _with_names(
     nodes: Sequence[str], links: Sequence[Link], renamed: Mapping[str, str]
 ) -> tuple[list[str], list[Link]]:
-    """Give workers the names that their traces told; who had such a name before is called by its id."""
+    """Give workers the names that their traces show; who had such a name before is called by its id."""
     taken = set(renamed.values()) - renamed.keys()
     ids = {link.worker: link.connection.worker_id for link in links}
     names = {

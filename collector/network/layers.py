@@ -134,8 +134,8 @@ def _by_scapy(packet: Packet, capture: Capture) -> int | None:
     inner = dissected.getlayer(IP) or dissected.getlayer(IPv6)
     if inner is None:
         return None
-    found = raw.find(bytes(inner.original)[:20])
-    return packet.start + found if found >= 0 else None
+    offset = raw.find(bytes(inner.original)[:20])
+    return packet.start + offset if offset >= 0 else None
 
 
 def _ipv4(packet: Packet, at: int, capture: Capture) -> Segment | None:

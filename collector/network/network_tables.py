@@ -1,4 +1,4 @@
-"""What captures and server logs tell, as tables, charts and a document: a part of `--option collect`."""
+"""What captures and server logs hold, as tables, charts and a document: a part of `--option collect`."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     """Collect the captures under `root`; see `collector.network.collect_captures.collect_pcap`."""
     from collector.network.collect_captures import collect_pcap
 
-    found = collect_pcap(root, jobs=jobs, progress=progress, output=output)
+    network = collect_pcap(root, jobs=jobs, progress=progress, output=output)
     tables = (
-        Table.of("network_keys", "Transfers by key", _KEYS, found.keys, note=_WHERE),
-        Table.of("network_tensors", "Bytes by tensor", _TENSORS, found.tensors),
-        Table.of("network_traces", "Captures and traces", _CHECKS, found.checks),
-        Table.of("network_captures", "Captures", _CAPTURES, found.captures, detail=True),
+        Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE),
+        Table.of("network_tensors", "Bytes by tensor", _TENSORS, network.tensors),
+        Table.of("network_traces", "Captures and traces", _CHECKS, network.checks),
+        Table.of("network_captures", "Captures", _CAPTURES, network.captures, detail=True),
     )
     return Shown(
         name="network",
-        document=_document(found.output, found.n_events, tables),
+        document=_document(network.output, network.n_events, tables),
         tables=[table for table in tables if table.rows],
-        charts=[_shares(found.keys)],
+        charts=[_shares(network.keys)],
         figures=[
-            ("transfers", f"{len(found.wire):,}"),
-            ("bytes", f"{int(found.wire.value_bytes.sum()):,}"),
-            ("capture length", f"{found.span_ns / 1e9:.3f} s"),
+            ("transfers", f"{len(network.wire):,}"),
+            ("bytes", f"{int(network.wire.value_bytes.sum()):,}"),
+            ("capture length", f"{network.span_ns / 1e9:.3f} s"),
         ],
         read=[
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
-            for c in found.captures
+            for c in network.captures
         ],
-        notes=[f"written: {found.output}", *_unknown_waiting(found)],
-        repairs=found.repairs,
+        notes=[f"written: {network.output}", *_unknown_waiting(network)],
+        repairs=network.repairs,
     )
 
 
@@ -63,21 +63,21 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
     """Collect the server logs under `root`; see `collector.network.server_timeline.collect_server`."""
     from collector.network.server_timeline import collect_server
 
-    found = collect_server(root, progress=progress, output=output)
+    servers = collect_server(root, progress=progress, output=output)
     tables = (
-        Table.of("server_operations", "Operations of the servers", _OPERATIONS, found.operations),
-        Table.of("server_keys", "Requests by key", _REQUESTS, found.keys),
-        Table.of("server_logs", "Logs", _LOGS, found.logs, detail=True),
+        Table.of("server_operations", "Operations of the servers", _OPERATIONS, servers.operations),
+        Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys),
+        Table.of("server_logs", "Logs", _LOGS, servers.logs, detail=True),
     )
     return Shown(
         name="server",
-        document=_document(found.output, found.n_events, tables),
+        document=_document(servers.output, servers.n_events, tables),
         tables=[table for table in tables if table.rows],
         charts=[],
-        figures=[("server events", f"{found.n_events:,}")],
-        read=[f"{n.path}: {n.log.kinds.total():,} lines of {', '.join(n.log.kinds)}" for n in found.logs],
-        notes=[f"written: {found.output}"],
-        repairs=found.repairs,
+        figures=[("server events", f"{servers.n_events:,}")],
+        read=[f"{n.path}: {n.log.kinds.total():,} lines of {', '.join(n.log.kinds)}" for n in servers.logs],
+        notes=[f"written: {servers.output}"],
+        repairs=servers.repairs,
     )
 
 
@@ -164,8 +164,8 @@ def _share(key: KeyShare, part_ns: int | None) -> float | None:
     return part_ns / total_ns if total_ns and part_ns is not None else None
 
 
-def _unknown_waiting(found: NetworkResult) -> list[str]:
-    if all(key.waiting_ns is not None for key in found.keys):
+def _unknown_waiting(network: NetworkResult) -> list[str]:
+    if all(key.waiting_ns is not None for key in network.keys):
         return []
     return ["The captures do not show every worker: the server's time contains the waiting for the others."]
 

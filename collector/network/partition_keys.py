@@ -127,7 +127,7 @@ def text_files(root: Path) -> Iterator[Path]:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a log in bounded memory; a file that is no text has none."""
+    """Yield the lines of a log in bounded memory; a binary file has none."""
     with open(path, "rb") as file:
         if b"\0" in file.read(_SNIFF):
             return

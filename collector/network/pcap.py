@@ -74,12 +74,12 @@ def read_packets(
 ) -> Iterator[PacketFields]:
     """Yield the packets of ``capture.path``; damage ends the packets and is noted in `capture`.
 
-    `on_bytes` is told how many bytes of the file were read.
+    `on_bytes` gets the number of bytes of the file that were read since its last call.
 
     Raises
     ------
     TraceError
-        The file cannot be opened, is empty, or is no capture.
+        The file cannot be opened, is empty, or is not a capture.
     """
     source = _Blocks(capture, on_bytes)
     magic = source.peek(4)

@@ -70,7 +70,7 @@ def key_base(rank: int, n_servers: int) -> int:
 
 
 def read_header(message: Message) -> Header | None:
-    """Return what a ZMTP message says; None if it is no message of ps-lite."""
+    """Return what a ZMTP message says; None if it is not one of ps-lite's."""
     frames = message.frames
     sender = identity(frames[0]) if len(frames) > 1 else None
     at = 0 if sender is None else 1
@@ -202,7 +202,7 @@ _PROTOBUF_MARK = b"\x30\x00\x38"
 
 
 def locate(data: bytes) -> int:
-    """Return the offset of the first data message that can be told with certainty, or -1.
+    """Return the offset of the first data message that is certain to be one, or -1.
 
     What is recognised is a meta of either generation that decodes whole and is followed by what must
     follow it, so a payload that looks like one by chance is improbable (less than 1 in 2^64).

@@ -111,29 +111,29 @@ def collect_server(root: Path, *, progress: bool | None = None, output: Path | N
 
 def served_keys(root: Path) -> dict[str, set[int]]:
     """Return the keys in the key logs under `root`, by server."""
-    found: dict[str, set[int]] = {}
+    served: dict[str, set[int]] = {}
     for item in _read_logs(root, Repairs(), progress=False):
         if item.log.requests:
-            found.setdefault(item.node, set()).update(key for key, _ in item.log.requests)
-    return found
+            served.setdefault(item.node, set()).update(key for key, _ in item.log.requests)
+    return served
 
 
 def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[NodeLog]:
     """Read every text file; those that hold none of the formats are left out without a word."""
-    found = []
+    logs = []
     paths = [path for path in text_files(root) if path.is_file()]
     with bars.bar(sum(path.stat().st_size for path in paths), "B", what="logs", enabled=progress) as bar:
         for path in paths:
             with attempt(path, repairs):
                 log = read_log(lines_of(path))
                 if log.kinds:
-                    found.append(NodeLog(path, _node(path, log), log))
+                    logs.append(NodeLog(path, _node(path, log), log))
                     if log.n_unpaired:
                         repairs.add(path, f"{log.n_unpaired:,} starts or stops without the other left out")
                 elif _named_log(path):
                     repairs.add(path, "empty" if not path.stat().st_size else "no line of a known server log")
             bar.update(path.stat().st_size)
-    return found
+    return logs
 
 
 def _named_log(path: Path) -> bool:
@@ -228,7 +228,7 @@ def _decoder(item: NodeLog, keys: Keys) -> Mapping[int, int]:
     """
     seen = {row.key for name, rows in item.log.profile.items() if "_van_" not in name for row in rows}
     n_servers = max(keys.servers.values(), default=0) + 1
-    found: dict[int, set[int]] = {}
+    keys_of: dict[int, set[int]] = {}
     for rank in range(n_servers):
         base = key_base(rank, n_servers)
         decoded = {number: (number - base) & 0xFFFFFFFF for number in seen}
@@ -236,8 +236,8 @@ def _decoder(item: NodeLog, keys: Keys) -> Mapping[int, int]:
         if item.node.startswith("server") and len(fits) < len(seen):
             continue
         for number, key in fits.items():
-            found.setdefault(number, set()).add(key)
-    return {number: next(iter(of)) for number, of in found.items() if len(of) == 1}
+            keys_of.setdefault(number, set()).add(key)
+    return {number: next(iter(of)) for number, of in keys_of.items() if len(of) == 1}
 
 
 def _is_key(key: int, rank: int, keys: Keys) -> bool:

@@ -1,8 +1,8 @@
-"""TCP streams out of segments: in order, each byte once, holes told, in bounded memory.
+"""TCP streams out of segments: in order, each byte once, holes reported, in bounded memory.
 
 A receiver gets each direction of a connection as the application would have: retransmissions and
 overlaps are dropped, what came early waits for what is missing. A hole that the capture will not fill
-any more (the peer acknowledged the bytes, or too much waits behind it) is told as bytes lost.
+any more (the peer acknowledged the bytes, or too much waits behind it) is reported as lost bytes.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Half:
         del self.waiting[:taken]
 
     def _give_up_hole(self) -> None:
-        """Tell that what is missing before the first waiting bytes is lost; the peer had it all the same."""
+        """Report what is missing before the first waiting bytes as lost; the peer had it all the same."""
         position, seen_ns, _ = self.waiting[0]
         n_lost = position - self.offset
         self.counts.lost_bytes += n_lost

@@ -1,4 +1,4 @@
-"""What one packet capture tells: the PUSH and PULL transfers of ps-lite, request with response."""
+"""What one packet capture holds: the PUSH and PULL transfers of ps-lite, request with response."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None)
     Raises
     ------
     TraceError
-        The file cannot be opened, is empty, or is no capture.
+        The file cannot be opened, is empty, or is not a capture.
     """
     capture = Capture(path)
     matcher = _Matcher()
@@ -221,7 +221,7 @@ class _Matcher:
             column.append(row[name])
 
     def result(self, capture: Capture, streams: Streams) -> Traffic:
-        """Return what was found."""
+        """Return the transfers and what is left over."""
         links = [link for links in self._between.values() for link in links]
         types = {"connection": np.int32, "push": np.bool_, "wire_key": np.uint64}
         columns: dict[str, Any] = {

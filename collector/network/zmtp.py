@@ -47,8 +47,8 @@ class Reader:
 
     Parameters
     ----------
-    on_message : told of each message; False says that it makes no sense, so the framing is lost
-    on_identity : told of the Identity that the peer states in its READY command
+    on_message : called with each message; False says that it makes no sense, so the framing is lost
+    on_identity : called with the Identity that the peer states in its READY command
     locate : recognises a message in a stream whose framing is not known
     trailer : bytes of the frame that follows a large body; where just these are lost, framing is not
     """
@@ -120,7 +120,7 @@ class Reader:
     def lost(self, n_bytes: int | None, now_ns: int) -> None:
         """Step over missing bytes inside a large body; anything more loses the framing.
 
-        A message whose large body ends within what is missing is told all the same: all that is worth
+        A message whose large body ends within what is missing is passed on all the same: all that is worth
         knowing of it came before.
         """
         if not self.wanted:

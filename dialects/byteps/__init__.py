@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.byteps.byteps_events import GpuTrace
-from dialects.byteps.byteps_graph import record
 from dialects.masks import Mask
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
@@ -20,6 +18,8 @@ from dialects.system import Activity, System, is_communication
 from formats.columns import Int64, Trace
 from opname import OpName
 
+#: Chooses slices (n,) by their operations.
+_Chosen: TypeAlias = Callable[[Callable[[OpName], bool]], Mask]
 _COMPUTE = frozenset({"FW", "BW", "UPDATE", "OUTPUT"})
 
 
@@ -54,14 +54,18 @@ class BytePS(System):
         ranks, the first rank's: the ranks of a synchronous job step together.
         The number is that within the job where loads of earlier steps are recorded, else 1 for the first.
         """
-        ops = _first_rank(trace)
-        loads = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O"))
-        work = _work_starts(trace, ops)
-        forward = _names_where(trace, ops, lambda op: op.cat == "FW")
-        rounds = _rounds(trace, _whole_comms(trace, ops))
-        if forward[trace.name_id].any():
+        accepted = _first_rank(trace)
+        loads = _starts(trace, accepted(_is("I/O")))
+        comms = _whole_comms(accepted)
+        # an asynchronous engine begins the backward pass of a loss before the forward pass is through;
+        # of a step after the last traced one both can be there, but none of these
+        work = _starts(trace, comms if comms.any() else accepted(_is("BW")))
+        forward = accepted(_is("FW"))
+        rounds = _rounds(trace, comms)
+        if forward.any():
             first = _first_forward(trace, forward)
-            marks, how = _starts_of(trace, first), f"{trace.names[first]} to {trace.names[first]}"
+            marks = _starts(trace, trace.name_id == first)
+            how = f"{trace.names[first]} to {trace.names[first]}"
         else:
             marks, how = rounds.begins_ns, ""
         refined = _one_load_each(loads, marks, work) if len(marks) else loads
@@ -70,7 +74,7 @@ class BytePS(System):
         elif len(marks) and not how:
             return rounds.steps()
         elif not len(marks):
-            marks, how = _starts(trace, _names_where(trace, ops, lambda op: op.cat == "STEP")), "STEP to STEP"
+            marks, how = _starts(trace, accepted(_is("STEP"))), "STEP to STEP"
         if not len(marks):
             return NO_STEPS
         before = int(np.searchsorted(loads, marks[0])) if np.isin(marks[0], loads) else 0  # steps not traced
@@ -83,14 +87,12 @@ class BytePS(System):
         The profiler records the loads of every step from the first, warm-up included, though the
         operations only of the traced ones.
         """
-        ops = _first_rank(trace)
-        return between(_starts(trace, _names_where(trace, ops, lambda op: op.cat == "I/O")))
+        return between(_starts(trace, _first_rank(trace)(_is("I/O"))))
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Return which slices (n,) are ``FW.``, and which ``BW.`` operations, of the first rank."""
-        ops = _first_rank(trace)
-        forward = _names_where(trace, ops, lambda op: op.cat == "FW")
-        return forward[trace.name_id], _names_where(trace, ops, lambda op: op.cat == "BW")[trace.name_id]
+        accepted = _first_rank(trace)
+        return accepted(_is("FW")), accepted(_is("BW"))
 
     def may_synchronise(self, name: str) -> bool:
         """Whether a partition is pushed or pulled."""
@@ -108,6 +110,9 @@ class BytePS(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the steps of one GPU; see `byteps_graph`."""
+        from dialects.byteps.byteps_events import GpuTrace
+        from dialects.byteps.byteps_graph import record
+
         steps = self.find_steps(trace, by)
         loads = {load.start_ns for load in self.loads(trace)}
         is_numbered = any(step.start_ns in loads for step in (*steps.whole[:1], *steps.partial[:1]))
@@ -173,12 +178,12 @@ class _Rounds(NamedTuple):
         return Steps(tuple(whole), (first,), "rounds of communication")
 
 
-def _rounds(trace: Trace, names: Mask) -> _Rounds:
-    """Return the rounds of the communications `names`: the n-th event of each is the n-th step's.
+def _rounds(trace: Trace, comms: Mask) -> _Rounds:
+    """Return the rounds of the communications `comms` (n,): the n-th event of each is the n-th step's.
 
     Only those that occur as often as most do count: of a file that was cut, some tensors are short.
     """
-    rows = np.flatnonzero(names[trace.name_id])
+    rows = np.flatnonzero(comms)
     if not len(rows):
         return _Rounds(trace.ts_ns[:0], trace.ts_ns[:0])
     what = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
@@ -201,11 +206,11 @@ def _first_forward(trace: Trace, forward: Mask) -> int:
 
 
 def after_longest_pause(trace: Trace, forward: Mask) -> int:
-    """Return the name id that typically follows the longest pause among the operations `forward`.
+    """Return the name id that typically follows the longest pause among the slices `forward` (n,).
 
     Backward pass, communication and update lie in that pause: this operation begins the forward pass.
     """
-    rows = np.flatnonzero(forward[trace.name_id])
+    rows = np.flatnonzero(forward)
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     ids = trace.name_id[rows]
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
@@ -219,28 +224,17 @@ def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
         for key, column in trace.args.items()
         if key.startswith(("input", "arg"))
         for row, value in zip(column.rows.tolist(), column.values, strict=True)
-        if forward[trace.name_id[row]] and OpName.parse(str(value)).cat in ("I/O", "STEP")
+        if forward[row] and OpName.parse(str(value)).cat in ("I/O", "STEP")
     ]
     counts = Counter(fed)
-    return min(counts, key=lambda i: (-counts[i], int(_starts_of(trace, i)[0]))) if counts else None
+    first_ns = {i: int(trace.ts_ns[trace.name_id == i].min()) for i in counts}
+    return min(counts, key=lambda i: (-counts[i], first_ns[i]), default=None)
 
 
-def _whole_comms(trace: Trace, ops: list[OpName | None]) -> Mask:
-    """Return which names are whole communications; where there are none, their parts."""
-    main = _names_where(trace, ops, lambda op: op.is_comm and op.queue is None)
-    return main if main[trace.name_id].any() else _names_where(trace, ops, lambda op: op.is_comm)
-
-
-def _work_starts(trace: Trace, ops: list[OpName | None]) -> Int64:
-    """Return when what makes up a traced step begins: its communications, else its backward operations.
-
-    An asynchronous engine begins the backward pass of a loss before the forward pass is through, so
-    that of a step after the last traced one both can be there.
-    """
-    names = _whole_comms(trace, ops)
-    if not names.any():
-        names = _names_where(trace, ops, lambda op: op.cat == "BW")
-    return _starts(trace, names)
+def _whole_comms(accepted: _Chosen) -> Mask:
+    """Return which slices (n,) are whole communications; where there are none, their parts."""
+    whole = accepted(lambda op: op.is_comm and op.queue is None)
+    return whole if whole.any() else accepted(lambda op: op.is_comm)
 
 
 def _one_load_each(loads: Int64, marks: Int64, work: Int64) -> Int64 | None:
@@ -265,25 +259,20 @@ def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
     return (Step(len(marks), int(marks[-1]), int(trace.end_ns[trace.ts_ns >= marks[-1]].max())),)
 
 
-def _first_rank(trace: Trace) -> list[OpName | None]:
-    """Return the trace's names, parsed; None for those of other ranks than the first, and those unused."""
+def _first_rank(trace: Trace) -> _Chosen:
+    """Return what chooses slices (n,) of the trace's first rank by their operations."""
     used = set(np.unique(trace.name_id).tolist())
-    ops = [OpName.parse(name) if i in used else None for i, name in enumerate(trace.names)]
-    first = next((op for op in ops if op is not None and op.cat is not None), None)
-    if first is None:
-        return ops
-    own = (first.worker, first.rank)
-    return [op if op is not None and (op.worker, op.rank) == own else None for op in ops]
+    ops = [OpName.parse(name) if i in used else OpName(None) for i, name in enumerate(trace.names)]
+    first = next((op for op in ops if op.cat is not None), OpName(None))
+    own = [op.cat is not None and (op.worker, op.rank) == (first.worker, first.rank) for op in ops]
+    return lambda accept: np.array(
+        [is_own and accept(op) for is_own, op in zip(own, ops, strict=True)] or [False], np.bool_
+    )[trace.name_id]
 
 
-def _names_where(trace: Trace, ops: list[OpName | None], accept: Callable[[OpName], bool]) -> Mask:
-    """Return which names (m,) are operations that `accept` takes."""
-    return np.array([op is not None and accept(op) for op in ops], np.bool_)
+def _is(cat: str) -> Callable[[OpName], bool]:
+    return lambda op: op.cat == cat
 
 
-def _starts(trace: Trace, names: Mask) -> Int64:
-    return np.sort(trace.ts_ns[names[trace.name_id]])
-
-
-def _starts_of(trace: Trace, name_id: int) -> Int64:
-    return np.sort(trace.ts_ns[trace.name_id == name_id])
+def _starts(trace: Trace, mask: Mask) -> Int64:
+    return np.sort(trace.ts_ns[mask])

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.composer.composer_axes import second_axis, tie_axes
-from dialects.composer.composer_graph import record
 from dialects.masks import Mask, by_name
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
@@ -81,6 +80,8 @@ class Composer(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the batches, each with its loading."""
+        from dialects.composer.composer_graph import record
+
         return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.dasf.dasf_graph import ARGS, record
 from dialects.step_parts import Beside, RankSteps
 from dialects.system import Activity, System
 from formats.columns import Trace
@@ -16,7 +15,7 @@ class Dasf(System):
 
     name = "dasf"
     has_tasks = True
-    edge_args = ARGS
+    edge_args = ("key", "dependencies", "dependents")
 
     def recognises(self, trace: Trace) -> bool:
         """Whether its reader made the trace: it is no chrome file."""
@@ -34,4 +33,6 @@ class Dasf(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the tasks of a database as one step."""
+        from dialects.dasf.dasf_graph import record
+
         return record(name, trace)

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.horovod.horovod_graph import record, tensor_names
 from dialects.masks import Mask, by_name
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
@@ -89,11 +88,15 @@ class Horovod(System):
 
     def filterable(self, trace: Trace) -> Mask:
         """Return which slices (n,) are of a tensor: all that have a process of their own."""
+        from dialects.horovod.horovod_graph import tensor_names
+
         named = tensor_names(trace)
         return np.array([track.pid in named for track in trace.tracks] or [False], np.bool_)[trace.track_id]
 
     def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
         """Return the tensor's name: that of its process."""
+        from dialects.horovod.horovod_graph import tensor_names
+
         tensor = tensor_names(trace).get(trace.tracks[track].pid)
         return () if tensor is None else (tensor,)
 
@@ -119,6 +122,8 @@ class Horovod(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the rounds of reductions, as rank 0 recorded them for all."""
+        from dialects.horovod.horovod_graph import record
+
         return record(name, trace, self.find_steps(trace, by))
 
     def category(self, name: str, cat: str) -> str:

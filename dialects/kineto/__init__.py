@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective_call, is_collective_kernel
-from dialects.kineto.kineto_graph import ENDS, record
+from dialects.kineto.collectives import ENDS, SYNC_ARGS, collective, is_collective_call, is_collective_kernel
 from dialects.masks import Mask, by_cat, by_name
 from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
@@ -125,6 +124,8 @@ class Kineto(System):
         self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
     ) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""
+        from dialects.kineto.kineto_graph import record
+
         return record(name, trace, self.find_steps(trace, by).whole)
 
 

@@ -11,6 +11,8 @@ from dialects.system import DEVICE_CATS, KERNEL_CATS
 
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
+#: Keys of the args of a transfer between two ranks.
+ENDS = ("Src Rank", "Dst Rank")
 
 #: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
 #: DeepEP's dispatch and combine), of PyTorch's symmetric memory, of vLLM and TensorRT-LLM.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective
+from dialects.kineto.collectives import ENDS, SYNC_ARGS, collective, is_collective
 from dialects.kineto.kineto_device import (
     TOLERANCE_NS,
     Works,
@@ -35,8 +35,6 @@ from dialects.system import DEVICE_CATS
 from formats.columns import Int64, Trace
 
 _ENQUEUES = "c10d::"
-#: Keys of the args of a transfer between two ranks.
-ENDS = ("Src Rank", "Dst Rank")
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.

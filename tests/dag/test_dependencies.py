@@ -151,7 +151,7 @@ def test_avg_is_the_duration_in_milliseconds() -> None:
 
 @pytest.mark.parametrize("avg", ['"x"', "-1", "NAN", "+INF"])
 def test_an_avg_that_is_no_duration_is_refused(avg: str) -> None:
-    with pytest.raises(DagError, match="no duration"):
+    with pytest.raises(DagError, match="not a duration"):
         dag_from_gml(parse_gml(gml_of(("a", "b")).replace("avg 1", f"avg {avg}", 1)))
 
 
