@@ -125,8 +125,9 @@ def _hosts(sources: Sequence[Source]) -> list[int]:
     """Return the host of each source: a worker's GPUs share one; of ranks it is not known."""
     if all(source.worker is None for source in sources):
         paths = list(dict.fromkeys(source.path.parent.parent for source in sources))
-        is_worker = len(paths) == 1 and all((source.path.parent / "comm.json").exists() for source in sources)
-        return [0] * len(sources) if is_worker else list(range(len(sources)))
+        is_worker = len(paths) == 1 and all(find_file(source.path.parent, "comm.json") for source in sources)
+        files = list(dict.fromkeys(source.path for source in sources))  # the ranks of a file share its clock
+        return [0 if is_worker else files.index(source.path) for source in sources]
     workers = sorted({source.worker or 0 for source in sources})
     return [workers.index(source.worker or 0) for source in sources]
 

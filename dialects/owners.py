@@ -14,6 +14,7 @@ from formats.columns import Id, Trace, used_tables
 from opname import OpName
 
 _LABEL = re.compile(r"(?:worker (\d+) )?rank (\d+)")
+_NAME = re.compile(r"(?:worker[ _]?(\d+)[ ._:-]+)?rank[ _:#-]?(\d+)(?!\w)", re.IGNORECASE)
 _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
@@ -39,12 +40,13 @@ class _Owner:
 def split(trace: Trace, *, by_names: bool) -> list[Owned]:
     """Return the ranks whose events `trace` holds, in order; [the trace as it is] if it is of one rank.
 
-    With `by_names` the names tell (BytePS's ``wk0.rank1.``), else the sources that a combined file lists, or
-    Composer's ``global_rank`` of each process. Names, of operations and of processes, come back without the
-    rank.
+    With `by_names` the names tell (BytePS's ``wk0.rank1.``), else the sources that a combined file lists,
+    Composer's ``global_rank`` of each process, or processes that are called after their rank. Names, of
+    operations and of processes, come back without the rank.
     """
     found = _by_names(trace) if by_names else []
-    found = found or _by_processes(trace, *_sources(trace)) or _by_processes(trace, *_global_ranks(trace))
+    ways = (_sources, _global_ranks, _named_ranks)
+    found = found or next(filter(None, (_by_processes(trace, *way(trace)) for way in ways)), [])
     return found or [Owned(None, None, trace)]
 
 
@@ -115,6 +117,16 @@ def _global_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
     known = {pid: rank for pid, rank in rank_of.items() if isinstance(rank, int) and rank < _MOST_RANKS}
     ranks = sorted(set(known.values()))
     return [_Owner(None, rank) for rank in ranks], {pid: ranks.index(rank) for pid, rank in known.items()}
+
+
+def _named_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
+    """Return the ranks that processes are called after (``rank 1``, ``rank1: python``), and theirs."""
+    names = {e["pid"]: str(e["args"].get("name")) for e in trace.metadata if e["name"] == "process_name"}
+    matches = {pid: match for pid, name in names.items() if (match := _NAME.match(name))}
+    whose = {pid: (match[1] and int(match[1]), int(match[2])) for pid, match in matches.items()}
+    distinct = sorted(set(whose.values()), key=lambda owner: (owner[0] or 0, owner[1]))
+    owners = [_Owner(None if worker is None else int(worker), rank) for worker, rank in distinct]
+    return owners, {pid: distinct.index(owner) for pid, owner in whose.items()}
 
 
 def _part(trace: Trace, rows: Mask, pids: Container[Id], label: str = "") -> Trace:

@@ -136,6 +136,24 @@ def test_a_combined_file_is_its_ranks_again(tmp_path: Path) -> None:
     assert load_paths([output]).traces[1].header["distributedInfo"] == {"rank": 1, "world_size": 2}
 
 
+@pytest.mark.parametrize("label", ["rank {}", "Rank{}: python", "worker 0 rank {}"])
+def test_processes_called_after_ranks_are_ranks(tmp_path: Path, label: str) -> None:
+    # rank 1 computes 600 of 1,000 µs, rank 0 300: it then waits in the reduction until both are there
+    events: list[Event] = []
+    for rank, work in ((0, 300), (1, 600)):
+        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": label.format(rank)}})
+        for at in (0, 1000, 2000):
+            spans = [("train_step", 0, 990), ("forward", 10, work), ("allreduce", 10 + work, 700 - work)]
+            events += [{**x(name, at + start, dur, "", 1), "pid": rank} for name, start, dur in spans]
+    path = write(tmp_path / "t.json", events)
+    document = answer("--option", "critical", "--path", path)
+    nodes = {(node["name"].rpartition(".")[2], node["rank"][-5:]) for node in document["scopes"][-1]["path"]}
+    assert ("forward", "rank1") in nodes
+    assert ("forward", "rank0") not in nodes
+    predicted = answer("--option", "replay", "--path", path, "--output", "-")["predicted_ms"]
+    assert [name[-5:] for name in predicted] == ["rank0", "rank1"]
+
+
 # ---- GPUs without a final trace
 
 

@@ -119,7 +119,7 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("partition_bytes=1.5", "bytes above 0"),
         ("schedule=random", "priority or fifo"),
         ("straggler=some", "none and mean"),
-        ("rank5.FW=2", "no operation"),
+        ("rank5.FW=2", "no such rank"),
         ("stage0=2", "no pipeline stages"),
     ],
 )
