@@ -230,7 +230,7 @@ def test_breakdown_by_hand(tmp_path: Path) -> None:
     found = statistic("--path", write(tmp_path / "t.json", events), "--sub_option", "breakdown")
     assert found["breakdown"] == [
         {
-            "rank": "t.json",
+            "rank": "rank0",
             "step": 3,
             "wall_ms": 20.0,
             "compute_ms": 8.0,
