@@ -43,8 +43,8 @@ class Replay:
     @property
     def iteration_ns(self) -> Int64:
         """How long each owner took for the step at each position (positions, m)."""
-        begin = self.schedule.start_ns[self.begin_op]
-        return np.concatenate([begin[1:], self.schedule.end_ns[self.end_op[-1:]]]) - begin
+        took: Int64 = self.schedule.end_ns[self.end_op] - self.schedule.start_ns[self.begin_op]
+        return took
 
     @property
     def step_ns(self) -> Int64:

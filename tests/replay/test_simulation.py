@@ -163,3 +163,4 @@ def test_after_a_pause_the_ranks_begin_a_step_as_recorded(shared_data: Path) -> 
     result = replay(recording, range(len(recording.steps)))
     for position, step in enumerate(recording.steps):
         assert (result.step(position).iteration_ns == step.iteration_ns).all()
+        assert (result.iteration_ns[position] == step.iteration_ns).all()
