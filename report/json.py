@@ -13,8 +13,13 @@ from result import Result
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print the document, ``option`` and ``headline`` first, ``repairs`` last; NaN and infinity as null."""
-    headline = {"headline": result.headline} if result.headline else {}
-    document = {"option": result.option, **headline, **result.document, "repairs": list(result.repairs)}
+    headline = result.headline or result.title
+    document = {
+        "option": result.option,
+        "headline": headline,
+        **result.document,
+        "repairs": list(result.repairs),
+    }
     stream.write(encode(document, indent=2).decode() + "\n")
 
 

@@ -51,7 +51,11 @@ def csv_of(result: Result) -> str:
 
 
 def test_json_carries_the_repairs() -> None:
-    assert json_of({}, ("a.json: cut off",)) == {"option": "o", "repairs": ["a.json: cut off"]}
+    assert json_of({}, ("a.json: cut off",)) == {
+        "option": "o",
+        "headline": "T",
+        "repairs": ["a.json: cut off"],
+    }
 
 
 def test_json_begins_with_the_option_and_the_headline() -> None:
@@ -59,19 +63,25 @@ def test_json_begins_with_the_option_and_the_headline() -> None:
 
 
 def test_json_has_null_for_what_is_no_number() -> None:
-    assert json_of({"a": math.nan, "b": [math.inf]}) == {"option": "o", "a": None, "b": [None], "repairs": []}
+    assert json_of({"a": math.nan, "b": [math.inf]}) == {
+        "option": "o",
+        "headline": "T",
+        "a": None,
+        "b": [None],
+        "repairs": [],
+    }
 
 
 def test_json_understands_numpy_and_paths() -> None:
     document = {"i": np.int64(3), "f": np.float64(0.5), "a": np.array([1, 2]), "p": Path("x/y")}
     plain = {"i": 3, "f": 0.5, "a": [1, 2], "p": "x/y"}
-    assert json_of(document) == {"option": "o", **plain, "repairs": []}
+    assert json_of(document) == {"option": "o", "headline": "T", **plain, "repairs": []}
 
 
 def test_json_survives_a_lone_surrogate_and_a_huge_integer() -> None:
     document = {"name": "\ud800", "n": 2**70, "nan": math.nan, "np": np.float64(math.inf)}
     plain = {"name": "\ud800", "n": 2**70, "nan": None, "np": None}
-    assert json_of(document) == {"option": "o", **plain, "repairs": []}
+    assert json_of(document) == {"option": "o", "headline": "T", **plain, "repairs": []}
 
 
 json_values = st.recursive(
