@@ -328,6 +328,7 @@ def test_the_answer_of_one_gpu(tmp_path: Path) -> None:
     answer = collect(gpu)
     assert answer == {
         "option": "collect",
+        "headline": f"Collected from {gpu}",
         "gpus": [
             {
                 "path": str(gpu),
@@ -687,7 +688,7 @@ def test_everything_includes_captures_and_logs(shared_data: Path, tmp_path: Path
 def test_one_part_alone_leaves_the_captures(shared_data: Path, tmp_path: Path) -> None:
     path = network_job(shared_data, tmp_path)
     answer = collect(path, "--sub_option", "comm")
-    assert answer.keys() == {"option", "gpus", "iteration_ms", "repairs"}
+    assert answer.keys() == {"option", "headline", "gpus", "iteration_ms", "repairs"}
     assert not (path / "comm_timeline.json").exists()
 
 
