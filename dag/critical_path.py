@@ -66,9 +66,8 @@ def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> Criti
 
 def _ends(step: StepGraph) -> Int64:
     """Return when the step of each owner ends (m,): as recorded, else the usual time after its last event."""
-    end = step.begin_ns.copy()
-    np.maximum.at(end, step.owner[step.last], step.end_ns[step.last])
-    return np.where(step.next_ns < 0, end + np.maximum(step.tail_ns, 0), step.next_ns)
+    by_tail = step.last_end_ns + np.maximum(step.tail_ns, 0)
+    return np.where(step.next_ns < 0, by_tail, step.next_ns)
 
 
 class _Inputs:
@@ -191,9 +190,7 @@ def slack_ns(step: StepGraph) -> Int64:
     ends = _ends(step)
     until = int(ends.max(initial=0))
     latest_end = np.maximum(step.end_ns, until)
-    last_end = step.begin_ns.copy()
-    np.maximum.at(last_end, step.owner[step.last], step.end_ns[step.last])
-    np.minimum.at(latest_end, step.last, (until - ends + last_end)[step.owner[step.last]])
+    np.minimum.at(latest_end, step.last, (until - ends + step.last_end_ns)[step.owner[step.last]])
     source, target = _all_edges(step)
     # an operation is 2 * event for the event's start, 2 * event + 1 for its body
     cost = np.column_stack([step.gap_ns, step.work_ns]).reshape(-1)

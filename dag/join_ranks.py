@@ -229,16 +229,13 @@ def _fitted(step: StepGraph, last: Sequence[Int64 | None]) -> StepGraph:
     held = _held_by_links(step, ready, could_begin)
     could_begin[held] = np.maximum(ready, let_on)[held]
     overtaken = _wait_for_links(step, could_begin)
-    ends = _last_events(step, last)
-    end = step.begin_ns.copy()
-    np.maximum.at(end, step.owner[ends], step.end_ns[ends])
+    step = replace(step, last=_last_events(step, last))
     return replace(
         step,
         start_ns=np.where(held, ready, step.start_ns),
         work_ns=np.maximum(step.end_ns - could_begin, 0),
         gap_ns=np.where(held, 0, step.start_ns - ready),
-        tail_ns=np.where(step.next_ns < 0, -1, step.next_ns - end),
-        last=ends,
+        tail_ns=np.where(step.next_ns < 0, -1, step.next_ns - step.last_end_ns),
         overtaken=overtaken,
         held=held,
     )
@@ -274,8 +271,7 @@ def _held_by_links(step: StepGraph, ready: Int64, could_begin: Int64) -> Bool:
         first = np.maximum.accumulate(np.where(is_first, np.arange(len(served)), 0))
         start, asked = step.start_ns[served], ready[served]
         held[served] = ~is_first & (before <= start) & (begin[first] <= asked) & (asked < before)
-    for joint in (Joint.START_TO_HEAD, Joint.START_TO_BODY):
-        held[step.joined(joint)[:, 0]] = False
+    held[step.edges[from_start(step.edges), 0]] = False
     return held
 
 

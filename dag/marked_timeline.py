@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dag.critical_path import NO_EVENT, CriticalPath
-from dag.path_summary import path_items
+from dag.path_summary import path_item
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import Operation
 from formats.chrome_writer import metadata
-from formats.columns import Trace
+from formats.columns import Int64, Trace, Track
 
 #: Name of the process and category of the arrows that mark the path.
 PATH = "critical path"
@@ -72,21 +72,36 @@ def marked_events(
 def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath) -> list[_Stop]:
     """Return the stretches of the path with the slices that they lie in."""
     found = []
+    begin = int(step.begin_ns[path.owner])
+    on_track: dict[tuple[int, Track], tuple[Int64, Int64, Int64]] = {}
     for stretch in path.stretches:
-        (item,) = path_items(recording, step, replace(path, stretches=[stretch]), parts=True)
+        item = path_item(recording, step, stretch, begin, parts=True)
         event = None
         if stretch.event != NO_EVENT and stretch.cat == "":
             operation = recording.operations[int(step.operation[stretch.event])]
-            event = _slice_of(traces[operation.owner], operation, stretch.end_ns)
+            trace, place = traces[operation.owner], (operation.owner, operation.track)
+            if place not in on_track:
+                on_track[place] = _rows_of(trace, operation.track)
+            event = _slice_of(trace, on_track[place], operation, stretch.end_ns)
         where = None if event is None else (stretch.owner, event)
         found.append(_Stop(item.name, item.cat, stretch.start_ns, stretch.end_ns, where))
     return found
 
 
-def _slice_of(trace: Trace, operation: Operation, moment_ns: int) -> int | None:
+def _rows_of(trace: Trace, track: Track) -> tuple[Int64, Int64, Int64]:
+    """Return the rows of a track's slices, and when they start and end."""
+    is_track = np.array([own == track for own in trace.tracks], np.bool_)
+    rows = np.flatnonzero(is_track[trace.track_id])
+    start = trace.ts_ns[rows]
+    return rows, start, start + trace.dur_ns[rows]
+
+
+def _slice_of(
+    trace: Trace, on_track: tuple[Int64, Int64, Int64], operation: Operation, moment_ns: int
+) -> int | None:
     """Return the row of the slice on the operation's track that covers the time just before `moment_ns`."""
-    track = np.array([own == operation.track for own in trace.tracks], np.bool_)
-    rows = np.flatnonzero(track[trace.track_id] & (trace.ts_ns < moment_ns) & (trace.end_ns >= moment_ns))
+    rows, start, end = on_track
+    rows = rows[(start < moment_ns) & (end >= moment_ns)]
     named = [row for row in rows.tolist() if trace.names[trace.name_id[row]].endswith(operation.name)]
     return max(named or rows.tolist(), key=lambda row: int(trace.ts_ns[row]), default=None)
 

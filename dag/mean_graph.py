@@ -15,7 +15,7 @@ from dialects import Activity
 from dialects.byteps.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError
 from formats.columns import Int64, Trace
-from formats.gml import read_gml
+from formats.gml import is_gml, read_gml
 from formats.stream import find_file
 from opname import OpName
 from trace_utils import Source, load_paths
@@ -42,7 +42,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
     TraceError
         There is no such path, or nothing under it is a trace.
     """
-    if paths[0].name.lower().endswith((".gml", ".gml.gz")):
+    if is_gml(paths[0]):
         if not paths[0].exists():
             raise TraceError(f"{paths[0]}: no such file or directory")
         return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])

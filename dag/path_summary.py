@@ -45,7 +45,7 @@ def path_items(
     items: list[PathItem] = []
     begin = int(step.begin_ns[path.owner])
     for stretch in path.stretches:
-        item = _item(recording, step, stretch, begin, parts)
+        item = path_item(recording, step, stretch, begin, parts=parts)
         if items and items[-1][:3] == item[:3]:
             items[-1] = items[-1]._replace(dur_ns=items[-1].dur_ns + item.dur_ns)
         else:
@@ -96,7 +96,10 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _item(recording: Recording, step: StepGraph, stretch: Stretch, begin: int, parts: bool) -> PathItem:
+def path_item(
+    recording: Recording, step: StepGraph, stretch: Stretch, begin: int, *, parts: bool
+) -> PathItem:
+    """Return one stretch named; `begin` (ns) is that of the path's step, `parts` as for `path_items`."""
     owner = recording.owners[stretch.owner]
     because = "" if stretch.kind < 0 else Kind(stretch.kind).label
     times = (stretch.start_ns - begin, stretch.dur_ns)

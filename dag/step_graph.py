@@ -90,10 +90,12 @@ class StepGraph:
         """Whether some owner's step has a known end."""
         return bool((self.iteration_ns > 0).any())
 
-    def joined(self, joint: Joint) -> Int64:
-        """Return (source, target) of the edges of one joint (k, 2)."""
-        pairs: Int64 = self.edges[self.edges[:, 2] == joint, :2]
-        return pairs
+    @property
+    def last_end_ns(self) -> Int64:
+        """When the last event that holds up each owner's next step ends (m,); its begin without one."""
+        end: Int64 = self.begin_ns.copy()
+        np.maximum.at(end, self.owner[self.last], self.end_ns[self.last])
+        return end
 
 
 def from_start(edges: Int64) -> Bool:

@@ -101,6 +101,11 @@ def from_networkx(graph: nx.Graph[Any]) -> Gml:
     return Gml(labels, pairs[:, 0], pairs[:, 1], nodes, attrs, graph.graph, graph.is_directed(), multi)
 
 
+def is_gml(path: Path) -> bool:
+    """Whether the name of a file says that it is GML, packed or not."""
+    return path.name.lower().endswith((".gml", ".gml.gz"))
+
+
 def read_gml(path: Path) -> Gml:
     """Read a GML file (``.gz`` too).
 

@@ -98,14 +98,11 @@ def run(args: Namespace) -> Result:
     """Find the path of every scope; with `--output`, write the recorded timeline with the path marked."""
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: critical has no variants")
+    from formats.gml import is_gml
+
     if args.step == "mean" or any(is_gml(path) for path in args.path):
         return _mean(args)
     return _recorded(args)
-
-
-def is_gml(path: Path) -> bool:
-    """Whether a path names a graph rather than a trace."""
-    return path.name.lower().endswith((".gml", ".gml.gz"))
 
 
 def step_number(text: str | None) -> int | None:

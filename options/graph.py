@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import UsageError
 from formats.stream import find_file
-from options.critical import is_gml, refuse, step_number
+from options.critical import refuse, step_number
 from result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def run(args: Namespace) -> Result:
 
 def _has_dag(args: Namespace) -> bool:
     """Whether the DAG itself is drawn: of a GML file, or of one GPU unless a flag needs a recorded step."""
+    from formats.gml import is_gml
+
     of_step = args.del_queue or args.filter or args.step_by or args.step is not None
     gpu = len(args.path) == 1 and find_file(args.path[0], "dag.gml") is not None
     return is_gml(args.path[0]) or (gpu and not of_step)
