@@ -5,13 +5,14 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from errors import DagError, UsageError
-from result import Bars, Cell, Column, Result, Table
+from result import Bars, Column, Result, Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dag_utils import CriticalPath, LoadedSteps, PathItem, Recording, StepGraph
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
@@ -20,6 +21,7 @@ FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queu
 
 _SCOPE = Column("scope", "Scope", minor=True)
 _NAME, _CAT = Column("name", "Operation"), Column("cat", "Category")
+_OWNED_NAME = Column("name", "Operation", value=lambda item: f"{item.owner}.{item.name}")
 _RANK = Column("rank", "Rank", value=lambda item: item.owner)
 _BY_NAME = (  # of a `NameShare`
     _NAME, _CAT, _RANK,
@@ -55,8 +57,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
     group.add_argument("--scope", choices=SCOPES, help="which paths the table shows (default: the widest)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(NamedTuple):
     """A GPU, a worker or the job, and the critical path through its events."""
 
     name: str
@@ -69,19 +70,19 @@ class _Scope:
         """What it covers: one of `SCOPES`."""
         return self.name.partition("-")[0]
 
-    def ms_by_category(self) -> dict[str, float]:
-        """Return the milliseconds of the path per category."""
+    def shares(self) -> list[tuple[str, int, float]]:
+        """Return (category, ns, share) of the path."""
         from dag_utils import by_category
 
-        return {cat: ns / 1e6 for cat, ns in by_category(self.items).items()}
+        length = max(self.length_ns, 1)
+        return [(cat, ns, ns / length) for cat, ns in by_category(self.items).items()]
 
-    def document(self, columns: Sequence[Column], *, several: bool = False) -> dict[str, Any]:
-        """Return the path for JSON; of `several` ranks, operations are named with theirs."""
-        path = _records(columns, self.items)
-        if several:
-            path = [{**record, "name": f"{record['rank']}.{record['name']}"} for record in path]
+    def document(self, columns: Sequence[Column], **more: object) -> dict[str, Any]:
+        """Return the path for JSON, with `more` about it."""
+        path = Table.of("path", "", columns, self.items).records()
         length = {"length_ms": self.length_ns / 1e6}
-        return {"scope": self.name, "worker": self.worker, **length, "path": path}
+        by_cat = {cat: ns / 1e6 for cat, ns, _ in self.shares()}
+        return {"scope": self.name, "worker": self.worker, **length, "path": path, **more, "by_cat": by_cat}
 
 
 @dataclass(slots=True)
@@ -127,71 +128,67 @@ def refuse(args: Namespace, *flags: str) -> None:
             raise UsageError(f"--{flag} needs a recorded step; a .gml file and --step mean have none")
 
 
-def _records(columns: Sequence[Column], items: Iterable[object]) -> list[dict[str, Cell]]:
-    return Table.of("", "", columns, items).records()
-
-
-# ---- a recorded step
-
-
-def _recorded(args: Namespace) -> Result:
-    """Return the critical paths of one recorded step, gaps and waits included."""
-    from dag_utils import by_name, choose_step, headline, load_steps, slack_ns
+def recorded_step(args: Namespace) -> tuple[LoadedSteps, StepGraph]:
+    """Load the job; return it with the step that `--step` names, or the one of median length."""
+    from dag_utils import choose_step, load_steps
 
     loaded = load_steps(
         args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
     )
+    return loaded, loaded.recording.steps[choose_step(loaded.recording, step_number(args.step))]
+
+
+def _recorded(args: Namespace) -> Result:
+    """Return the critical paths of one recorded step, gaps and waits included."""
+    from dag_utils import by_name, headline, slack_ns
+
+    loaded, step = recorded_step(args)
     recording = loaded.recording
-    step = recording.steps[choose_step(recording, step_number(args.step))]
     scopes, path = _scopes(loaded, step, args.del_queue)
     shown = _shown(scopes, args.scope)
-    operations = _operations(recording, step, slack_ns(step).tolist())
-    if args.sort:
-        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
-    written = _write_timeline(args, loaded, step, path)
+    slack = _slack_table(args, _operations(recording, step, slack_ns(step).tolist()))
+    of_names = [(scope, by_name(scope.items)) for scope in shown]
+    of_cats = [(scope, scope.shares()) for scope in shown]
+    whole = [(scope, scope.items) for scope in shown]
     several = len(recording.owners) > 1
+    path_columns = (_OWNED_NAME, *_PATH[1:]) if several else _PATH
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
         "scopes": [
-            {
-                **scope.document(_PATH, several=several),
-                "by_name": _records(_BY_NAME, by_name(scope.items)),
-                "by_cat": scope.ms_by_category(),
-            }
+            scope.document(path_columns, by_name=Table.of("", "", _BY_NAME, by_name(scope.items)).records())
             for scope in scopes
         ],
-        "operations": _records(_OPERATIONS, operations),
+        "operations": slack.records(),
     }
-    if written:
-        document["output"] = str(written)
-    whole = [(scope, scope.items) for scope in shown]
-    names = [(scope, by_name(scope.items)) for scope in shown]
-    cats = [(scope, _shares(scope)) for scope in shown]
+    notes = [*recording.notes]
+    if args.output is not None:
+        _write_timeline(args.output, loaded, step, path)
+        document["output"] = str(args.output)
+        notes.append(f"timeline written to {args.output}")
     return Result(
         "critical",
         "",
         document,
         headline=headline(recording, step, path, scopes[-1].items),
         tables=[
-            _cut(args, _per_scope("by_name", "Critical path by operation", _BY_NAME, names)),
-            _cut(args, Table.of("operations", "Slack", _OPERATIONS, operations)),
-            _cut(args, _per_scope("by_cat", "Share of each category", _BY_CAT, cats)),
+            _cut(args, _per_scope("by_name", "Critical path by operation", _BY_NAME, of_names)),
+            _cut(args, slack),
+            _cut(args, _per_scope("by_cat", "Share of each category", _BY_CAT, of_cats)),
             replace(_per_scope("path", "Critical path", _PATH, whole), detail=not args.full),
         ],
         charts=(_bars(scopes),),
         figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
-        notes=[*recording.notes, *([f"timeline written to {written}"] if written else [])],
+        notes=notes,
         repairs=loaded.repairs,
         beside=args.path[0],
     )
 
 
-def _shares(scope: _Scope) -> list[tuple[str, int, float]]:
-    from dag_utils import by_category
-
-    length = max(scope.length_ns, 1)
-    return [(cat, ns, ns / length) for cat, ns in by_category(scope.items).items()]
+def _slack_table(args: Namespace, operations: list[_Operation]) -> Table:
+    if args.sort:
+        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
+    return Table.of("operations", "Slack", _OPERATIONS, operations)
 
 
 def _per_scope(
@@ -277,26 +274,19 @@ def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
 
 
 def _bars(scopes: Sequence[_Scope]) -> Bars:
-    shares = [scope.ms_by_category() for scope in scopes]
-    cats = dict.fromkeys(cat for share in shares for cat in share)
-    series = {cat or "other": [share.get(cat, 0.0) for share in shares] for cat in cats}
+    ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares()} for scope in scopes]
+    cats = dict.fromkeys(cat for of_scope in ms for cat in of_scope)
+    series = {cat or "other": [of_scope.get(cat, 0.0) for of_scope in ms] for cat in cats}
     names = [_title(scopes, scope) for scope in scopes]
     return Bars("Critical path by category", "", "ms", names, series, stacked=True)
 
 
-def _write_timeline(args: Namespace, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> Path | None:
-    """Write the recorded timeline with `path` marked to `--output`."""
-    if args.output is None:
-        return None
+def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
     events, zero = marked_events(loaded.job.traces, loaded.recording, step, path)
-    write_events(args.output, events, baseTimeNanoseconds=zero)
-    return Path(args.output)
-
-
-# ---- --step mean: averages through the DAG
+    write_events(output, events, baseTimeNanoseconds=zero)
 
 
 def _mean(args: Namespace) -> Result:
@@ -320,8 +310,6 @@ def _mean(args: Namespace) -> Result:
         operations += [_Operation(*row) for row in rows]
         items = [PathItem(*rows[node][:2], "", 0, rows[node][2], "") for node in path.nodes]
         scopes.append(_Scope(name, worker, path.length_ns, items))
-    if args.sort:
-        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
     longest = max(scopes, key=lambda scope: scope.length_ns)
     table = _per_scope("path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
     return Result(
@@ -330,8 +318,8 @@ def _mean(args: Namespace) -> Result:
         {
             "step": "mean",
             "iteration_ms": None,
-            "scopes": [{**scope.document(_CHAIN), "by_cat": scope.ms_by_category()} for scope in scopes],
-            "operations": _records(_OPERATIONS, operations),
+            "scopes": [scope.document(_CHAIN) for scope in scopes],
+            "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
         f"on {longest.name}; gaps and waits are not in it.",
