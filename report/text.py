@@ -36,7 +36,8 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 def _blocks(result: Result, width: int | None, *, pretty: bool, bold: bool) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     shown = [table for table in result.tables if not table.detail]
-    parts: list[Iterable[str]] = [_headline(result.headline, width, bold=bold)]
+    headline = _wrapped([result.headline] if result.headline else [], width)
+    parts: list[Iterable[str]] = [[f"\x1b[1m{line}\x1b[0m" if bold else line for line in headline]]
     if not pretty:
         parts.append(_wrapped([] if result.headline else [result.title], width))
         parts.append(map(printable, result.commentary))
@@ -50,11 +51,6 @@ def _blocks(result: Result, width: int | None, *, pretty: bool, bold: bool) -> I
         if text:
             yield f"{between}{text}\n"
             between = "\n"
-
-
-def _headline(text: str, width: int | None, *, bold: bool) -> list[str]:
-    lines = list(_wrapped([text], width)) if text else []
-    return [f"\x1b[1m{line}\x1b[0m" for line in lines] if bold else lines
 
 
 def _width(stream: TextIO) -> int | None:
@@ -143,8 +139,7 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
 
 def _last(parts: Sequence[_Part], *, minor: bool) -> int:
     """Return the place of the last column (the last minor one), 0 where there is none but the first."""
-    places = (place for place, part in enumerate(parts) if place and (part.column.minor or not minor))
-    return max(places, default=0)
+    return max((at for at, part in enumerate(parts) if at and (part.column.minor or not minor)), default=0)
 
 
 def _least(parts: Sequence[_Part], shortest: int) -> int:
