@@ -46,7 +46,6 @@ _OPERATIONS = (
     Column("dur_ms", "Duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
     Column("slack_ms", "Slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
-_SHOWN = 20  # rows of a table in a terminal without --full or --head
 SCOPES = ("GPU", "worker", "job", "all")
 
 
@@ -161,7 +160,7 @@ def _recorded(args: Namespace) -> Result:
         ],
         "operations": slack.records(),
     }
-    notes = [*recording.notes]
+    notes = [*recording.notes, *_longer(scopes, path, recording)]
     if args.output is not None:
         _write_timeline(args.output, loaded, step, path)
         document["output"] = str(args.output)
@@ -172,10 +171,10 @@ def _recorded(args: Namespace) -> Result:
         document,
         headline=headline(recording, step, path, scopes[-1].items),
         tables=[
-            _cut(args, _per_scope("by_name", "Critical path by operation", _BY_NAME, of_names)),
-            _cut(args, slack),
-            _cut(args, _per_scope("by_cat", "Share of each category", _BY_CAT, of_cats)),
-            replace(_per_scope("path", "Critical path", _PATH, whole), detail=not args.full),
+            _per_scope(args, "by_name", "Critical path by operation", _BY_NAME, of_names),
+            replace(slack, rows=slack.rows[: args.head]),
+            _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
+            replace(_per_scope(args, "path", "Critical path", _PATH, whole), detail=not args.full),
         ],
         charts=(_bars(scopes),),
         figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
@@ -192,11 +191,20 @@ def _slack_table(args: Namespace, operations: list[_Operation]) -> Table:
 
 
 def _per_scope(
-    name: str, title: str, columns: Sequence[Column], parts: Sequence[tuple[_Scope, Iterable[object]]]
+    args: Namespace,
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    parts: Sequence[tuple[_Scope, Iterable[object]]],
 ) -> Table:
     """Return one table of several scopes' items, the scope in its first column."""
-    rows = [[scope.name, *row] for scope, items in parts for row in Table.of("", "", columns, items).rows]
-    return Table(name, title, (_SCOPE, *columns), rows)
+    scopes = [scope for scope, _ in parts]
+    rows = [
+        [_title(scopes, scope), *row]
+        for scope, items in parts
+        for row in Table.of("", "", columns, items).rows
+    ]
+    return Table(name, title, (_SCOPE, *columns), rows[: args.head])
 
 
 def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:
@@ -244,16 +252,6 @@ def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
     return shown
 
 
-def _cut(args: Namespace, table: Table) -> Table:
-    """Return the table with the rows that a terminal shows; files and JSON have all."""
-    rows = list(table.rows)[: args.head]
-    whole = args.full or args.head is not None or args.xlsx or args.html or args.format != "table"
-    if whole or len(rows) <= _SHOWN:
-        return replace(table, rows=rows)
-    note = f"{len(rows) - _SHOWN:,} more rows with --full"
-    return replace(table, rows=rows[:_SHOWN], note=note)
-
-
 def _operations(recording: Recording, step: StepGraph, slack_ns: Sequence[int]) -> list[_Operation]:
     from dag_utils import category
 
@@ -268,9 +266,20 @@ def _operations(recording: Recording, step: StepGraph, slack_ns: Sequence[int]) 
     return list(operations.values())
 
 
+def _longer(scopes: Sequence[_Scope], path: CriticalPath, recording: Recording) -> list[str]:
+    """Return why a part of the job takes longer than the whole, where one does."""
+    names = [_title(scopes, scope) for scope in scopes if scope.length_ns > scopes[-1].length_ns]
+    if not names:
+        return []
+    last = f"{recording.owners[path.owner]}, which ends last"
+    takes = f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''} took longer"
+    return [f"{takes} than the {scopes[-1].kind}: the {scopes[-1].kind}'s step is that of {last}; "
+            "the others had begun earlier"]  # fmt: skip
+
+
 def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
     doubled = sum(other.name == scope.name for other in scopes) > 1
-    return f"worker {scope.worker}, {scope.name}" if doubled else scope.name
+    return f"worker-{scope.worker} {scope.name}" if doubled else scope.name
 
 
 def _bars(scopes: Sequence[_Scope]) -> Bars:
@@ -311,7 +320,7 @@ def _mean(args: Namespace) -> Result:
         items = [PathItem(*rows[node][:2], "", 0, rows[node][2], "") for node in path.nodes]
         scopes.append(_Scope(name, worker, path.length_ns, items))
     longest = max(scopes, key=lambda scope: scope.length_ns)
-    table = _per_scope("path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
+    table = _per_scope(args, "path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
     return Result(
         "critical",
         "",
@@ -322,8 +331,8 @@ def _mean(args: Namespace) -> Result:
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
-        f"on {longest.name}; gaps and waits are not in it.",
-        tables=(replace(table, rows=table.rows[: args.head]),),
+        f"on {_title(scopes, longest)}; gaps and waits are not in it.",
+        tables=(table,),
         notes=loaded.notes,
         repairs=loaded.repairs,
         beside=args.path[0],
