@@ -128,12 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse flags that the chosen option does not heed, rather than ignore them.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse (`UsageError`) flags that the chosen option does not heed, rather than ignore them."""
     heeded = options.load(args.option).FLAGS
     known = frozenset[str]().union(*(options.load(name).FLAGS for name in options.MODULES))
     for action in parser._actions:  # argparse offers no other list of what was declared

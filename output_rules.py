@@ -35,12 +35,7 @@ def guard(args: Namespace) -> Guard:
 
 
 def check_named(args: Namespace, outputs: Outputs) -> None:
-    """Refuse what the flags name and cannot be: an input, a directory, one file twice, another format.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse (`UsageError`) what cannot be written: an input, a directory, one file twice, another format."""
     seen: dict[Path, str] = {}
     for flag, path in _named(args):
         try:
@@ -58,13 +53,7 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
 
 
 def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
-    """Yield (flag, path) for each output file that the command line names.
-
-    Raises
-    ------
-    UsageError
-        ``-`` where there is always a file, or none without the flag.
-    """
+    """Yield (flag, path) for each output file that the command line names."""
     for flag in ("output", "xlsx", "html"):
         value = getattr(args, flag)
         if value in (None, True):

@@ -116,12 +116,7 @@ def step_number(text: str | None) -> int | None:
 
 
 def refuse(args: Namespace, *flags: str) -> None:
-    """Refuse flags that only a recorded step can heed, not average durations through a DAG.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse (`UsageError`) flags that only a recorded step can heed, not averages through a DAG."""
     for flag in flags:
         if getattr(args, flag):
             raise UsageError(f"--{flag} needs a recorded step; a .gml file and --step mean have none")
@@ -235,13 +230,7 @@ def _groups(recording: Recording, kind: str) -> list[tuple[str, int, list[int]]]
 
 
 def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
-    """Return the scopes whose paths the tables show.
-
-    Raises
-    ------
-    UsageError
-        The job has no scope of the kind that is wanted.
-    """
+    """Return the scopes whose paths the tables show; refuse a kind of which the job has none."""
     if wanted == "all":
         return list(scopes)
     kind = wanted or scopes[-1].kind

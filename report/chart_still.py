@@ -13,7 +13,7 @@ from errors import OutputError, UsageError
 from output_marks import MARK
 from report import colours
 from report.tables import printable, shorten
-from result import Bars3D, Chart, Network, Result
+from result import Bars3D, Network, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,23 +45,18 @@ _STYLE: dict[Any, Any] = {
 
 
 def write(result: Result, path: Path) -> None:
-    """Draw the first chart of `result`; see `write_still`."""
-    if not result.charts:
-        raise OutputError(f"{path}: {result.option} has no chart to draw here")
-    write_still(result.charts[0], path)
-
-
-def write_still(chart: Chart, path: Path) -> None:
-    """Draw `chart` into `path`, whose suffix (.png, .svg, .pdf) decides the format.
+    """Draw the first chart of `result` into `path`, whose suffix (.png, .svg, .pdf) decides the format.
 
     Raises
     ------
     UsageError
-        The suffix is none of these.
+        The suffix is none of these, or this kind of chart has no still.
     OutputError
-        The file cannot be written.
+        There is no chart, or the file cannot be written.
     """
-    suffix = path.suffix.lower()
+    if not result.charts:
+        raise OutputError(f"{path}: {result.option} has no chart to draw here")
+    chart, suffix = result.charts[0], path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"{path}: a picture ends in {', '.join(SUFFIXES)} or .html")
     import matplotlib as mpl
