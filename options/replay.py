@@ -111,7 +111,7 @@ def _partitions(args: Namespace) -> Partitions:
 
 def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     from replay.answer import answer, leave_one_out, with_gaps_of_others
-    from replay.replay_tables import charts, path_table, step_table
+    from replay.replay_tables import charts, path_tables, step_table
 
     recording = loaded.recording
     found = answer(recording, args.step_num)
@@ -126,7 +126,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         title="",
         headline=first,
         document=_document(args, found, row, path, output),
-        tables=[path_table(recording.steps[row].number, path), step_table(found, usual)],
+        tables=[*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)],
         charts=charts(found, position) if args.html else (),
         figures=figures,
         notes=[*recording.notes, *written],
@@ -198,6 +198,8 @@ def _document(
     ratio: float = 1.0,
 ) -> dict[str, Any]:
     """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
+    from dag_utils import records
+
     recording = found.result.recording
     owners = recording.owners
     recorded = found.recorded_ns
@@ -211,16 +213,7 @@ def _document(
         "measured_ms": None if recorded is None else recorded / 1e6,
         "error": None if recorded is None else (found.iteration_ns * ratio - recorded) / recorded,
         "critical_step": recording.steps[row].number,
-        "critical_path": [
-            {
-                "name": f"{item.owner}.{item.name}" if len(owners) > 1 else item.name,
-                "cat": item.cat,
-                "rank": item.owner,
-                "ts_ms": item.start_ns / 1e6,
-                "dur_ms": item.dur_ns / 1e6,
-            }
-            for item in path
-        ],
+        "critical_path": records(path, owned=len(owners) > 1),
         "interval_ms": _milliseconds(found.interval_ns),
         "output": None if output is None else str(output),
     }
@@ -256,7 +249,7 @@ def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
 def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import by_category
     from replay.answer import what_if
-    from replay.replay_tables import moved_chart, moved_table, path_table, slowdown_table, whatif_table
+    from replay.replay_tables import moved_chart, moved_table, path_tables, slowdown_table, whatif_table
 
     recording = loaded.recording
     found = what_if(recording, _edits(args, loaded), args.step_num)
@@ -269,7 +262,11 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     output, written = _write(args, last.after)
     number = recording.steps[row].number
     first = _change_headline(last)
-    tables = [whatif_table(found), moved_table(before, paths[last.name]), path_table(number, path)]
+    tables = [
+        whatif_table(found),
+        moved_table(before, paths[last.name]),
+        *path_tables(number, path, full=args.full),
+    ]
     return Result(
         option="replay",
         title="",
