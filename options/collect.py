@@ -13,7 +13,6 @@ from result import Repairs, Result
 
 if TYPE_CHECKING:
     from collector.gpu.parts import PartName
-    from collector.network.network_tables import Shown
     from formats.columns import Trace
     from trace_utils import GpuDir
 
@@ -187,10 +186,10 @@ def _with_network(args: Namespace, result: Result) -> Result:
     return result
 
 
-def _joined(result: Result, shown: Shown, head: int | None) -> Result:
+def _joined(result: Result, shown: Result, head: int | None) -> Result:
     return replace(
         result,
-        document={**result.document, shown.name: shown.document},
+        document={**result.document, **shown.document},
         tables=[*result.tables, *(replace(table, rows=table.rows[:head]) for table in shown.tables)],
         charts=[*result.charts, *shown.charts],
         figures=[*result.figures, *shown.figures],

@@ -46,14 +46,24 @@ class Iterations:
         """Average iteration time; None without a whole step."""
         return _mean(step.iteration_ns for step in self.steps)
 
+    @property
+    def fw_bw_ns(self) -> float | None:
+        """Average FW+BW; None where no step has it."""
+        return _mean(step.fw_bw_ns for step in self.steps)
+
+    @property
+    def ms(self) -> list[float]:
+        """The iteration times in milliseconds."""
+        return [step.iteration_ns / 1e6 for step in self.steps]
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What is shown of one GPU (or of one rank's trace)."""
+    """What is shown of one GPU (or of one rank's trace); the job as a whole has no files."""
 
     name: str
-    path: Path
-    trace: Path
+    path: Path | None
+    trace: Path | None
     events: Mapping[str, int]
     times: Iterations
 
@@ -93,7 +103,8 @@ def time_result(
     commentary: Sequence[str] = (),
 ) -> Result:
     """Return what `--option collect` says of the GPUs; `title` goes before the paths."""
-    fw_bw, job = map(_ms, _of_job(gpus))
+    together = _of_job(gpus)
+    fw_bw, job = _ms(together.fw_bw_ns), _ms(together.mean_ns)
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
     figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
@@ -115,48 +126,33 @@ def time_result(
 
 
 def _entry(gpu: Gpu) -> dict[str, object]:
-    steps = gpu.times.steps
     return {
         "path": str(gpu.path),
         "trace": str(gpu.trace),
         "events": dict(gpu.events),
-        "steps": len(steps),
-        "fw_bw_ms": _ms(_mean(step.fw_bw_ns for step in steps)),
+        "steps": len(gpu.times.steps),
+        "fw_bw_ms": _ms(gpu.times.fw_bw_ns),
         "iteration_ms": _ms(gpu.times.mean_ns),
-        "iteration_ms_per_step": [step.iteration_ns / 1e6 for step in steps],
+        "iteration_ms_per_step": gpu.times.ms,
     }
 
 
 # ---- tables
 
 
-class _Row(NamedTuple):
-    """A row of the table of GPUs; the last one may be the job's."""
-
-    gpu: str
-    trace: str | None
-    events: int | None
-    times: Sequence[StepTime]
-    told_by: str | None
-
-    @property
-    def iteration_ms(self) -> list[float]:
-        return [step.iteration_ns / 1e6 for step in self.times]
-
-
 _GPUS = (
-    Column("gpu", "GPU"),
-    Column("trace", "trace"),
-    Column("events", "events", "int"),
-    Column("steps", "steps", "int", value=lambda r: len(r.times)),
-    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda r: _ms(_mean(s.fw_bw_ns for s in r.times))),
-    Column("iteration_ms", "iteration (ms)", "float", value=lambda r: _mean(r.iteration_ms)),
+    Column("gpu", "GPU", value=lambda g: g.name),
+    Column("trace", "trace", value=lambda g: g.trace and g.trace.name),
+    Column("events", "events", "int", value=lambda g: sum(g.events.values()) if g.trace else None),
+    Column("steps", "steps", "int", value=lambda g: len(g.times.steps)),
+    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: _ms(g.times.fw_bw_ns)),
+    Column("iteration_ms", "iteration (ms)", "float", value=lambda g: _mean(g.times.ms)),
     Column(
-        "deviation_ms", "deviation (ms)", "float", value=lambda r: pstdev(r.iteration_ms) if r.times else None
+        "deviation_ms", "deviation (ms)", "float", value=lambda g: pstdev(g.times.ms) if g.times.ms else None
     ),
-    Column("min_ms", "min (ms)", "float", minor=True, value=lambda r: min(r.iteration_ms, default=None)),
-    Column("max_ms", "max (ms)", "float", minor=True, value=lambda r: max(r.iteration_ms, default=None)),
-    Column("told_by", "steps found by"),
+    Column("min_ms", "min (ms)", "float", minor=True, value=lambda g: min(g.times.ms, default=None)),
+    Column("max_ms", "max (ms)", "float", minor=True, value=lambda g: max(g.times.ms, default=None)),
+    Column("told_by", "steps found by", value=lambda g: g.times.how or None),
 )
 _STEPS = (
     Column("gpu", "GPU", value=lambda pair: pair[0]),
@@ -167,13 +163,10 @@ _STEPS = (
 
 
 def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
-    rows = [
-        _Row(gpu.name, gpu.trace.name, sum(gpu.events.values()), gpu.times.steps, gpu.times.how or None)
-        for gpu in gpus
-    ]
+    rows = list(gpus)
     if len(gpus) > 1 and (together := _together([gpu.times.steps for gpu in gpus])):
-        rows.append(_Row("job", None, None, together, "mean of all, step by step"))
-    steps = [(row.gpu, step) for row in rows for step in row.times]
+        rows.append(Gpu("job", None, None, {}, Iterations(together, [], "mean of all, step by step")))
+    steps = [(gpu.name, step) for gpu in rows for step in gpu.times.steps]
     if args.sort:
         steps.sort(key=lambda pair: pair[1].iteration_ns, reverse=True)
     return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps[: args.head])]
@@ -193,11 +186,11 @@ def _together(ranks: Sequence[Sequence[StepTime]]) -> list[StepTime]:
     ]
 
 
-def _of_job(gpus: Sequence[Gpu]) -> tuple[float | None, float | None]:
-    """Return FW+BW and iteration time (ns) of the steps that all GPUs have, else of each GPU's own."""
+def _of_job(gpus: Sequence[Gpu]) -> Iterations:
+    """Return the steps that all GPUs have, on average; without any, each GPU's own."""
     ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
     steps = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
-    return _mean(step.fw_bw_ns for step in steps), _mean(step.iteration_ns for step in steps)
+    return Iterations(steps, [], "")
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -11,7 +11,6 @@ import numpy as np
 
 import progress as bars
 from collector.network.endpoints import Link, match_servers, name_links
-from collector.network.network_timeline import processes
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.pcap import is_capture
 from collector.network.server_timeline import served_keys
@@ -19,9 +18,9 @@ from collector.network.trace_check import TraceCheck, check_traces
 from collector.network.transfers import Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, groups, job_size, merge, with_waiting
 from errors import TraceError
-from formats.chrome_writer import write_timeline
+from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Int64
-from opname import partition_key, split_key
+from opname import OpName, partition_key, split_key
 from parallel import cores, process_pool
 from result import Repairs
 
@@ -133,7 +132,7 @@ def collect_pcap(
     target = output or home / TIMELINE
     return NetworkResult(
         output=target,
-        n_events=write_timeline(target, processes(wire, nodes, links, keys), "Comm"),
+        n_events=write_timeline(target, _processes(wire, nodes, links, keys), "Comm"),
         captures=traffics,
         links=links,
         nodes=nodes,
@@ -218,6 +217,40 @@ def _with_names(
         name: renamed.get(name, f"worker_ps{ids.get(name)}" if name in taken else name) for name in nodes
     }
     return [names[name] for name in nodes], [replace(link, worker=names[link.worker]) for link in links]
+
+
+def _processes(wire: Wire, nodes: Sequence[str], links: Sequence[Link], keys: Keys) -> Iterator[Process]:
+    """Yield the timeline: one process for each pair of ends."""
+    pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
+    for worker, server in pairs:
+        rows = np.flatnonzero((wire.worker == worker) & (wire.server == server)).tolist()
+        slices = (_slice(wire, i, links[wire.connection[i]], keys) for i in rows)
+        yield Process(f"{nodes[worker]} -> {nodes[server]}", {"transfers": slices})
+
+
+def _slice(wire: Wire, i: int, link: Link, keys: Keys) -> Slice:
+    stage = "PUSH" if wire.push[i] else "PULL"
+    key, wait, c = int(wire.key[i]), int(wire.waiting_ns[i]), link.connection
+    times = (wire.request_start_ns, wire.request_end_ns, wire.response_start_ns, wire.response_end_ns)
+    start, sent, answered, end = (int(column[i]) for column in times)
+    answered = min(max(answered, sent), end)
+    args = {
+        "key": key,
+        "partition": split_key(key)[1],
+        "bytes": int(wire.value_bytes[i]),
+        "wire_bytes": int(wire.wire_bytes[i]),
+        "worker": f"{link.worker} {c.worker_host}:{c.worker_port}",
+        "server": f"{link.server} {c.server_host}:{c.server_port}",
+        "timestamp": int(wire.timestamp[i]),
+    }
+    if wire.initial[i]:
+        args["initial"] = True
+    inner = [Slice(f"{stage} request", start, sent)]
+    if wait > 0:
+        inner.append(Slice("waiting for other workers", sent, min(sent + wait, answered)))
+    inner.append(Slice(f"{stage} response", answered, end))
+    operation = OpName("Comm", keys.tensor(key) if key >= 0 else "key ?", queue=stage, key=max(key, 0))
+    return Slice(str(operation), start, max(end, sent), args, inner)
 
 
 def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[KeyShare]:

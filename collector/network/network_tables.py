@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError
-from result import Bars, Chart, Column, Table
+from result import Bars, Column, Result, Table
 
 if TYPE_CHECKING:
     from collector.network.collect_captures import KeyShare, NetworkResult
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What one source of a job's network tells; `document` is its member of the JSON answer."""
-
-    name: str
-    document: Mapping[str, Any]
-    tables: Sequence[Table]
-    charts: Sequence[Chart]
-    figures: Sequence[tuple[str, str]]
-    read: Sequence[str]
-    notes: Sequence[str]
-    repairs: Sequence[str]
-
-
-def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Shown:
+def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
     """Collect the captures under `root`; see `collector.network.collect_captures.collect_pcap`."""
     from collector.network.collect_captures import collect_pcap
 
@@ -40,10 +25,11 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
         Table.of("network_traces", "Captures and traces", _CHECKS, network.checks),
         Table.of("network_captures", "Captures", _CAPTURES, network.captures, detail=True),
     )
-    return Shown(
-        name="network",
-        document=_document(network.output, network.n_events, tables),
-        tables=[table for table in tables if table.rows],
+    return Result(
+        "collect",
+        "network",
+        {"network": _document(network.output, network.n_events, tables)},
+        [table for table in tables if table.rows],
         charts=[_shares(network.keys)],
         figures=[
             ("transfers", f"{len(network.wire):,}"),
@@ -59,7 +45,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     )
 
 
-def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Shown:
+def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Result:
     """Collect the server logs under `root`; see `collector.network.server_timeline.collect_server`."""
     from collector.network.server_timeline import collect_server
 
@@ -69,11 +55,11 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys),
         Table.of("server_logs", "Logs", _LOGS, servers.logs, detail=True),
     )
-    return Shown(
-        name="server",
-        document=_document(servers.output, servers.n_events, tables),
-        tables=[table for table in tables if table.rows],
-        charts=[],
+    return Result(
+        "collect",
+        "servers",
+        {"server": _document(servers.output, servers.n_events, tables)},
+        [table for table in tables if table.rows],
         figures=[("server events", f"{servers.n_events:,}")],
         read=[f"{n.path}: {n.log.kinds.total():,} lines of {', '.join(n.log.kinds)}" for n in servers.logs],
         notes=[f"written: {servers.output}"],
@@ -81,7 +67,7 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
     )
 
 
-def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> tuple[list[Shown], list[str]]:
+def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> tuple[list[Result], list[str]]:
     """Collect captures and server logs where `root` has any; return them and why one could not be used."""
     from collector.network.partition_keys import files_below
     from collector.network.pcap import is_capture

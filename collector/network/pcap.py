@@ -41,6 +41,10 @@ class Packet(NamedTuple):
     length: int
 
 
+#: The fields of a `Packet`, without the cost of making one for each.
+PacketFields = tuple[int, int, bytes, int, int, int]
+
+
 @dataclass(slots=True)
 class Capture:
     """What was met while a capture was read."""
@@ -49,24 +53,19 @@ class Capture:
     n_packets: int = 0
     n_bytes: int = 0  # of the packets as captured
     n_cut: int = 0  # packets shorter than they were on the wire
-    n_tcp: int = 0
     n_fragments: int = 0  # IP fragments: not put together
     n_roce: int = 0  # InfiniBand over Ethernet or UDP: RDMA
     other_links: set[int] = field(default_factory=set)  # link types nobody can decode
     damage: str = ""  # why reading stopped before the end
 
 
-def is_capture(path: Path) -> bool:
-    """Whether the name says that `path` is a packet capture."""
-    return _NAME.search(path.name) is not None
-
-
 #: tcpdump numbers the files when it begins a new one after some size or time (`worker_0.pcap1`).
 _NAME = re.compile(r"\.(pcap|pcapng|cap)[0-9]*(\.gz)?$", re.IGNORECASE)
 
 
-#: The fields of a `Packet`, without the cost of making one for each.
-PacketFields = tuple[int, int, bytes, int, int, int]
+def is_capture(path: Path) -> bool:
+    """Whether the name says that `path` is a packet capture."""
+    return _NAME.search(path.name) is not None
 
 
 def read_packets(
@@ -82,15 +81,20 @@ def read_packets(
         The file cannot be opened, is empty, or is not a capture.
     """
     source = _Blocks(capture, on_bytes)
-    magic = source.peek(4)
+    source.have(4)
+    magic = source.block[:4]
     if not magic:
         raise TraceError(f"{capture.path}: {capture.damage or 'empty'}: no packets in it")
     if magic in _CLASSIC:
-        yield from _classic(source, capture)
+        if not source.have(24):
+            raise TraceError(f"{capture.path}: cut off in the file header: no packets in it")
+        yield from _classic(source, *_CLASSIC[magic])
     elif magic == _SECTION:
-        yield from _next_generation(source, capture)
+        yield from _next_generation(source)
     else:
         raise TraceError(f"{capture.path}: not a packet capture (neither pcap nor pcapng)")
+    if source.at < len(source.block) and not capture.damage:
+        capture.damage = f"cut off inside a packet at byte {source.passed + source.at}"
 
 
 class _Blocks:
@@ -104,18 +108,14 @@ class _Blocks:
         self._reported = 0
         self.block = b""
         self.at = 0  # of the next unread byte in `block`
-        self.passed = 0  # bytes before `block`
-
-    def peek(self, n: int) -> bytes:
-        """Return the next `n` bytes (fewer at the end) without taking them."""
-        self.have(n)
-        return self.block[self.at : self.at + n]
+        self.passed = 0  # bytes before `block` in the (unpacked) file
 
     def have(self, n: int) -> bool:
         """Whether `n` more bytes are there; they then lie in `block` from `at` on."""
-        if self.left >= n:
+        size = len(self.block) - self.at
+        if size >= n:
             return True
-        parts, size = [self.block[self.at :]], self.left
+        parts = [self.block[self.at :]]
         while size < n and (piece := next(self._pieces, b"")):
             parts.append(piece)
             size += len(piece)
@@ -127,21 +127,12 @@ class _Blocks:
             self._capture.damage = self._stream.damage
         return size >= n
 
-    @property
-    def position(self) -> int:
-        """Offset of the next unread byte in the (unpacked) file."""
-        return self.passed + self.at
-
-    @property
-    def left(self) -> int:
-        """Bytes after `at` that were read."""
-        return len(self.block) - self.at
+    def damaged(self, back: int = 0) -> None:
+        """Note that what begins `back` bytes before the next unread one makes no sense."""
+        self._capture.damage = f"damaged at byte {self.passed + self.at - back}: the rest was not read"
 
 
-def _classic(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
-    order, ticks, record = _CLASSIC[source.peek(4)]
-    if not source.have(24):
-        raise TraceError(f"{capture.path}: cut off in the file header: no packets in it")
+def _classic(source: _Blocks, order: str, ticks: int, record: int) -> Iterator[PacketFields]:
     link = struct.unpack_from(order + "I", source.block, source.at + 20)[0] & 0xFFFF
     source.at += 24
     unpack = struct.Struct(order + "IIII").unpack_from
@@ -155,23 +146,15 @@ def _classic(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
             if start + size > len(block):
                 break
             at = start + size
-            yield (
-                seconds * 10**9 + fraction * scale,
-                link,
-                block,
-                start,
-                at,
-                size if size > length else length,
-            )
+            ts_ns = seconds * 10**9 + fraction * scale
+            yield ts_ns, link, block, start, at, size if size > length else length
         source.at = at
         if at <= last:  # the packet goes on behind the block
             if size > _LARGEST_PACKET:
-                capture.damage = f"damaged at byte {source.position}: the rest was not read"
+                source.damaged()
                 return
             if not source.have(record + size):
                 break
-    if source.left and not capture.damage:
-        capture.damage = f"cut off inside a packet at byte {source.position}"
 
 
 class _Interface(NamedTuple):
@@ -181,19 +164,18 @@ class _Interface(NamedTuple):
     offset_ns: int
 
 
-def _next_generation(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
+def _next_generation(source: _Blocks) -> Iterator[PacketFields]:
     """Yield the packets of a pcapng file (draft-ietf-opsawg-pcapng): blocks in sections."""
     order = "<"
     interfaces: list[_Interface] = []
     last_ns = 0
     while source.have(12):
-        kind_bytes = source.peek(4)
-        if kind_bytes == _SECTION:
+        if source.block[source.at : source.at + 4] == _SECTION:
             order = "<" if source.block[source.at + 8 : source.at + 12] == b"\x4d\x3c\x2b\x1a" else ">"
             interfaces = []
         kind, size = struct.unpack_from(order + "II", source.block, source.at)
         if size < 12 or size % 4 or size > _LARGEST_PACKET:
-            capture.damage = f"damaged at byte {source.position}: the rest was not read"
+            source.damaged()
             return
         if not source.have(size):
             break
@@ -204,12 +186,10 @@ def _next_generation(source: _Blocks, capture: Capture) -> Iterator[PacketFields
         elif kind in (2, 3, 6) and interfaces:
             packet = _block_packet(kind, source.block, body, stop, order, interfaces, last_ns)
             if packet is None:
-                capture.damage = f"damaged at byte {source.position - size}: the rest was not read"
+                source.damaged(size)
                 return
             last_ns = packet.ts_ns
             yield packet
-    if source.left and not capture.damage:
-        capture.damage = f"cut off inside a packet at byte {source.position}"
 
 
 def _block_packet(

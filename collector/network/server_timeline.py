@@ -12,7 +12,7 @@ import progress as bars
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, key_of_id, lines_of, read_keys, text_files
 from collector.network.pslite import key_base, role_of
-from collector.network.server_logs import Log, Row, Second, read_log
+from collector.network.server_logs import Log, Row, read_log
 from errors import TraceError
 from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Trace
@@ -22,6 +22,7 @@ from trace_files import read_trace
 
 TIMELINE = "server_timeline.json"
 OLD_PROFILE = "server_profile.json"  # of BytePS's former server: push-<id> and pull-<id> by key
+_LOG_NAMES = ("key_log", "pslite_profile", "van_verbose_log", "server_log")
 _SECOND_NS = 10**9
 _DAY_S = 86_400
 
@@ -75,18 +76,8 @@ class ServerResult:
 def collect_server(root: Path, *, progress: bool | None = None, output: Path | None = None) -> ServerResult:
     """Read the server logs and profiles under `root` and write their timeline.
 
-    Parameters
-    ----------
-    root : a job, worker or GPU directory, or one log; names of keys come from the files beside it
-    progress : show a bar on standard error; None means only on a terminal
-    output : default `server_timeline.json` in `root`
-
-    Raises
-    ------
-    TraceError
-        Nothing under `root` is a server log or profile.
-    OutputError
-        The timeline cannot be written.
+    Parameters and errors are those of `collector.network.collect_captures.collect_pcap`; the timeline is
+    `server_timeline.json` in `root` where `output` names none.
     """
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
@@ -130,15 +121,10 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Node
                     logs.append(NodeLog(path, _node(path, log), log))
                     if log.n_unpaired:
                         repairs.add(path, f"{log.n_unpaired:,} starts or stops without the other left out")
-                elif _named_log(path):
+                elif any(name in path.name for name in _LOG_NAMES):
                     repairs.add(path, "empty" if not path.stat().st_size else "no line of a known server log")
             bar.update(path.stat().st_size)
     return logs
-
-
-def _named_log(path: Path) -> bool:
-    """Whether the name promises a server log."""
-    return any(mark in path.name for mark in ("key_log", "pslite_profile", "van_verbose_log", "server_log"))
 
 
 def _node(path: Path, log: Log) -> str:
@@ -177,7 +163,9 @@ def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
 def _processes(logs: Sequence[NodeLog], keys: Keys) -> list[Process]:
     """Return the timeline: a process for each node, and for each pair of ends in the van logs."""
     tracks: dict[str, dict[str, Iterable[Slice]]] = {}
-    profile_ns, trace_ns = _profile_ns(logs), _trace_ns(keys)
+    timed = [rows for item in logs for rows in (*item.log.profile.values(), *item.log.tracks.values())]
+    profile_ns = min((rows[0].start_ns for rows in timed), default=None)
+    trace_ns = min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
     for item in logs:
         of_node = tracks.setdefault(item.node, {})
         for name, rows in item.log.tracks.items():
@@ -253,20 +241,15 @@ def _by_second(item: NodeLog, profile_ns: int | None, near_ns: int) -> dict[str,
     seconds = item.log.seconds
     if not seconds:
         return {}
-    first = min(second for _, _, second in seconds)
-    shift_s = _midnight(first, profile_ns, near_ns)
+    shift_s = _midnight(min(second for _, _, second in seconds), profile_ns, near_ns)
     tracks: dict[str, list[Slice]] = {}
     for (kind, what, second), entry in sorted(seconds.items(), key=lambda pair: pair[0][2]):
         start = (shift_s + second) * _SECOND_NS
-        tracks.setdefault(f"{kind}: {what}", []).append(
-            Slice(f"{entry.n} x {what}", start, start + _SECOND_NS, _second_args(entry))
-        )
+        peers = ", ".join(f"ps{peer}" for peer in sorted(entry.peers))
+        args = {"count": entry.n, "bytes": entry.n_bytes, "peers": peers}
+        box = Slice(f"{entry.n} x {what}", start, start + _SECOND_NS, args)
+        tracks.setdefault(f"{kind}: {what}", []).append(box)
     return tracks
-
-
-def _second_args(entry: Second) -> dict[str, int | str]:
-    peers = ", ".join(f"ps{peer}" for peer in sorted(entry.peers))
-    return {"count": entry.n, "bytes": entry.n_bytes, "peers": peers}
 
 
 def _midnight(first_s: int, profile_ns: int | None, near_ns: int) -> int:
@@ -282,16 +265,6 @@ def _midnight(first_s: int, profile_ns: int | None, near_ns: int) -> int:
     near_s = near_ns // _SECOND_NS
     shift_s = -time.localtime(near_s).tm_gmtoff
     return shift_s + round((near_s - first_s - shift_s) / _DAY_S) * _DAY_S
-
-
-def _profile_ns(logs: Sequence[NodeLog]) -> int | None:
-    """Return the earliest time since the epoch in the profiles and dPRO's server logs of the job."""
-    tracks = [(*item.log.profile.values(), *item.log.tracks.values()) for item in logs]
-    return min((rows[0].start_ns for of_log in tracks for rows in of_log), default=None)
-
-
-def _trace_ns(keys: Keys) -> int | None:
-    return min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
 
 
 def _operations(logs: Sequence[NodeLog]) -> Iterator[ServerOperation]:

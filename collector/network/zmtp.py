@@ -35,7 +35,6 @@ class _State(Enum):
     GREETING = auto()
     FRAMES = auto()
     SEARCH = auto()
-    FOREIGN = auto()
 
 
 #: Returns the offset of the first recognisable message in the bytes, or -1.
@@ -61,17 +60,16 @@ class Reader:
         *,
         trailer: int = 0,
     ) -> None:
-        self.skip = 0
         self.wanted = True
-        self.trip_ns: int | None = None  # see `round_trip`
+        self.from_start = False  # what then does not begin with the greeting is another protocol
+        self.trip_ns: int | None = None
         self.n_messages = 0
         self.n_searches = 0  # times the framing had to be found anew
         self._on_message = on_message
         self._on_identity = on_identity
         self._locate = locate
-        self._from_start = False
-        self._n_unknown = 0
         self._trailer = trailer
+        self._n_unknown = 0
         self._state = _State.GREETING
         self._held = bytearray()  # what is not decoded yet
         self._needed = 0  # bytes that `_held` must have before it is worth looking again
@@ -88,14 +86,8 @@ class Reader:
         self._more = False
         self._start_ns = -1
 
-    def begin(self) -> None:
-        """Expect the greeting: what begins otherwise is another protocol."""
-        self._from_start = True
-
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         """Take the next bytes in order; see `tcp.Receiver`."""
-        if not self.wanted:
-            return
         if self.skip:
             taken = min(self.skip, end - start)
             self.skip -= taken
@@ -106,16 +98,20 @@ class Reader:
                 self._lose_framing()
         if start == end or not self.wanted:
             return
-        if self._state is _State.SEARCH:
-            self._find(block[start:end], seen_ns, now_ns)
-        elif not self._held:
-            self._run(block, start, end, seen_ns, now_ns)
-        else:
+        if self._held and self._state is not _State.SEARCH:
             self._held += block[start:end]
-            if len(self._held) >= self._needed:
-                held = bytes(self._held)
-                self._held.clear()
-                self._run(held, 0, len(held), seen_ns, now_ns)
+            if len(self._held) < self._needed:
+                return
+            block, start, end = bytes(self._held), 0, len(self._held)
+            self._held.clear()
+        if self._state is not _State.SEARCH:
+            nonsense_at = self._decode(block, start, end, seen_ns, now_ns)
+            if nonsense_at is None:
+                return
+            start = nonsense_at
+            self._lose_framing()
+        if self.wanted and start < end:
+            self._find(block[start:end], seen_ns, now_ns)
 
     def lost(self, n_bytes: int | None, now_ns: int) -> None:
         """Step over missing bytes inside a large body; anything more loses the framing.
@@ -125,7 +121,7 @@ class Reader:
         """
         if not self.wanted:
             return
-        if n_bytes is None or not self.skip > 0 or n_bytes <= 0:
+        if not n_bytes or not self.skip:
             self._begin_search()
             return
         stepped = min(n_bytes, self.skip)
@@ -139,22 +135,10 @@ class Reader:
         if not self._body_done(b"", now_ns) or beyond not in (0, self._trailer):
             self._begin_search()
 
-    def round_trip(self, ns: int) -> None:
-        """Note how long the network takes to the sender and back."""
-        self.trip_ns = ns
-
     def close(self) -> None:
         """Forget what is incomplete."""
         self._held.clear()
         self._reset()
-
-    def _run(self, data: bytes, at: int, end: int, seen_ns: int, now_ns: int) -> None:
-        """Decode; where that makes no sense, look for the next message."""
-        nonsense_at = self._decode(data, at, end, seen_ns, now_ns)
-        if nonsense_at is not None:
-            self._lose_framing()
-            if self.wanted and nonsense_at < end:
-                self._find(data[nonsense_at:end], seen_ns, now_ns)
 
     def _decode(self, data: bytes, at: int, end: int, seen_ns: int, now_ns: int) -> int | None:
         """Decode frames from ``data[at:end]``; return the offset after which they made no sense."""
@@ -217,7 +201,7 @@ class Reader:
             self.n_messages += 1
             return True
         self._n_unknown += 1
-        certain = self._from_start and not self.n_searches  # the framing was never lost
+        certain = self.from_start and not self.n_searches  # the framing was never lost
         return certain and (self.n_messages > 0 or self._n_unknown < _MOST_UNKNOWN)
 
     def _command(self, body: bytes) -> None:
@@ -235,16 +219,14 @@ class Reader:
 
     def _lose_framing(self) -> None:
         """Search from here; a protocol that never made sense from its first byte is left alone."""
-        if self._from_start and self.n_messages == 0 and self.n_searches == 0:
+        if self.from_start and self.n_messages == 0 and self.n_searches == 0:
             self.wanted = False
-            self._state = _State.FOREIGN
             self.close()
         else:
             self._begin_search()
 
     def _begin_search(self) -> None:
-        self._reset()
-        self._held.clear()
+        self.close()
         self._marks.clear()
         self._state = _State.SEARCH
         self.n_searches += 1
@@ -254,8 +236,9 @@ class Reader:
         self._marks.append((len(self._held) + len(data), seen_ns))
         held = bytes(self._held) + data
         self._held.clear()
-        at = self._locate(held)
-        while at >= 0:
+        beyond = 0
+        while (found := self._locate(held[beyond:])) >= 0:
+            at = beyond + found
             self._state = _State.FRAMES
             self._start_ns = next((ns for stop, ns in self._marks if at < stop), seen_ns)
             nonsense_at = self._decode(held, at, len(held), seen_ns, now_ns)
@@ -266,8 +249,6 @@ class Reader:
             self._state = _State.SEARCH
             self.n_searches += 1
             beyond = max(nonsense_at, at + 1)
-            found = self._locate(held[beyond:])
-            at = beyond + found if found >= 0 else -1
         cut = max(len(held) - _TAIL, 0)
         self._held = bytearray(held[cut:])
         self._marks = [(stop - cut, ns) for stop, ns in self._marks if stop > cut]

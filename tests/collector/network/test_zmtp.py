@@ -32,8 +32,7 @@ class Sink:
 
     def reader(self, from_start: bool = True) -> Reader:
         reader = Reader(self.take, self.identities.append, locate)
-        if from_start:
-            reader.begin()
+        reader.from_start = from_start
         return reader
 
 
