@@ -59,6 +59,7 @@ def _collect(args: Namespace) -> Result:
     from collector.gpu.collect_job import collect_gpus
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
+    from trace_utils import read_traces
 
     gpus = _gpus(args.path)
     if not gpus:
@@ -69,7 +70,11 @@ def _collect(args: Namespace) -> Result:
     done = [(gpu, report, report.trace) for gpu, report in zip(gpus, reports, strict=True) if report.trace]
     if not done:
         raise TraceError(repairs.lines[0])
-    traces = _read([path for _, _, path in done], args, repairs)
+    paths = [path for _, _, path in done]
+    traces = read_traces(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
+    for trace in traces:
+        if trace.repairs:
+            repairs.add(trace.path, "; ".join(trace.repairs))
     names = _names(gpus)
     collected = [
         Gpu(names[gpu.path], gpu.path, path, report.events, iterations(trace, args.step_by))
@@ -121,16 +126,6 @@ def _without_gpus(args: Namespace) -> Result:
             "--sub_option iter_time takes other traces too"
         )
     return result
-
-
-def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trace]:
-    from trace_utils import read_traces
-
-    traces = read_traces(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
-    for trace in traces:
-        if trace.repairs:
-            repairs.add(trace.path, "; ".join(trace.repairs))
-    return traces
 
 
 def _counts(trace: Trace) -> dict[str, int]:

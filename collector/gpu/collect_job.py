@@ -13,14 +13,11 @@ from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
 from jobfiles import GpuDir
 
-OnDone = Callable[[], object]
-
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
     """What became of one GPU directory."""
 
-    gpu: GpuDir
     trace: Path | None  # the final trace; None where the directory failed
     events: Mapping[str, int]  # per category
     warnings: Sequence[str]  # lines "path: what", the reason of a failure last
@@ -58,7 +55,7 @@ def collect_gpus(
 
 
 def _reported(
-    item: tuple[GpuDir, frozenset[PartName], Path | None], on_done: OnDone = lambda: None
+    item: tuple[GpuDir, frozenset[PartName], Path | None], on_done: Callable[[], object] = lambda: None
 ) -> GpuReport:
     gpu, parts, target = item
     try:
@@ -68,10 +65,10 @@ def _reported(
         else:
             target.write_bytes(collected.encode())
         events = count_by_cat(collected.events)
-        return GpuReport(gpu, target or collected.path, events, collected.warnings, collected.notes)
+        return GpuReport(target or collected.path, events, collected.warnings, collected.notes)
     except AnalyzeError as error:
-        return GpuReport(gpu, None, {}, [str(error)], [])
+        return GpuReport(None, {}, [str(error)], [])
     except OSError as error:
-        return GpuReport(gpu, None, {}, [f"{gpu.path}: {error.strerror or error}"], [])
+        return GpuReport(None, {}, [f"{gpu.path}: {error.strerror or error}"], [])
     finally:
         on_done()

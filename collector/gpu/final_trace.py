@@ -12,10 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from atomic_output import Outputs, open_output
-from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
-from collector.gpu.parts import PARTS, Event, Part, PartName, of_category, part_of, time_of
+from collector.gpu.parts import PARTS, Event, Part, PartName, collect_comm, of_category, part_of, time_of
 from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
@@ -115,19 +114,20 @@ class _Gathering:
             if part in parts:
                 new = self._part(part, names, inputs, len(kept[part]))
                 kept[part] = kept[part] if new is None else list(new)
-        if _tells_steps(kept["operator"]):
+        if any(OpName.parse(str(event["name"])).cat == "STEP" for event in kept["operator"]):
             kept["step"] = []
         elif kept["step"]:
             self.notes.append(f"{self.gpu.path}: STEP is the trainer's call, from {SOURCES['step']}")
         events = sorted((event for part in (None, *PARTS) for event in kept[part]), key=_time)
         if not events:
-            raise TraceError(f"{self.gpu.path}: nothing to collect: {'; '.join(self._without_path())}")
-        header = {k: v for k, v in old.items() if k not in ("traceEvents", "repairs")} if old else {}
+            reasons = "; ".join(line.removeprefix(f"{self.gpu.path}/") for line in self.warnings)
+            raise TraceError(f"{self.gpu.path}: nothing to collect: {reasons}")
+        header = {"displayTimeUnit": "ms"} if old is None else old
         return Collected(
             gpu=self.gpu,
             path=path or self.gpu.path / _NEW_TRACE,
             events=events,
-            header=header if old else {"displayTimeUnit": "ms"},
+            header={k: v for k, v in header.items() if k not in ("traceEvents", "repairs")},
             new_dag=graph if is_new else None,
             warnings=self.warnings,
             notes=self.notes,
@@ -140,14 +140,17 @@ class _Gathering:
     ) -> Sequence[Event] | None:
         """Return the events of a part from its source; None where what is there has to stay."""
         path = self._source(part)
+        fate = f"{_CONTENT[part]} stay as they are in the final trace"
+        if not n_old:
+            fate = f"no {_CONTENT[part]} in the final trace"
         if not path.is_file():
             if part != "step":  # only some wrappers write it, and the operators tell more
-                self._warn(path, f"missing: {_fate(part, n_old)}")
+                self._warn(path, f"missing: {fate}")
             return None
         try:
             new, damage = self._collected(part, names, inputs)
         except AnalyzeError as error:
-            self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {_fate(part, n_old)}")
+            self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {fate}")
             return None
         remarks = [*damage, *new.warnings]
         self.notes += [f"{path}: {line}" for line in new.notes]
@@ -155,7 +158,7 @@ class _Gathering:
         if useless and not remarks:
             remarks.append(f"no {_CONTENT[part]} in it")
         if useless and n_old:
-            remarks.append(f"{len(new.events)} events: {_fate(part, n_old)}")
+            remarks.append(f"{len(new.events)} events: {fate}")
         if remarks:
             self._warn(path, "; ".join(remarks))
         return None if useless else new.events
@@ -254,15 +257,12 @@ class _Gathering:
         try:
             return read()
         except AnalyzeError as error:
-            text = str(error)
-            if text.startswith(f"{path}: "):
-                self._warn(path, text.removeprefix(f"{path}: "))
+            text = str(error).removeprefix(f"{path}: ")
+            if text.startswith(str(path)):  # of a file in the directory `path`
+                self.warnings.append(text)
             else:
-                self.warnings.append(text if text.startswith(str(path)) else f"{path}: {text}")
+                self._warn(path, text)
             return None
-
-    def _without_path(self) -> list[str]:
-        return [line.removeprefix(f"{self.gpu.path}/") for line in self.warnings]
 
 
 def _by_part(events: Sequence[Event]) -> dict[PartName | None, list[Event]]:
@@ -272,16 +272,6 @@ def _by_part(events: Sequence[Event]) -> dict[PartName | None, list[Event]]:
     return parts
 
 
-def _tells_steps(operators: Sequence[Event]) -> bool:
-    return any(OpName.parse(str(event["name"])).cat == "STEP" for event in operators)
-
-
 def _time(event: Event) -> float:
     time = time_of(event)
     return float("-inf") if time is None else time
-
-
-def _fate(part: PartName, n_old: int) -> str:
-    """Say what becomes of a part that cannot be renewed."""
-    what = _CONTENT[part]
-    return f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"

@@ -68,7 +68,8 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
     Without a DAG: a backward operator is called ``<forward operator>_backward``, so whatever has
     such a partner, or is called ``…_fwd``, is an operation of the model. Names are without ``_fwd``.
     """
-    backward = {n: base.removesuffix("_fwd") for n in profile.names if (base := _backward_of(n))}
+    parts = [(name, name.partition("_backward")) for name in profile.names]
+    backward = {name: base.removesuffix("_fwd") for name, (base, marker, _) in parts if base and marker}
     partners = set(backward.values())
     forward = {
         n: n.removesuffix("_fwd")
@@ -84,12 +85,6 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
     fw = dict.fromkeys(forward[name] for name in names if name in forward)
     bw = dict.fromkeys(backward[name] for name in names if name in backward)
     return list(fw), list(bw)
-
-
-def _backward_of(name: str) -> str:
-    """Return the forward operator that a backward one belongs to; "" for any other operator."""
-    base, marker, _ = name.partition("_backward")
-    return base if marker else ""
 
 
 # ---- which slices count
@@ -118,14 +113,11 @@ def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> _Chosen:
     return _Chosen(_by_start(profile, rows), ranked[0] if ranked else None, others)
 
 
-def _by_start(profile: Trace, rows: Int64) -> Int64:
-    return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
-
-
 def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], inputs: Inputs) -> list[Int64]:
     """Return for every step the slices between its last backward operation and what follows it."""
     names = [nodes[i] or "" for i in profile.name_id[chosen.rows].tolist()]
-    first = next((name for name in names if _begins_step(name, inputs)), None)
+    begins = {node for node, of in inputs.items() if node.startswith("FW.") and {"I/O", "STEP"} & set(of)}
+    first = next((name for name in names if name in begins), None)
     marks = [i for i, name in enumerate(names) if name == first] or [0]
     bounds = [*marks, len(names)]
     if marks[0] > 0:  # the profile begins within a step
@@ -145,18 +137,16 @@ def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], input
     return updates
 
 
-def _begins_step(name: str, inputs: Inputs) -> bool:
-    return name.startswith("FW.") and any(i in ("I/O", "STEP") for i in inputs.get(name, ()))
-
-
 def _outside(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None]) -> Int64:
     """Return the slices of the chosen process that are no operations of the DAG, by start."""
-    counted = [
-        node is None and name not in _HOUSEKEEPING for node, name in zip(nodes, profile.names, strict=True)
-    ]
-    here = [track.pid == chosen.process for track in profile.tracks]
-    rows = np.flatnonzero(np.array(counted)[profile.name_id] & np.array(here)[profile.track_id])
-    return _by_start(profile, rows)
+    named = zip(nodes, profile.names, strict=True)
+    counted = np.array([node is None and name not in _HOUSEKEEPING for node, name in named])
+    here = np.array([track.pid == chosen.process for track in profile.tracks])
+    return _by_start(profile, np.flatnonzero(counted[profile.name_id] & here[profile.track_id]))
+
+
+def _by_start(profile: Trace, rows: Int64) -> Int64:
+    return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
 
 
 # ---- events
