@@ -59,9 +59,12 @@ def _collect(args: Namespace) -> Result:
     from collector.gpu.collect_job import collect_gpus
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
-    from trace_utils import read_traces
+    from trace_utils import find_gpus, read_traces
 
-    gpus = _gpus(args.path)
+    for path in args.path:
+        if not path.exists():
+            raise TraceError(f"{path}: no such file or directory")
+    gpus = [gpu for path in args.path for gpu in find_gpus(path)]
     if not gpus:
         return _without_gpus(args)
     parts = _PARTS.get(args.sub_option, PARTS)
@@ -102,15 +105,6 @@ def _iter_time(args: Namespace) -> Result:
             "--step_by NAME says what marks a step"
         )
     return time_result(args, gpus, Repairs(loaded.repairs), "Iteration time of")
-
-
-def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
-    from trace_utils import find_gpus
-
-    for path in paths:
-        if not path.exists():
-            raise TraceError(f"{path}: no such file or directory")
-    return [gpu for path in paths for gpu in find_gpus(path)]
 
 
 def _without_gpus(args: Namespace) -> Result:

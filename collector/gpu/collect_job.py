@@ -34,12 +34,8 @@ def collect_gpus(
 ) -> list[GpuReport]:
     """Collect each directory's final trace (and its DAG where it has none), in the order of `gpus`.
 
-    Parameters
-    ----------
-    parts : what is renewed; see `collector.gpu.final_trace.gather`
-    into : a directory that takes the traces instead; then nothing is changed in those of `gpus`
-    jobs : processes; None means the cores this process may use
-    progress : show a bar on standard error; None means only on a terminal
+    `parts` are renewed; see `collector.gpu.final_trace.gather`. `into` is a directory that takes the traces
+    instead; then nothing is changed in those of `gpus`.
     """
     targets = [into / f"{i}.json" if into is not None else None for i in range(len(gpus))]
     work = [(gpu, frozenset(parts), target) for gpu, target in zip(gpus, targets, strict=True)]

@@ -166,10 +166,7 @@ def _join_loss(graph: Graph, loss: Graph, output: str) -> None:
 def from_order(forward: Sequence[str], backward: Sequence[str], parameters: Iterable[str]) -> Graph | None:
     """Return a DAG of two chains: the operations of each pass in the order in which they ran.
 
-    Parameters
-    ----------
-    forward, backward : names without ``FW.`` and ``BW.``, in the order of one step
-    parameters : names of the communicated tensors; ``<operation>_weight`` follows BW.<operation>
+    Names are without ``FW.`` and ``BW.``; parameter ``<operation>_weight`` follows ``BW.<operation>``.
     """
     if not forward or not backward:
         return None

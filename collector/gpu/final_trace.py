@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,18 +40,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """One GPU's final trace as it is to be written.
-
-    `warnings` and `notes` are lines ``path: what``; `header` are the members of the trace's object
-    beside the events; `new_dag` is the DAG to write where the directory has none.
-    """
+    """One GPU's final trace as it is to be written."""
 
     gpu: GpuDir
     path: Path  # of the final trace, which need not exist yet
     events: Sequence[Event]
-    header: Mapping[str, Any]
-    new_dag: Graph | None
-    warnings: Sequence[str]
+    header: Mapping[str, Any]  # the members of the trace's object beside the events
+    new_dag: Graph | None  # the DAG to write where the directory has none
+    warnings: Sequence[str]  # lines "path: what", as `notes`
     notes: Sequence[str]
 
     def encode(self) -> bytes:
@@ -61,12 +58,7 @@ class Collected:
         return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
 
     def write(self) -> None:
-        """Replace the final trace, and create the DAG where there is none: both or neither.
-
-        Raises
-        ------
-        OutputError
-        """
+        """Replace the final trace, and create the DAG where there is none: both or neither."""
         with Outputs() as outputs:
             with open_output(self.path) as file:
                 file.write(self.encode())
@@ -80,12 +72,8 @@ def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
 
     `parts` are renewed, the others stay as they are in the final trace that is there; without one all
     are gathered. A part whose source is missing or unusable stays too. The DAG is made where there is
-    none: from the symbol dumps, else from the names and order of the operations.
-
-    Raises
-    ------
-    TraceError
-        There is nothing to make a trace of.
+    none: from the symbol dumps, else from the names and order of the operations. Raises TraceError where
+    there is nothing to make a trace of.
     """
     return _Gathering(gpu).run(parts)
 
@@ -105,7 +93,9 @@ class _Gathering:
         if old is None and set(parts) != set(PARTS):
             self.notes.append(f"{self.gpu.path}: no final trace to renew a part of: all parts collected")
             parts = PARTS
-        kept = _by_part(old["traceEvents"] if old else [])
+        kept: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
+        for event in old["traceEvents"] if old else ():
+            kept[part_of(event)].append(event)
         uses_graph = bool({"comm", "operator"} & set(parts))
         names = self._tried(self.gpu.path, lambda: read_names(self.gpu.path)) if uses_graph else None
         graph, is_new = self._graph(names) if uses_graph else (None, False)
@@ -118,10 +108,11 @@ class _Gathering:
             kept["step"] = []
         elif kept["step"]:
             self.notes.append(f"{self.gpu.path}: STEP is the trainer's call, from {SOURCES['step']}")
-        events = sorted((event for part in (None, *PARTS) for event in kept[part]), key=_time)
+        events = [event for part in (None, *PARTS) for event in kept[part]]
         if not events:
             reasons = "; ".join(line.removeprefix(f"{self.gpu.path}/") for line in self.warnings)
             raise TraceError(f"{self.gpu.path}: nothing to collect: {reasons}")
+        events.sort(key=lambda event: -math.inf if (time := time_of(event)) is None else time)
         header = {"displayTimeUnit": "ms"} if old is None else old
         return Collected(
             gpu=self.gpu,
@@ -236,10 +227,7 @@ class _Gathering:
 
     def _by_order(self, names: GradientNames | None) -> Graph | None:
         profile = self._profile_if_usable()
-        if profile is None:
-            return None
-        forward, backward = passes(profile)
-        graph = from_order(forward, backward, names.names if names else ())
+        graph = from_order(*passes(profile), names.names if names else ()) if profile is not None else None
         return from_gml(graph.to_gml()) if graph is not None else None  # inputs numbered as when read back
 
     # ---- remarks
@@ -263,15 +251,3 @@ class _Gathering:
             else:
                 self._warn(path, text)
             return None
-
-
-def _by_part(events: Sequence[Event]) -> dict[PartName | None, list[Event]]:
-    parts: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
-    for event in events:
-        parts[part_of(event)].append(event)
-    return parts
-
-
-def _time(event: Event) -> float:
-    time = time_of(event)
-    return float("-inf") if time is None else time

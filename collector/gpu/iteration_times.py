@@ -27,19 +27,13 @@ class StepTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """The steps of one rank.
+    """The steps of one rank."""
 
-    Attributes
-    ----------
-    steps : the whole steps of the recording
-    loads : all periods from one load of input data to the next, numbered from the job's first step;
-        of BytePS's profiler they also cover the steps before the traced ones
-    how : what marks a step, a phrase; "" where nothing does
-    """
-
-    steps: Sequence[StepTime]
+    steps: Sequence[StepTime]  # the whole steps of the recording
+    #: From one load of input data to the next, numbered from the job's first step: of BytePS's profiler
+    #: also those before the traced steps.
     loads: Sequence[Step]
-    how: str
+    how: str  # what marks a step, a phrase; "" where nothing does
 
     @property
     def mean_ns(self) -> float | None:
@@ -77,10 +71,7 @@ def iterations(trace: Trace, step_by: str | None = None) -> Iterations:
 
 
 def fw_bw_ns(trace: Trace, steps: Sequence[Step]) -> list[int | None]:
-    """Return per step the time from the start of its first forward to the end of its last backward.
-
-    None for a step without them; see `System.passes`.
-    """
+    """Return per step the time from its first forward to its last backward's end; None without both."""
     forward, backward = dialects.of(trace).passes(trace)
     starts = np.sort(trace.ts_ns[forward])
     order = np.argsort(trace.ts_ns[backward], kind="stable")

@@ -31,20 +31,27 @@ def collect_operators(profile: Trace, inputs: Inputs) -> Part:
     in another if it is only there. ``STEP`` spans what this process ran from the last backward
     operation of a step to the first forward one of the next: found by order, not by names; only the
     freeing of memory is left out.
-
-    Parameters
-    ----------
-    profile : the slices of `temp.json`
-    inputs : the nodes of the DAG and what each depends on
     """
     nodes = [node_of(name, inputs) for name in profile.names]
     chosen = _one_process_each(profile, nodes)
     if not len(chosen.rows):
-        return Part(warnings=[_nothing_found(profile)])
+        n = len(np.unique(profile.name_id))
+        nothing = (
+            f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
+            "of another model): no FW and BW"
+        )
+        return Part(warnings=[nothing if n else "no operator in it: no FW and BW"])
     events = [_operation_event(profile, row, nodes, inputs) for row in chosen.rows.tolist()]
     updates = _updates(profile, chosen, nodes, inputs)
-    events += [_step_event(profile, rows, chosen.process) for rows in updates]
-    return Part(events, _doubts(nodes, inputs), _remarks(profile, chosen, nodes, updates))
+    for rows in updates:
+        start, end = int(profile.ts_ns[rows].min()), int(profile.end_ns[rows].max())
+        step = {"name": "STEP", "ts": _us(start), "dur": _us(end - start), "ph": "X", "cat": "operator"}
+        events.append({**step, "pid": chosen.process, "args": {"name": "STEP"}})
+    forward = {node for node in inputs if OpName.parse(node).cat == "FW"}
+    n_met = len(forward & set(nodes))
+    doubt = f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"
+    doubts = [doubt] if 2 * n_met < len(forward) else []
+    return Part(events, doubts, _remarks(profile, chosen, nodes, updates))
 
 
 def node_of(name: str, nodes: Inputs) -> str | None:
@@ -122,7 +129,10 @@ def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], input
     bounds = [*marks, len(names)]
     if marks[0] > 0:  # the profile begins within a step
         bounds.insert(0, 0)
-    candidates = _outside(profile, chosen, nodes)
+    named = zip(nodes, profile.names, strict=True)  # the candidates are no operations of the DAG
+    counted = np.array([node is None and name not in _HOUSEKEEPING for node, name in named])
+    here = np.array([track.pid == chosen.process for track in profile.tracks])
+    candidates = _by_start(profile, np.flatnonzero(counted[profile.name_id] & here[profile.track_id]))
     starts = profile.ts_ns[candidates]
     updates = []
     for start, end in itertools.pairwise(bounds):
@@ -135,14 +145,6 @@ def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], input
         if len(rows):
             updates.append(rows)
     return updates
-
-
-def _outside(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None]) -> Int64:
-    """Return the slices of the chosen process that are no operations of the DAG, by start."""
-    named = zip(nodes, profile.names, strict=True)
-    counted = np.array([node is None and name not in _HOUSEKEEPING for node, name in named])
-    here = np.array([track.pid == chosen.process for track in profile.tracks])
-    return _by_start(profile, np.flatnonzero(counted[profile.name_id] & here[profile.track_id]))
 
 
 def _by_start(profile: Trace, rows: Int64) -> Int64:
@@ -164,37 +166,11 @@ def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inpu
     return {key: value for key, value in event.items() if value is not None}
 
 
-def _step_event(profile: Trace, rows: Int64, process: Id) -> Event:
-    start, end = int(profile.ts_ns[rows].min()), int(profile.end_ns[rows].max())
-    return {
-        "name": "STEP", "ts": _us(start), "dur": _us(end - start), "ph": "X", "cat": "operator",
-        "pid": process, "args": {"name": "STEP"},
-    }  # fmt: skip
-
-
 def _us(time_ns: int) -> int | float:
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
 
 
 # ---- remarks
-
-
-def _nothing_found(profile: Trace) -> str:
-    n = len(np.unique(profile.name_id))
-    if not n:
-        return "no operator in it: no FW and BW"
-    return (
-        f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
-        "of another model): no FW and BW"
-    )
-
-
-def _doubts(nodes: Sequence[str | None], inputs: Inputs) -> list[str]:
-    forward = {node for node in inputs if OpName.parse(node).cat == "FW"}
-    n_met = len(forward & set(nodes))
-    if 2 * n_met >= len(forward):
-        return []
-    return [f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"]
 
 
 def _remarks(

@@ -20,14 +20,11 @@ PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The complete events that one source contributes.
-
-    `warnings` are about its input (shown on standard error), `notes` about what was made of it.
-    """
+    """The complete events that one source contributes."""
 
     events: Sequence[Event] = ()
-    warnings: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # about the source
+    notes: Sequence[str] = ()  # about what was made of it
 
 
 def part_of(event: Event) -> PartName | None:
@@ -47,7 +44,12 @@ def part_of(event: Event) -> PartName | None:
 def _complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
     """Return the X events that have a name and times, and a warning if others were there."""
     candidates = [event for event in events if event.get("ph") != "M"]
-    kept = [event for event in candidates if event.get("ph") == "X" and _is_named_and_timed(event)]
+    kept = [
+        event
+        for event in candidates
+        if event.get("ph") == "X" and isinstance(event.get("name"), str)
+        if None not in (time_of(event), time_of(event, "dur"))
+    ]
     n_dropped = len(candidates) - len(kept)
     warning = f"{counted(n_dropped, 'event')} left out: not complete (X with ts and dur)"
     return kept, [warning] if n_dropped else []
@@ -83,23 +85,15 @@ def time_of(event: Event, key: str = "ts") -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _is_named_and_timed(event: Event) -> bool:
-    return isinstance(event.get("name"), str) and None not in (time_of(event), time_of(event, "dur"))
-
-
 # ---- communication
 
 
 def collect_comm(
     events: Sequence[Event], names: GradientNames | None, inputs: Mapping[str, Sequence[str]]
 ) -> Part:
-    """Return the communication events as the final trace has them.
+    """Return the events of `comm.json`, main tasks and the stages of their partitions, for the final trace.
 
-    Parameters
-    ----------
-    events : the events of `comm.json`: main tasks (tid ``total``) and the stages of their partitions
-    names : the gradients' names; without them BytePS's own names stay
-    inputs : the nodes of the DAG and what each depends on
+    They get the parameters' names (without `names` BytePS's own stay) and their inputs in the DAG.
     """
     whole, warnings = _complete(events)
     comms = [event for event in whole if OpName.parse(_main(event)).is_comm]

@@ -32,13 +32,9 @@ _PARALLEL_FROM = 64 << 20  # bytes of captures below which a second process cost
 class KeyShare:
     """The transfers of one partition; times are totals over all but the initial pushes.
 
-    Where waiting is known of some pulls only (a capture begins later than another), over those.
-
-    Wire, server and waiting time make up the times of the transfers: wire from the first to the last byte
-    of each message and the round trip of the network between them; waiting until the last worker has
-    pushed; server the rest.
-    `waiting_ns` is None where the captures do not show every worker: `server_ns` then contains it.
-    `host_ns`: of the events of a `comm.json` that contain a transfer, what lies outside it; None for none.
+    Where waiting is known of some pulls only (a capture begins later than another), over those. Wire, server
+    and waiting time make up the times of the transfers: wire from the first to the last byte of each message
+    and the round trip of the network between them; waiting until the last worker has pushed; server the rest.
     """
 
     key: int
@@ -53,8 +49,10 @@ class KeyShare:
     pull_ns: int
     wire_ns: int
     server_ns: int
-    waiting_ns: int | None
-    host_ns: int | None
+    waiting_ns: int | None  # None where the captures do not show every worker: `server_ns` then contains it
+    host_ns: (
+        int | None
+    )  # what of the events of a `comm.json` lies outside their transfers; None without events
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +95,9 @@ def collect_pcap(
 ) -> NetworkResult:
     """Read the captures under `root` and write their timeline.
 
-    Parameters
-    ----------
-    root : a job, worker or GPU directory, or one capture; names of keys come from the files beside it
-    progress : show a bar on standard error; None means only on a terminal
-    jobs : processes; None means as many as there are cores
-    output : default `comm_timeline.json` in `root`
-
-    Raises
-    ------
-    TraceError
-        There is no capture, or none holds a transfer.
-    OutputError
-        The timeline cannot be written.
+    `root` is a job, worker or GPU directory, or one capture; names of keys come from the files beside it.
+    `output` is `comm_timeline.json` in `root` by default. Raises TraceError where no capture holds a
+    transfer, OutputError where the timeline cannot be written.
     """
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
@@ -119,7 +107,9 @@ def collect_pcap(
     repairs = Repairs()
     traffics = _read_all(paths, repairs, progress, jobs)
     if not any(len(traffic.transfers) for traffic in traffics):
-        raise TraceError(_nothing(root, repairs))
+        reasons = "; ".join(repairs.lines)
+        several = len(repairs.lines) > 1
+        raise TraceError(f"{root}: no capture holds a PUSH or PULL ({reasons})" if several else reasons)
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
     links_of = name_links(traffics, match_servers(traffics, served_keys(home)))
@@ -199,12 +189,6 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
             f"{traffic.n_unanswered:,} requests without response and {traffic.n_unasked:,} responses "
             "without request left out"
         )
-
-
-def _nothing(root: Path, repairs: Repairs) -> str:
-    if len(repairs.lines) == 1:
-        return repairs.lines[0]
-    return f"{root}: no capture holds a PUSH or PULL ({'; '.join(repairs.lines)})"
 
 
 def _with_names(

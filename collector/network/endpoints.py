@@ -127,14 +127,14 @@ def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[Nod
     left = {f"{role}_{i}" for i in range(len(by_file) + 1)} - set(by_file.values())
     if by_file and len(others) == len(left) == 1:
         return {others[0]: left.pop()}
-    return {node: _own_name(node, bool(by_file)) for node in others}
-
-
-def _own_name(node: NodeKey, some_named: bool) -> str:
-    role, which = node
-    if isinstance(which, str):
-        return f"{role} {which}"
-    return f"{role}_ps{which}" if some_named else f"{role}_{server_rank(which)}"
+    names: dict[NodeKey, str] = {}
+    for _, which in others:
+        if isinstance(which, str):
+            name = f"{role} {which}"
+        else:
+            name = f"{role}_ps{which}" if by_file else f"{role}_{server_rank(which)}"
+        names[role, which] = name
+    return names
 
 
 def index_in_path(path: Path, role: str) -> int | None:

@@ -11,7 +11,7 @@ from errors import TraceError
 from result import Bars, Column, Result, Table
 
 if TYPE_CHECKING:
-    from collector.network.collect_captures import KeyShare, NetworkResult
+    from collector.network.collect_captures import KeyShare
 
 
 def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
@@ -19,6 +19,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     from collector.network.collect_captures import collect_pcap
 
     network = collect_pcap(root, jobs=jobs, progress=progress, output=output)
+    every_worker = all(key.waiting_ns is not None for key in network.keys)
     tables = (
         Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE),
         Table.of("network_tensors", "Bytes by tensor", _TENSORS, network.tensors),
@@ -40,7 +41,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
             for c in network.captures
         ],
-        notes=[f"written: {network.output}", *_unknown_waiting(network)],
+        notes=[f"written: {network.output}", *([] if every_worker else [_NOT_EVERY_WORKER])],
         repairs=network.repairs,
     )
 
@@ -111,6 +112,9 @@ _WHERE = (
     "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
     "other workers; host: of the trace's events, what lies outside the transfers"
 )
+_NOT_EVERY_WORKER = (
+    "The captures do not show every worker: the server's time contains the waiting for the others."
+)
 _TENSORS = (
     Column("tensor", "tensor", value=lambda t: t.name),
     Column("logged_bytes", "logged (bytes)", "int"),
@@ -148,12 +152,6 @@ _CAPTURES = (
 def _share(key: KeyShare, part_ns: int | None) -> float | None:
     total_ns = key.push_ns + key.pull_ns
     return part_ns / total_ns if total_ns and part_ns is not None else None
-
-
-def _unknown_waiting(network: NetworkResult) -> list[str]:
-    if all(key.waiting_ns is not None for key in network.keys):
-        return []
-    return ["The captures do not show every worker: the server's time contains the waiting for the others."]
 
 
 def _shares(keys: Sequence[KeyShare]) -> Bars:

@@ -73,12 +73,8 @@ def read_packets(
 ) -> Iterator[PacketFields]:
     """Yield the packets of ``capture.path``; damage ends the packets and is noted in `capture`.
 
-    `on_bytes` gets the number of bytes of the file that were read since its last call.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be opened, is empty, or is not a capture.
+    `on_bytes` gets the number of bytes of the file that were read since its last call. Raises TraceError
+    where the file cannot be opened, is empty, or is not a capture.
     """
     source = _Blocks(capture, on_bytes)
     source.have(4)

@@ -16,7 +16,6 @@ from collector.network.zmtp import Message
 RAW_META, RAW_NODE = 112, 552  # bytes of the structs
 MORE_SHORT = 1  # flags of a short frame that is not the last of its message
 LENGTHS_FRAME = 6  # bytes of the frame behind the values of one key
-ADD_NODE = 2  # the control command that tells every node who the others are
 ROLES = ("server", "worker", "scheduler")  # by number, in both generations
 
 
@@ -37,7 +36,6 @@ class Meta(NamedTuple):
     timestamp: int  # number of the request; its response repeats it
     app_id: int = 0
     customer_id: int = 0
-    head: int = 0
     control: int | None = None  # command of a control message
     nodes: tuple[Node, ...] = ()
 
@@ -48,7 +46,6 @@ class Header(NamedTuple):
     meta: Meta
     sender: int | None  # ps-lite id in front of a response
     key: int | None  # wire key
-    n_keys: int
     value_bytes: int
 
 
@@ -84,7 +81,6 @@ def read_header(message: Message) -> Header | None:
         meta,
         sender,
         int.from_bytes(keys[:8], "little") if keys else None,
-        len(keys) // 8,
         message.sizes[at + 2] if len(message.sizes) > at + 2 else 0,
     )
 
@@ -99,34 +95,32 @@ def read_meta(body: bytes) -> Meta | None:
     return _raw_meta(body) or _protobuf_meta(body)
 
 
-_RAW = struct.Struct("<iIiI16x?3xiiI16xi?")
+_RAW = struct.Struct("<4xIiI16x?3xiiI16xi?")
 _RAW_HOST = struct.Struct("<ii64s132xi")
 
 
 def _raw_meta(body: bytes) -> Meta | None:
     if len(body) < RAW_META or body[32] > 1 or body[68] > 1:
         return None
-    head, n_body, command, n_nodes, request, app_id, timestamp, n_types, customer, push = _RAW.unpack_from(
-        body
-    )
+    n_body, command, n_nodes, request, app_id, timestamp, n_types, customer, push = _RAW.unpack_from(body)
     nodes_at = RAW_META + n_body + 4 * n_types
     if len(body) != nodes_at + RAW_NODE * n_nodes or not 0 <= command < 32:
         return None
     raw = [_RAW_HOST.unpack_from(body, at) for at in range(nodes_at, len(body), RAW_NODE)]
     nodes = tuple(_node(role, node_id, host.split(b"\0")[0], port) for role, node_id, host, port in raw)
-    return Meta(request, push, timestamp, app_id, customer, head, command or None, nodes)
+    return Meta(request, push, timestamp, app_id, customer, command or None, nodes)
 
 
 def _protobuf_meta(body: bytes) -> Meta | None:
-    """Decode PBMeta: 1 head, 3 control, 4 request, 5 push, 7 application, 8 timestamp, 10 customer."""
+    """Decode PBMeta: 3 control, 4 request, 5 push, 7 application, 8 timestamp, 10 customer."""
     fields = dict(_fields(body) or ())
     control = fields.get(3)
     numbers = {number: value & 0xFFFFFFFF for number, value in fields.items() if isinstance(value, int)}
     if control is None and not {4, 5, 8} <= numbers.keys():
         return None
-    request, push, timestamp, app_id, customer, head = (numbers.get(i, 0) for i in (4, 5, 8, 7, 10, 1))
+    request, push, timestamp, app_id, customer = (numbers.get(i, 0) for i in (4, 5, 8, 7, 10))
     command, nodes = _control(control) if isinstance(control, bytes) else (None, ())
-    return Meta(bool(request), bool(push), timestamp, app_id, customer, head, command, nodes)
+    return Meta(bool(request), bool(push), timestamp, app_id, customer, command, nodes)
 
 
 def _control(body: bytes) -> tuple[int, tuple[Node, ...]]:

@@ -52,22 +52,20 @@ class Second:
 
 @dataclass(slots=True)
 class Log:
-    """The content of one file.
-
-    `tracks` : rows by track, in the order of their start
-    `profile` : likewise, with the wire key as a signed 32-bit number (kvapp) or its lowest 16 bits (van)
-    `transfers` : rows of a van log by (sender id, receiver id)
-    `seconds` : (kind, what, second counted from the first midnight) -> what happened in it
-    `requests` : (key, "push" or "pull") -> number of requests in a key log; `pushed_bytes` their bytes
-    """
+    """The content of one file; rows are in the order of their start."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     tracks: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    #: The key of a row is the wire key as a signed 32-bit number (kvapp) or its lowest 16 bits (van).
     profile: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    #: Of a van log, by ids of sender and receiver.
     transfers: dict[tuple[int, int], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    #: (kind, what, second counted from the first midnight) -> what happened in it.
     seconds: dict[tuple[str, str, int], Second] = field(default_factory=lambda: defaultdict(Second))
-    requests: Counter[tuple[int, str]] = field(default_factory=Counter)
-    pushed_bytes: Counter[int] = field(default_factory=Counter)
+    requests: Counter[tuple[int, str]] = field(
+        default_factory=Counter
+    )  # of a key log: (key, "push" or "pull")
+    pushed_bytes: Counter[int] = field(default_factory=Counter)  # of a key log, by key
     ids: dict[int, str] = field(default_factory=dict)  # ps-lite id -> role, from a van log's header
     n_other: int = 0  # lines of none of the formats
     n_unpaired: int = 0  # starts without stop and stops without start

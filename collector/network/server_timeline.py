@@ -76,8 +76,9 @@ class ServerResult:
 def collect_server(root: Path, *, progress: bool | None = None, output: Path | None = None) -> ServerResult:
     """Read the server logs and profiles under `root` and write their timeline.
 
-    Parameters and errors are those of `collector.network.collect_captures.collect_pcap`; the timeline is
-    `server_timeline.json` in `root` where `output` names none.
+    `root` is a job, worker or GPU directory, or one log; names of keys come from the files beside it.
+    `output` is `server_timeline.json` in `root` by default. Raises TraceError where nothing is a server log
+    or profile, OutputError where the timeline cannot be written.
     """
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
@@ -112,7 +113,7 @@ def served_keys(root: Path) -> dict[str, set[int]]:
 def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[NodeLog]:
     """Read every text file; those that hold none of the formats are left out without a word."""
     logs = []
-    paths = [path for path in text_files(root) if path.is_file()]
+    paths = list(text_files(root))
     with bars.bar(sum(path.stat().st_size for path in paths), "B", what="logs", enabled=progress) as bar:
         for path in paths:
             with attempt(path, repairs):
@@ -197,14 +198,12 @@ def _van_processes(logs: Sequence[NodeLog], keys: Keys) -> Iterator[Process]:
     for item in logs:
         for ends, rows in item.log.transfers.items():
             sender, receiver = (names.get(end, f"{role_of(end)} ps{end}") for end in ends)
-            track = [_transfer(row, keys) for row in rows]
+            track = []
+            for row in rows:
+                stage, half = row.name.split()
+                operation = OpName("Comm", keys.tensor(row.key), queue=stage, key=row.key)
+                track.append(Slice(f"{operation} {half}", row.start_ns, row.end_ns, {"key": row.key}))
             yield Process(f"{sender} -> {receiver}", {item.path.name: track})
-
-
-def _transfer(row: Row, keys: Keys) -> Slice:
-    stage, half = row.name.split()
-    operation = OpName("Comm", keys.tensor(row.key), queue=stage, key=row.key)
-    return Slice(f"{operation} {half}", row.start_ns, row.end_ns, {"key": row.key})
 
 
 def _decoder(item: NodeLog, keys: Keys) -> Mapping[int, int]:

@@ -21,11 +21,7 @@ _TOLERANCE_NS = 2_000  # start and duration of an event are each cut to a micros
 
 @dataclass(frozen=True, slots=True)
 class TraceCheck:
-    """How the PUSH and PULL events of one `comm.json` and the captures agree.
-
-    `before_ns`, `after_ns`: medians of the time in the event before the request's first byte and after the
-    response's last.
-    """
+    """How the PUSH and PULL events of one `comm.json` and the captures agree."""
 
     path: Path
     worker: str
@@ -34,8 +30,8 @@ class TraceCheck:
     n_none: int
     n_several: int
     n_outside: int  # of those that contain none: before or after all that was captured of the worker
-    before_ns: int
-    after_ns: int
+    before_ns: int  # median of the time in the event before the request's first byte
+    after_ns: int  # and after the response's last
 
 
 def check_traces(
@@ -47,14 +43,8 @@ def check_traces(
     workers too; otherwise with the worker whose transfers fit best, and at least half of its events: this
     tells the worker's right name.
 
-    Parameters
-    ----------
-    nodes : names of the nodes
-    sure : those that a capture's file name tells
-
-    Returns
-    -------
-    The agreements; (n,) durations of the events that contain each transfer, -1 where none does; the right
+    `nodes` are the names of the nodes, `sure` those that a capture's file name tells. Returned are the
+    agreements; (n,) durations of the events that contain each transfer, -1 where none does; and the right
     names of workers.
     """
     checks = []
@@ -70,11 +60,12 @@ def check_traces(
         fits = [_fit(events, wire, worker) for worker in candidates]
         if not len(events.key) or not fits:
             continue
-        fit = max(fits, key=lambda fit: int(fit.exact.sum()))
-        if not known and fit.exact.sum() * 2 <= len(fit.exact):
+        fit = max(fits, key=lambda fit: int((fit.count == 1).sum()))
+        exact = fit.count == 1
+        if not known and exact.sum() * 2 <= len(exact):
             continue
-        rows = fit.row[fit.exact]
-        event_ns[rows] = np.maximum(event_ns[rows], (events.end_ns - events.start_ns)[fit.exact])
+        rows = fit.row[exact]
+        event_ns[rows] = np.maximum(event_ns[rows], (events.end_ns - events.start_ns)[exact])
         if expected is not None and not known:
             renamed[nodes[fit.worker]] = expected
         check = _agreement(gpu.path / "comm.json", expected or nodes[fit.worker], events, wire, fit)
@@ -112,11 +103,6 @@ class _Fit:
     count: Int64
     row: Int64
 
-    @property
-    def exact(self) -> NDArray[np.bool_]:
-        exact: NDArray[np.bool_] = self.count == 1
-        return exact
-
 
 def _fit(events: _Events, wire: Wire, worker: int) -> _Fit:
     count = np.zeros(len(events.key), np.int64)
@@ -141,7 +127,7 @@ def _fit(events: _Events, wire: Wire, worker: int) -> _Fit:
 
 
 def _agreement(path: Path, name: str, events: _Events, wire: Wire, fit: _Fit) -> TraceCheck:
-    own, exact, none = wire.worker == fit.worker, fit.exact, fit.count == 0
+    own, exact, none = wire.worker == fit.worker, fit.count == 1, fit.count == 0
     before = events.end_ns < wire.request_start_ns[own].min()
     after = events.start_ns > wire.response_end_ns[own].max()
     rows = fit.row[exact]

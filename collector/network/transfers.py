@@ -25,11 +25,7 @@ _MOST_OPEN = 1 << 16  # requests of a connection that wait for their response; o
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The two ends of a TCP connection between a worker and a server; ids are ps-lite's, if known.
-
-    `round_trip_ns` : of the connection's first packets, from the place of the capture to the server and
-        back; 0 if they were not captured
-    """
+    """The two ends of a TCP connection between a worker and a server; ids are ps-lite's, if known."""
 
     worker_host: str
     worker_port: int
@@ -37,33 +33,23 @@ class Connection:
     server_port: int
     worker_id: int | None
     server_id: int | None
-    round_trip_ns: int = 0
+    round_trip_ns: int = 0  # from the place of the capture to the server and back; 0 if it was not captured
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """One row per request with its response, in the order in which they were complete.
+    """One row (n,) per request with its response, in the order in which they were complete."""
 
-    connection : (n,) index into the connections
-    push : (n,) True PUSH, False PULL
-    wire_key : (n,) uint64, with the base of the server's key range
-    timestamp : (n,) ps-lite's number of the request
-    request_start_ns, request_end_ns, response_start_ns, response_end_ns : (n,) capture times of first and
-        last bytes
-    value_bytes : (n,) of the tensor: sent by a PUSH, received by a PULL
-    wire_bytes : (n,) of both messages with all their frames
-    """
-
-    connection: Int32
-    push: NDArray[np.bool_]
-    wire_key: NDArray[np.uint64]
-    timestamp: Int64
-    request_start_ns: Int64
+    connection: Int32  # index into the connections
+    push: NDArray[np.bool_]  # True PUSH, False PULL
+    wire_key: NDArray[np.uint64]  # with the base of the server's key range
+    timestamp: Int64  # ps-lite's number of the request
+    request_start_ns: Int64  # capture times of first and last bytes
     request_end_ns: Int64
     response_start_ns: Int64
     response_end_ns: Int64
-    value_bytes: Int64
-    wire_bytes: Int64
+    value_bytes: Int64  # of the tensor: sent by a PUSH, received by a PULL
+    wire_bytes: Int64  # of both messages with all their frames
 
     def __len__(self) -> int:
         return len(self.connection)
@@ -86,10 +72,7 @@ class Traffic:
 def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic:
     """Read one capture; memory grows with the number of transfers only, about 80 bytes each.
 
-    Raises
-    ------
-    TraceError
-        The file cannot be opened, is empty, or is not a capture.
+    Raises TraceError where the file cannot be opened, is empty, or is not a capture.
     """
     capture = Capture(path)
     matcher = _Matcher()

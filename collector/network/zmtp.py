@@ -7,8 +7,8 @@ A stream that was joined in its middle, or lost bytes, is searched for the next 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
 
 MORE, LONG, COMMAND = 1, 2, 4
 GREETING = 64  # bytes
@@ -20,15 +20,15 @@ _MOST_UNKNOWN = 64  # messages of a connection that make no sense before it coun
 _TAIL = 1 << 10  # bytes a search looks back over the end of what came before
 
 
-class Message(NamedTuple):
+@dataclass(slots=True)
+class Message:
     """Frames up to the first without MORE."""
 
-    frames: list[bytes]  # bodies; empty where a body was too large to keep
-    sizes: list[int]  # lengths of the bodies
-    start_ns: int  # capture time of the first byte
-    end_ns: int  # when the last byte was there, all before it included
-    wire_bytes: int  # with the frame headers
-    n_missing: int  # bytes of large bodies that were not captured
+    frames: list[bytes] = field(default_factory=list)  # bodies; empty where a body was too large to keep
+    sizes: list[int] = field(default_factory=list)  # lengths of the bodies
+    start_ns: int = -1  # capture time of the first byte
+    end_ns: int = -1  # when the last byte was there, all before it included
+    wire_bytes: int = 0  # with the frame headers
 
 
 class _State(Enum):
@@ -41,50 +41,33 @@ class _State(Enum):
 Locate = Callable[[bytes], int]
 
 
+@dataclass(slots=True)
 class Reader:
-    """One direction of a connection as ZMTP messages (a `tcp.Receiver`).
+    """One direction of a connection as ZMTP messages (a `tcp.Receiver`)."""
 
-    Parameters
-    ----------
-    on_message : called with each message; False says that it makes no sense, so the framing is lost
-    on_identity : called with the Identity that the peer states in its READY command
-    locate : recognises a message in a stream whose framing is not known
-    trailer : bytes of the frame that follows a large body; where just these are lost, framing is not
-    """
-
-    def __init__(
-        self,
-        on_message: Callable[[Message], bool],
-        on_identity: Callable[[bytes], object],
-        locate: Locate,
-        *,
-        trailer: int = 0,
-    ) -> None:
-        self.wanted = True
-        self.from_start = False  # what then does not begin with the greeting is another protocol
-        self.trip_ns: int | None = None
-        self.n_messages = 0
-        self.n_searches = 0  # times the framing had to be found anew
-        self._on_message = on_message
-        self._on_identity = on_identity
-        self._locate = locate
-        self._trailer = trailer
-        self._n_unknown = 0
-        self._state = _State.GREETING
-        self._held = bytearray()  # what is not decoded yet
-        self._needed = 0  # bytes that `_held` must have before it is worth looking again
-        self._marks: list[tuple[int, int]] = []  # while searching: (end offset in `_held`, capture time)
-        self._reset()
+    on_message: Callable[[Message], bool]  # returns False where a message makes no sense: the framing is lost
+    on_identity: Callable[[bytes], object]  # takes the Identity that the peer states in its READY command
+    locate: Locate  # recognises a message in a stream whose framing is not known
+    trailer: int = 0  # bytes of the frame behind a large body; where just these are lost, framing is not
+    skip: int = 0
+    wanted: bool = True
+    from_start: bool = False  # what then does not begin with the greeting is another protocol
+    trip_ns: int | None = None
+    _n_messages: int = 0
+    _n_unknown: int = 0
+    _n_searches: int = 0  # times the framing had to be found anew
+    _state: _State = _State.GREETING
+    _held: bytearray = field(default_factory=bytearray)  # what is not decoded yet
+    _needed: int = 0  # bytes that `_held` must have before it is worth looking again
+    _marks: list[tuple[int, int]] = field(default_factory=list)  # in a search: (end in `_held`, capture time)
+    _message: Message = field(default_factory=Message)  # the one that was begun
+    _more: bool = False  # whether it goes on behind the frame that was begun
 
     def _reset(self) -> None:
         """Forget the message that was begun."""
         self.skip = 0
-        self._frames: list[bytes] = []
-        self._sizes: list[int] = []
-        self._wire = 0
-        self._missing = 0
+        self._message = Message()
         self._more = False
-        self._start_ns = -1
 
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         """Take the next bytes in order; see `tcp.Receiver`."""
@@ -126,13 +109,12 @@ class Reader:
             return
         stepped = min(n_bytes, self.skip)
         self.skip -= stepped
-        self._missing += stepped
         if self.skip:
             return
         beyond = n_bytes - stepped
         if beyond:
             self._more = False
-        if not self._body_done(b"", now_ns) or beyond not in (0, self._trailer):
+        if not self._body_done(b"", now_ns) or beyond not in (0, self.trailer):
             self._begin_search()
 
     def close(self) -> None:
@@ -151,9 +133,9 @@ class Reader:
             self._state = _State.FRAMES
             at += GREETING
         while at < end:
-            if self._start_ns < 0:
-                self._start_ns = seen_ns
-            flags, index = data[at], len(self._sizes)
+            if self._message.start_ns < 0:
+                self._message.start_ns = seen_ns
+            flags, index = data[at], len(self._message.sizes)
             header = 9 if flags & LONG else 2
             if flags > 7 or index >= _MOST_FRAMES:
                 return at
@@ -173,10 +155,10 @@ class Reader:
             if flags & COMMAND:
                 self._command(data[body:at])
                 if not index:
-                    self._start_ns = -1
+                    self._message.start_ns = -1
                 continue
-            self._wire += header + size
-            self._sizes.append(size)
+            self._message.wire_bytes += header + size
+            self._message.sizes.append(size)
             self._more = bool(flags & MORE)
             if not whole:
                 self.skip = at - end
@@ -192,17 +174,18 @@ class Reader:
 
     def _body_done(self, body: bytes, now_ns: int) -> bool:
         """Close a frame, and the message with it where no more follow; False: it makes no sense."""
-        self._frames.append(body)
+        self._message.frames.append(body)
         if self._more:
             return True
-        message = Message(self._frames, self._sizes, self._start_ns, now_ns, self._wire, self._missing)
+        message = self._message
+        message.end_ns = now_ns
         self._reset()
-        if self._on_message(message):
-            self.n_messages += 1
+        if self.on_message(message):
+            self._n_messages += 1
             return True
         self._n_unknown += 1
-        certain = self.from_start and not self.n_searches  # the framing was never lost
-        return certain and (self.n_messages > 0 or self._n_unknown < _MOST_UNKNOWN)
+        certain = self.from_start and not self._n_searches  # the framing was never lost
+        return certain and (self._n_messages > 0 or self._n_unknown < _MOST_UNKNOWN)
 
     def _command(self, body: bytes) -> None:
         """Read the Identity out of READY: properties of (name length, name, 4-byte length, value)."""
@@ -214,12 +197,12 @@ class Reader:
             name = body[at + 1 : value_at - 4]
             size = int.from_bytes(body[value_at - 4 : value_at], "big")
             if name.lower() == b"identity":
-                self._on_identity(body[value_at : value_at + size])
+                self.on_identity(body[value_at : value_at + size])
             at = value_at + size
 
     def _lose_framing(self) -> None:
         """Search from here; a protocol that never made sense from its first byte is left alone."""
-        if self.from_start and self.n_messages == 0 and self.n_searches == 0:
+        if self.from_start and self._n_messages == 0 and self._n_searches == 0:
             self.wanted = False
             self.close()
         else:
@@ -229,7 +212,7 @@ class Reader:
         self.close()
         self._marks.clear()
         self._state = _State.SEARCH
-        self.n_searches += 1
+        self._n_searches += 1
 
     def _find(self, data: bytes, seen_ns: int, now_ns: int) -> None:
         """Look for a message in `data` and what is held before it, and go on decoding there."""
@@ -237,17 +220,17 @@ class Reader:
         held = bytes(self._held) + data
         self._held.clear()
         beyond = 0
-        while (found := self._locate(held[beyond:])) >= 0:
+        while (found := self.locate(held[beyond:])) >= 0:
             at = beyond + found
             self._state = _State.FRAMES
-            self._start_ns = next((ns for stop, ns in self._marks if at < stop), seen_ns)
+            self._message.start_ns = next((ns for stop, ns in self._marks if at < stop), seen_ns)
             nonsense_at = self._decode(held, at, len(held), seen_ns, now_ns)
             if nonsense_at is None:
                 self._marks.clear()
                 return
             self._reset()
             self._state = _State.SEARCH
-            self.n_searches += 1
+            self._n_searches += 1
             beyond = max(nonsense_at, at + 1)
         cut = max(len(held) - _TAIL, 0)
         self._held = bytearray(held[cut:])
