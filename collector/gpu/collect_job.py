@@ -37,8 +37,9 @@ def collect_gpus(
     `parts` are renewed; see `collector.gpu.final_trace.gather`. `into` is a directory that takes the traces
     instead; then nothing is changed in those of `gpus`.
     """
-    targets = [into / f"{i}.json" if into is not None else None for i in range(len(gpus))]
-    work = [(gpu, frozenset(parts), target) for gpu, target in zip(gpus, targets, strict=True)]
+    work = [
+        (gpu, frozenset(parts), None if into is None else into / f"{i}.json") for i, gpu in enumerate(gpus)
+    ]
     with bars.bar(total=len(gpus), unit="GPUs", what="collect", enabled=progress) as bar:
         jobs = min(jobs or parallel.cores(), len(gpus))
         if jobs < 2:

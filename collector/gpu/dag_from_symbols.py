@@ -12,7 +12,6 @@ import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -72,12 +71,6 @@ def _operation(node: str) -> str:
 # ---- from the symbol dump
 
 
-class _Op(NamedTuple):
-    kind: str
-    name: str
-    args: list[str]
-
-
 def from_symbols(model: str, losses: Sequence[str | None] = ()) -> Graph | None:
     """Return the DAG that the dumps of a model and of its losses (k-th: of output k) describe.
 
@@ -94,41 +87,34 @@ def from_symbols(model: str, losses: Sequence[str | None] = ()) -> Graph | None:
 
 
 def _from_symbol(text: str, *, is_model: bool) -> Graph | None:
-    outputs, variables, ops = _parse(text)
+    outputs: list[str] = []
+    variables: set[str] = set()  # inputs and parameters
+    ops: list[tuple[str, str, list[str]]] = []  # kind, name and arguments
+    for line in text.splitlines():
+        if match := _OP.match(line):
+            ops.append((match[1], _operation(match[2]), []))
+        elif match := _VARIABLE.match(line):
+            variables.add(match[1])
+        elif (match := _ARG.match(line)) and ops:
+            ops[-1][2].append(match[1])
+        elif (match := _OUTPUT.match(line)) and not ops:
+            outputs.append(_operation(match[1]))
     if not ops:
         return None
     graph = Graph()
     for k, output in enumerate(outputs):
-        graph.add_edge(f"FW.{_operation(output)}", f"OUTPUT{k}")
-        graph.add_edge(f"OUTPUT{k}", f"BW.{_operation(output)}")
-    for op in ops:
-        _add_op(graph, op, variables, is_model)
+        graph.add_edge(f"FW.{output}", f"OUTPUT{k}")
+        graph.add_edge(f"OUTPUT{k}", f"BW.{output}")
+    for kind, name, args in ops:
+        for node in (f"FW.{name}", f"BW.{name}"):
+            graph.nodes.setdefault(node, {})["op"] = kind
+        _add_inputs(graph, name, args, variables, is_model)
     return graph
 
 
-def _parse(text: str) -> tuple[list[str], set[str], list[_Op]]:
-    """Return the outputs, the variables (inputs and parameters) and the operations of a dump."""
-    outputs: list[str] = []
-    variables: set[str] = set()
-    ops: list[_Op] = []
-    for line in text.splitlines():
-        if match := _OP.match(line):
-            ops.append(_Op(match[1], match[2], []))
-        elif match := _VARIABLE.match(line):
-            variables.add(match[1])
-        elif (match := _ARG.match(line)) and ops:
-            ops[-1].args.append(match[1])
-        elif (match := _OUTPUT.match(line)) and not ops:
-            outputs.append(match[1])
-    return outputs, variables, ops
-
-
-def _add_op(graph: Graph, op: _Op, variables: set[str], is_model: bool) -> None:
-    name = _operation(op.name)
+def _add_inputs(graph: Graph, name: str, args: Sequence[str], variables: set[str], is_model: bool) -> None:
     forward, backward = f"FW.{name}", f"BW.{name}"
-    for node in (forward, backward):
-        graph.nodes.setdefault(node, {})["op"] = op.kind
-    for arg in op.args:
+    for arg in args:
         if arg not in variables:
             graph.add_edge(f"FW.{_operation(arg)}", forward)
             graph.add_edge(backward, f"BW.{_operation(arg)}")

@@ -98,7 +98,7 @@ class _Gathering:
             kept[part_of(event)].append(event)
         uses_graph = bool({"comm", "operator"} & set(parts))
         names = self._tried(self.gpu.path, lambda: read_names(self.gpu.path)) if uses_graph else None
-        graph, is_new = self._graph(names) if uses_graph else (None, False)
+        graph = self._graph(names) if uses_graph else None
         inputs = graph.inputs() if graph is not None else {}
         for part in PARTS:
             if part in parts:
@@ -119,21 +119,18 @@ class _Gathering:
             path=path or self.gpu.path / _NEW_TRACE,
             events=events,
             header={k: v for k, v in header.items() if k not in ("traceEvents", "repairs")},
-            new_dag=graph if is_new else None,
+            new_dag=graph if self.gpu.file(_DAG) is None else None,
             warnings=self.warnings,
             notes=self.notes,
         )
-
-    # ---- sources
 
     def _part(
         self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]], n_old: int
     ) -> Sequence[Event] | None:
         """Return the events of a part from its source; None where what is there has to stay."""
         path = self._source(part)
-        fate = f"{_CONTENT[part]} stay as they are in the final trace"
-        if not n_old:
-            fate = f"no {_CONTENT[part]} in the final trace"
+        what = _CONTENT[part]
+        fate = f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"
         if not path.is_file():
             if part != "step":  # only some wrappers write it, and the operators tell more
                 self._warn(path, f"missing: {fate}")
@@ -147,7 +144,7 @@ class _Gathering:
         self.notes += [f"{path}: {line}" for line in new.notes]
         useless = not new.events or (bool(damage) and len(new.events) < n_old)
         if useless and not remarks:
-            remarks.append(f"no {_CONTENT[part]} in it")
+            remarks.append(f"no {what} in it")
         if useless and n_old:
             remarks.append(f"{len(new.events)} events: {fate}")
         if remarks:
@@ -181,17 +178,15 @@ class _Gathering:
             return self._profile()
         return None
 
-    # ---- the DAG
-
-    def _graph(self, names: GradientNames | None) -> tuple[Graph | None, bool]:
-        """Return the DAG, and whether the directory has no file of it yet."""
+    def _graph(self, names: GradientNames | None) -> Graph | None:
+        """Return the DAG: the directory's own where it is of the model that was profiled."""
         path = self.gpu.file(_DAG)
         recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
         described = self._described()
         if recorded is not None and self._fits(recorded):
             # the dump numbers the inputs of an operation as the profiler did, the file's edges do not
             same = described is not None and described.edges.keys() == recorded.edges.keys()
-            return (described if same else recorded), False
+            return described if same else recorded
         graph = described or self._by_order(names)
         how = f"from {_SYMBOLS}" if described else "from the names and order of the operations"
         if path is None:
@@ -202,8 +197,8 @@ class _Gathering:
         elif graph is not None and self._fits(graph):
             self._warn(path, f"has no operation of the profile (another model's?): inputs {how}")
         else:
-            return recorded, False
-        return graph, path is None and graph is not None
+            return recorded
+        return graph
 
     def _fits(self, graph: Graph) -> bool:
         """Whether operations of the profile are in the DAG; so too where there is no profile to ask."""
@@ -229,8 +224,6 @@ class _Gathering:
         profile = self._profile_if_usable()
         graph = from_order(*passes(profile), names.names if names else ()) if profile is not None else None
         return from_gml(graph.to_gml()) if graph is not None else None  # inputs numbered as when read back
-
-    # ---- remarks
 
     def _warn(self, path: Path, what: str) -> None:
         """Say `what` of a file, on the line that there may be of it already: each has one."""

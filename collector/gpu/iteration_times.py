@@ -94,8 +94,10 @@ def time_result(
     commentary: Sequence[str] = (),
 ) -> Result:
     """Return what `--option collect` says of the GPUs; `title` goes before the paths."""
-    together = _of_job(gpus)
-    fw_bw, job = _ms(together.fw_bw_ns), _ms(together.mean_ns)
+    ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
+    of_job = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
+    fw_bw = _ms(_mean(step.fw_bw_ns for step in of_job))
+    job = _ms(_mean(step.iteration_ns for step in of_job))
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
     figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
@@ -126,9 +128,6 @@ def _entry(gpu: Gpu) -> dict[str, object]:
         "iteration_ms": _ms(gpu.times.mean_ns),
         "iteration_ms_per_step": gpu.times.ms,
     }
-
-
-# ---- tables
 
 
 _GPUS = (
@@ -166,22 +165,13 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
 def _together(ranks: Sequence[Sequence[StepTime]]) -> list[StepTime]:
     """Return the mean over the ranks of every step that all of them have."""
     by_step = [{time.step: time for time in rank} for rank in ranks]
-    common = [step for step in by_step[0] if all(step in rank for rank in by_step)]
-    return [
-        StepTime(
-            step,
-            _mean(rank[step].fw_bw_ns for rank in by_step),
-            fmean(rank[step].iteration_ns for rank in by_step),
-        )
-        for step in common
+    common = [
+        [rank[step] for rank in by_step] for step in by_step[0] if all(step in rank for rank in by_step)
     ]
-
-
-def _of_job(gpus: Sequence[Gpu]) -> Iterations:
-    """Return the steps that all GPUs have, on average; without any, each GPU's own."""
-    ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
-    steps = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
-    return Iterations(steps, [], "")
+    return [
+        StepTime(times[0].step, _mean(t.fw_bw_ns for t in times), fmean(t.iteration_ns for t in times))
+        for times in common
+    ]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -192,9 +182,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
-
-
-# ---- charts
 
 
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:

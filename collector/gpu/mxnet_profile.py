@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,6 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
     return list(fw), list(bw)
 
 
-# ---- which slices count
-
-
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     rows: Int64  # slices of the DAG's operations, by start
@@ -111,10 +109,10 @@ def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> _Chosen:
     names = [nodes[i] for i in profile.name_id[rows].tolist()]
     ranked = [pid for pid, _ in Counter(pids).most_common()]  # at a tie the first one met
     place = {pid: i for i, pid in enumerate(ranked)}
-    best: dict[str | None, int] = {}
-    for name, pid in zip(names, pids, strict=True):
-        best[name] = min(best.get(name, len(ranked)), place[pid])
-    kept = [place[pid] == best[name] for name, pid in zip(names, pids, strict=True)]
+    places = [place[pid] for pid in pids]
+    # of each name the first of its places
+    best = dict(sorted(zip(names, places, strict=True), key=itemgetter(1), reverse=True))
+    kept = [at == best[name] for name, at in zip(names, places, strict=True)]
     others = [pid for pid in ranked if place[pid] not in best.values()]
     rows = rows[np.array(kept, np.bool_)]
     return _Chosen(_by_start(profile, rows), ranked[0] if ranked else None, others)
@@ -151,9 +149,6 @@ def _by_start(profile: Trace, rows: Int64) -> Int64:
     return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
 
 
-# ---- events
-
-
 def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inputs: Inputs) -> Event:
     name = nodes[profile.name_id[row]]
     assert name is not None
@@ -168,9 +163,6 @@ def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inpu
 
 def _us(time_ns: int) -> int | float:
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
-
-
-# ---- remarks
 
 
 def _remarks(

@@ -30,8 +30,7 @@ class Part:
 def part_of(event: Event) -> PartName | None:
     """Return which part of a final trace `event` belongs to; None for foreign ones.
 
-    ``STEP`` events that were copied from `step.json` carry the category STEP; the others were made from the
-    operators.
+    ``STEP`` events from `step.json` carry the category STEP; the others were made from the operators.
     """
     op = OpName.parse(str(event.get("name", "")))
     if op.is_comm:
@@ -65,10 +64,7 @@ def of_category(events: Iterable[Event], cat: str) -> Part:
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
-    """Return how many events there are of each category of operations, by first appearance.
-
-    Names outside BytePS's grammar count under the category that the event itself gives.
-    """
+    """Return how many events there are per category (of a foreign name: the event's own), as they appear."""
     return dict(Counter(OpName.parse(str(e.get("name"))).cat or str(e.get("cat", "")) for e in events))
 
 
@@ -83,9 +79,6 @@ def time_of(event: Event, key: str = "ts") -> float | None:
     """Return a time of an event in microseconds; None where it has none."""
     value = event.get(key)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-# ---- communication
 
 
 def collect_comm(

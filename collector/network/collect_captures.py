@@ -84,11 +84,6 @@ class NetworkResult:
     checks: Sequence[TraceCheck]
     repairs: Sequence[str]
 
-    @property
-    def span_ns(self) -> int:
-        """From the first byte of a request to the last of a response."""
-        return int(self.wire.response_end_ns.max() - self.wire.request_start_ns.min())
-
 
 def collect_pcap(
     root: Path, *, progress: bool | None = None, jobs: int | None = None, output: Path | None = None
@@ -182,8 +177,8 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
         yield f"link type {', '.join(map(str, sorted(capture.other_links)))} cannot be decoded"
     if capture.n_fragments:
         yield f"{capture.n_fragments:,} IP fragments left out"
-    if traffic.counts.lost_bytes:
-        yield f"{traffic.counts.lost_bytes:,} bytes of TCP streams were not captured"
+    if traffic.lost_bytes:
+        yield f"{traffic.lost_bytes:,} bytes of TCP streams were not captured"
     if traffic.n_unanswered or traffic.n_unasked:
         yield (
             f"{traffic.n_unanswered:,} requests without response and {traffic.n_unasked:,} responses "

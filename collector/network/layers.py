@@ -45,7 +45,7 @@ def read_segments(capture: Capture, on_bytes: Callable[[int], object] = lambda n
                 wire_end = start + (14 + size if size else length)
                 segment = _tcp(ts_ns, src, dst, tcp, block, start + 34, end, wire_end)
         if segment is None:
-            segment = _segment(Packet(*packet), capture)
+            segment = _segment(packet, capture)
         if segment is not None:
             yield segment
 
@@ -133,24 +133,25 @@ def _ip_start(packet: Packet, capture: Capture) -> int | None:
 
 def _by_scapy(packet: Packet, capture: Capture) -> int | None:
     """Find the IP header in a link layer that only scapy knows (Wi-Fi, PPP, …)."""
-    if packet.link in capture.other_links:
+    _, link, block, start, end, _ = packet
+    if link in capture.other_links:
         return None
     try:
         from scapy.all import conf  # fills the table of link layers
         from scapy.layers.inet import IP
         from scapy.layers.inet6 import IPv6
 
-        layer = conf.l2types.num2layer.get(packet.link)
+        layer = conf.l2types.num2layer.get(link)
     except ImportError:
         layer = None
     if layer is None:
-        capture.other_links.add(packet.link)
+        capture.other_links.add(link)
         return None
-    raw = packet.block[packet.start : packet.end]
+    raw = block[start:end]
     try:
         dissected = layer(raw)
     except Exception:  # scapy raises whatever its layers raise on odd bytes
         return None
     inner = dissected.getlayer(IP) or dissected.getlayer(IPv6)
     offset = raw.find(bytes(inner.original)[:20]) if inner is not None else -1
-    return packet.start + offset if offset >= 0 else None
+    return start + offset if offset >= 0 else None

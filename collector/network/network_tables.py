@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     from collector.network.collect_captures import collect_pcap
 
     network = collect_pcap(root, jobs=jobs, progress=progress, output=output)
+    wire = network.wire
     every_worker = all(key.waiting_ns is not None for key in network.keys)
     tables = (
         Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE),
@@ -33,9 +34,9 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
         [table for table in tables if table.rows],
         charts=[_shares(network.keys)],
         figures=[
-            ("transfers", f"{len(network.wire):,}"),
-            ("bytes", f"{int(network.wire.value_bytes.sum()):,}"),
-            ("capture length", f"{network.span_ns / 1e9:.3f} s"),
+            ("transfers", f"{len(wire):,}"),
+            ("bytes", f"{int(wire.value_bytes.sum()):,}"),
+            ("capture length", f"{(wire.response_end_ns.max() - wire.request_start_ns.min()) / 1e9:.3f} s"),
         ],
         read=[
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
@@ -62,26 +63,24 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         {"server": _document(servers.output, servers.n_events, tables)},
         [table for table in tables if table.rows],
         figures=[("server events", f"{servers.n_events:,}")],
-        read=[f"{n.path}: {n.log.kinds.total():,} lines of {', '.join(n.log.kinds)}" for n in servers.logs],
+        read=[f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}" for log in servers.logs],
         notes=[f"written: {servers.output}"],
         repairs=servers.repairs,
     )
 
 
-def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> tuple[list[Result], list[str]]:
-    """Collect captures and server logs where `root` has any; return them and why one could not be used."""
+def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iterator[Result]:
+    """Yield what captures and server logs hold where `root` has any, or why captures could not be used."""
     from collector.network.partition_keys import files_below
     from collector.network.pcap import is_capture
 
-    shown, failed = [], []
     if root.is_dir() and any(is_capture(path) for path in files_below(root)):
         try:
-            shown.append(pcap(root, jobs=jobs, progress=progress))
+            yield pcap(root, jobs=jobs, progress=progress)
         except TraceError as error:
-            failed.append(str(error))
+            yield Result("collect", "network", {}, repairs=[str(error)])
     with contextlib.suppress(TraceError):  # there are no logs: most jobs have none
-        shown.append(server(root, progress=progress))
-    return shown, failed
+        yield server(root, progress=progress)
 
 
 def _document(output: Path, n_events: int, tables: Sequence[Table]) -> dict[str, Any]:
@@ -138,14 +137,8 @@ _CAPTURES = (
     Column("connections", "connections", "int", minor=True, value=lambda c: c.n_connections),
     Column("transfers", "transfers", "int", value=lambda c: len(c.transfers)),
     Column("unanswered", "unanswered", "int", value=lambda c: c.n_unanswered),
-    Column(
-        "retransmitted_bytes",
-        "sent again (bytes)",
-        "int",
-        minor=True,
-        value=lambda c: c.counts.retransmitted_bytes,
-    ),
-    Column("lost_bytes", "not captured (bytes)", "int", minor=True, value=lambda c: c.counts.lost_bytes),
+    Column("retransmitted_bytes", "sent again (bytes)", "int", minor=True),
+    Column("lost_bytes", "not captured (bytes)", "int", minor=True),
 )
 
 
@@ -191,8 +184,8 @@ _REQUESTS = (
 _LOGS = (
     Column("log", "log", value=lambda n: str(n.path)),
     Column("node", "node"),
-    Column("kinds", "kinds", value=lambda n: ", ".join(n.log.kinds)),
-    Column("lines", "lines", "int", value=lambda n: n.log.kinds.total()),
-    Column("other_lines", "others", "int", value=lambda n: n.log.n_other),
-    Column("unpaired", "unpaired", "int", value=lambda n: n.log.n_unpaired),
+    Column("kinds", "kinds", value=lambda n: ", ".join(n.kinds)),
+    Column("lines", "lines", "int", value=lambda n: n.kinds.total()),
+    Column("other_lines", "others", "int", value=lambda n: n.n_other),
+    Column("unpaired", "unpaired", "int", value=lambda n: n.n_unpaired),
 )

@@ -146,11 +146,11 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
         entries = sorted(directory.iterdir(), key=natural)
     except OSError:
         return
-    yield from (entry for entry in entries if entry.is_file() and not entry.name.startswith("."))
-    if depth:
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
-                yield from _files(entry, depth - 1)
+    shown = [entry for entry in entries if not entry.name.startswith(".")]
+    yield from (entry for entry in shown if entry.is_file())
+    for entry in shown if depth else ():
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _files(entry, depth - 1)
 
 
 @contextlib.contextmanager

@@ -30,19 +30,9 @@ _CLASSIC = {
 _SECTION = b"\x0a\x0d\x0d\x0a"
 
 
-class Packet(NamedTuple):
-    """One captured packet: bytes `start` to `end` of `block`; `length` bytes were on the wire."""
-
-    ts_ns: int
-    link: int
-    block: bytes
-    start: int
-    end: int
-    length: int
-
-
-#: The fields of a `Packet`, without the cost of making one for each.
-PacketFields = tuple[int, int, bytes, int, int, int]
+#: One captured packet: time (ns), link type, a block of the file, where in it the packet begins and ends,
+#: and how many bytes were on the wire. A plain tuple, because captures have millions.
+Packet = tuple[int, int, bytes, int, int, int]
 
 
 @dataclass(slots=True)
@@ -68,9 +58,7 @@ def is_capture(path: Path) -> bool:
     return _NAME.search(path.name) is not None
 
 
-def read_packets(
-    capture: Capture, on_bytes: Callable[[int], object] = lambda n: None
-) -> Iterator[PacketFields]:
+def read_packets(capture: Capture, on_bytes: Callable[[int], object] = lambda n: None) -> Iterator[Packet]:
     """Yield the packets of ``capture.path``; damage ends the packets and is noted in `capture`.
 
     `on_bytes` gets the number of bytes of the file that were read since its last call. Raises TraceError
@@ -128,7 +116,7 @@ class _Blocks:
         self._capture.damage = f"damaged at byte {self.passed + self.at - back}: the rest was not read"
 
 
-def _classic(source: _Blocks, order: str, ticks: int, record: int) -> Iterator[PacketFields]:
+def _classic(source: _Blocks, order: str, ticks: int, record: int) -> Iterator[Packet]:
     link = struct.unpack_from(order + "I", source.block, source.at + 20)[0] & 0xFFFF
     source.at += 24
     unpack = struct.Struct(order + "IIII").unpack_from
@@ -160,7 +148,7 @@ class _Interface(NamedTuple):
     offset_ns: int
 
 
-def _next_generation(source: _Blocks) -> Iterator[PacketFields]:
+def _next_generation(source: _Blocks) -> Iterator[Packet]:
     """Yield the packets of a pcapng file (draft-ietf-opsawg-pcapng): blocks in sections."""
     order = "<"
     interfaces: list[_Interface] = []
@@ -184,7 +172,7 @@ def _next_generation(source: _Blocks) -> Iterator[PacketFields]:
             if packet is None:
                 source.damaged(size)
                 return
-            last_ns = packet.ts_ns
+            last_ns = packet[0]
             yield packet
 
 
@@ -198,7 +186,7 @@ def _block_packet(
         (length,) = struct.unpack_from(order + "I", block, body)
         interface = interfaces[0]
         size = min(length, interface.snaplen or length, stop - body - 4)
-        return Packet(last_ns, interface.link, block, body + 4, body + 4 + size, length)
+        return last_ns, interface.link, block, body + 4, body + 4 + size, length
     if stop - body < 20:
         return None
     which, high, low, size, length = struct.unpack_from(
@@ -211,7 +199,7 @@ def _block_packet(
     if not 0 <= ts_ns < FARTHEST_NS:
         return None
     start = body + 20
-    return Packet(ts_ns, interface.link, block, start, start + size, max(size, length))
+    return ts_ns, interface.link, block, start, start + size, max(size, length)
 
 
 def _interface(block: bytes, body: int, stop: int, order: str) -> _Interface:

@@ -143,36 +143,31 @@ def _node(role: int, node_id: int, host: bytes, port: int) -> Node:
 def _fields(body: bytes) -> list[tuple[int, int | bytes]] | None:
     """Decode one level of a protobuf message; None if it is not one, or has fields beyond ps-lite's."""
     fields: list[tuple[int, int | bytes]] = []
-    at, end = 0, len(body)
-    while at < end:
-        tag, at = _varint(body, at)
-        number, kind = tag >> 3, tag & 7
-        if at < 0 or not 0 < number < 32 or kind not in (0, 2):
-            return None
-        value, at = _varint(body, at)
-        if at < 0:
-            return None
-        if kind == 0:
-            fields.append((number, value))
-            continue
-        at += value
-        if at > end:
-            return None
-        fields.append((number, body[at - value : at]))
+    at = 0
+    try:
+        while at < len(body):
+            tag, at = _varint(body, at)
+            value, at = _varint(body, at)
+            number, kind = tag >> 3, tag & 7
+            end = at + value if kind == 2 else at
+            if not 0 < number < 32 or kind not in (0, 2) or end > len(body):
+                return None
+            fields.append((number, body[at:end] if kind == 2 else value))
+            at = end
+    except IndexError:
+        return None
     return fields
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset behind it); the offset is -1 where none is there."""
-    value = shift = 0
-    while at < len(body) and shift < 70:
-        byte = body[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
+    """Return (value, offset behind it); IndexError where none is there."""
+    value = 0
+    for i in range(10):
+        byte = body[at + i]
+        value |= (byte & 0x7F) << 7 * i
         if byte < 0x80:
-            return value, at
-        shift += 7
-    return 0, -1
+            return value, at + i + 1
+    raise IndexError
 
 
 #: A data message begins with a server's identity; with a struct that ends in data types below 256,

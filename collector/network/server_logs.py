@@ -13,6 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 _KEY_LOG = re.compile(
@@ -54,6 +55,8 @@ class Second:
 class Log:
     """The content of one file; rows are in the order of their start."""
 
+    path: Path = Path()
+    node: str = ""  # whose it is
     kinds: Counter[str] = field(default_factory=Counter)
     tracks: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     #: The key of a row is the wire key as a signed 32-bit number (kvapp) or its lowest 16 bits (van).

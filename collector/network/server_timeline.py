@@ -28,15 +28,6 @@ _DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLog:
-    """What one file held, and whose it is."""
-
-    path: Path
-    node: str
-    log: Log
-
-
-@dataclass(frozen=True, slots=True)
 class ServerOperation:
     """How long one operation of a node took, over all keys."""
 
@@ -67,7 +58,7 @@ class ServerResult:
 
     output: Path
     n_events: int
-    logs: Sequence[NodeLog]
+    logs: Sequence[Log]
     operations: Sequence[ServerOperation]
     keys: Sequence[ServerKey]
     repairs: Sequence[str]
@@ -85,7 +76,10 @@ def collect_server(root: Path, *, progress: bool | None = None, output: Path | N
     home = root if root.is_dir() else root.parent
     repairs = Repairs()
     logs = _read_logs(root, repairs, progress)
-    profiles = _read_profiles(root, repairs)
+    profiles = []
+    for path in sorted(root.rglob(OLD_PROFILE)) if root.is_dir() else []:
+        with attempt(path, repairs):
+            profiles.append((path, read_trace(path)))
     if not logs and not profiles:
         why = f" ({'; '.join(repairs.lines)})" if repairs.lines else ""
         raise TraceError(
@@ -104,13 +98,13 @@ def collect_server(root: Path, *, progress: bool | None = None, output: Path | N
 def served_keys(root: Path) -> dict[str, set[int]]:
     """Return the keys in the key logs under `root`, by server."""
     served: dict[str, set[int]] = {}
-    for item in _read_logs(root, Repairs(), progress=False):
-        if item.log.requests:
-            served.setdefault(item.node, set()).update(key for key, _ in item.log.requests)
+    for log in _read_logs(root, Repairs(), progress=False):
+        if log.requests:
+            served.setdefault(log.node, set()).update(key for key, _ in log.requests)
     return served
 
 
-def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[NodeLog]:
+def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]:
     """Read every text file; those that hold none of the formats are left out without a word."""
     logs = []
     paths = list(text_files(root))
@@ -119,7 +113,8 @@ def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Node
             with attempt(path, repairs):
                 log = read_log(lines_of(path))
                 if log.kinds:
-                    logs.append(NodeLog(path, _node(path, log), log))
+                    log.path, log.node = path, _node(path, log)
+                    logs.append(log)
                     if log.n_unpaired:
                         repairs.add(path, f"{log.n_unpaired:,} starts or stops without the other left out")
                 elif any(name in path.name for name in _LOG_NAMES):
@@ -140,14 +135,6 @@ def _node(path: Path, log: Log) -> str:
     return path.name.partition(".")[0]
 
 
-def _read_profiles(root: Path, repairs: Repairs) -> list[tuple[Path, Trace]]:
-    profiles = []
-    for path in sorted(root.rglob(OLD_PROFILE)) if root.is_dir() else []:
-        with attempt(path, repairs):
-            profiles.append((path, read_trace(path)))
-    return profiles
-
-
 def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
     """Return `server_profile.json` with its keys named; pid and tid are the key."""
     tracks: dict[str, list[Slice]] = {}
@@ -161,21 +148,21 @@ def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
     return Process(f"server_{index}" if index is not None else "server", tracks)
 
 
-def _processes(logs: Sequence[NodeLog], keys: Keys) -> list[Process]:
+def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:
     """Return the timeline: a process for each node, and for each pair of ends in the van logs."""
     tracks: dict[str, dict[str, Iterable[Slice]]] = {}
-    timed = [rows for item in logs for rows in (*item.log.profile.values(), *item.log.tracks.values())]
+    timed = [rows for log in logs for rows in (*log.profile.values(), *log.tracks.values())]
     profile_ns = min((rows[0].start_ns for rows in timed), default=None)
     trace_ns = min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
-    for item in logs:
-        of_node = tracks.setdefault(item.node, {})
-        for name, rows in item.log.tracks.items():
+    for log in logs:
+        of_node = tracks.setdefault(log.node, {})
+        for name, rows in log.tracks.items():
             of_node[name] = chain(of_node.get(name, ()), [_named(row, keys) for row in rows])
-        decoder = _decoder(item, keys)
-        for name, rows in item.log.profile.items():
+        decoder = _decoder(log, keys)
+        for name, rows in log.profile.items():
             of_node[name] = [_profiled(row, decoder, keys, "_van_" in name) for row in rows]
-        near_ns = int(item.path.stat().st_mtime) * _SECOND_NS if trace_ns is None else trace_ns
-        of_node |= _by_second(item, profile_ns, near_ns)
+        near_ns = int(log.path.stat().st_mtime) * _SECOND_NS if trace_ns is None else trace_ns
+        of_node |= _by_second(log, profile_ns, near_ns)
     return [Process(*named) for named in tracks.items() if named[1]] + list(_van_processes(logs, keys))
 
 
@@ -192,35 +179,35 @@ def _profiled(row: Row, decoder: Mapping[int, int], keys: Keys, low_bits: bool) 
     return Slice(row.name, row.start_ns, row.end_ns, {field: row.key})
 
 
-def _van_processes(logs: Sequence[NodeLog], keys: Keys) -> Iterator[Process]:
+def _van_processes(logs: Sequence[Log], keys: Keys) -> Iterator[Process]:
     """Return the transfers of van logs, named by the headers of all of them."""
-    names = {node_id: item.node for item in logs for node_id in item.log.ids}
-    for item in logs:
-        for ends, rows in item.log.transfers.items():
+    names = {node_id: log.node for log in logs for node_id in log.ids}
+    for log in logs:
+        for ends, rows in log.transfers.items():
             sender, receiver = (names.get(end, f"{role_of(end)} ps{end}") for end in ends)
             track = []
             for row in rows:
                 stage, half = row.name.split()
                 operation = OpName("Comm", keys.tensor(row.key), queue=stage, key=row.key)
                 track.append(Slice(f"{operation} {half}", row.start_ns, row.end_ns, {"key": row.key}))
-            yield Process(f"{sender} -> {receiver}", {item.path.name: track})
+            yield Process(f"{sender} -> {receiver}", {log.path.name: track})
 
 
-def _decoder(item: NodeLog, keys: Keys) -> Mapping[int, int]:
+def _decoder(log: Log, keys: Keys) -> Mapping[int, int]:
     """Return partition keys by the signed 32-bit numbers that a kvapp profile has for wire keys.
 
     The number is the lower half of the beginning of a server's key range plus the key. A server has one
     range, so all its numbers must decode to keys of the job; a worker talks to several servers, and
     a number that may stand for keys of two of them is left alone.
     """
-    seen = {row.key for name, rows in item.log.profile.items() if "_van_" not in name for row in rows}
+    seen = {row.key for name, rows in log.profile.items() if "_van_" not in name for row in rows}
     n_servers = max(keys.servers.values(), default=0) + 1
     keys_of: dict[int, set[int]] = {}
     for rank in range(n_servers):
         base = key_base(rank, n_servers)
         decoded = {number: (number - base) & 0xFFFFFFFF for number in seen}
         fits = {n: key for n, key in decoded.items() if _is_key(key, rank, keys)}
-        if item.node.startswith("server") and len(fits) < len(seen):
+        if log.node.startswith("server") and len(fits) < len(seen):
             continue
         for number, key in fits.items():
             keys_of.setdefault(number, set()).add(key)
@@ -235,9 +222,9 @@ def _is_key(key: int, rank: int, keys: Keys) -> bool:
     return known and keys.servers.get(key, rank) == rank
 
 
-def _by_second(item: NodeLog, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
+def _by_second(log: Log, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
     """Return what a log with a clock of one second has, a slice for each second."""
-    seconds = item.log.seconds
+    seconds = log.seconds
     if not seconds:
         return {}
     shift_s = _midnight(min(second for _, _, second in seconds), profile_ns, near_ns)
@@ -266,22 +253,22 @@ def _midnight(first_s: int, profile_ns: int | None, near_ns: int) -> int:
     return shift_s + round((near_s - first_s - shift_s) / _DAY_S) * _DAY_S
 
 
-def _operations(logs: Sequence[NodeLog]) -> Iterator[ServerOperation]:
+def _operations(logs: Sequence[Log]) -> Iterator[ServerOperation]:
     """Yield the durations per node and operation, in the order of the files."""
     durations: dict[tuple[str, str], list[int]] = {}
-    for item in logs:
-        for row in chain.from_iterable(item.log.rows()):
+    for log in logs:
+        for row in chain.from_iterable(log.rows()):
             if row.end_ns is not None:
-                durations.setdefault((item.node, row.name), []).append(row.end_ns - row.start_ns)
+                durations.setdefault((log.node, row.name), []).append(row.end_ns - row.start_ns)
     for (node, name), values in durations.items():
         yield ServerOperation(node, name, len(values), sum(values), min(values), max(values))
 
 
-def _server_keys(logs: Sequence[NodeLog], keys: Keys) -> Iterator[ServerKey]:
+def _server_keys(logs: Sequence[Log], keys: Keys) -> Iterator[ServerKey]:
     """Yield the requests of the key logs, by node and key."""
-    for item in logs:
-        requests = item.log.requests
+    for log in logs:
+        requests = log.requests
         for key in sorted({key for key, _ in requests}):
             pushes, pulls = requests[key, "push"], requests[key, "pull"]
-            n_bytes = item.log.pushed_bytes[key]
-            yield ServerKey(item.node, key, keys.tensor(key), split_key(key)[1], pushes, pulls, n_bytes)
+            n_bytes = log.pushed_bytes[key]
+            yield ServerKey(log.node, key, keys.tensor(key), split_key(key)[1], pushes, pulls, n_bytes)

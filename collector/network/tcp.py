@@ -157,15 +157,14 @@ class Half:
         self.waiting_bytes = 0
 
 
-#: Makes the receivers of a new connection from the ends of the first packet that was captured: that of its
-#: direction, and that of the other.
-MakeReceivers = Callable[[Ends], tuple[Receiver, Receiver]]
-
-
 class Streams:
-    """All connections of a capture."""
+    """All connections of a capture.
 
-    def __init__(self, make: MakeReceivers) -> None:
+    `make` takes the ends of a connection's first packet; it returns the receivers of that direction and of
+    the other.
+    """
+
+    def __init__(self, make: Callable[[Ends], tuple[Receiver, Receiver]]) -> None:
         self._make = make
         self._flows: dict[Ends, tuple[Half, Half]] = {}  # both directions, each with its own half first
         self.counts = Counts()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from collector.network.layers import Ends, read_segments
 from collector.network.pcap import Capture
 from collector.network.pslite import LENGTHS_FRAME, Header, Meta, Node, identity, locate, read_header
-from collector.network.tcp import Counts, Receiver, Streams
+from collector.network.tcp import Receiver, Streams
 from collector.network.zmtp import Message, Reader
 from formats.columns import Int32, Int64
 
@@ -63,7 +63,8 @@ class Traffic:
     transfers: Transfers
     connections: list[Connection]
     nodes: frozenset[Node]  # as the scheduler announced them, if that was captured
-    counts: Counts
+    retransmitted_bytes: int
+    lost_bytes: int  # of TCP streams of interest
     n_connections: int  # TCP connections of any kind
     n_unanswered: int  # requests without response
     n_unasked: int  # responses without request
@@ -124,11 +125,10 @@ class _Matcher:
         self._columns = {name: array("Q" if name == "wire_key" else "q") for name in Transfers.__slots__}
 
     def receivers(self, ends: Ends) -> tuple[Receiver, Receiver]:
-        """Make the readers of a new connection; see `tcp.MakeReceivers`."""
+        """Make the readers of a new connection; see `tcp.Streams`."""
         link = _Link(ends)
-        forth, back = self._reader(link, 0), self._reader(link, 1)
-        link.readers = forth, back
-        return forth, back
+        link.readers = readers = self._reader(link, 0), self._reader(link, 1)
+        return readers
 
     def _reader(self, link: _Link, direction: int) -> Reader:
         def on_message(message: Message) -> bool:
@@ -171,10 +171,11 @@ class _Matcher:
             return link.open[request].pop(number)
         if len(link.kinds) == 2:
             return None
-        one_way = [
-            other for other in self._between[link.hosts] if other is not link and len(other.kinds) == 1
+        holders = [
+            other.open[request]
+            for other in self._between[link.hosts]
+            if other is not link and len(other.kinds) == 1 and number in other.open[request]
         ]
-        holders = [other.open[request] for other in one_way if number in other.open[request]]
         return holders[0].pop(number) if len(holders) == 1 else None
 
     def _add(self, link: _Link, meta: Meta, request: _Half, response: _Half) -> None:
@@ -211,7 +212,8 @@ class _Matcher:
             Transfers(**columns),
             [_connection(link) for link in self._links],
             frozenset(self._nodes),
-            streams.counts,
+            streams.counts.retransmitted_bytes,
+            streams.counts.lost_bytes,
             streams.n_connections,
             sum(len(link.open[True]) for link in links),
             sum(len(link.open[False]) for link in links),

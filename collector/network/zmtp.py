@@ -1,17 +1,19 @@
 """ZMTP 3.x (the wire protocol of ZeroMQ, rfc.zeromq.org/spec/23): messages out of a byte stream.
 
 A stream that was joined in its middle, or lost bytes, is searched for the next message that
-`Locate` recognises. The bodies of large frames are counted, not kept.
+`Reader.locate` recognises. The bodies of large frames are counted, not kept.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 MORE, LONG, COMMAND = 1, 2, 4
 GREETING = 64  # bytes
+_GREETING = re.compile(rb"\xff(?:.{0,8}|.{8}\x7f\x03?)", re.DOTALL)  # its first 11: padding, version 3
 _KEPT = 1 << 10  # bytes of a frame body that are kept whatever the frame
 _KEPT_FIRST = 1 << 20  # bytes that are kept of the first two frames
 _LARGEST_FRAME = 1 << 31
@@ -37,17 +39,13 @@ class _State(Enum):
     SEARCH = auto()
 
 
-#: Returns the offset of the first recognisable message in the bytes, or -1.
-Locate = Callable[[bytes], int]
-
-
 @dataclass(slots=True)
 class Reader:
     """One direction of a connection as ZMTP messages (a `tcp.Receiver`)."""
 
     on_message: Callable[[Message], bool]  # returns False where a message makes no sense: the framing is lost
     on_identity: Callable[[bytes], object]  # takes the Identity that the peer states in its READY command
-    locate: Locate  # recognises a message in a stream whose framing is not known
+    locate: Callable[[bytes], int]  # returns the offset of the first recognisable message, or -1
     trailer: int = 0  # bytes of the frame behind a large body; where just these are lost, framing is not
     skip: int = 0
     wanted: bool = True
@@ -125,7 +123,7 @@ class Reader:
     def _decode(self, data: bytes, at: int, end: int, seen_ns: int, now_ns: int) -> int | None:
         """Decode frames from ``data[at:end]``; return the offset after which they made no sense."""
         if self._state is _State.GREETING:
-            if not _may_greet(data, at, end):
+            if not _GREETING.fullmatch(data, at, min(end, at + 11)):
                 return at
             if end - at < GREETING:
                 self._hold(data, at, end, GREETING)
@@ -235,10 +233,3 @@ class Reader:
         cut = max(len(held) - _TAIL, 0)
         self._held = bytearray(held[cut:])
         self._marks = [(stop - cut, ns) for stop, ns in self._marks if stop > cut]
-
-
-def _may_greet(data: bytes, at: int, end: int) -> bool:
-    """Whether the bytes are, as far as they go, a ZMTP 3 greeting: ff, 8 of padding, 7f, version 3."""
-    return (
-        data[at] == 0xFF and (end - at < 10 or data[at + 9] == 0x7F) and (end - at < 11 or data[at + 10] == 3)
-    )
