@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -63,8 +63,7 @@ class Joint(IntEnum):
         return self in (Joint.END_TO_BODY, Joint.START_TO_BODY)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """What one event does, the same in every step in which it occurs."""
 
     name: str  # as in the trace, without worker and rank
@@ -87,7 +86,7 @@ class Operation:
     def label(self) -> str:
         """The name, with the partition, the whole where the name does not say it, and an earlier step."""
         if self.from_earlier_step:
-            return f"{replace(self, from_earlier_step=False).label} of an earlier step"
+            return f"{self._replace(from_earlier_step=False).label} of an earlier step"
         if self.whole and not self.name.startswith(self.whole):
             return f"{self.whole}.{self.name}"
         return self.name if self.key is None else f"{self.name}.{self.key}"

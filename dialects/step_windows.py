@@ -104,7 +104,7 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
         number = np.empty(len(one), np.int64)
         number[order] = offset[one[order]] + place
         numbers.append(number)
-    variants = [kind for one in kinds for kind in (one, replace(one, from_earlier_step=True))]
+    variants = [kind for one in kinds for kind in (one, one._replace(from_earlier_step=True))]
     return numbers, [variants[i] for i in np.repeat(np.arange(len(most)), most).tolist()]
 
 
