@@ -6,20 +6,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
-from dialects.span_graph import Meaning, record_spans
-from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Int64, Trace, Track
 from formats.event import NO_TIME
 from formats.pairs import Rule
 from innermost import lies_inside
+
+if TYPE_CHECKING:
+    from dialects.step_parts import Beside, RankSteps
 
 Metadata = Sequence[Mapping[str, Any]]
 
@@ -204,6 +205,8 @@ class System:
         TraceError
             No step is recorded in the trace.
         """
+        from dialects.span_graph import Meaning, record_spans
+
         activities = self.activities(trace)
         communicates = is_communication(activities)
         ignored = activities == Activity.IGNORED

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.masks import Mask
-from dialects.step_parts import Beside, RankSteps
+from dialects.masks import Mask, distinct
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.sync_points import SyncPart
 from dialects.system import Activity, System, is_communication
 from formats.columns import Int64, Trace
 from opname import OpName
+
+if TYPE_CHECKING:
+    from dialects.step_parts import Beside, RankSteps
 
 #: Chooses slices (n,) by their operations.
 _Chosen: TypeAlias = Callable[[Callable[[OpName], bool]], Mask]
@@ -261,7 +263,7 @@ def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
 
 def _first_rank(trace: Trace) -> _Chosen:
     """Return what chooses slices (n,) of the trace's first rank by their operations."""
-    used = set(np.unique(trace.name_id).tolist())
+    used = set(distinct(trace.name_id))
     ops = [OpName.parse(name) if i in used else OpName(None) for i, name in enumerate(trace.names)]
     first = next((op for op in ops if op.cat is not None), OpName(None))
     own = [op.cat is not None and (op.worker, op.rank) == (first.worker, first.rank) for op in ops]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.composer.composer_axes import second_axis, tie_axes
 from dialects.masks import Mask, by_name
-from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Steps, same_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Activity, Metadata, SecondAxis, System, framed, integer, without_recording
 from formats.columns import Trace
 from formats.pairs import Rule
+
+if TYPE_CHECKING:
+    from dialects.step_parts import Beside, RankSteps
 
 _COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
 

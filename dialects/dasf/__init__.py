@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.step_parts import Beside, RankSteps
 from dialects.system import Activity, System
 from formats.columns import Trace
+
+if TYPE_CHECKING:
+    from dialects.step_parts import Beside, RankSteps
 
 
 class Dasf(System):

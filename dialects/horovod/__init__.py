@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_name
-from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.system import Activity, Metadata, System, whole_number
 from formats.columns import Int64, Points, Trace
 from formats.values import FARTHEST_NS
+
+if TYPE_CHECKING:
+    from dialects.step_parts import Beside, RankSteps
 
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
 _OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")

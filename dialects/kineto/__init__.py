@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.kineto.collectives import ENDS, SYNC_ARGS, collective, is_collective_call, is_collective_kernel
-from dialects.masks import Mask, by_cat, by_name
-from dialects.step_parts import Beside, RankSteps
+from dialects.masks import Mask, by_cat, by_name, distinct
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
 from dialects.sync_points import SyncPart
 from dialects.system import (
@@ -26,6 +25,9 @@ from dialects.system import (
 )
 from formats.columns import Trace
 from formats.values import FARTHEST_NS
+
+if TYPE_CHECKING:
+    from dialects.step_parts import Beside, RankSteps
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
 _CATS = {
@@ -131,4 +133,4 @@ class Kineto(System):
 
 def has_device(trace: Trace) -> bool:
     """Whether the trace holds work of a device (kernels and copies)."""
-    return any(trace.cats[i] in DEVICE_CATS for i in np.unique(trace.cat_id).tolist())
+    return any(trace.cats[i] in DEVICE_CATS for i in distinct(trace.cat_id))
