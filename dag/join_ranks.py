@@ -82,7 +82,8 @@ def _operations(ranks: Sequence[RankSteps]) -> tuple[list[Operation], list[int]]
     first = []
     for owner, rank in enumerate(ranks):
         first.append(len(operations))
-        operations.extend(one._replace(owner=owner) for one in rank.operations)
+        own = (one if one.owner == owner else one._replace(owner=owner) for one in rank.operations)
+        operations.extend(own)
     return operations, first
 
 

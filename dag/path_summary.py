@@ -12,6 +12,8 @@ from dialects.step_parts import GAP, WAIT, Kind, Operation
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
 
+_LABELS = [kind.label for kind in Kind]
+
 
 class PathItem(NamedTuple):
     """One stretch of a path, named."""
@@ -101,7 +103,7 @@ def path_item(
 ) -> PathItem:
     """Return one stretch named; `begin` (ns) is that of the path's step, `parts` as for `path_items`."""
     owner = recording.owners[stretch.owner]
-    because = "" if stretch.kind < 0 else Kind(stretch.kind).label
+    because = "" if stretch.kind < 0 else _LABELS[stretch.kind]
     times = (stretch.start_ns - begin, stretch.dur_ns)
     if stretch.event == NO_EVENT:
         where = "before the step" if stretch.start_ns == begin else "before the next step"

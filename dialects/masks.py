@@ -22,7 +22,7 @@ def by_name(trace: Trace, accept: Callable[[str], object]) -> Mask:
     return _by_table(trace.names, trace.name_id, accept)
 
 
-def distinct(numbers: NDArray[np.integer]) -> list[int]:
+def ids_in(numbers: NDArray[np.integer]) -> list[int]:
     """Return the distinct of numbers (n,) from -1 on, in order; `np.unique` would import numpy.ma."""
     found: list[int] = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.masks import Mask, distinct
+from dialects.masks import Mask, ids_in
 from dialects.steps import NO_STEPS, Step, Steps, between
 from dialects.sync_points import SyncPart
 from dialects.system import Activity, System, is_communication
@@ -263,7 +263,7 @@ def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
 
 def _first_rank(trace: Trace) -> _Chosen:
     """Return what chooses slices (n,) of the trace's first rank by their operations."""
-    used = set(distinct(trace.name_id))
+    used = set(ids_in(trace.name_id))
     ops = [OpName.parse(name) if i in used else OpName(None) for i, name in enumerate(trace.names)]
     first = next((op for op in ops if op.cat is not None), OpName(None))
     own = [op.cat is not None and (op.worker, op.rank) == (first.worker, first.rank) for op in ops]

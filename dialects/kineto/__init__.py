@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.kineto.collectives import ENDS, SYNC_ARGS, collective, is_collective_call, is_collective_kernel
-from dialects.masks import Mask, by_cat, by_name, distinct
+from dialects.masks import Mask, by_cat, by_name, ids_in
 from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
 from dialects.sync_points import SyncPart
 from dialects.system import (
@@ -133,4 +133,4 @@ class Kineto(System):
 
 def has_device(trace: Trace) -> bool:
     """Whether the trace holds work of a device (kernels and copies)."""
-    return any(trace.cats[i] in DEVICE_CATS for i in distinct(trace.cat_id))
+    return any(trace.cats[i] in DEVICE_CATS for i in ids_in(trace.cat_id))
