@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from dag.model import cycles
-from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, from_start, operation_edges
-from dialects.step_parts import Edge, Joint, Meet, Operation, RankStep, RankSteps, edge_table
+from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, operation_edges
+from dialects.step_parts import Edge, Joint, Meet, Operation, RankStep, RankSteps, edge_table, from_start
 from errors import TraceError
 from formats.columns import Int64
 
