@@ -165,23 +165,20 @@ def _windows(
 
 def _shortest(windows: Float64) -> Float64 | None:
     """Return the tightest windows (n, n) that follow; None where they contradict each other."""
-    from scipy.sparse.csgraph import NegativeCycleError, csgraph_from_dense, floyd_warshall
-
-    graph = csgraph_from_dense(windows, null_value=np.inf)  # unlike an array it holds edges of weight 0
-    try:
-        return np.asarray(floyd_warshall(graph))
-    except NegativeCycleError:
-        return None
+    shortest = windows.copy()
+    for over in range(len(shortest)):  # Floyd and Warshall; scipy's takes longer to import
+        np.minimum(shortest, shortest[:, over, None] + shortest[over], out=shortest)
+    return None if (shortest.diagonal() < 0).any() else shortest
 
 
 def _tied_together(n: int, pairs: Sequence[Evidence]) -> list[Int64]:
     """Return the groups of hosts that are tied together, directly or through others."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    ends = ([pair.i for pair in pairs], [pair.j for pair in pairs])
-    count, label = connected_components(coo_array((np.ones(len(pairs)), ends), (n, n)), directed=False)
-    return [np.flatnonzero(label == which) for which in range(count)]
+    first = np.arange(n)  # of each one's group
+    for pair in pairs:
+        if first[pair.i] != first[pair.j]:
+            low, high = sorted((first[pair.i], first[pair.j]))
+            first[first == high] = low
+    return [np.flatnonzero(first == host) for host in range(n) if first[host] == host]
 
 
 def _joint(found: Occurrences, group: Int64, pairs: Sequence[Evidence], tight: Float64) -> Float64:

@@ -13,6 +13,7 @@ from result import Bars, Cell, Column, Result, Table
 
 if TYPE_CHECKING:
     from dag_utils import CriticalPath, LoadedSteps, PathItem, Recording, StepGraph
+    from dialects.step_parts import Operation
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
@@ -260,15 +261,19 @@ def _cut(args: Namespace, table: Table) -> Table:
 def _operations(recording: Recording, step: StepGraph, slack_ns: Sequence[int]) -> list[_Operation]:
     from dag_utils import category
 
-    operations: dict[tuple[str, str], _Operation] = {}
+    found: dict[tuple[str, str], _Operation] = {}
+    of_kind: dict[Operation, _Operation] = {}
     durations = (step.end_ns - step.start_ns).tolist()
-    for event, (dur_ns, free_ns) in enumerate(zip(durations, slack_ns, strict=True)):
-        cat = category(recording.operations[int(step.operation[event])])
-        key = recording.name_of(step, event), cat
-        operation = operations.setdefault(key, _Operation(*key, 0, free_ns))
+    numbers = step.operation.tolist()
+    for event, (number, dur_ns, free_ns) in enumerate(zip(numbers, durations, slack_ns, strict=True)):
+        kind = recording.operations[number]
+        if kind not in of_kind:
+            key = recording.name_of(step, event), category(kind)
+            of_kind[kind] = found.setdefault(key, _Operation(*key, 0, free_ns))
+        operation = of_kind[kind]
         operation.dur_ns += dur_ns
         operation.slack_ns = min(operation.slack_ns, free_ns)
-    return list(operations.values())
+    return list(found.values())
 
 
 def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:

@@ -63,8 +63,8 @@ class Gpu:
 
 
 def iterations(trace: Trace, step_by: str | None = None) -> Iterations:
-    """Return the iteration times that `trace` tells; see `dialects.find_steps` for how."""
-    recorded = dialects.find_steps(trace, step_by)
+    """Return the iteration times that `trace` tells; see `System.find_steps` for how."""
+    recorded = dialects.of(trace).find_steps(trace, step_by)
     passes = fw_bw_ns(trace, recorded.whole)
     steps = [StepTime(s.label, fw_bw, s.dur_ns) for s, fw_bw in zip(recorded.whole, passes, strict=True)]
     return Iterations(steps, dialects.of(trace).loads(trace), recorded.how)
