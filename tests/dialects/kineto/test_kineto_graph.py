@@ -635,3 +635,21 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
     theirs = {event["ts"] for event in on_device}
     assert ours <= theirs
     assert all(ts > end // US - 1_000 for ts in theirs - ours)  # the host was on its way by then
+
+
+def test_a_call_of_30_s_that_is_no_operator_is_on_the_path_by_its_name(steps_of: Any) -> None:
+    # the call lies in no operator, and yet the 30 s before the copy are its work, not a gap
+    found = steps_of(
+        [
+            mark(1, 0, 30_001_000),
+            host("aten::a", 0, 100),
+            host("cudaDeviceGetStreamPriorityRange", 100, 30_000_000, cat="cuda_runtime", correlation=1),
+            host("aten::copy_", 30_000_100, 500),
+            call("cudaMemcpyAsync", 30_000_200, 100, 2),
+            work("Memcpy HtoD", 30_000_300, 600, 2, cat="gpu_memcpy"),
+        ]
+    )
+    path = path_of(join([found]))
+    assert path["rank0", "cudaDeviceGetStreamPriorityRange", ""] == 30_000_000
+    assert sum(path.values()) == 30_001_000
+    assert sum(us for (_, _, kind), us in path.items() if kind == "gap") < 1_000
