@@ -8,8 +8,7 @@ from collections import Counter
 import numpy as np
 
 from dag.critical_path import NO_EVENT, CriticalPath
-from dag.longest_path import LongestPath
-from dag.model import Dag, new_dag
+from dag.model import Dag, LongestPath, new_dag
 from dag.path_summary import category
 from dag.step_graph import Recording, StepGraph
 from formats.columns import Int64

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dag.longest_path import LongestPath
-from dag.model import Dag
+from dag.model import Dag, LongestPath
 from dialects.step_parts import Kind
 from formats.columns import Int64
 from result import Network

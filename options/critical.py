@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dag_utils import CriticalPath, LoadedSteps, PathItem, Recording, StepGraph
+    from dialects.step_parts import Operation
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
@@ -231,15 +232,19 @@ def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
 def _operations(recording: Recording, step: StepGraph, slack_ns: Sequence[int]) -> list[_Operation]:
     from dag_utils import category
 
-    operations: dict[tuple[str, str], _Operation] = {}
+    found: dict[tuple[str, str], _Operation] = {}
+    of_kind: dict[Operation, _Operation] = {}
     durations = (step.end_ns - step.start_ns).tolist()
-    for event, (dur_ns, free_ns) in enumerate(zip(durations, slack_ns, strict=True)):
-        cat = category(recording.operations[int(step.operation[event])])
-        key = recording.name_of(step, event), cat
-        operation = operations.setdefault(key, _Operation(*key, 0, free_ns))
+    numbers = step.operation.tolist()
+    for event, (number, dur_ns, free_ns) in enumerate(zip(numbers, durations, slack_ns, strict=True)):
+        kind = recording.operations[number]
+        if kind not in of_kind:
+            key = recording.name_of(step, event), category(kind)
+            of_kind[kind] = found.setdefault(key, _Operation(*key, 0, free_ns))
+        operation = of_kind[kind]
         operation.dur_ns += dur_ns
         operation.slack_ns = min(operation.slack_ns, free_ns)
-    return list(operations.values())
+    return list(found.values())
 
 
 def _longer(scopes: Sequence[_Scope], path: CriticalPath, recording: Recording) -> list[str]:

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dialects
 from conftest import SHARED
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects import find_steps
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
 from dialects.step_parts import Joint, Kind, RankStep, RankSteps
@@ -72,7 +72,7 @@ def steps_of(tmp_path: Path) -> Any:
 
     def steps(events: Sequence[Ev], rank: int = 0) -> RankSteps:
         trace = load(tmp_path / f"rank{rank}.json", events, rank)
-        return record(f"rank{rank}", trace, find_steps(trace).whole)
+        return record(f"rank{rank}", trace, dialects.of(trace).find_steps(trace).whole)
 
     return steps
 
@@ -536,7 +536,7 @@ JOBS = sorted(
 @pytest.mark.parametrize("job", JOBS)
 def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(shared_data: Path, job: str) -> None:
     trace = read_trace(shared_data / "kineto" / job, args=Kineto.edge_args, points=True)
-    found = record("rank0", trace, find_steps(trace).whole)
+    found = record("rank0", trace, dialects.of(trace).find_steps(trace).whole)
     assert found.steps
     for step in found.steps:
         assert_lawful(step)
@@ -582,7 +582,7 @@ def recorded(shared_data: Path, case: str) -> Recording:
     ranks = []
     for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
         trace = read_trace(path, args=Kineto.edge_args, points=True)
-        ranks.append(record(f"rank{i}", trace, find_steps(trace).whole))
+        ranks.append(record(f"rank{i}", trace, dialects.of(trace).find_steps(trace).whole))
     return join(ranks)
 
 
