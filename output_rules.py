@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from atomic_output import Guard, Outputs
+from atomic_output import Guard, Outputs, is_same
 from errors import UsageError
 from jobfiles import is_input
 from output_marks import is_marked
@@ -20,10 +20,7 @@ _NOTHING = "-"
 
 
 def guard(args: Namespace) -> Guard:
-    """Return the check of a file that is about to be replaced: no input, and written by this program.
-
-    With `--force` any file that is no input may be replaced.
-    """
+    """Return the check of a file to be replaced: no input and, without `--force`, written by this program."""
 
     def check(path: Path) -> None:
         if is_input(path, args.path):
@@ -35,12 +32,7 @@ def guard(args: Namespace) -> Guard:
 
 
 def check_named(args: Namespace, outputs: Outputs) -> None:
-    """Refuse what the flags name and cannot be: an input, a directory, one file twice, another format.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse (UsageError) what flags cannot name: an input, a directory, one file twice, another format."""
     seen: dict[Path, str] = {}
     for flag, path in _named(args):
         try:
@@ -50,11 +42,10 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
         if path.exists() and not path.is_file():
             continue
         _check_suffix(args.option, flag, path)
-        target = path.resolve()
         for other, name in seen.items():
-            if target == other or (target.exists() and other.exists() and target.samefile(other)):
+            if is_same(path, other):
                 raise UsageError(f"{flag} {path}: is the name that {name} gives")
-        seen[target] = flag
+        seen[path.resolve()] = flag
 
 
 def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
