@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import measure
-from compare.change import changes
 from compare.exposure import COMMUNICATION, COMPUTE, FRAME
 from compare.families import families
-from compare.significance import sample
+from compare.significance import changes, corrected, sample
 
 Float = NDArray[np.float64]
 
@@ -55,10 +54,13 @@ def simulated(n_jobs: int, *, by_family: bool, seed: int = 0) -> Rates:
     found = false = 0
     for _ in range(n_jobs):
         names, layer, mean = _job(rng)
-        family = families(names, layer, mean / mean[:30].sum()) if by_family else None
+        family = families(names, layer, mean / mean[:30].sum())
         factor = np.where(np.arange(len(names)) == 0, _SLOWER, 1.0)
         runs = [sample(_steps(rng, mean)), sample(_steps(rng, mean * factor))]
-        significant = [change.significant for change in changes(*runs, family=family)]
+        significant = [
+            change.significant
+            for change in changes(*runs, correct=family.corrected if by_family else corrected)
+        ]
         found += significant[0]
         false += any(significant[1:])
     return Rates(found / n_jobs, false / n_jobs)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,8 +16,7 @@ FEWEST_STEPS = 3  # steps a run must have for a p-value
 _FEWEST_FOR_CORRELATION = 8  # steps from which on the correlation between neighbours can be judged
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(NamedTuple):
     """What a test must know of m quantities, each observed in some steps of one run.
 
     (m,) each: `mean` of all observations, `sd` of the per-step values (NaN below 2 steps), `n`: how
@@ -25,11 +26,10 @@ class Samples:
     mean: Float
     sd: Float
     n: Float
-    steps: NDArray[np.int64]
+    steps: Float
 
 
-@dataclass(frozen=True, slots=True)
-class Differences:
+class Differences(NamedTuple):
     """Differences b - a of m quantities; interval and p-value are NaN where there are too few steps."""
 
     change: Float
@@ -70,7 +70,9 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
         deviation = np.where(seen, (sums - mean[:, None] * n_obs) / per_step[:, None], 0.0)
         sd = np.where(k > 1, np.sqrt((deviation**2).sum(1) / (k - 1)), np.nan)
         sd = np.where(sd < 1e-9 * np.abs(mean), 0.0, sd)  # rounding of sums is no scatter
-    return Samples(mean, sd, np.maximum(k / _inflation(deviation, seen, k), np.minimum(k, 2)), k)
+    return Samples(
+        mean, sd, np.maximum(k / _inflation(deviation, seen, k), np.minimum(k, 2)), k.astype(np.float64)
+    )
 
 
 def welch(a: Samples, b: Samples) -> Differences:
@@ -81,7 +83,7 @@ def welch(a: Samples, b: Samples) -> Differences:
     change = b.mean - a.mean
     low, high, p = (np.full(len(change), np.nan) for _ in range(3))
     if enough.any():
-        x, y = _only(a, enough), _only(b, enough)
+        x, y = (Samples(*(column[enough] for column in side)) for side in (a, b))
         with np.errstate(all="ignore"):
             error = np.sqrt(x.sd**2 / x.n + y.sd**2 / y.n)
             freedom = _freedom(x, y)
@@ -104,6 +106,60 @@ def corrected(p: Float) -> Float:
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One quantity in two runs, in nanoseconds: b - a with its 95 % interval.
+
+    `low_ns`, `high_ns` and `p` (corrected for the number of quantities beside it) are None where a
+    run has too few steps for a test, all but the averages where it does not occur in one run.
+    """
+
+    a_ns: float | None
+    b_ns: float | None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    p: float | None = None
+
+    @property
+    def ns(self) -> float | None:
+        """The difference b - a."""
+        return None if self.a_ns is None or self.b_ns is None else self.b_ns - self.a_ns
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of a; None where a is 0 and b is not."""
+        if not self.a_ns or self.ns is None:
+            return 0.0 if self.ns == 0 else None
+        return self.ns / self.a_ns
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is more than chance."""
+        return self.p is not None and self.p <= LEVEL
+
+
+def changes(
+    a: Samples,
+    b: Samples,
+    *,
+    tested: NDArray[np.bool_] | None = None,
+    correct: Callable[[Float], Float] = corrected,
+) -> list[Change]:
+    """Return the changes of m quantities, their p-values (m,) corrected for their number by `correct`.
+
+    `tested` (m,) leaves quantities out of the tests that are too small to matter, judged by both runs
+    together: so the others need not be corrected for them (Bourgon, Gentleman, Huber, PNAS 2010).
+    """
+    found = welch(a, b)
+    p = correct(found.p if tested is None else np.where(tested, found.p, np.nan))
+    columns = (a.mean, b.mean, found.low, found.high, p)
+    return [Change(*map(_known, row)) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
 def _inflation(deviation: Float, seen: NDArray[np.bool_], k: NDArray[np.int64]) -> Float:
     """Return by how much the correlation of neighbouring steps inflates the variance of each mean."""
     with np.errstate(all="ignore"):
@@ -111,10 +167,6 @@ def _inflation(deviation: Float, seen: NDArray[np.bool_], k: NDArray[np.int64]) 
         judged = (k >= _FEWEST_FOR_CORRELATION) & seen.all(1) & (r > 1.96 / np.sqrt(k))
         r = np.where(judged, np.minimum(r, 0.9), 0.0)
     return np.asarray((1 + r) / (1 - r), np.float64)
-
-
-def _only(samples: Samples, rows: NDArray[np.bool_]) -> Samples:
-    return Samples(samples.mean[rows], samples.sd[rows], samples.n[rows], samples.steps[rows])
 
 
 def _freedom(a: Samples, b: Samples) -> Float:

@@ -178,13 +178,7 @@ def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:
     """Return, for each of `moments` (k,), what had ended last by then in a group other than `own` (k,).
 
-    Parameters
-    ----------
-    end_ns, group : (n,)
-
-    Returns
-    -------
-    (k,) indices, -1 for none
+    `end_ns` and `group` are of what may have ended (n,); what is returned are indices (k,), -1 for none.
     """
     if not len(end_ns):
         return np.full(len(moments), -1, np.int64)
