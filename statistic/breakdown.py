@@ -28,6 +28,7 @@ class Breakdown:
 
     rank: str
     step: int | None
+    start_ns: int
     wall_ns: int
     compute_ns: int
     comm_ns: int
@@ -85,7 +86,7 @@ def _of_window(
     either = _joined(compute, comm)
     wall_ns, overlap_ns = end_ns - start_ns, length(compute) + length(comm) - length(either)
     idle_ns = wall_ns - length(_joined(either, copies))
-    return Breakdown(rank, step, wall_ns, length(compute), length(comm), overlap_ns, idle_ns)
+    return Breakdown(rank, step, start_ns, wall_ns, length(compute), length(comm), overlap_ns, idle_ns)
 
 
 def _joined(a: Intervals, b: Intervals) -> Intervals:
