@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,14 +27,13 @@ class Owned(NamedTuple):
     trace: Trace
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
+class _Owner(NamedTuple):
     """One rank of a combined trace, and how its processes are labelled there."""
 
     worker: int | None
     rank: int | None
     label: str = ""
-    header: Mapping[str, Any] = field(default_factory=dict)  # of its own file
+    header: Mapping[str, Any] | None = None  # of its own file
 
 
 def split(trace: Trace, *, by_names: bool) -> list[Owned]:
@@ -83,7 +82,7 @@ def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, 
     for i in present:
         pids = {pid for pid, owner in owner_of.items() if owner == i}
         part = _part(trace, of_row == i, pids, owners[i].label)
-        header = {**part.header, **owners[i].header}
+        header = {**part.header, **(owners[i].header or {})}
         if owners[i].label:
             header.pop("otherData", None)
         parts.append(Owned(owners[i].worker, owners[i].rank, replace(part, header=header)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +30,7 @@ class Step(NamedTuple):
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(NamedTuple):
     """The steps of one trace, in order, and how they were told."""
 
     whole: tuple[Step, ...]  # begin and end are both in the trace

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +48,7 @@ class Activity(IntEnum):
     IGNORED = 9  # stands for the recording itself, or repeats other slices
 
 
-@dataclass(frozen=True, slots=True)
-class SecondAxis:
+class SecondAxis(NamedTuple):
     """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
 
     border_ns: int
