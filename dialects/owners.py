@@ -13,8 +13,8 @@ from dialects.masks import Mask, ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
 
-_LABEL = re.compile(r"(?:worker (\d+) )?rank (\d+)")
-_NAME = re.compile(r"(?:worker[ _]?(\d+)[ ._:-]+)?rank[ _:#-]?(\d+)(?!\w)", re.IGNORECASE)
+_LABEL = re.compile(r"(?:worker (\d{1,9}) )?rank (\d{1,9})")
+_NAME = re.compile(r"(?:worker[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)", re.IGNORECASE)
 _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 

@@ -70,6 +70,17 @@ def has_inside(trace: Trace, step: Step) -> bool:
     return int(np.count_nonzero((trace.ts_ns >= step.start_ns) & (trace.ts_ns < step.end_ns))) > 1
 
 
+def numbered_once(steps: Steps) -> Steps:
+    """Return the steps, each once; where two have one number they are counted from 1 in order of time."""
+    every = sorted({*steps.whole, *steps.partial}, key=lambda step: step[1:])
+    if len({step.label for step in every}) == len(steps.whole) + len(steps.partial):
+        return steps
+    number = {step: i for i, step in enumerate(every, 1)}
+    parts = (dict.fromkeys(steps.whole), dict.fromkeys(steps.partial))
+    renumbered = (tuple(step._replace(label=number[step]) for step in part) for part in parts)
+    return Steps(*renumbered, how=steps.how)
+
+
 # ---- steps that nothing marks: the training loop shows them
 
 _LEAST = 3  # times that a span must repeat to be taken for the loop's body
