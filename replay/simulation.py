@@ -15,8 +15,7 @@ import numpy as np
 from dag.step_graph import Recording, StepGraph, operation_edges
 from dialects.step_parts import Joint
 from formats.columns import Int64, Track
-from replay.engine import Schedule, simulate
-from replay.plan import UNLIMITED, Plan, make_plan
+from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,7 @@ class Replay:
     rows : which recorded step stands at each position
     plan, schedule : all operations, and when they ran
     begin_op, end_op : (positions, m) the operations at which each owner's step begins and ends
-    first_op : (positions,) the head of the position's first event; event i has its head at
-        ``first_op + 2 * i`` and its body after it
+    first_op : (positions,) the head of the position's first event
     """
 
     recording: Recording
@@ -46,16 +44,16 @@ class Replay:
         took: Int64 = self.schedule.end_ns[self.end_op] - self.schedule.start_ns[self.begin_op]
         return took
 
-    @property
-    def step_ns(self) -> Int64:
-        """How long the step at each position took, the mean over owners (positions,)."""
-        mean: Int64 = self.iteration_ns.mean(axis=1)
-        return mean
+    def heads(self, position: int) -> Int64:
+        """Return the plan's operations that are the heads of a step's events (n,); bodies come after them."""
+        n = len(self.recording.steps[self.rows[position]])
+        heads: Int64 = self.first_op[position] + 2 * np.arange(n)
+        return heads
 
     def step(self, position: int) -> StepGraph:
         """Return the step at `position` with its simulated times, which start at 0."""
         step = self.recording.steps[self.rows[position]]
-        heads = self.first_op[position] + 2 * np.arange(len(step))
+        heads = self.heads(position)
         start, end = self.schedule.start_ns[heads], self.schedule.end_ns[heads + 1]
         work = step.work_ns.copy()
         resumed = _continued(self.recording, self.rows, position)[:, 1]
@@ -69,12 +67,9 @@ class Replay:
             next_ns=self.schedule.end_ns[self.end_op[position]],
         )
 
-    def with_work(self, work_ns: Sequence[Int64], *, compiled: bool | None = None) -> Replay:
-        """Return the same steps simulated with other work of the events at each position."""
-        dur = self.plan.dur_ns.copy()
-        for first, work in zip(self.first_op.tolist(), work_ns, strict=True):
-            dur[first + 1 : first + 2 * len(work) : 2] = work
-        plan = replace(self.plan, dur_ns=dur)
+    def with_durations(self, dur_ns: Int64, *, compiled: bool) -> Replay:
+        """Return the same steps simulated with other durations of the plan's operations."""
+        plan = replace(self.plan, dur_ns=dur_ns)
         return replace(self, plan=plan, schedule=simulate(plan, compiled=compiled))
 
     def intervals(self, position: int) -> tuple[Int64, Int64]:
@@ -82,18 +77,15 @@ class Replay:
 
         A transfer that is recorded only from when its link serves it starts with its body.
         """
-        held = self.recording.steps[self.rows[position]].held
-        heads = self.first_op[position] + 2 * np.arange(len(held))
+        heads, held = self.heads(position), self.recording.steps[self.rows[position]].held
         return self.schedule.start_ns[heads + held], self.schedule.end_ns[heads + 1]
 
 
-def replay(recording: Recording, rows: Sequence[int], *, compiled: bool | None = None) -> Replay:
+def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     """Simulate the recorded steps `rows`, one after the other, overlapping as their edges allow."""
     row = _Row(recording, rows)
     plan = row.plan()
-    return Replay(
-        recording, rows, plan, simulate(plan, compiled=compiled), row.begin_op, row.end_op, row.first_op
-    )
+    return Replay(recording, rows, plan, simulate(plan), row.begin_op, row.end_op, row.first_op)
 
 
 def _continued(recording: Recording, rows: Sequence[int], position: int) -> Int64:
@@ -105,12 +97,9 @@ def _continued(recording: Recording, rows: Sequence[int], position: int) -> Int6
 
 def _resumed(recording: Recording, rows: Sequence[int], position: int) -> tuple[Int64, Int64]:
     """Return the events of a step that go on from the step before, and how long they do so after that."""
-    pairs = _continued(recording, rows, position)
-    if len(pairs) == 0:
-        return pairs[:, 1], pairs[:, 1]
+    earlier, resumed = _continued(recording, rows, position).T
     step, before = recording.steps[rows[position]], recording.steps[rows[position - 1]]
-    resumed = pairs[:, 1]
-    since = np.maximum(before.end_ns[pairs[:, 0]], step.start_ns[resumed])
+    since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
     return resumed, np.clip(step.end_ns[resumed] - since, 0, step.work_ns[resumed])
 
 
@@ -132,15 +121,15 @@ class _Row:
         dur, gap, device, priority, edges = [], [], [], [], []
         served = 0
         for position, step in enumerate(self.steps):
-            n, owners = len(step), len(step.begin_ns)
+            owners = len(step.begin_ns)
             work, gaps = step.work_ns.copy(), step.gap_ns.copy()
             resumed, rest_ns = _resumed(self.recording, self.rows, position)
             work[resumed], gaps[resumed] = rest_ns, 0
-            dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(np.zeros(n, np.int64), work)]
+            dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(0, work)]
             apart = position == 0 or self._follows_a_pause(position)
             lead = step.lead_ns if apart else np.zeros(owners, np.int64)
-            gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, np.zeros(n, np.int64))]
-            device += [np.full(2 * owners, UNLIMITED), _interleave(np.full(n, UNLIMITED), step.link)]
+            gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, 0)]
+            device += [np.full(2 * owners, UNLIMITED), _interleave(UNLIMITED, step.link)]
             priority += [np.zeros(2 * owners, np.int64), served + np.repeat(step.turn, 2)]
             served += int(step.turn.max(initial=0)) + 1
             edges += self._edges(position)
@@ -150,7 +139,6 @@ class _Row:
             device=np.concatenate(device),
             priority=np.concatenate(priority),
             gap_ns=np.concatenate(gap),
-            slots=np.ones(len(self.recording.links), np.int64),
         )
 
     def _edges(self, position: int) -> list[Int64]:
@@ -194,10 +182,11 @@ class _Row:
             return []
         step, before = self.steps[position], self.steps[position - 1]
         stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]
-        first, last = _first_of(stream, step.start_ns), _first_of(stream_before, -before.end_ns)
-        both = np.array(sorted(first.keys() & last.keys()), np.int64)
-        heads = np.array([first[one] for one in both.tolist()], np.int64)
-        bodies = np.array([last[one] for one in both.tolist()], np.int64)
+        (mine, first), (theirs, last) = (
+            _first_of(stream, step.start_ns), _first_of(stream_before, -before.end_ns)
+        )  # fmt: skip
+        _, at, at_before = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        heads, bodies = first[at], last[at_before]
         follows = before.end_ns[bodies] <= step.start_ns[heads]
         over = before.end_ns[bodies] <= (step.next_ns - step.tail_ns)[step.owner[heads]]
         sources = self.first_op[position - 1] + 2 * bodies + 1
@@ -220,16 +209,16 @@ def _streams_of(recording: Recording) -> Int64:
     )
 
 
-def _first_of(stream: Int64, order: Int64) -> dict[int, int]:
-    """Return stream -> its event (of n) that comes first in `order` (n,)."""
+def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
+    """Return the streams, and of each the event (of n) that comes first in `order` (n,)."""
     events = np.flatnonzero(stream >= 0)
     events = events[np.lexsort((order[events], stream[events]))]
     streams, first = np.unique(stream[events], return_index=True)
-    return dict(zip(streams.tolist(), events[first].tolist(), strict=True))
+    return streams, events[first]
 
 
-def _interleave(heads: Int64, bodies: Int64) -> Int64:
-    return np.stack([heads, bodies], axis=1).reshape(-1)
+def _interleave(heads: Int64 | int, bodies: Int64 | int) -> Int64:
+    return np.stack(np.broadcast_arrays(heads, bodies), axis=1).reshape(-1)
 
 
 def _roots(step: StepGraph) -> Int64:
