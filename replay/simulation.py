@@ -51,19 +51,26 @@ class Replay:
         return heads
 
     def step(self, position: int) -> StepGraph:
-        """Return the step at `position` with its simulated times, which start at 0."""
+        """Return the step at `position` with its simulated times, which start at 0.
+
+        What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
+        """
         step = self.recording.steps[self.rows[position]]
         heads = self.heads(position)
-        start, end = self.schedule.start_ns[heads], self.schedule.end_ns[heads + 1]
-        work = step.work_ns.copy()
+        begin = self.schedule.start_ns[self.begin_op[position]]
+        start = np.maximum(self.schedule.start_ns[heads], begin[step.owner])
+        end = np.maximum(self.schedule.end_ns[heads + 1], begin[step.owner])
+        work = np.minimum(step.work_ns, end - start)
         resumed = _continued(self.recording, self.rows, position)[:, 1]
         work[resumed] = (end - start)[resumed]
+        is_over = self.schedule.end_ns[heads + 1] < begin[step.owner]
         return replace(
             step,
             start_ns=start,
             end_ns=end,
             work_ns=work,
-            begin_ns=self.schedule.start_ns[self.begin_op[position]],
+            edges=step.edges[~is_over[step.edges[:, 0]]],
+            begin_ns=begin,
             next_ns=self.schedule.end_ns[self.end_op[position]],
         )
 
@@ -91,8 +98,12 @@ def replay(recording: Recording, rows: Sequence[int]) -> Replay:
 def _continued(recording: Recording, rows: Sequence[int], position: int) -> Int64:
     """Return (event of the step before, event of this one) of work that reaches into this step (c, 2)."""
     step = recording.steps[rows[position]]
-    follows = position > 0 and rows[position - 1] == rows[position] - 1
-    return step.continued if follows else step.continued[:0]
+    return step.continued if _in_turn(rows, position) else step.continued[:0]
+
+
+def _in_turn(rows: Sequence[int], position: int) -> bool:
+    """Whether a step comes after the one that was recorded before it."""
+    return position > 0 and rows[position - 1] == rows[position] - 1
 
 
 def _resumed(recording: Recording, rows: Sequence[int], position: int) -> tuple[Int64, Int64]:
@@ -125,6 +136,8 @@ class _Row:
             work, gaps = step.work_ns.copy(), step.gap_ns.copy()
             resumed, rest_ns = _resumed(self.recording, self.rows, position)
             work[resumed], gaps[resumed] = rest_ns, 0
+            early, since_ns = self._asked_for_before(position)
+            gaps[early] = since_ns
             dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(0, work)]
             apart = position == 0 or self._follows_a_pause(position)
             lead = step.lead_ns if apart else np.zeros(owners, np.int64)
@@ -145,7 +158,9 @@ class _Row:
         """Return the edges between the operations of a step, and those from the step before it."""
         step, first = self.steps[position], self.first_op[position]
         begin, end = self.begin_op[position], self.end_op[position]
-        events, roots = np.arange(len(step)), _roots(step)
+        events = np.arange(len(step))
+        resumed, across = _continued(self.recording, self.rows, position), self._across(position)
+        roots = np.setdiff1d(_roots(step), np.concatenate([resumed[:, 1], across[:, 1]]))
         edges = [
             first + np.stack([2 * events, 2 * events + 1], axis=1),
             first + np.stack(operation_edges(step.edges), axis=1),
@@ -156,21 +171,38 @@ class _Row:
         ]
         if position:
             before = self.first_op[position - 1]
-            resumed = _continued(self.recording, self.rows, position)
             ends = self.end_op[position - 1]
             if self._follows_a_pause(position):
                 edges.append(np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1))
             else:
                 edges.append(np.stack([ends, begin], axis=1))
             edges.append(2 * resumed + 1 + np.array([before, first]))
+            source, target, joint = across.T
+            edges.append(
+                np.stack([before + 2 * source + (joint == Joint.END_TO_HEAD), first + 2 * target], axis=1)
+            )
             edges += self._streams(position)
         return edges
+
+    def _across(self, position: int) -> Int64:
+        """Return (event of the step before, event, joint) of device work that was asked for there (k, 3)."""
+        step = self.steps[position]
+        return step.across if _in_turn(self.rows, position) else step.across[:0]
+
+    def _asked_for_before(self, position: int) -> tuple[Int64, Int64]:
+        """Return what begins a step without waiting for its host to do so, and the gap since it could."""
+        step, before = self.steps[position], self.steps[position - 1]
+        source, target, joint = self._across(position).T
+        ready = np.full(len(step), np.iinfo(np.int64).min)
+        let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
+        np.maximum.at(ready, target, let_on)
+        early = np.intersect1d(_roots(step), target)
+        return early, step.start_ns[early] - ready[early]
 
     def _follows_a_pause(self, position: int) -> bool:
         """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
         step, before = self.steps[position], self.steps[position - 1]
-        in_turn = self.rows[position - 1] == self.rows[position] - 1
-        return position > 0 and in_turn and step.number > before.number + 1
+        return _in_turn(self.rows, position) and step.number > before.number + 1
 
     def _streams(self, position: int) -> list[Int64]:
         """Return edges that let a device be behind the host, by one step at most.
@@ -178,7 +210,7 @@ class _Row:
         The first work of each stream follows the last one of the step before, which is over when this
         step ends.
         """
-        if self.rows[position - 1] != self.rows[position] - 1:
+        if not _in_turn(self.rows, position):
             return []
         step, before = self.steps[position], self.steps[position - 1]
         stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]

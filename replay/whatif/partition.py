@@ -140,6 +140,7 @@ class _Cut:
             last=np.flatnonzero(np.isin(source, step.last)),
             overtaken=step.overtaken if len(source) == len(step) else np.empty((0, 2), np.int64),
             continued=np.array(continued, np.int64).reshape(-1, 2),
+            across=step.across[:0],
         )
 
     def _copies(self, step: StepGraph) -> tuple[list[dict[int, int]], list[int], list[int]]:
