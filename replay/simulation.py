@@ -60,15 +60,12 @@ class Replay:
         begin = self.schedule.start_ns[self.begin_op[position]]
         start = np.maximum(self.schedule.start_ns[heads], begin[step.owner])
         end = np.maximum(self.schedule.end_ns[heads + 1], begin[step.owner])
-        work = np.minimum(step.work_ns, end - start)
-        resumed = _continued(self.recording, self.rows, position)[:, 1]
-        work[resumed] = (end - start)[resumed]
         is_over = self.schedule.end_ns[heads + 1] < begin[step.owner]
         return replace(
             step,
             start_ns=start,
             end_ns=end,
-            work_ns=work,
+            work_ns=np.minimum(step.work_ns, end - start),
             edges=step.edges[~is_over[step.edges[:, 0]]],
             begin_ns=begin,
             next_ns=self.schedule.end_ns[self.end_op[position]],
@@ -95,25 +92,6 @@ def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     return Replay(recording, rows, plan, simulate(plan), row.begin_op, row.end_op, row.first_op)
 
 
-def _continued(recording: Recording, rows: Sequence[int], position: int) -> Int64:
-    """Return (event of the step before, event of this one) of work that reaches into this step (c, 2)."""
-    step = recording.steps[rows[position]]
-    return step.continued if _in_turn(rows, position) else step.continued[:0]
-
-
-def _in_turn(rows: Sequence[int], position: int) -> bool:
-    """Whether a step comes after the one that was recorded before it."""
-    return position > 0 and rows[position - 1] == rows[position] - 1
-
-
-def _resumed(recording: Recording, rows: Sequence[int], position: int) -> tuple[Int64, Int64]:
-    """Return the events of a step that go on from the step before, and how long they do so after that."""
-    earlier, resumed = _continued(recording, rows, position).T
-    step, before = recording.steps[rows[position]], recording.steps[rows[position - 1]]
-    since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
-    return resumed, np.clip(step.end_ns[resumed] - since, 0, step.work_ns[resumed])
-
-
 class _Row:
     """Steps in a row as one plan: per step its owners' begins, their ends, and two operations an event."""
 
@@ -133,11 +111,7 @@ class _Row:
         served = 0
         for position, step in enumerate(self.steps):
             owners = len(step.begin_ns)
-            work, gaps = step.work_ns.copy(), step.gap_ns.copy()
-            resumed, rest_ns = _resumed(self.recording, self.rows, position)
-            work[resumed], gaps[resumed] = rest_ns, 0
-            early, since_ns = self._asked_for_before(position)
-            gaps[early] = since_ns
+            work, gaps = self._work_and_gaps(position)
             dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(0, work)]
             apart = position == 0 or self._follows_a_pause(position)
             lead = step.lead_ns if apart else np.zeros(owners, np.int64)
@@ -159,8 +133,8 @@ class _Row:
         step, first = self.steps[position], self.first_op[position]
         begin, end = self.begin_op[position], self.end_op[position]
         events = np.arange(len(step))
-        resumed, across = _continued(self.recording, self.rows, position), self._across(position)
-        roots = np.setdiff1d(_roots(step), np.concatenate([resumed[:, 1], across[:, 1]]))
+        continued, across = self._from_before(position)
+        roots = np.setdiff1d(_roots(step), np.concatenate([continued[:, 1], across[:, 1]]))
         edges = [
             first + np.stack([2 * events, 2 * events + 1], axis=1),
             first + np.stack(operation_edges(step.edges), axis=1),
@@ -170,39 +144,52 @@ class _Row:
             np.stack([first + 2 * step.last + 1, end[step.owner[step.last]]], axis=1),
         ]
         if position:
-            before = self.first_op[position - 1]
-            ends = self.end_op[position - 1]
+            before, ends = self.first_op[position - 1], self.end_op[position - 1]
             if self._follows_a_pause(position):
                 edges.append(np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1))
             else:
                 edges.append(np.stack([ends, begin], axis=1))
-            edges.append(2 * resumed + 1 + np.array([before, first]))
+            edges.append(2 * continued + 1 + np.array([before, first]))
             source, target, joint = across.T
-            edges.append(
-                np.stack([before + 2 * source + (joint == Joint.END_TO_HEAD), first + 2 * target], axis=1)
-            )
+            done = before + 2 * source + (joint == Joint.END_TO_HEAD)
+            edges.append(np.stack([done, first + 2 * target], axis=1))
             edges += self._streams(position)
         return edges
 
-    def _across(self, position: int) -> Int64:
-        """Return (event of the step before, event, joint) of device work that was asked for there (k, 3)."""
-        step = self.steps[position]
-        return step.across if _in_turn(self.rows, position) else step.across[:0]
+    def _work_and_gaps(self, position: int) -> tuple[Int64, Int64]:
+        """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
 
-    def _asked_for_before(self, position: int) -> tuple[Int64, Int64]:
-        """Return what begins a step without waiting for its host to do so, and the gap since it could."""
+        What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
+        """
         step, before = self.steps[position], self.steps[position - 1]
-        source, target, joint = self._across(position).T
+        work, gaps = step.work_ns.copy(), step.gap_ns.copy()
+        continued, across = self._from_before(position)
+        earlier, resumed = continued.T
+        since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
+        work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
+        gaps[resumed] = 0
+        source, target, joint = across.T
         ready = np.full(len(step), np.iinfo(np.int64).min)
         let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
         np.maximum.at(ready, target, let_on)
         early = np.intersect1d(_roots(step), target)
-        return early, step.start_ns[early] - ready[early]
+        gaps[early] = step.start_ns[early] - ready[early]
+        return work, gaps
+
+    def _from_before(self, position: int) -> tuple[Int64, Int64]:
+        """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
+        step = self.steps[position]
+        n = None if self._in_turn(position) else 0
+        return step.continued[:n], step.across[:n]
+
+    def _in_turn(self, position: int) -> bool:
+        """Whether a step comes after the one that was recorded before it."""
+        return position > 0 and self.rows[position - 1] == self.rows[position] - 1
 
     def _follows_a_pause(self, position: int) -> bool:
         """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
         step, before = self.steps[position], self.steps[position - 1]
-        return _in_turn(self.rows, position) and step.number > before.number + 1
+        return self._in_turn(position) and step.number > before.number + 1
 
     def _streams(self, position: int) -> list[Int64]:
         """Return edges that let a device be behind the host, by one step at most.
@@ -210,13 +197,12 @@ class _Row:
         The first work of each stream follows the last one of the step before, which is over when this
         step ends.
         """
-        if not _in_turn(self.rows, position):
+        if not self._in_turn(position):
             return []
         step, before = self.steps[position], self.steps[position - 1]
         stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]
-        (mine, first), (theirs, last) = (
-            _first_of(stream, step.start_ns), _first_of(stream_before, -before.end_ns)
-        )  # fmt: skip
+        mine, first = _first_of(stream, step.start_ns)
+        theirs, last = _first_of(stream_before, -before.end_ns)
         _, at, at_before = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
         heads, bodies = first[at], last[at_before]
         follows = before.end_ns[bodies] <= step.start_ns[heads]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
+from dialects.step_parts import Operation
 from errors import TraceError
 from formats.columns import Int64
 
@@ -115,26 +116,23 @@ def with_sizes(recording: Recording) -> Recording:
     The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
     copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
     """
-    operations = recording.operations
-    if any(operation.n_bytes for operation in operations):
+    if any(operation.n_bytes for operation in recording.operations):
         return recording
     copies = _copy_ns(recording)
-    full = [copies[owner, key] for owner, key in _inner_partitions(recording) if (owner, key) in copies]
-    if not copies:
-        return recording
-    none, one = min(copies.values()), float(np.median(full)) if full else max(copies.values())
+    # Of a tensor's partitions all but the last are full.
+    full = [ns for (owner, key), ns in copies.items() if (owner, key + 1) in copies]
+    none = min(copies.values(), default=0)
+    one = float(np.median(full)) if full else max(copies.values(), default=0)
     if one <= none:
         return recording
-    sized = [
-        replace(
-            operation,
-            n_bytes=round(_UNIT * min((copies[operation.owner, operation.key] - none) / (one - none), 1.0)),
-        )
-        if operation.key is not None and (operation.owner, operation.key) in copies
-        else operation
-        for operation in operations
-    ]
-    return replace(recording, operations=sized)
+
+    def sized(operation: Operation) -> Operation:
+        if operation.key is None or (operation.owner, operation.key) not in copies:
+            return operation
+        share = min((copies[operation.owner, operation.key] - none) / (one - none), 1.0)
+        return replace(operation, n_bytes=round(_UNIT * share))
+
+    return replace(recording, operations=[sized(operation) for operation in recording.operations])
 
 
 def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
@@ -146,12 +144,6 @@ def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
             if one.key is not None and one.stage == "COPYD2H":
                 found[one.owner, one.key] = min(found.get((one.owner, one.key), work), work)
     return found
-
-
-def _inner_partitions(recording: Recording) -> set[tuple[int, int]]:
-    """Return (owner, key) of the partitions that are not the last of their tensor: those are all full."""
-    pushed = {(one.owner, one.key) for one in recording.operations if one.key is not None}
-    return {(owner, key) for owner, key in pushed if (owner, key + 1) in pushed}
 
 
 def _with_wire(step: StepGraph, extra_ns: Float) -> Float:
