@@ -134,7 +134,8 @@ class _Row:
         begin, end = self.begin_op[position], self.end_op[position]
         events = np.arange(len(step))
         continued, across = self._from_before(position)
-        roots = np.setdiff1d(_roots(step), np.concatenate([continued[:, 1], across[:, 1]]))
+        runs_on = self.stream_of[step.operation[continued[:, 1]]] >= 0
+        roots = np.setdiff1d(_roots(step), np.concatenate([continued[runs_on, 1], across[:, 1]]))
         edges = [
             first + np.stack([2 * events, 2 * events + 1], axis=1),
             first + np.stack(operation_edges(step.edges), axis=1),
@@ -149,7 +150,9 @@ class _Row:
                 edges.append(np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1))
             else:
                 edges.append(np.stack([ends, begin], axis=1))
-            edges.append(2 * continued + 1 + np.array([before, first]))
+            resumed = 2 * continued + np.array([before + 1, first])
+            resumed[~runs_on, 1] += 1  # a host's rest begins with the step, and waits in its course
+            edges.append(resumed)
             source, target, joint = across.T
             done = before + 2 * source + (joint == Joint.END_TO_HEAD)
             edges.append(np.stack([done, first + 2 * target], axis=1))
