@@ -58,7 +58,7 @@ def changes(
     `tested` (m,) leaves quantities out of the tests that are too small to matter, judged by both runs
     together: so the others need not be corrected for them (Bourgon, Gentleman, Huber, PNAS 2010).
     """
-    found = welch(a, b)
+    found = welch(a, b, None if family is None else family.family)
     p = found.p if tested is None else np.where(tested, found.p, np.nan)
     p = corrected(p) if family is None else family.corrected(p)
     columns = (a.mean, b.mean, found.low, found.high, p)
