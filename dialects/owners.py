@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dialects.masks import Mask
+from dialects.masks import Mask, ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
 
@@ -27,14 +27,13 @@ class Owned(NamedTuple):
     trace: Trace
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
+class _Owner(NamedTuple):
     """One rank of a combined trace, and how its processes are labelled there."""
 
     worker: int | None
     rank: int | None
     label: str = ""
-    header: Mapping[str, Any] = field(default_factory=dict)  # of its own file
+    header: Mapping[str, Any] | None = None  # of its own file
 
 
 def split(trace: Trace, *, by_names: bool) -> list[Owned]:
@@ -64,7 +63,7 @@ def _by_names(trace: Trace) -> list[Owned]:
     by_name = np.array([place.get(owner, -1) for owner in owners])[trace.name_id]
     by_track = np.array([place.get(owner, -1) for owner in of_track])[trace.track_id]
     of_row = np.where(by_name >= 0, by_name, by_track)
-    present: list[int] = np.unique(of_row).tolist()
+    present = ids_in(of_row)
     if present[0] < 0:
         return []
     if len(present) == 1:
@@ -76,14 +75,14 @@ def _by_names(trace: Trace) -> list[Owned]:
 def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
     """Split by processes, where each is of one of `owners` and several of these have events."""
     of_row = np.array([owner_of.get(track.pid, -1) for track in trace.tracks] or [-1])[trace.track_id]
-    present: list[int] = np.unique(of_row).tolist()
+    present = ids_in(of_row)
     if len(present) < 2 or present[0] < 0:
         return []
     parts = []
     for i in present:
         pids = {pid for pid, owner in owner_of.items() if owner == i}
         part = _part(trace, of_row == i, pids, owners[i].label)
-        header = {**part.header, **owners[i].header}
+        header = {**part.header, **(owners[i].header or {})}
         if owners[i].label:
             header.pop("otherData", None)
         parts.append(Owned(owners[i].worker, owners[i].rank, replace(part, header=header)))

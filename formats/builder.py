@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -56,7 +56,7 @@ class Builder:
         self._roles = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
-        self._args: dict[str, tuple[array[int], list[Any]]] = {}
+        self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
         self._metadata: list[dict[str, Any]] = []
@@ -85,17 +85,9 @@ class Builder:
         return None if self._learned is None else (self._learned.union, event_type, Event)
 
     def add(self, events: Sequence[Any], event_type: type[Any], whole: Callable[[], list[Event]]) -> None:
-        """Append the events of one piece.
+        """Append the events of one piece, decoded as `event_type`; `whole` decodes members that they lack.
 
-        Parameters
-        ----------
-        event_type : what all of them were decoded as
-        whole : decodes the piece again with all members; called where `events` lack some
-
-        Raises
-        ------
-        InexactError
-            Times need to be decoded as text; nothing was appended.
+        Raises InexactError, and appends nothing, where times need to be decoded as text.
         """
         if self._learned is not None and event_type is self._learned.union:
             self._add_learned(events, self._learned, whole)
@@ -111,7 +103,10 @@ class Builder:
         if (roles == META).any():
             self._add_metadata(events if event_type not in LEAN[:-1] else whole())
         if self.with_points:
-            self._add_points(events, ids, ts, np.flatnonzero((roles == OTHER) & (ts != NO_TIME)))
+            points = np.flatnonzero((roles == OTHER) & (ts != NO_TIME))
+            self._point_key.frombytes(ids[points].tobytes())
+            self._point_ts.frombytes(ts[points].tobytes())
+            self._point_ids.extend(_id_of(events[i]) for i in points.tolist())
         if self.wanted:
             self._add_args([events[i] for i in rows.tolist()], first)
 
@@ -138,13 +133,23 @@ class Builder:
             self._add_metadata(whole())
 
     def _add_slices(self, ids: Int32, roles: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
-        """Count events by key and append the X, B and E ones; return their rows in the piece."""
+        """Count events by key and append the X, B and E ones that have a time; return their rows."""
         self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
-        rows = self._timed_slices(roles, ts)
+        is_slice, is_timed = roles <= END, ts != NO_TIME
+        rows = np.flatnonzero(is_slice & is_timed)
+        self._repaired(is_slice & ~is_timed, "event", "without a time ignored")
+        is_x, dur = roles[rows] == SLICE, dur[rows]
+        missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
+        self._repaired(missing, "X event", "without a duration taken as 0 long")
+        self._repaired(is_x & (dur < 0) & ~missing, "negative duration", "taken as 0")
         self._key.frombytes(ids[rows].tobytes())
         self._ts.frombytes(ts[rows].tobytes())
-        self._dur.frombytes(self._durations(dur[rows], roles[rows]).tobytes())
+        self._dur.frombytes(np.where(is_x & (dur > 0) & ~missing, dur, 0).tobytes())
         return rows
+
+    def _repaired(self, where: NDArray[np.bool_], noun: str, fate: str) -> None:
+        if n := int(np.count_nonzero(where)):
+            self._repairs[noun, fate] += n
 
     def rows(self) -> Rows:
         """Return what was gathered."""
@@ -170,30 +175,6 @@ class Builder:
             new = [ROLE.get(key[0], OTHER) for key in list(self._ids)[known:]]
             self._roles = np.append(self._roles, np.array(new, np.int8))
 
-    def _timed_slices(self, roles: NDArray[np.int8], ts: Int64) -> Int64:
-        """Return the rows of the X, B and E events that have a time."""
-        is_slice = roles <= END
-        untimed = is_slice & (ts == NO_TIME)
-        if untimed.any():
-            self._repairs["event", "without a time ignored"] += int(untimed.sum())
-        return np.flatnonzero(is_slice & ~untimed)
-
-    def _durations(self, dur: Int64, roles: NDArray[np.int8]) -> Int64:
-        """Return the durations of X events, 0 for B and E, and for what is no duration."""
-        is_x = roles == SLICE
-        missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
-        negative = is_x & (dur < 0) & ~missing
-        if missing.any():
-            self._repairs["X event", "without a duration taken as 0 long"] += int(missing.sum())
-        if negative.any():
-            self._repairs["negative duration", "taken as 0"] += int(negative.sum())
-        return np.where(is_x & (dur > 0) & ~missing, dur, 0)
-
-    def _add_points(self, events: Sequence[Event], ids: Int32, ts: Int64, rows: Int64) -> None:
-        self._point_key.frombytes(ids[rows].tobytes())
-        self._point_ts.frombytes(ts[rows].tobytes())
-        self._point_ids.extend(_id_of(events[i]) for i in rows.tolist())
-
     def _add_metadata(self, events: Sequence[Event]) -> None:
         self._metadata.extend(
             {
@@ -213,18 +194,17 @@ class Builder:
                 args = list(map(self._arg_decoder.decode, texts))
                 for name, key in self._arg_fields:
                     values = list(map(attrgetter(name), args))
-                    present = [i for i, value in enumerate(values) if value is not None]
-                    if present:
-                        column = self._args.setdefault(key, (array("q"), []))
-                        column[0].extend([first + i for i in present])
-                        column[1].extend([values[i] for i in present])
+                    if present := [i for i, value in enumerate(values) if value is not None]:
+                        rows, column = self._args[key]
+                        rows.extend([first + i for i in present])
+                        column.extend([values[i] for i in present])
                 return
         for row, text in enumerate(texts, first):
             for key, value in args_object(text).items():
                 if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
-                    column = self._args.setdefault(key, (array("q"), []))
-                    column[0].append(row)
-                    column[1].append(value)
+                    rows, column = self._args[key]
+                    rows.append(row)
+                    column.append(value)
 
 
 def _id_of(event: Event) -> str | None:

@@ -39,10 +39,7 @@ def read_part(
     pieces: int | None = None,
     on_read: OnRead | None = None,
 ) -> Part:
-    """Load the events of the bytes [`start`, `stop`) of a file, or of its first `pieces` only.
-
-    See `EventReader`.
-    """
+    """Load the events in bytes [`start`, `stop`) of a file, or its first `pieces`; see `EventReader`."""
     builder = Builder(args, points)
     reader = EventReader(path, types=builder.types, start=start, stop=stop)
     consumed = 0

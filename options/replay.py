@@ -343,12 +343,12 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
     row = choose_step(recording)
     path = _path(args, recording, recording.steps[row])
-    records = [_record(one, found) for one in effects[: args.head]]
+    table = effect_table(key, title, effects[: args.head], found.iteration_ns)
     return Result(
         **_common(args, loaded),
         headline=_effect_headline(effects, found, ratio),
-        document={**_document(args, found, row, path, None), key: records},
-        tables=[effect_table(key, title, effects[: args.head], found.iteration_ns)],
+        document={**_document(args, found, row, path, None), key: table.records()},
+        tables=[table],
         charts=[effect_chart(title, effects)],
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
         notes=recording.notes,
@@ -361,14 +361,3 @@ def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> 
     most = effects[0]
     change = most.effect_ns / found.iteration_ns
     return f"{most.group.kind} {most.group.name} x {ratio:g} changes the step most, by {change:+.1%}."
-
-
-def _record(one: Effect, found: Answer) -> dict[str, Any]:
-    return {
-        "kind": one.group.kind,
-        "name": one.group.name,
-        "cat": one.group.cat,
-        "added_ms": one.added_ns / 1e6,
-        "effect_ms": one.effect_ns / 1e6,
-        "effect": one.effect_ns / found.iteration_ns,
-    }

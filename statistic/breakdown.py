@@ -53,7 +53,7 @@ def breakdown(rank: str, trace: Trace, step_by: str | None = None) -> list[Break
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
     compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
     parts = (compute, comm, _busy(trace, kinds == Activity.COPY))
-    steps = dialects.find_steps(trace, step_by).whole
+    steps = dialects.of(trace).find_steps(trace, step_by).whole
     windows: list[tuple[int | None, int, int]] = [(s.label, s.start_ns, s.end_ns) for s in steps]
     windows = windows or [(None, int(trace.ts_ns.min()), int(trace.end_ns.max()))]
     return [_of_window(rank, *window, parts) for window in windows]
@@ -83,15 +83,9 @@ def _of_window(
 ) -> Breakdown:
     compute, comm, copies = (clip(part, start_ns, end_ns) for part in parts)
     either = _joined(compute, comm)
-    return Breakdown(
-        rank=rank,
-        step=step,
-        wall_ns=end_ns - start_ns,
-        compute_ns=length(compute),
-        comm_ns=length(comm),
-        overlap_ns=length(compute) + length(comm) - length(either),
-        idle_ns=end_ns - start_ns - length(_joined(either, copies)),
-    )
+    wall_ns, overlap_ns = end_ns - start_ns, length(compute) + length(comm) - length(either)
+    idle_ns = wall_ns - length(_joined(either, copies))
+    return Breakdown(rank, step, wall_ns, length(compute), length(comm), overlap_ns, idle_ns)
 
 
 def _joined(a: Intervals, b: Intervals) -> Intervals:

@@ -130,7 +130,7 @@ def with_sizes(recording: Recording) -> Recording:
         if operation.key is None or (operation.owner, operation.key) not in copies:
             return operation
         share = min((copies[operation.owner, operation.key] - none) / (one - none), 1.0)
-        return replace(operation, n_bytes=round(_UNIT * share))
+        return operation._replace(n_bytes=round(_UNIT * share))
 
     return replace(recording, operations=[sized(operation) for operation in recording.operations])
 
