@@ -76,9 +76,11 @@ def numbered_once(steps: Steps) -> Steps:
     if len({step.label for step in every}) == len(steps.whole) + len(steps.partial):
         return steps
     number = {step: i for i, step in enumerate(every, 1)}
-    parts = (dict.fromkeys(steps.whole), dict.fromkeys(steps.partial))
-    renumbered = (tuple(step._replace(label=number[step]) for step in part) for part in parts)
-    return Steps(*renumbered, how=steps.how)
+    whole, partial = (
+        tuple(step._replace(label=number[step]) for step in dict.fromkeys(part))
+        for part in (steps.whole, steps.partial)
+    )
+    return Steps(whole, partial, steps.how)
 
 
 # ---- steps that nothing marks: the training loop shows them

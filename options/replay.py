@@ -115,7 +115,7 @@ def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
 def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import choose_step
     from replay.answer import answer, leave_one_out, with_gaps_of_others
-    from replay.replay_tables import charts, path_table, step_table
+    from replay.replay_tables import charts, path_tables, step_table
 
     recording = loaded.recording
     found = answer(recording, args.step_num)
@@ -128,7 +128,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         **_common(args, loaded),
         headline=_headline(found, figures),
         document=_document(args, found, row, path, output),
-        tables=[path_table(recording.steps[row].number, path), step_table(found, usual)],
+        tables=[*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)],
         charts=charts(found, _position(found.result, row)) if args.html else (),
         figures=figures,
         notes=[*recording.notes, *written],
@@ -186,6 +186,8 @@ def _document(
     args: Namespace, found: Answer, row: int, path: Sequence[PathItem], output: Path | None, ratio: float = 1
 ) -> dict[str, Any]:
     """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
+    from dag_utils import records
+
     recording, recorded = found.result.recording, found.recorded_ns
     owners = recording.owners
     return {
@@ -198,16 +200,7 @@ def _document(
         "measured_ms": None if recorded is None else recorded / 1e6,
         "error": None if recorded is None else (found.iteration_ns * ratio - recorded) / recorded,
         "critical_step": recording.steps[row].number,
-        "critical_path": [
-            {
-                "name": f"{item.owner}.{item.name}" if len(owners) > 1 else item.name,
-                "cat": item.cat,
-                "rank": item.owner,
-                "ts_ms": item.start_ns / 1e6,
-                "dur_ms": item.dur_ns / 1e6,
-            }
-            for item in path
-        ],
+        "critical_path": records(path, owned=len(owners) > 1),
         "interval_ms": _milliseconds(found.interval_ns),
         "output": None if output is None else str(output),
     }
@@ -243,7 +236,7 @@ def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
 def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import by_category, choose_step
     from replay.answer import what_if
-    from replay.replay_tables import moved_chart, moved_table, path_table, slowdown_table, whatif_table
+    from replay.replay_tables import moved_chart, moved_table, path_tables, slowdown_table, whatif_table
     from replay.slowdown import slowdown
 
     recording = loaded.recording
@@ -257,7 +250,11 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     slower = slowdown(recording) if "straggler=mean" in args.set else None
     output, written = _write(args, last.after)
     number = recording.steps[row].number
-    tables = [whatif_table(found), moved_table(before, paths[last.name]), path_table(number, after[-1])]
+    tables = [
+        whatif_table(found),
+        moved_table(before, paths[last.name]),
+        *path_tables(number, after[-1], full=args.full),
+    ]
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     times = f"{last.after_ns / 1e6:.1f} ms{ahead} instead of {last.before_ns / 1e6:.1f}"
     return Result(
