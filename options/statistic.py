@@ -14,7 +14,6 @@ from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
     from formats.columns import Trace
-    from statistic.breakdown import Breakdown
     from statistic.durations import CategoryStat, Stat
     from trace_utils import LoadedJob
 
@@ -127,7 +126,7 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
         job.files[0].path,
         {"traces": traces},
         tables,
-        headline=where_time_goes(_steps(args, job), dict(zip(job.names, job.traces, strict=True))),
+        headline=where_time_goes(dict(zip(job.names, job.traces, strict=True)), args.step_by),
         charts=_charts(stats, cats),
         figures=(
             ("operations", f"{len(stats):,}{of_all}"),
@@ -165,19 +164,13 @@ def _statistics(job: LoadedJob) -> list[Stat]:
     return [stat for prefix, traces in by_prefix.items() for stat in statistics(concatenate(traces), prefix)]
 
 
-def _steps(args: Namespace, job: LoadedJob) -> list[Breakdown]:
-    """Return where the time of each rank's steps goes."""
-    from statistic.breakdown import breakdown
-
-    ranks = zip(job.names, job.traces, strict=True)
-    return [part for name, trace in ranks for part in breakdown(name, trace, args.step_by)]
-
-
 def _breakdown(args: Namespace, job: LoadedJob) -> Result:
     import dialects
+    from statistic.breakdown import breakdown
     from statistic.step_summary import exposed_and_outliers, summaries
 
-    parts = _steps(args, job)
+    named = zip(job.names, job.traces, strict=True)
+    parts = [part for name, trace in named for part in breakdown(name, trace, args.step_by)]
     of_ranks = summaries(parts)
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
     records = [

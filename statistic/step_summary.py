@@ -13,13 +13,13 @@ from errors import counted
 from formats.columns import Trace
 from innermost import innermost
 from opname import without_arguments, without_parameters
-from statistic.breakdown import Breakdown
+from statistic.breakdown import Breakdown, breakdown
 
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
 _DEVIATIONS, _FACTOR = 3.0, 1.05
 _FEWEST = 4  # steps of which one may be called an outlier
 _NAMED = 4  # outliers that a sentence names
-_MOST_SLICES = 400_000  # of a step that is searched for its longest computation
+_MOST_SLICES = 50_000  # of a job of which all steps are looked at
 _ALIKE = 1.05  # times as long as another rank: no difference worth a word
 _LONGEST_NAME = 80  # characters
 _LEAST_SHARE = 0.005  # of a step, for a kind to be named
@@ -62,14 +62,21 @@ def _outliers(steps: Sequence[Breakdown]) -> list[int]:
     return far if len(steps) >= _FEWEST else []
 
 
-def where_time_goes(parts: Sequence[Breakdown], traces: Mapping[str, Trace]) -> str:
+def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> str:
     """Return one sentence: how long a step is, what ran in it, who computes longest, and what.
 
-    `parts` are the steps of all ranks, at least one; `traces` are theirs, by rank.
+    `traces` are those of the job, by rank. Of a large job, steps in the middle speak for all, so that the
+    sentence takes little time beside the figures. `step_by` as for `breakdown`.
     """
+    room = max(_MOST_SLICES // max(len(traces), 1), 1)
+    parts = [part for rank, trace in traces.items() for part in breakdown(rank, trace, step_by, most=room)]
+    if not parts:
+        slices = counted(sum(map(len, traces.values())), "slice")
+        return f"{slices} of {counted(len(traces), 'rank')}; no step is marked in them."
     ranks = summaries(parts)
     shares = [f"{share:.0%} {kind}" for kind, share in _shares(parts) if share >= _LEAST_SHARE]
-    sentence = f"{_length(parts, ranks)}: {', '.join(shares)}"
+    sampled = " in the middle" if max(map(len, traces.values())) > room else ""
+    sentence = f"{_length(parts, ranks, sampled)}: {', '.join(shares)}"
     most = max(ranks, key=lambda rank: rank.compute_ns)
     least = min(ranks, key=lambda rank: rank.compute_ns)
     if most.compute_ns > _ALIKE * least.compute_ns:
@@ -112,14 +119,16 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
     return f"{sentence}{'; no step is far longer than the median' if enough else ''}."
 
 
-def _length(parts: Sequence[Breakdown], ranks: Sequence[RankSummary], *, median: bool = False) -> str:
+def _length(
+    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, median: bool = False
+) -> str:
     wall = np.array([part.wall_ns for part in parts])
     of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
     if all(part.step is None for part in parts):
         return f"The recording takes {_ms(float(wall.mean()))}{of_ranks}"
     steps = len({part.step for part in parts})
     middle = f", median {_ms(float(np.median(wall)))}" if median and steps > 1 else ""
-    of_steps = f" (mean of {steps} steps{of_ranks}{middle})" if steps > 1 else of_ranks
+    of_steps = f" (mean of {steps} steps{where}{of_ranks}{middle})" if steps > 1 else f"{where}{of_ranks}"
     return f"A step takes {_ms(float(wall.mean()))}{of_steps}"
 
 
@@ -145,14 +154,9 @@ def _median_step(parts: Sequence[Breakdown], rank: str) -> Breakdown:
 
 
 def _longest_own(trace: Trace, step: Breakdown) -> tuple[str, float]:
-    """Return the computation with most time in a step, what lies inside it left out, and that time.
-
-    A recording without steps is not searched if that took longer than all else: "" and 0 then.
-    """
+    """Return the computation with most time in a step, what lies inside it left out, and that time."""
     end_ns = step.start_ns + step.wall_ns
     part = trace.select((trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns))
-    if len(part) > _MOST_SLICES:
-        return "", 0.0
     computes = dialects.of(trace).activities(part) == Activity.COMPUTE
     row, begin, end = innermost(part.ts_ns, part.end_ns, part.track_id)
     inside = np.minimum(end, end_ns) - np.maximum(begin, step.start_ns)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
+from formats.columns import Trace
 from make import span, write
+from make import step as mark
+from statistic import step_summary
 from statistic.breakdown import Breakdown
 from statistic.step_summary import exposed_and_outliers, summaries, where_time_goes
 from trace_utils import read_trace
@@ -54,21 +58,47 @@ def test_without_communication_a_breakdown_says_so() -> None:
     )
 
 
+def job(tmp_path: Path, **computes_ms: int) -> dict[str, Trace]:
+    """Ranks whose outer operation computes so long, 45 ms of it inside another; 30 ms of communication."""
+    traces = {}
+    for rank, ms in computes_ms.items():
+        events = [
+            span("outer", 0, ms * 1000),
+            span("inner", 1000, 45_000),
+            span("allreduce", 50_000, 30_000, tid=2),
+            span("last", 99_000, 1000),
+        ]
+        traces[rank] = read_trace(write(tmp_path / f"{rank}.json", events))
+    return traces
+
+
 def test_where_the_time_goes(tmp_path: Path) -> None:
-    # outer computes 60 ms, 45 of them in inner; 20 ms are communication alone, 10 of all are both
-    events = [
-        span("outer", 0, 60_000),
-        span("inner", 10_000, 45_000),
-        span("allreduce", 50_000, 30_000, tid=2),
-    ]
-    trace = read_trace(write(tmp_path / "a.json", events))
-    traces = {"rank0": trace, "rank1": trace}
-    one = [step("rank0", None, 100, 60, 30, 10)]
-    assert where_time_goes(one, traces) == (
-        "The recording takes 100.0 ms: 50% computation alone, 20% communication alone, 20% idle, "
+    # of 100 ms the rank computes 60 and 1, 10 of them while it communicates for 30
+    assert where_time_goes(job(tmp_path, rank0=60)) == (
+        "The recording takes 100.0 ms: 51% computation alone, 20% communication alone, 19% idle, "
         "10% both at once; the longest computation is inner, 45.0 ms of its own time."
     )
-    two = [*one, step("rank1", None, 100, 40, 30, 10)]
-    assert "; rank0 computes longest, 60.0 ms (rank1 shortest, 40.0 ms); " in where_time_goes(two, traces)
-    alike = [*one, step("rank1", None, 100, 58, 30, 10)]
-    assert "; ranks compute alike, 58.0 ms to 60.0 ms; " in where_time_goes(alike, traces)
+
+
+def test_who_computes_longest(tmp_path: Path) -> None:
+    two = where_time_goes(job(tmp_path, rank0=60, rank1=50))
+    assert "; rank0 computes longest, 61.0 ms (rank1 shortest, 51.0 ms); " in two
+    alike = where_time_goes(job(tmp_path, rank0=60, rank1=59))
+    assert "; ranks compute alike, 60.0 ms to 61.0 ms; " in alike
+
+
+def test_of_a_large_job_steps_in_the_middle_speak_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # five steps of 100, 10, 20, 30 and 100 ms with an operation each; room for six of ten slices: three steps
+    lengths = (100, 10, 20, 30, 100)
+    starts = list(itertools.accumulate(lengths, initial=0))
+    events = [mark(n, at * 1000, ms * 1000) for n, (at, ms) in enumerate(zip(starts, lengths, strict=False))]
+    events += [span("aten::x", at * 1000 + 10, 5000, "cpu_op", tid=1) for at in starts[:5]]
+    trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
+    monkeypatch.setattr(step_summary, "_MOST_SLICES", 6)
+    assert where_time_goes({"rank0": trace}).startswith(
+        "A step takes 20.0 ms (mean of 3 steps in the middle): 75% idle, 25% computation alone;"
+    )
+    unmarked = read_trace(write(tmp_path / "b.json", [span(f"f{i}", i, 1) for i in range(7)]))
+    assert where_time_goes({"rank0": unmarked}) == "7 slices of 1 rank; no step is marked in them."
