@@ -86,8 +86,6 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     tables = _Tables(rows.keys)
     role = np.array([ROLE.get(key[0], OTHER) for key in rows.keys], np.int8)[rows.key]
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
-    if no_phase := sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None):
-        repairs.append(f"{counted(no_phase, 'list item')} ignored: no event")
     if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
