@@ -192,10 +192,15 @@ class Builder:
     def _add_slices(self, ids: Int32, roles: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
         """Count events by key and append the X, B and E ones; return their rows in the piece."""
         self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
-        rows = self._timed_slices(roles, ts)
-        self._key.frombytes(ids[rows].tobytes())
-        self._ts.frombytes(ts[rows].tobytes())
-        self._dur.frombytes(self._durations(dur[rows], roles[rows]).tobytes())
+        is_slice = roles <= END
+        rows = np.flatnonzero(is_slice & (ts != NO_TIME))
+        if untimed := int(np.count_nonzero(is_slice)) - len(rows):
+            self._repairs["event", "without a time ignored"] += untimed
+        if len(rows) < len(ids):
+            ids, roles, ts, dur = ids[rows], roles[rows], ts[rows], dur[rows]
+        self._key.frombytes(ids.view(np.uint8))
+        self._ts.frombytes(ts.view(np.uint8))
+        self._dur.frombytes(self._durations(dur, roles).view(np.uint8))
         return rows
 
     def rows(self) -> Rows:
@@ -222,16 +227,10 @@ class Builder:
             new = [ROLE.get(key[0], OTHER) for key in list(self._ids)[known:]]
             self._roles = np.append(self._roles, np.array(new, np.int8))
 
-    def _timed_slices(self, roles: NDArray[np.int8], ts: Int64) -> Int64:
-        """Return the rows of the X, B and E events that have a time."""
-        is_slice = roles <= END
-        untimed = is_slice & (ts == NO_TIME)
-        if untimed.any():
-            self._repairs["event", "without a time ignored"] += int(untimed.sum())
-        return np.flatnonzero(is_slice & ~untimed)
-
     def _durations(self, dur: Int64, roles: NDArray[np.int8]) -> Int64:
         """Return the durations of X events, 0 for B and E, and for what is no duration."""
+        if not roles.any() and len(dur) and dur.min() >= 0 and dur.max() <= LONGEST_NS:
+            return dur  # as nearly always: X events alone (SLICE is 0), and nothing to mend
         is_x = roles == SLICE
         missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
         negative = is_x & (dur < 0) & ~missing

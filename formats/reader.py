@@ -129,10 +129,9 @@ class EventReader:
         """Yield (events, their bytes). The bytes are the list's items with the commas between them."""
         chunks = iter(self.stream)
         carry = b"" if self._is_part else self._read_head(chunks)
-        for chunk in chunks:
+        for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
             self._patience += _PATIENCE_PER_BYTE * len(chunk)
-            data = bytearray(b"[" + carry)
-            data += chunk
+            data = bytearray().join((b"[", carry, chunk))
             events, end = self._decode_piece(data)
             carry = bytes(memoryview(data)[end:])
             if events:

@@ -6,6 +6,7 @@ with the same result; why is told at debug level only.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -53,7 +54,8 @@ def _load() -> ctypes.CDLL:
     for compiler in _compilers():
         kept = None if directory is None else directory / f"scan-{_digest(compiler)}.so"
         if kept is not None and _is_own(kept, stat.S_ISREG):
-            return _declared(ctypes.CDLL(str(kept)))
+            with contextlib.suppress(OSError):  # damaged: built anew
+                return _declared(ctypes.CDLL(str(kept)))
         try:
             return _built(compiler, kept)
         except (OSError, ValueError, RuntimeError) as error:

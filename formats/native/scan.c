@@ -1,15 +1,12 @@
 /* Scans the events of a chrome trace into columns.
  *
  * scan_events() takes whole events off a piece of a file and stops at the first of which it is not sure that
- * the decoder in Python would read it the same way: an escape or a foreign letter in a text that is wanted,
- * an unusual number, anything that is no JSON. It says where that event begins; Python takes it and calls
- * again behind it. So nothing is repaired here, and nothing reported.
- *
- * An event's (ph, name, cat, pid, tid) is interned: written as a row of JSON at the end of `keys` and looked
- * up there by its hash. A row that is new stays, for Python to decode; any other is overwritten by the next.
- *
- * No byte outside [data, data + size) is read, nesting is bounded, and no input makes a look-up slow: an
- * event that would is one to stop at. */
+ * the decoder in Python would read it the same way: an escape or a foreign letter in a text that is wanted, an
+ * unusual number, anything that is no JSON. Python takes that one and calls again behind it; so nothing is
+ * repaired or reported here. An event's (ph, name, cat, pid, tid) is interned: written as a row of JSON at the
+ * end of `keys` and looked up by its hash. A row that is new stays, for Python to decode; else the next one
+ * overwrites it. No byte outside [data, data + size) is read, nesting is bounded, no look-up is long: an event
+ * that would break this is one to stop at. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -32,28 +29,17 @@ typedef const u8 *cursor; /* a place in the data, or MORE where the data ended t
 enum { MORE, ODD, FULL, CLOSED }; /* why a scan stopped; as in formats/native/scanner.py */
 enum { PH, NAME, CAT, PID, TID, TS, DUR, ARGS, ID, ID2, OTHER, WANTED, END };
 enum { IN_EVENT = 2, IN_ARGS = 4, DEEPER = 6 }; /* of what object a member is; + 1 for its first */
-enum { MOST_DEPTH = 60, MOST_PROBES = 128, MOST_DIGITS = 18, MOST_KEY = 1 << 16, SLACK = 64, LEADS = 1024 };
+enum { MOST_DEPTH = 60, MOST_PROBES = 128, MOST_DIGITS = 18, MOST_KEY = 1 << 16, SLACK = 64, LEADS = 4096 };
 static const int64_t NO_TIME = INT64_MIN;
 static const u64 FARTHEST_NS = 36525ull * 86400 * 1000000000; /* as in formats/values.py */
 
-typedef struct {
-    cursor at;
-    u32 size; /* 0: the member is missing, or null */
-} span;
-
+typedef struct { cursor at; u32 size; } span; /* of size 0: the member is missing, or null */
 typedef struct { /* what stood before a member's value in an earlier event (space, comma, name, colon), or an */
     u8 text[32]; /* object's end; most often the same bytes stand there again and need no second look */
-    u32 size, mask;         /* `mask`: as many low bits */
-    u32 name_at, name_size; /* of the name with its quotes, in the text */
-    u8 context;             /* IN_…; 0: of no use for another event */
-    u8 what;                /* PH … OTHER, of args WANTED or OTHER, or END */
+    u32 size, mask, name_at, name_size; /* `mask`: as many low bits; of the name with its quotes, in the text */
+    u8 context, what; /* IN_…, or 0: of no use for another event; PH … OTHER, or WANTED, or END */
 } lead;
-
-typedef struct {
-    u64 hash, at;     /* `at`: where in `keys` the row is */
-    u32 size, number; /* of the row; of the key, from 1, or 0: the slot is empty */
-} slot;
-
+typedef struct { u64 hash, at; u32 size, number; } slot; /* a row of `keys`; `number` from 1, 0: empty */
 typedef struct {
     u8 *keys; /* rows of JSON, each ended by a comma */
     slot *slots;
@@ -62,7 +48,6 @@ typedef struct {
     bool with_points;
     char wanted[]; /* names of members of args, each ended by 0, n_wanted bytes; x* is what begins with x */
 } scanner;
-
 typedef struct {     /* what one call writes; the texts have room for SLACK bytes more than the data */
     int64_t most, n; /* events */
     int32_t *key;    /* (n) numbers of keys, from 0 */
@@ -72,12 +57,10 @@ typedef struct {     /* what one call writes; the texts have room for SLACK byte
     u8 *ids;            /* the ids of events that are no slices, as JSON values, each ended by a comma */
     const u8 *new_keys; /* rows of JSON of the keys that were new, each ended by a comma */
 } columns;
-
 typedef struct { /* what there is in two forms */
     cursor (*special)(cursor p, cursor end); /* to what is not plain in a text: quotes, escapes, no ASCII */
     bool (*follows)(const lead *l, cursor p); /* whether the lead's text is at `p`; 32 bytes are there */
 } tools;
-
 INLINE cursor special_plain(cursor p, cursor end) {
     while (p < end && *p != '"' && *p != '\\' && *p >= 0x20 && *p < 0x80) p++;
     return p;
@@ -106,24 +89,20 @@ static const tools WIDE = {special_avx2, follows_avx2};
 #endif
 
 /* What follows begins at a place, which is not the end, and returns another, which may be; see `cursor`. */
-
 INLINE cursor skip_space(cursor p, cursor end) { /* to what is none: never to the end */
     while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
     if (p >= end) STOP(MORE);
     return p;
 }
-
 INLINE cursor skip_text(cursor p, cursor end, const tools *t, bool *odd) { /* `odd`: not all plain ASCII */
     for (p = t->special(p + 1, end); p < end; p = t->special(p, end)) {
         if (*p == '"') return p + 1;
         *odd = true;
         if (*p++ >= 0x80) continue;
-        REQUIRE(p[-1] == '\\' && p < end && *p && strchr("\"\\/bfnrt", *p)); /* \u is for Python */
-        p++;
+        REQUIRE(p[-1] == '\\' && p < end && *p && strchr("\"\\/bfnrt", *p++)); /* \u is for Python */
     }
     STOP(MORE);
 }
-
 INLINE cursor skip_digits(cursor p, cursor end) {
     cursor first = p;
     while (p < end && (u8)(*p - '0') < 10) p++;
@@ -131,7 +110,6 @@ INLINE cursor skip_digits(cursor p, cursor end) {
     REQUIRE(p > first);
     return p;
 }
-
 /* `*point` is the decimal point, or the end; `*odd` becomes true for an exponent, or many digits. */
 INLINE cursor skip_number(cursor p, cursor end, cursor *point, bool *odd) {
     p += *p == '-';
@@ -140,22 +118,18 @@ INLINE cursor skip_number(cursor p, cursor end, cursor *point, bool *odd) {
     REQUIRE(*first != '0' || p == first + 1);
     *point = p;
     if (*p == '.') TRY(p, skip_digits(p + 1, end));
-    *odd |= p - first > (p > *point ? MOST_DIGITS + 2 : MOST_DIGITS);
+    *odd |= p - first > (p > *point ? MOST_DIGITS + 2 : MOST_DIGITS) || (*p | 32) == 'e';
     if ((*p | 32) != 'e') return p;
-    *odd = true;
     if (++p < end) p += *p == '+' || *p == '-';
     return skip_digits(p, end);
 }
-
 INLINE cursor skip_word(cursor p, cursor end) {
-    const char *word = *p == 't' ? "true" : *p == 'f' ? "false" : "null";
-    size_t size = 4 + (*p == 'f');
-    if ((size_t)(end - p) < size) STOP(MORE);
-    REQUIRE(memcmp(p, word, size) == 0);
+    int size = *p == 'f' ? 5 : 4;
+    if (end - p < size) STOP(MORE);
+    REQUIRE(memcmp(p, *p == 't' ? "true" : *p == 'f' ? "false" : "null", (size_t)size) == 0);
     return p + size;
 }
 
-/* What the member of a name is to an event, or to its args. */
 static u8 meaning_of(const scanner *s, const u8 *name, size_t size, u8 context) {
     static const char *const NAMES[] = {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args", "id", "id2"};
     for (u8 i = 0; context == IN_EVENT && i < OTHER; i++)
@@ -167,20 +141,15 @@ static u8 meaning_of(const scanner *s, const u8 *name, size_t size, u8 context) 
     }
     return OTHER;
 }
-
 /* As next_member(), where something else stands than what is known of that place; now that is known. */
 static cursor learn(const scanner *s, lead *l, cursor p, cursor end, u8 context) {
     cursor begin = p, name;
     bool odd = false;
     *l = (lead){.what = END};
     TRY(p, skip_space(p, end));
-    if (*p == '}')
-        p++;
-    else {
-        if (!(context & 1)) {
-            REQUIRE(*p == ',');
-            TRY(p, skip_space(p + 1, end));
-        }
+    if (*p++ != '}') {
+        REQUIRE(context & 1 || p[-1] == ',');
+        TRY(p, skip_space(p - (context & 1), end));
         name = p;
         REQUIRE(*p == '"');
         TRY(p, skip_text(p, end, &PLAIN, &odd));
@@ -192,10 +161,9 @@ static cursor learn(const scanner *s, lead *l, cursor p, cursor end, u8 context)
         TRY(p, skip_space(p + 1, end));
     }
     l->size = (u32)(p - begin);
-    if (p - begin > 32) return p; /* and the context stays 0 */
-    memcpy(l->text, begin, l->size);
-    l->mask = (u32)((1ull << l->size) - 1);
-    l->context = context;
+    l->mask = (u32)((1ull << (l->size & 63)) - 1);
+    l->context = l->size > 32 ? 0 : context;
+    memcpy(l->text, begin, l->size > 32 ? 0 : l->size);
     return p;
 }
 
@@ -205,34 +173,30 @@ INLINE cursor next_member(scanner *s, cursor p, cursor end, const tools *t, u8 c
     if ((*l)->context == context && end - p > 32 && t->follows(*l, p)) return p + (*l)->size;
     return learn(s, *l, p, end, context);
 }
-
 /* All grammar of a value is checked; `*odd` becomes true at an odd text or number. */
 INLINE cursor skip_value(scanner *s, cursor p, cursor end, const tools *t, u32 *trail, bool *odd) {
     u64 in_object = 0; /* a bit for each level, the innermost lowest */
     cursor point;
     lead *l;
     for (int depth = 0;;) {
-        bool is_first = false;
-        if (*p == '"')
-            TRY(p, skip_text(p, end, t, odd));
-        else if ((u8)(*p - '0') < 10 || *p == '-')
-            TRY(p, skip_number(p, end, &point, odd));
-        else if (*p == '{' || *p == '[') {
+        bool is_first = *p == '{' || *p == '[';
+        if (is_first) {
             REQUIRE(++depth <= MOST_DEPTH);
             in_object = in_object << 1 | (*p++ == '{');
-            is_first = true;
-        } else
-            TRY(p, skip_word(p, end));
+        } else if (*p == '"')
+            TRY(p, skip_text(p, end, t, odd));
+        else
+            TRY(p, *p < 'a' ? skip_number(p, end, &point, odd) : skip_word(p, end));
         for (; depth > 0; depth--, in_object >>= 1, is_first = false) { /* as long as an end follows */
             if (in_object & 1) {
                 TRY(p, next_member(s, p, end, t, DEEPER + is_first, trail, &l));
-                if (l->what != END) break;
-                continue;
+                if (l->what == END) continue;
+            } else {
+                TRY(p, skip_space(p, end));
+                if (*p++ == ']') continue;
+                REQUIRE(is_first || p[-1] == ',');
+                TRY(p, skip_space(p - is_first, end));
             }
-            TRY(p, skip_space(p, end));
-            if (*p++ == ']') continue;
-            REQUIRE(is_first || p[-1] == ',');
-            TRY(p, skip_space(p - is_first, end));
             break;
         }
         if (depth == 0) return p;
@@ -252,7 +216,6 @@ INLINE cursor read_time(cursor p, cursor end, int64_t *ns) { /* microseconds, of
     *ns = (is_negative ? -(int64_t)digits : (int64_t)digits) * UNIT[decimals];
     return last;
 }
-
 /* Writes a value, `null` for one that is missing, and the byte that follows it; returns where that ends. */
 INLINE u8 *put(u8 *to, span what, cursor end, char after) {
     if (what.size == 0)
@@ -268,12 +231,10 @@ INLINE u8 *put(u8 *to, span what, cursor end, char after) {
 /* Makes room for `size` bytes of keys, and for one more key. */
 static bool make_room(scanner *s, u64 size) {
     u64 n_slots = s->n_slots ? 2 * s->n_slots : 1024;
-    if (size > s->keys_size) {
-        u8 *keys = realloc(s->keys, 2 * size + MOST_KEY);
-        if (keys == NULL) return false;
-        s->keys = keys;
-        s->keys_size = 2 * size + MOST_KEY;
-    }
+    u8 *keys = size > s->keys_size ? realloc(s->keys, 2 * size) : s->keys;
+    if (keys == NULL) return false;
+    s->keys_size = size > s->keys_size ? 2 * size : s->keys_size;
+    s->keys = keys;
     if (2 * s->n_keys < s->n_slots) return true;
     slot *slots = calloc(n_slots, sizeof(slot));
     if (slots == NULL) return false;
@@ -286,7 +247,6 @@ static bool make_room(scanner *s, u64 size) {
     s->n_slots = n_slots;
     return true;
 }
-
 /* Returns the number of a key, from 0; -1 for one that cannot be interned. */
 INLINE int64_t intern(scanner *s, const span *key, cursor end) {
     u64 room = SLACK, word;
@@ -311,31 +271,29 @@ INLINE int64_t intern(scanner *s, const span *key, cursor end) {
         if (one->number == 0) {
             *one = (slot){hash, s->keys_used, size, (u32)++s->n_keys};
             s->keys_used += size;
-            return one->number - 1;
-        }
-        if (one->hash == hash && one->size == size && memcmp(s->keys + one->at, row, size) == 0)
-            return one->number - 1;
+        } else if (one->hash != hash || one->size != size || memcmp(s->keys + one->at, row, size) != 0)
+            continue;
+        return one->number - 1;
     }
     return -1;
 }
-
 /* Writes the wanted members of an object at `*to`, which it moves if there are any. */
 INLINE cursor filter_args(scanner *s, cursor p, cursor end, const tools *t, u32 *trail, u8 **to) {
     u8 *tail = *to, context = IN_ARGS + 1;
-    REQUIRE(*p == '{');
     *tail++ = '{';
-    for (p++;; context = IN_ARGS) {
+    REQUIRE(*p++ == '{');
+    for (;; context = IN_ARGS) {
         bool odd = false;
-        cursor begin = p, value;
+        cursor begin = p;
         lead *l;
         TRY(p, next_member(s, p, end, t, context, trail, &l));
         if (l->what == END) break;
-        span name = {begin + l->name_at, l->what == WANTED ? l->name_size : 0};
-        value = p;
+        span name = {begin + l->name_at, l->what == WANTED ? l->name_size : 0}, value = {p, 0};
         TRY(p, skip_value(s, p, end, t, trail, &odd));
         if (name.size == 0) continue;
         REQUIRE(!odd);
-        tail = put(put(tail, name, end, ':'), (span){value, (u32)(p - value)}, end, ',');
+        value.size = (u32)(p - value.at);
+        tail = put(put(tail, name, end, ':'), value, end, ',');
     }
     if (tail == *to + 1) return p;
     memcpy(tail - 1, "},", 2);
@@ -351,14 +309,13 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
     u32 seen = 0, trail = 0;
     for (p++;; context = IN_EVENT) {
         bool odd = false, any = false;
-        cursor begin, point = NULL;
         lead *l;
         TRY(p, next_member(s, p, end, t, context, &trail, &l));
+        if (l->what == END) break;
         u8 what = l->what;
-        if (what == END) break;
+        cursor begin = p, point = NULL;
         REQUIRE(what == OTHER || !(seen >> what & 1));
         seen |= 1u << what;
-        begin = p;
         if (*p == 'n' && what != ID2) /* as if it were missing */
             TRY(p, skip_word(p, end));
         else if (what == TS || what == DUR)
@@ -366,13 +323,10 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
         else if (what == ARGS && s->n_wanted)
             TRY(p, filter_args(s, p, end, t, &trail, &args_end));
         else if (what <= TID || (s->with_points && (what == ID || what == ID2))) {
-            if (*p == '"')
-                TRY(p, skip_text(p, end, t, &odd));
-            else
-                TRY(p, skip_number(p, end, &point, &odd));
+            TRY(p, *p == '"' ? skip_text(p, end, t, &odd) : skip_number(p, end, &point, &odd));
             REQUIRE(!odd && what != ID2 && (point == NULL || (point == p && what != PH)));
             key[what] = (span){begin, (u32)(p - begin)};
-            if (what == PH || what == CAT) trail += 101u * p[-2]; /* events of a kind are built alike */
+            if (what == PH || what == CAT) trail += 1597u * p[-2]; /* events of a kind are built alike */
         } else
             TRY(p, skip_value(s, p, end, t, &trail, &any));
     }
@@ -385,7 +339,8 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
         out->args_row[out->n_args++] = (int32_t)out->n;
         out->args_size += args_end - args;
     }
-    if (s->with_points && !is_slice) out->ids_size = put(out->ids + out->ids_size, key[ID], end, ',') - out->ids;
+    if (s->with_points && !is_slice)
+        out->ids_size = put(out->ids + out->ids_size, key[ID], end, ',') - out->ids;
     out->key[out->n] = (int32_t)number;
     out->ts_ns[out->n] = times[0];
     out->dur_ns[out->n++] = times[1];
@@ -405,9 +360,11 @@ INLINE int scan(scanner *s, cursor *at, cursor end, columns *out, const tools *t
     }
     return MORE;
 }
-static int scan_plain(scanner *s, cursor *at, cursor end, columns *out) { return scan(s, at, end, out, &PLAIN); }
+#define INSTANCE(name, t) static int name(scanner *s, cursor *at, cursor end, columns *out) \
+    { return scan(s, at, end, out, &t); }
+INSTANCE(scan_plain, PLAIN)
 #if defined(__x86_64__)
-AVX2 static int scan_wide(scanner *s, cursor *at, cursor end, columns *out) { return scan(s, at, end, out, &WIDE); }
+AVX2 INSTANCE(scan_wide, WIDE)
 #else
 #define scan_wide scan_plain
 #define __builtin_cpu_supports(name) false
@@ -428,9 +385,7 @@ int scan_events(scanner *s, const u8 *data, u64 size, u64 *at, columns *out, boo
 }
 
 void free_scanner(scanner *s) {
-    free(s->keys);
-    free(s->slots);
-    free(s);
+    free(s->keys), free(s->slots), free(s);
 }
 
 /* Returns a scanner, or NULL for lack of memory; `wanted` as in its struct, of `size` bytes. */

@@ -282,7 +282,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     deadline=None,
-    max_examples=300,
+    max_examples=100,
 )
 @given(
     files(),
