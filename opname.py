@@ -50,6 +50,7 @@ _GRAMMAR = re.compile(
     re.DOTALL,
 )
 
+_NUMBERS = ("host", "hrank", "wk", "rank", "key")
 #: What a name within the grammar begins with: foreign names can be many, and are told at once.
 _BEGINNINGS = ("host", "wk", "rank", "Comm.", "FW", "BW", "STEP", "I/O", "OUTPUT", "UPDATE")
 
@@ -125,22 +126,18 @@ def _parse(text: str) -> OpName:
     match = _GRAMMAR.fullmatch(text)
     assert match is not None  # the foreign branch takes any text
     field = match.groupdict()
-    rank = field["rank"] if field["host"] is None else field["hrank"]
-    worker = field["wk"] if field["host"] is None else field["host"]
-    foreign = field["foreign"]
+    number = {name: None if text is None else int(text) for name, text in field.items() if name in _NUMBERS}
+    arrow = field["host"] is not None
     cat = field["comm"] or field["cat"] or field["tailed"]
-    label = field["tensor"] or field["op"] or field["tail"]
-    if cat is None:
-        label = foreign
     return OpName(
         cat=cat,
-        label=label,
-        worker=None if worker is None else int(worker),
-        rank=None if rank is None else int(rank),
+        label=field["foreign"] if cat is None else field["tensor"] or field["op"] or field["tail"],
+        worker=number["host" if arrow else "wk"],
+        rank=number["hrank" if arrow else "rank"],
         queue=field["queue"],
-        key=None if field["key"] is None else int(field["key"]),
+        key=number["key"],
         suffix=field["suffix"],
-        arrow=field["host"] is not None,
+        arrow=arrow,
     )
 
 

@@ -26,11 +26,9 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Start `n` processes that run functions; any error in the block ends them at once.
 
-    Raises
-    ------
-    AnalyzeError
-        A process was killed.
+    Raises AnalyzeError where a process was killed.
     """
+    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
     from concurrent.futures.process import BrokenProcessPool
 
@@ -38,7 +36,8 @@ def process_pool(
     try:
         yield pool
     except BaseException as error:
-        _kill_children()
+        for child in multiprocessing.active_children():
+            child.kill()
         if isinstance(error, BrokenProcessPool):
             raise AnalyzeError("a worker process was killed (memory?); try --jobs 1") from error
         raise
@@ -104,10 +103,3 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)
-
-
-def _kill_children() -> None:
-    import multiprocessing
-
-    for child in multiprocessing.active_children():
-        child.kill()

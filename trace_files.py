@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dialects
 import parallel
@@ -46,16 +46,14 @@ def read_traces(
     jobs : processes; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
 
-    Raises
-    ------
-    TraceError
-        A file is missing, unreadable, or no trace.
+    Raises TraceError where a file is missing, unreadable, or no trace.
     """
-    results = read_all(paths, args, points, jobs, progress)
-    for result in results:
+    traces = []
+    for result in read_all(paths, args, points, jobs, progress):
         if isinstance(result, TraceError):
             raise result
-    return [result for result in results if isinstance(result, Trace)]
+        traces.append(result)
+    return traces
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -64,10 +62,8 @@ def read_document(path: Path) -> dict[str, Any]:
     For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
     repaired as in `read_trace`, and the phrases are under the key "repairs".
     """
-    events: list[dict[str, Any]] = []
     reader = EventReader(path, types=(dict,))
-    for piece, _ in reader:
-        events.extend(piece)
+    events = [event for piece, _ in reader for event in piece]
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
@@ -85,15 +81,16 @@ def read_all(
     with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
         if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
             return [_joined(p, [_read(p, wish, on_read=bar.update)], wish) for p in paths]
-        parts = _in_processes([(paths[r.index], wish, r) for r in ranges], jobs, bar.update)
+        tasks = [(paths[r.number], wish, r) for r in ranges]
+        run = _in_threads if wish.scan and len(paths) == 1 else _in_processes
+        parts = run(tasks, jobs, bar.update)
     found: list[list[Any]] = [[] for _ in paths]
     for part, in_range in zip(parts, ranges, strict=True):
-        found[in_range.index].append(part)
+        found[in_range.number].append(part)
     return [_joined(path, own, wish) for path, own in zip(paths, found, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Wish:
+class _Wish(NamedTuple):
     """What is wanted of each file, as for `read_traces`, and whether the scanner in C reads it."""
 
     args: Collection[str]
@@ -101,8 +98,22 @@ class _Wish:
     scan: bool
 
 
+def _in_threads(
+    tasks: Sequence[tuple[Path, _Wish, _Range]], jobs: int, on_read: chrome.OnRead
+) -> list[Trace | chrome.Part | TraceError]:
+    """Read ranges of a file in `jobs` threads: the scanner leaves the interpreter to the others."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    parts = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for task, part in zip(tasks, pool.map(lambda task: _read(*task), tasks), strict=True):
+            parts.append(part)
+            on_read(task[2].size)
+    return parts
+
+
 def _in_processes(
-    tasks: Sequence[tuple[Path, _Wish, _Range]], jobs: int, on_read: Callable[[int], object]
+    tasks: Sequence[tuple[Path, _Wish, _Range]], jobs: int, on_read: chrome.OnRead
 ) -> list[Trace | chrome.Part | TraceError]:
     """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
     own = 1 if len(tasks) <= jobs else 0
@@ -122,11 +133,10 @@ def _joined(path: Path, parts: Sequence[Any], wish: _Wish) -> Trace | TraceError
     return dialects.finish(path, parts) if len(parts) > 1 else parts[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The bytes [start, stop) of the file `index`; `stop` is None where they reach its end."""
+class _Range(NamedTuple):
+    """The bytes [start, stop) of the file `number`; `stop` is None where they reach its end."""
 
-    index: int
+    number: int
     start: int
     stop: int | None
     size: int
@@ -135,7 +145,7 @@ class _Range:
 def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Range]:
     """Return what each task reads; big files in several ranges."""
     ranges: list[_Range] = []
-    for index, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+    for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
         starts = [0]
         if size > _SPLIT and jobs > 1 and _splittable(path):
             pieces = min(jobs, -(-size // _SPLIT))
@@ -143,7 +153,7 @@ def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Ran
             starts += [start for start in found if start is not None]
         stops = [*starts[1:], None]
         ranges += [
-            _Range(index, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
+            _Range(number, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
         ]
     return ranges
 
@@ -155,17 +165,16 @@ def _splittable(path: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    try:
+    with contextlib.suppress(OSError):  # reading it will say what is wrong
         return path.stat().st_size
-    except OSError:
-        return 0  # reading it will say what is wrong
+    return 0
 
 
 def _read(
     path: Path,
     wish: _Wish,
     part: _Range | None = None,
-    on_read: Callable[[int], object] | None = None,
+    on_read: chrome.OnRead | None = None,
 ) -> Trace | chrome.Part | TraceError:
     """Return a file's trace, or a part of it; the error where that fails."""
     try:
@@ -178,7 +187,7 @@ def _read(
         return error
 
 
-def _read_one(path: Path, wish: _Wish, on_read: Callable[[int], object] | None) -> Trace:
+def _read_one(path: Path, wish: _Wish, on_read: chrome.OnRead | None) -> Trace:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_dir():

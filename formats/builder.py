@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -82,7 +82,7 @@ class Builder:
         self._roles = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
-        self._args: dict[str, tuple[array[int], list[Any]]] = {}
+        self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
         self._metadata: list[dict[str, Any]] = []
@@ -114,17 +114,9 @@ class Builder:
         return None if self._learned is None else (self._learned.union, event_type, Event)
 
     def add(self, events: Sequence[Any], event_type: type[Any], whole: Callable[[], list[Event]]) -> None:
-        """Append the events of one piece.
+        """Append the events of one piece, decoded as `event_type`; `whole` decodes members that they lack.
 
-        Parameters
-        ----------
-        event_type : what all of them were decoded as
-        whole : decodes the piece again with all members; called where `events` lack some
-
-        Raises
-        ------
-        InexactError
-            Times need to be decoded as text; nothing was appended.
+        Raises InexactError, and appends nothing, where times need to be decoded as text.
         """
         if self._learned is not None and event_type is self._learned.union:
             self._add_learned(events, self._learned, whole)
@@ -140,7 +132,10 @@ class Builder:
         if (roles == META).any():
             self._add_metadata(events if event_type not in LEAN[:-1] else whole())
         if self.with_points:
-            self._add_points(events, ids, ts, np.flatnonzero((roles == OTHER) & (ts != NO_TIME)))
+            points = np.flatnonzero((roles == OTHER) & (ts != NO_TIME))
+            self._point_key.frombytes(ids[points].tobytes())
+            self._point_ts.frombytes(ts[points].tobytes())
+            self._point_ids.extend(_id_of(events[i]) for i in points.tolist())
         if self.wanted:
             args = self._decode_args([events[i] for i in rows.tolist()])
             self._add_args(range(first, first + len(rows)), args)
@@ -190,7 +185,7 @@ class Builder:
             self._add_metadata(whole())
 
     def _add_slices(self, ids: Int32, roles: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
-        """Count events by key and append the X, B and E ones; return their rows in the piece."""
+        """Count events by key and append the X, B and E ones that have a time; return their rows."""
         self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
         is_slice = roles <= END
         rows = np.flatnonzero(is_slice & (ts != NO_TIME))
@@ -198,10 +193,20 @@ class Builder:
             self._repairs["event", "without a time ignored"] += untimed
         if len(rows) < len(ids):
             ids, roles, ts, dur = ids[rows], roles[rows], ts[rows], dur[rows]
+        if roles.any() or dur.min(initial=0) < 0 or dur.max(initial=0) > LONGEST_NS:  # SLICE is 0
+            is_x = roles == SLICE
+            missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
+            self._repaired(missing, "X event", "without a duration taken as 0 long")
+            self._repaired(is_x & (dur < 0) & ~missing, "negative duration", "taken as 0")
+            dur = np.where(is_x & (dur > 0) & ~missing, dur, 0)
         self._key.frombytes(ids.view(np.uint8))
         self._ts.frombytes(ts.view(np.uint8))
-        self._dur.frombytes(self._durations(dur, roles).view(np.uint8))
+        self._dur.frombytes(dur.view(np.uint8))
         return rows
+
+    def _repaired(self, where: NDArray[np.bool_], noun: str, fate: str) -> None:
+        if n := int(np.count_nonzero(where)):
+            self._repairs[noun, fate] += n
 
     def rows(self) -> Rows:
         """Return what was gathered."""
@@ -226,24 +231,6 @@ class Builder:
         if known < len(self._ids):
             new = [ROLE.get(key[0], OTHER) for key in list(self._ids)[known:]]
             self._roles = np.append(self._roles, np.array(new, np.int8))
-
-    def _durations(self, dur: Int64, roles: NDArray[np.int8]) -> Int64:
-        """Return the durations of X events, 0 for B and E, and for what is no duration."""
-        if not roles.any() and len(dur) and dur.min() >= 0 and dur.max() <= LONGEST_NS:
-            return dur  # as nearly always: X events alone (SLICE is 0), and nothing to mend
-        is_x = roles == SLICE
-        missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
-        negative = is_x & (dur < 0) & ~missing
-        if missing.any():
-            self._repairs["X event", "without a duration taken as 0 long"] += int(missing.sum())
-        if negative.any():
-            self._repairs["negative duration", "taken as 0"] += int(negative.sum())
-        return np.where(is_x & (dur > 0) & ~missing, dur, 0)
-
-    def _add_points(self, events: Sequence[Event], ids: Int32, ts: Int64, rows: Int64) -> None:
-        self._point_key.frombytes(ids[rows].tobytes())
-        self._point_ts.frombytes(ts[rows].tobytes())
-        self._point_ids.extend(_id_of(events[i]) for i in rows.tolist())
 
     def _add_metadata(self, events: Sequence[Event]) -> None:
         self._metadata.extend(
@@ -270,18 +257,15 @@ class Builder:
         if args and not isinstance(args[0], dict):
             for name, key in self._arg_fields:
                 values = list(map(attrgetter(name), args))
-                present = [i for i, value in enumerate(values) if value is not None and rows[i] >= 0]
-                if present:
-                    column = self._args.setdefault(key, (array("q"), []))
-                    column[0].extend([rows[i] for i in present])
-                    column[1].extend([values[i] for i in present])
+                if present := [i for i, value in enumerate(values) if value is not None and rows[i] >= 0]:
+                    self._args[key][0].extend([rows[i] for i in present])
+                    self._args[key][1].extend([values[i] for i in present])
             return
         for row, members in zip(rows, args, strict=True):
             for key, value in members.items() if row >= 0 else ():
                 if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
-                    column = self._args.setdefault(key, (array("q"), []))
-                    column[0].append(row)
-                    column[1].append(value)
+                    self._args[key][0].append(row)
+                    self._args[key][1].append(value)
 
 
 def _as_list(items: bytes) -> bytes:

@@ -42,9 +42,9 @@ def read_part(
     on_read: OnRead | None = None,
     scan: bool = False,
 ) -> Part:
-    """Load the events of the bytes [`start`, `stop`) of a file, or of its first `pieces` only.
+    """Load the events in bytes [`start`, `stop`) of a file, or its first `pieces`; see `EventReader`.
 
-    See `EventReader`. Where `scan`, they are scanned in C if that can be done.
+    Where `scan`, they are scanned in C if that can be done.
     """
     builder = Builder(args, points)
     consumed = 0

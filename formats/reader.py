@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from types import GenericAlias
 from typing import Any
@@ -38,7 +39,6 @@ from formats.scan import (
     NEXT_EVENT,
     STRAY,
     last_boundary,
-    last_line,
     members_of,
     object_end,
 )
@@ -64,12 +64,7 @@ class Damage:
     strays: int = 0  # items of the list that are not events
 
     def __add__(self, other: Damage) -> Damage:
-        return Damage(
-            self.notes + other.notes,
-            self.lost + other.lost,
-            self.mended + other.mended,
-            self.strays + other.strays,
-        )
+        return Damage(*map(operator.add, astuple(self), astuple(other)))
 
     def phrases(self) -> list[str]:
         """Return what was repaired or lost, one phrase each."""
@@ -160,7 +155,7 @@ class EventReader:
 
     def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
         """Return the events of `data` (after its first byte, a bracket) up to a cut, and where the cut is."""
-        cut = last_line(data) if self._lines else last_boundary(data)
+        cut = data.rfind(b"\n") + 1 if self._lines else last_boundary(data)
         events = self._decode_at_once(data, cut) if cut > 1 else None
         if events is not None:
             return events, BETWEEN.match(data, cut).end()  # type: ignore[union-attr]

@@ -33,11 +33,7 @@ _ARGS = ("input*", "arg*", "batch")  # what tells the first operation of a step,
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others.
-
-    `--sub_option iter_time` only computes; `operator`, `comm` and `io` renew one part of the final
-    trace; `pcap` and `server` make the timelines of the network and of the servers.
-    """
+    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:

@@ -30,15 +30,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 
 def run(args: Namespace) -> Result:
-    """Put the runs side by side, in the order given.
-
-    Raises
-    ------
-    UsageError
-        Fewer than two paths, a file among directories, or an output of an unknown kind.
-    TraceError
-        A path holds no trace, or no operation occurs in more than one run.
-    """
+    """Put the runs side by side, in the order given."""
     check_words(args)
     output = args.output or Path("3dcompare.html")
     if output.suffix.lower() not in _SUFFIXES:
@@ -46,9 +38,8 @@ def run(args: Namespace) -> Result:
     from compare.run_table import filtered, load_run
     from compare.side_by_side import run_labels, sweep
 
-    runs = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
-    if args.filter:
-        runs = filtered(runs, args.filter)
+    loaded = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
+    runs = filtered(loaded, args.filter)
     names = run_labels(args.path)
     found = sweep(runs)
     rows = found.operations
@@ -78,7 +69,7 @@ def run(args: Namespace) -> Result:
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
         notes=_notes(rows, output),
-        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
+        repairs=list(dict.fromkeys(line for each in runs for line in each.job.repairs)),
         beside=output.parent,
         picture=output,
     )

@@ -66,11 +66,7 @@ _BREAKDOWN = (
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others.
-
-    `--sub_option breakdown` splits each step into computation, communication and idle time;
-    `function_bottleneck`, `task_bottleneck` and `task_balance` are DASF's analyses of its profiles.
-    """
+    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:

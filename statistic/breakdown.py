@@ -83,15 +83,9 @@ def _of_window(
 ) -> Breakdown:
     compute, comm, copies = (clip(part, start_ns, end_ns) for part in parts)
     either = _joined(compute, comm)
-    return Breakdown(
-        rank=rank,
-        step=step,
-        wall_ns=end_ns - start_ns,
-        compute_ns=length(compute),
-        comm_ns=length(comm),
-        overlap_ns=length(compute) + length(comm) - length(either),
-        idle_ns=end_ns - start_ns - length(_joined(either, copies)),
-    )
+    wall_ns, overlap_ns = end_ns - start_ns, length(compute) + length(comm) - length(either)
+    idle_ns = wall_ns - length(_joined(either, copies))
+    return Breakdown(rank, step, wall_ns, length(compute), length(comm), overlap_ns, idle_ns)
 
 
 def _joined(a: Intervals, b: Intervals) -> Intervals:

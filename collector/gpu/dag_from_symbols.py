@@ -72,9 +72,9 @@ def _operation(node: str) -> str:
 
 
 def from_symbols(model: str, losses: Sequence[str | None] = ()) -> Graph | None:
-    """Return the DAG that the dumps of a model and of its losses (k-th: of output k) describe.
+    """Return the DAG of a model and its losses (k-th: of output k), texts of ``Symbol.debug_str()``.
 
-    The text is what MXNet's ``Symbol.debug_str()`` prints. None where it holds no operation.
+    None where the model has no operation.
     """
     graph = _from_symbol(model, is_model=True)
     if graph is None:

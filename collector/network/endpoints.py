@@ -70,10 +70,9 @@ def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[i
     n_servers = n_announced(traffics, "server")
     keys: dict[NodeKey, set[int]] = {}
     for traffic in traffics:
-        transfers = traffic.transfers
         for i, connection in enumerate(traffic.connections):
             node = _end_keys(connection, nodes)[1]
-            wire_keys = np.unique(transfers.wire_key[transfers.connection == i])
+            wire_keys = np.unique(traffic.transfers.wire_key[traffic.transfers.connection == i])
             of_server = partition_keys(wire_keys, connection.server_id, n_servers)
             keys.setdefault(node, set()).update(of_server.tolist())
     shared = {

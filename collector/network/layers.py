@@ -7,7 +7,7 @@ other that scapy knows goes through scapy.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from collector.network.pcap import Capture, Packet, read_packets
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 def read_segments(capture: Capture, on_bytes: Callable[[int], object] = lambda n: None) -> Iterator[Segment]:
     """Yield the TCP segments of ``capture.path``; see `read_packets`."""
-    plain = _ETHERNET_IPV4_TCP.unpack_from
+    plain = _ETHERNET_IPV4.unpack_from
     for packet in read_packets(capture, on_bytes):
         ts_ns, link, block, start, end, length = packet
         capture.n_packets += 1
@@ -40,25 +40,23 @@ def read_segments(capture: Capture, on_bytes: Callable[[int], object] = lambda n
             capture.n_cut += 1
         segment: Segment | None = None
         if link == 1 and end - start >= 54:
-            kind, version, size, fragment, protocol, src, dst, *tcp = plain(block, start)
+            kind, version, size, fragment, protocol, src, dst = plain(block, start)
             if kind == 0x0800 and version == 0x45 and protocol == 6 and not fragment & 0x3FFF:
                 wire_end = start + (14 + size if size else length)
-                segment = _tcp(ts_ns, src, dst, tcp, block, start + 34, end, wire_end)
+                segment = _tcp(ts_ns, src, dst, block, start + 34, end, wire_end)
         if segment is None:
             segment = _segment(packet, capture)
         if segment is not None:
             yield segment
 
 
-_ETHERNET_IPV4_TCP = struct.Struct("!12xHBxH2xHxB2x4s4sHHIIBB")
+_ETHERNET_IPV4 = struct.Struct("!12xHBxH2xHxB2x4s4s")
 _TCP = struct.Struct("!HHIIBB")  # ports, numbers of sequence and acknowledgement, header size, flags
 
 
-def _tcp(
-    ts_ns: int, src: bytes, dst: bytes, tcp: Sequence[int], block: bytes, at: int, end: int, wire_end: int
-) -> Segment:
-    """Return the segment whose header (`tcp`) is at `at`; it was captured up to `end`."""
-    sport, dport, seq, ack, size, flags = tcp
+def _tcp(ts_ns: int, src: bytes, dst: bytes, block: bytes, at: int, end: int, wire_end: int) -> Segment:
+    """Return the segment whose header is at `at`; it was captured up to `end`."""
+    sport, dport, seq, ack, size, flags = _TCP.unpack_from(block, at)
     payload = at + (size >> 4) * 4
     return Segment(
         ts_ns,
@@ -109,7 +107,7 @@ def _segment(packet: Packet, capture: Capture) -> Segment | None:
     elif protocol == 6 and inner + 20 <= end:
         if not size:  # larger than the field can say
             wire_end = start + length
-        return _tcp(ts_ns, src, dst, _TCP.unpack_from(block, inner), block, inner, end, wire_end)
+        return _tcp(ts_ns, src, dst, block, inner, end, wire_end)
     return None
 
 

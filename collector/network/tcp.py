@@ -158,11 +158,7 @@ class Half:
 
 
 class Streams:
-    """All connections of a capture.
-
-    `make` takes the ends of a connection's first packet; it returns the receivers of that direction and of
-    the other.
-    """
+    """All connections; `make` returns the receivers of a packet's direction and of the other, by its ends."""
 
     def __init__(self, make: Callable[[Ends], tuple[Receiver, Receiver]]) -> None:
         self._make = make

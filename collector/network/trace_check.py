@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +42,9 @@ def check_traces(
 
     A trace goes with the worker after which its directory is called, where captures are called after
     workers too; otherwise with the worker whose transfers fit best, and at least half of its events: this
-    tells the worker's right name.
-
-    `nodes` are the names of the nodes, `sure` those that a capture's file name tells. Returned are the
-    agreements; (n,) durations of the events that contain each transfer, -1 where none does; and the right
-    names of workers.
+    tells the worker's right name. `sure` are the names of nodes that a capture's file name tells. Returned
+    are the agreements; (n,) durations of the events that contain each transfer, -1 where none does; and the
+    right names of workers.
     """
     checks = []
     event_ns = np.full(len(wire), UNKNOWN, np.int64)
@@ -89,8 +88,7 @@ def check_traces(
     return checks, event_ns, renamed
 
 
-@dataclass(frozen=True, slots=True)
-class _Events:
+class _Events(NamedTuple):
     """The PUSH and PULL events of a trace, columns (n,)."""
 
     key: Int64

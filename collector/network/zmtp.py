@@ -131,9 +131,10 @@ class Reader:
             self._state = _State.FRAMES
             at += GREETING
         while at < end:
-            if self._message.start_ns < 0:
-                self._message.start_ns = seen_ns
-            flags, index = data[at], len(self._message.sizes)
+            message = self._message
+            if message.start_ns < 0:
+                message.start_ns = seen_ns
+            flags, index = data[at], len(message.sizes)
             header = 9 if flags & LONG else 2
             if flags > 7 or index >= _MOST_FRAMES:
                 return at
@@ -153,10 +154,10 @@ class Reader:
             if flags & COMMAND:
                 self._command(data[body:at])
                 if not index:
-                    self._message.start_ns = -1
+                    message.start_ns = -1
                 continue
-            self._message.wire_bytes += header + size
-            self._message.sizes.append(size)
+            message.wire_bytes += header + size
+            message.sizes.append(size)
             self._more = bool(flags & MORE)
             if not whole:
                 self.skip = at - end
