@@ -8,18 +8,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from opname import without_arguments, without_parameters
 from report.tables import ELLIPSIS, display_width, shorten
 
-#: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
-_FUNCTION = re.compile(
-    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?(\S.*::.*|\S*\w<.*>.*|(?<=void ).*)", re.DOTALL
-)
-_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
 _NARROW = 10  # columns in which nothing can be told apart
 _BETWEEN = re.compile(r"([._/: -]+)")
 _COMMON = 0.25  # of the names have a word that is common
 _ELLIPSES = re.compile(f"{ELLIPSIS}{{2,}}")
-_INNERMOST = re.compile(r"<[^<>]*>")
 
 
 def short_names(names: Sequence[str], width: int) -> list[str]:
@@ -67,30 +62,6 @@ def _without_common(name: str, width: int, common: Mapping[str, int]) -> str:
         if display_width(text) <= width:
             return text
     return ""
-
-
-def without_parameters(name: str) -> str:
-    """Return a function of C++ without ``void``, namespaces and parameters; other names as they are."""
-    function = _FUNCTION.fullmatch(name)
-    if function is None:
-        return name
-    owner, rest = function.groups()
-    bare = _NAMESPACE.sub("", rest)
-    depth = 0
-    for at, char in enumerate(bare):
-        depth += (char == "<") - (char == ">" and bare[at - 1] != "-")
-        if char == "(" and depth == 0 and at > 0:
-            return owner + bare[:at]
-    return owner + bare
-
-
-def without_arguments(name: str) -> str:
-    """Return a function of C++ without the arguments of its templates; other names as they are."""
-    if _FUNCTION.fullmatch(name) is None:
-        return name
-    while (fewer := _INNERMOST.sub("", name)) != name:
-        name = fewer
-    return name
 
 
 def _apart(names: list[str], width: int) -> list[str]:

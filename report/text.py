@@ -82,12 +82,14 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Part:
-    """A column being laid out: its cells as text, its header as lines, and its width."""
+    """A column being laid out: its cells as text, its header as lines, and its widths."""
 
     column: Column
     header: list[str]
     cells: list[str]
     width: int
+    legible: int = 0  # the width that it needs to be read well, and
+    narrowest: int = 0  # that below which it is of no use
 
 
 def _table(table: Table, width: int | None, n_rows: int | None, *, headed: bool) -> Iterator[str]:
@@ -99,9 +101,9 @@ def _table(table: Table, width: int | None, n_rows: int | None, *, headed: bool)
         rows = table.rows[:n_rows]
         parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
         if width is not None:  # headers are at most two lines tall unless that costs a column
-            parts = _laid_out(table.columns, rows, 2)
-            if _least(parts, _LEGIBLE) > width:
-                parts = _laid_out(table.columns, rows, _ANY)
+            parts = _measured(_laid_out(table.columns, rows, 2))
+            if _total(part.legible for part in parts) > width:
+                parts = _measured(_laid_out(table.columns, rows, _ANY))
             parts, left_out = _fitted(parts, width)
         yield from _lines(parts)
         if len(rows) < len(table.rows):
@@ -143,27 +145,37 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     left_out: list[_Part] = []
     while len(parts) > 1:
         least = max(range(len(parts)), key=lambda at: (parts[at].column.minor, at))
-        if _least(parts, _LEGIBLE if parts[least].column.minor else _NARROWEST) <= width:
+        minor = parts[least].column.minor
+        if _total(part.legible if minor else part.narrowest for part in parts) <= width:
             break
         left_out.insert(0, parts.pop(least))
     texts = [part for part in parts if is_text(part.column)]
-    room = width - _total(parts) + sum(part.width for part in texts)
+    room = width - _total(part.width for part in parts) + sum(part.width for part in texts)
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
         part.cells = short_names(part.cells, part.width)
         part.header = [shorten(line, part.width) for line in part.header]
+        part.width = max(map(display_width, [*part.cells, *part.header]))
     return parts, left_out
 
 
-def _least(parts: Sequence[_Part], shortest: tuple[int, int]) -> int:
-    """Return the width of these columns with words cut to `shortest`: of the widest column, of others."""
-    texts = sorted((part.width for part in parts if is_text(part.column)), reverse=True)
-    return _total(parts) - sum(max(width - shortest[at > 0], 0) for at, width in enumerate(texts))
+def _measured(parts: list[_Part]) -> list[_Part]:
+    """Return the columns with the widths that they need: of words, what is left of them when shortened."""
+    widest = max((part.width for part in parts if is_text(part.column)), default=0)
+    for part in parts:
+        part.legible = part.narrowest = part.width
+        if is_text(part.column):
+            at = 0 if part.width == widest else 1
+            short = short_names(part.cells, min(part.width, _LEGIBLE[at]))
+            part.legible = max(map(display_width, [*short, *part.header]))
+            part.narrowest = min(part.width, _NARROWEST[at])
+    return parts
 
 
-def _total(parts: Sequence[_Part]) -> int:
-    return sum(part.width for part in parts) + len(_SPACE) * (len(parts) - 1)
+def _total(widths: Iterable[int]) -> int:
+    each = list(widths)
+    return sum(each) + len(_SPACE) * (len(each) - 1)
 
 
 def _even_share(widths: Sequence[int], room: int) -> int:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.names import short_names, without_arguments, without_parameters
+from opname import without_arguments, without_parameters
+from report.names import short_names
 from report.tables import display_width, printable
 
 ADD = (
