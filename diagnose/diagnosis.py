@@ -1,0 +1,132 @@
+"""The diagnosis of a job: every detector is asked, the findings are ranked by what a replay says is won."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dag.step_graph import Recording
+from dag_utils import LoadedSteps
+from diagnose.capture import capture_quality
+from diagnose.exposed import exposed_communication
+from diagnose.finding import Finding, Level, Skipped
+from diagnose.gains import Gain, Gains
+from diagnose.host import slow_input
+from diagnose.job_view import JobView
+from diagnose.late_ranks import late_ranks, uneven_work
+from diagnose.operations import hot_operation, outlier_steps
+from replay.simulation import replay
+from replay.uncertainty import Float
+
+#: Of a step: what wins less is not shown.
+LEAST_SHARE = 0.01
+#: Findings that the headline names.
+_NAMED = 2
+
+Detector = Callable[[JobView], Iterator[Finding | Skipped]]
+_DETECTORS: Sequence[tuple[Level, Detector]] = (
+    (Level.RANK, late_ranks),
+    (Level.RANK, outlier_steps),
+    (Level.CAUSE, uneven_work),
+    (Level.CAUSE, slow_input),
+    (Level.CAUSE, capture_quality),
+    (Level.SYMPTOM, exposed_communication),
+    (Level.SYMPTOM, hot_operation),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A finding and what its change wins: alone, and when those before it are done already."""
+
+    finding: Finding
+    gain: Gain | None  # None where nothing is claimed to be won
+    share: float | None  # of the mean step
+    after_above_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is slow in a job, the most rewarding first; `small` findings win too little to be shown."""
+
+    findings: Sequence[Ranked]
+    skipped: Sequence[Skipped]
+    small: int
+    iteration_ns: Float  # (steps,)
+    numbers: Sequence[int]
+    ranks: Sequence[str]
+
+
+def diagnose(loaded: LoadedSteps) -> Diagnosis:
+    """Return the diagnosis of a job.
+
+    What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
+    without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
+    (communication is not hidden) is about what the specific ones leave.
+    """
+    view = JobView(loaded)
+    gains = Gains(view.recording, view.rows)
+    known: list[tuple[Finding, Gain | None]] = []
+    skipped: list[Skipped] = []
+    small, recording, least_ns = 0, view.recording, LEAST_SHARE * gains.recorded_ns
+    for level in Level:
+        before = recording
+        looked_at = view if before is view.recording else _as_replayed(view, before, gains)
+        for of_level, detect in _DETECTORS:
+            if of_level != level:
+                continue
+            for found in detect(looked_at):
+                if isinstance(found, Skipped):
+                    skipped.append(found)
+                elif found.edit is None:
+                    known.append((found, None))
+                else:
+                    gain, left = (
+                        gains.of(found.edit, one, own_gaps=found.as_recorded) for one in (before, recording)
+                    )
+                    if min(gain.mid_ns, left.mid_ns) < least_ns or not (gain.is_certain or found.as_recorded):
+                        small += gain.mid_ns > 0
+                        continue
+                    known.append((found, gain))
+                    recording = found.edit(recording)
+    ranked = _ranked(view.recording, known, gains)
+    return Diagnosis(ranked, skipped, small, view.iteration_ns, view.numbers, view.recording.owners)
+
+
+def _as_replayed(view: JobView, recording: Recording, gains: Gains) -> JobView:
+    """Return the view of the job as an edited recording makes it: times as simulated."""
+    result = replay(recording, gains.rows)
+    steps = list(recording.steps)
+    for position, row in enumerate(gains.rows):
+        steps[row] = result.step(position)
+    return JobView(view.loaded, replace(recording, steps=steps))
+
+
+def _ranked(recording: Recording, known: Sequence[tuple[Finding, Gain | None]], gains: Gains) -> list[Ranked]:
+    """Return the findings by what they win, each with what is left to win when those before it are done."""
+    order = sorted(known, key=lambda pair: (-(pair[1].mid_ns if pair[1] else 0.0), -pair[0].weight))
+    ranked = []
+    for finding, gain in order:
+        if gain is None or finding.edit is None:
+            ranked.append(Ranked(finding, None, None, None))
+            continue
+        after = finding.edit(recording)
+        left = gains.between(recording, after, own_gaps=finding.as_recorded).mid_ns
+        ranked.append(Ranked(finding, gain, gain.mid_ns / gains.recorded_ns, max(left, 0.0)))
+        recording = after
+    return ranked
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Return one sentence: how long a step takes on average, what makes it so, and what can be won."""
+    step = f"A step takes {diagnosis.iteration_ns.mean() / 1e6:.1f} ms"
+    winning = [one for one in diagnosis.findings if one.gain is not None]
+    if not winning:
+        return f"{step}; nothing stands out that would make it 1 % shorter."
+    return f"{step}: {'; then '.join(map(_with_gain, winning[:_NAMED]))}."
+
+
+def _with_gain(one: Ranked) -> str:
+    assert one.gain is not None
+    assert one.share is not None
+    return f"{one.finding.title} ({one.gain.mid_ns / 1e6:.1f} ms or {one.share:.0%} to win)"

@@ -1,0 +1,85 @@
+"""Communication that nothing hides: the transfer, and the waiting for whichever rank is last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dag.step_graph import Recording
+from diagnose.finding import Finding, Level, Skipped
+from diagnose.job_view import JobView, listed
+from replay.whatif.edits import apply
+
+#: Exposed communication below this share of the step is as good as hidden.
+LEAST = 0.10
+#: Transfers that take no time to speak of, in the words of `--set`.
+_NO_TRANSFER = "Comm=0.001"
+
+
+def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find transfers on the critical path, and time in which ranks wait for a different one each time."""
+    recording = view.recording
+    transfers = view.which(lambda one: one.is_communication)
+    if not transfers.any():
+        yield Skipped("exposed_communication", "no communication between ranks is recorded")
+        return
+    on_path = view.path_work_ns(transfers)
+    waiting = _waiting_in_turn(view)
+    if on_path + waiting < LEAST * view.step_ns:
+        return
+    by_operation = np.where(transfers, view.path_work_by_operation, 0.0)
+    names, kind = view.kind_of
+    by_name = np.bincount(kind, by_operation, len(names))
+    largest = [names[i] for i in np.argsort(-by_name)[:3].tolist() if by_name[i] > 0]
+    if on_path > 0:
+        yield Finding(
+            kind="exposed_communication",
+            title=f"communication is not hidden: {on_path / 1e6:.1f} ms of transfers on the critical path",
+            cause=f"most of it is in {listed(largest)}",
+            action="overlap it with computation (smaller buckets, priorities), send less (compression, "
+            "fewer steps with synchronisation), or use a faster network",
+            edit=lambda one: apply(one, [_NO_TRANSFER]),
+            change=_NO_TRANSFER,
+            level=Level.SYMPTOM,
+            ranks=recording.owners,
+            operations=largest,
+            evidence=view.show(transfers & np.isin(kind, np.argsort(-by_name)[:1]), 3),
+            caveat="an upper bound: transfers that take no time at all",
+        )
+    if waiting > 0:
+        yield Finding(
+            kind="exposed_communication",
+            title="ranks wait for whichever is last, a different one each time",
+            cause=f"the rank with the most work in a step has {waiting / 1e6:.1f} ms more than the mean rank",
+            action="give all ranks inputs of the same length, and look for other processes on the machines",
+            edit=even_in_each_step,
+            level=Level.SYMPTOM,
+            ranks=recording.owners,
+            caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
+            look=("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean"),
+        )
+
+
+def _waiting_in_turn(view: JobView) -> float:
+    """Return how much longer the rank with the most work works than the mean rank, the median over steps."""
+    work = view.owner_work_ns(view.is_own)
+    return float(np.median(work.max(axis=1) - work.mean(axis=1)))
+
+
+def even_in_each_step(recording: Recording) -> Recording:
+    """Return the recording in which all owners do each kind of own work in the mean time of that step."""
+    names = list(dict.fromkeys(one.name for one in recording.operations))
+    place = {name: i for i, name in enumerate(names)}
+    kind = np.array([place[one.name] for one in recording.operations], np.int64)
+    own = np.array([not one.is_communication for one in recording.operations], np.bool_)
+    n_owners = len(recording.owners)
+    steps = []
+    for step in recording.steps:
+        cell = step.owner * len(names) + kind[step.operation]
+        total = np.bincount(cell, step.work_ns, n_owners * len(names)).reshape(n_owners, -1)
+        factor = np.where(total > 0, total.mean(axis=0) / np.maximum(total, 1), 1.0).reshape(-1)[cell]
+        work = np.rint(step.work_ns * np.where(own[step.operation], factor, 1.0)).astype(np.int64)
+        steps.append(replace(step, work_ns=work))
+    return replace(recording, steps=steps)
