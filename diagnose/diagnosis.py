@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from dag.step_graph import Recording
 from dag_utils import LoadedSteps
 from diagnose.capture import capture_quality
+from diagnose.device import copies, host_bound, host_sync, idle
 from diagnose.exposed import exposed_communication
 from diagnose.finding import Finding, Level, Skipped
 from diagnose.gains import Gain, Gains
@@ -15,6 +18,8 @@ from diagnose.host import slow_input
 from diagnose.job_view import JobView
 from diagnose.late_ranks import late_ranks, uneven_work
 from diagnose.operations import hot_operation, outlier_steps
+from diagnose.slow_transfers import negotiation, priority_inversion, slow_links, slow_server, small_messages
+from dialects.system import COPY_CATS
 from replay.simulation import replay
 from replay.uncertainty import Float
 
@@ -22,14 +27,27 @@ from replay.uncertainty import Float
 LEAST_SHARE = 0.01
 #: Findings that the headline names.
 _NAMED = 2
+#: The mean step is named beside the median one where it differs by more than this share.
+_APART = 0.03
+#: What makes up more than this share of the critical path is the limit.
+_LIMIT = 0.7
 
 Detector = Callable[[JobView], Iterator[Finding | Skipped]]
 _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.RANK, late_ranks),
     (Level.RANK, outlier_steps),
+    (Level.RANK, idle),
+    (Level.RANK, capture_quality),
     (Level.CAUSE, uneven_work),
     (Level.CAUSE, slow_input),
-    (Level.CAUSE, capture_quality),
+    (Level.CAUSE, slow_links),
+    (Level.CAUSE, slow_server),
+    (Level.CAUSE, small_messages),
+    (Level.CAUSE, priority_inversion),
+    (Level.CAUSE, negotiation),
+    (Level.CAUSE, host_sync),
+    (Level.CAUSE, copies),
+    (Level.SYMPTOM, host_bound),
     (Level.SYMPTOM, exposed_communication),
     (Level.SYMPTOM, hot_operation),
 )
@@ -55,6 +73,7 @@ class Diagnosis:
     iteration_ns: Float  # (steps,)
     numbers: Sequence[int]
     ranks: Sequence[str]
+    limit: str = ""  # words of the headline: what makes up most of the path
 
 
 def diagnose(loaded: LoadedSteps) -> Diagnosis:
@@ -90,7 +109,9 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
                     known.append((found, gain))
                     recording = found.edit(recording)
     ranked = _ranked(view.recording, known, gains)
-    return Diagnosis(ranked, skipped, small, view.iteration_ns, view.numbers, view.recording.owners)
+    return Diagnosis(
+        ranked, skipped, small, view.iteration_ns, view.numbers, view.recording.owners, _limit(view)
+    )
 
 
 def _as_replayed(view: JobView, recording: Recording, gains: Gains) -> JobView:
@@ -118,12 +139,23 @@ def _ranked(recording: Recording, known: Sequence[tuple[Finding, Gain | None]], 
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return one sentence: how long a step takes on average, what makes it so, and what can be won."""
-    step = f"A step takes {diagnosis.iteration_ns.mean() / 1e6:.1f} ms"
+    """Return one sentence: how long a step takes, what makes it so, and what can be won."""
+    usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
+    on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
+    step = f"A step takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."
     return f"{step}: {'; then '.join(map(_with_gain, winning[:_NAMED]))}."
+
+
+def _limit(view: JobView) -> str:
+    """Return what makes up most of the critical path, where that is computation of a device; else ""."""
+    computing = view.which(
+        lambda one: one.on_device and not one.is_communication and one.cat not in COPY_CATS
+    )
+    share = view.path_work_ns(computing) / max(view.step_ns, 1.0)
+    return f", and the device is the limit ({share:.0%} of the critical path)" if share > _LIMIT else ""
 
 
 def _with_gain(one: Ranked) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import Recording
+from diagnose.even_work import even_in_each_step
 from diagnose.finding import Finding, Level, Skipped
 from diagnose.job_view import JobView, listed
 from replay.whatif.edits import apply
@@ -46,7 +45,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & np.isin(kind, np.argsort(-by_name)[:1]), 3),
-            caveat="an upper bound: transfers that take no time at all",
+            caveat="an upper bound: transfers that take no time at all"
+            + (", nor the waiting for ranks that are not recorded" if len(recording.owners) == 1 else ""),
         )
     if waiting > 0:
         yield Finding(
@@ -66,20 +66,3 @@ def _waiting_in_turn(view: JobView) -> float:
     """Return how much longer the rank with the most work works than the mean rank, the median over steps."""
     work = view.owner_work_ns(view.is_own)
     return float(np.median(work.max(axis=1) - work.mean(axis=1)))
-
-
-def even_in_each_step(recording: Recording) -> Recording:
-    """Return the recording in which all owners do each kind of own work in the mean time of that step."""
-    names = list(dict.fromkeys(one.name for one in recording.operations))
-    place = {name: i for i, name in enumerate(names)}
-    kind = np.array([place[one.name] for one in recording.operations], np.int64)
-    own = np.array([not one.is_communication for one in recording.operations], np.bool_)
-    n_owners = len(recording.owners)
-    steps = []
-    for step in recording.steps:
-        cell = step.owner * len(names) + kind[step.operation]
-        total = np.bincount(cell, step.work_ns, n_owners * len(names)).reshape(n_owners, -1)
-        factor = np.where(total > 0, total.mean(axis=0) / np.maximum(total, 1), 1.0).reshape(-1)[cell]
-        work = np.rint(step.work_ns * np.where(own[step.operation], factor, 1.0)).astype(np.int64)
-        steps.append(replace(step, work_ns=work))
-    return replace(recording, steps=steps)

@@ -47,14 +47,16 @@ class Gains:
     def times_ns(self, recording: Recording, *, own_gaps: bool) -> Float:
         """Return how long the job takes for each step (steps,), as replayed.
 
-        From when the last owner is through with the step before to when the last is through with this one.
+        From when the last event of the steps before ends to when the last of this one does.
         """
         key = id(recording), own_gaps
         if key not in self._times:
             edited = recording if own_gaps else with_usual_gaps(recording)
             result = replay(edited, self.rows)
             begin = int(result.schedule.start_ns[result.begin_op[0]].min())
-            ends = result.schedule.end_ns[result.end_op].max(axis=1)
+            # a device may still have work of the step when the host is through with it
+            ends = np.maximum.reduceat(result.schedule.end_ns, result.begin_op.min(axis=1))
+            ends = np.maximum.accumulate(ends)
             times: Float = np.diff(ends, prepend=begin).astype(np.float64)
             self._times[key] = recording, times  # the recording is kept, so that its id stays its own
         return self._times[key][1]
@@ -78,7 +80,8 @@ class Gains:
             return Gain(mid, None, None)
         model = _Z * MODEL_ERROR * min(new_mean, 2 * abs(mid))
         above, below = (abs(-old_mean * one - mid) for one in change)
-        return Gain(mid, mid - float(np.hypot(below, model)), mid + float(np.hypot(above, model)))
+        low = mid - float(np.hypot(below, model))
+        return Gain(mid, max(low, 0.0) if own_gaps else low, mid + float(np.hypot(above, model)))
 
 
 def _recorded_ns(recording: Recording, rows: Sequence[int]) -> float:

@@ -39,7 +39,6 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     if _is_whole_phase(view, chosen):
         yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
         return
-    selection = Selection(chosen, np.zeros(len(view.recording.owners), np.bool_))
     spread = _spread(view, chosen)
     yield Finding(
         kind="hot_operation",
@@ -47,7 +46,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"it takes {by_name[hottest] / 1e6:.1f} ms a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel",
-        edit=lambda one: changed(one, selection, Change(1 - _FASTER)),
+        edit=lambda one: faster(one, names[hottest]),
         change=f"{names[hottest]}={1 - _FASTER:g}",
         level=Level.SYMPTOM,
         ranks=view.recording.owners,
@@ -55,6 +54,13 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         evidence=view.show(chosen, 3),
         caveat=f"the gain is for {_FASTER:.0%} less of it",
     )
+
+
+def faster(recording: Recording, name: str) -> Recording:
+    """Return the recording in which the computation called `name` takes a little less time."""
+    chosen = np.array([one.main == name and one.is_compute for one in recording.operations], np.bool_)
+    selection = Selection(chosen, np.zeros(len(recording.owners), np.bool_))
+    return changed(recording, selection, Change(1 - _FASTER))
 
 
 def _is_whole_phase(view: JobView, chosen: Bool) -> bool:

@@ -50,11 +50,17 @@ def run(args: Namespace) -> Result:
     """Diagnose the job at `--path`."""
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: diagnose has no variants")
-    from dag_utils import load_steps
+    from dag_utils import load_steps, read_partitions
     from diagnose.diagnosis import diagnose, headline
 
     loaded = load_steps(
-        args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
+        args.path,
+        only=args.filter,
+        step_by=args.step_by,
+        partitions=read_partitions(args.path),
+        sizes=True,
+        jobs=args.jobs,
+        progress=args.progress,
     )
     diagnosis = diagnose(loaded)
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]

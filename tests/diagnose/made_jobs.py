@@ -35,6 +35,7 @@ class Job:
     forward: float = 40.0
     backward: float = 50.0
     transfer: float = 4.0
+    slow_push: float = 1.0  # how much longer the last rank's pushes take
     update: float = 5.0
     jitter: float = 0.002  # of every time, a standard deviation as a share
     more_load: Sequence[float] = ()  # by rank
@@ -134,6 +135,63 @@ def kineto(directory: Path, job: Job) -> Path:
         }
         (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
     return directory
+
+
+# ---- PyTorch with a device
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """What one rank with a device does in a step: the host launches kernels one by one, then waits for all.
+
+    A launch takes `launch`, its kernel `kernel`. Before the launches `copy` ms are copied to the device;
+    after every `sync_every`-th launch the host waits for the device, and computes for `think`.
+    """
+
+    kernels: int = 40
+    launch: float = 0.1
+    kernel: float = 1.0
+    copy: float = 0.0
+    sync_every: int = 0
+    think: float = 0.0
+    gap: float = 0.0  # before the first launch, not recorded
+
+
+def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, float]:
+    """Write the trace of one rank; return where, and how long a step takes."""
+    directory.mkdir(parents=True)
+    events = Events()
+    at, correlation = 0.0, 0
+    for i in range(steps):
+        begin, free = at, at  # the host's clock, and when the device is through with what it has
+        at += job.gap
+        works = [("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", job.copy)] if job.copy else []
+        works += [(f"kernel_{k % 8}", "kernel", job.kernel) for k in range(job.kernels)]
+        for k, (name, cat, lasts) in enumerate(works):
+            correlation += 1
+            events.add(f"aten::op_{k % 8}", at, at + job.launch, cat="cpu_op", pid=1, tid=1, args={})
+            call: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": correlation}}
+            events.add("cudaLaunchKernel", at + job.launch / 4, at + job.launch / 2, **call)
+            free = max(free, at + job.launch / 2) + lasts
+            args = {"correlation": correlation, "stream": 7}
+            events.add(name, free - lasts, free, cat=cat, pid=0, tid=7, args=args)
+            at += job.launch
+            if job.sync_every and k % job.sync_every == job.sync_every - 1:
+                at = _synchronise(events, at, free)
+                events.add("aten::item", at, at + job.think, cat="cpu_op", pid=1, tid=1, args={})
+                at += job.think
+        at = _synchronise(events, at, free)
+        events.add(f"ProfilerStep#{i}", begin, at, cat="user_annotation", pid=1, tid=1, args={})
+    document = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}
+    (directory / "rank0.pt.trace.json").write_text(json.dumps(document))
+    return directory, at / steps
+
+
+def _synchronise(events: Events, at: float, free: float) -> float:
+    end = max(at, free) + 0.01
+    where: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": -1}}
+    events.add("cudaStreamSynchronize", at, end, **where)
+    return end
 
 
 # ---- BytePS
