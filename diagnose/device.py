@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording
-from diagnose.finding import Finding, Level, Skipped
+from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import Kind, Operation
 from dialects.system import COPY_CATS
@@ -58,7 +58,6 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         f"most of the host's time is in {listed(largest)}",
         action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
         edit=lambda one: without_host(one, edits),
-        level=Level.SYMPTOM,
         ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(launching & np.isin(kind, np.argsort(-by_name)[:1]), 3),

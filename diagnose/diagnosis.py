@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from dag_utils import LoadedSteps
 from diagnose.capture import capture_quality
 from diagnose.device import copies, host_bound, host_sync, idle
 from diagnose.exposed import exposed_communication
-from diagnose.finding import Finding, Level, Skipped
+from diagnose.finding import Finding, Skipped
 from diagnose.gains import Gain, Gains
 from diagnose.host import slow_input
 from diagnose.job_view import JobView
@@ -32,6 +33,15 @@ _APART = 0.03
 #: What makes up more than this share of the critical path is the limit.
 _LIMIT = 0.7
 
+
+class Level(IntEnum):
+    """How general a finding is. What a more specific one explains is not claimed again by a general one."""
+
+    RANK = 0  # one rank, or one step, stands out
+    CAUSE = 1  # something that all ranks do
+    SYMPTOM = 2  # what is left when the causes are gone
+
+
 Detector = Callable[[JobView], Iterator[Finding | Skipped]]
 _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.RANK, late_ranks),
@@ -41,8 +51,8 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.CAUSE, uneven_work),
     (Level.CAUSE, slow_input),
     (Level.CAUSE, slow_links),
-    (Level.CAUSE, slow_server),
     (Level.CAUSE, small_messages),
+    (Level.CAUSE, slow_server),
     (Level.CAUSE, priority_inversion),
     (Level.CAUSE, negotiation),
     (Level.CAUSE, host_sync),

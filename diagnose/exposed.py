@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose.even_work import even_in_each_step
-from diagnose.finding import Finding, Level, Skipped
+from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from replay.whatif.edits import apply
 
@@ -41,7 +41,6 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             "fewer steps with synchronisation), or use a faster network",
             edit=lambda one: apply(one, [_NO_TRANSFER]),
             change=_NO_TRANSFER,
-            level=Level.SYMPTOM,
             ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & np.isin(kind, np.argsort(-by_name)[:1]), 3),
@@ -55,7 +54,6 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"the rank with the most work in a step has {waiting / 1e6:.1f} ms more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edit=even_in_each_step,
-            level=Level.SYMPTOM,
             ranks=recording.owners,
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
             look=("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean"),

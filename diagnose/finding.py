@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Literal
 
 from dag.step_graph import Recording
@@ -16,14 +15,6 @@ Kind = Literal[
     "priority_inversion", "input", "host_bound", "host_sync", "copies", "idle", "hot_operation",
     "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality",
 ]  # fmt: skip
-
-
-class Level(IntEnum):
-    """How general a finding is. What a more specific one explains is not claimed again by a general one."""
-
-    RANK = 0  # one rank, or one step, stands out
-    CAUSE = 1  # something that all ranks do
-    SYMPTOM = 2  # what is left when the causes are gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,6 @@ class Finding:
     action: str
     edit: Edit | None = None
     change: str = ""
-    level: Level = Level.CAUSE
     ranks: Sequence[str] = ()
     steps: Sequence[int] = ()
     operations: Sequence[str] = ()

@@ -9,7 +9,7 @@ import numpy as np
 
 from dag.step_graph import Recording
 from diagnose.chance import LEAST_EXCESS, MUCH, is_no_chance
-from diagnose.finding import Finding, Level, Skipped
+from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Kind
 from formats.columns import Int64
@@ -45,7 +45,6 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         + (" (the ticks of the first negotiations tell which rank)" if "ticks" in name else ""),
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edit=lambda one: ready_with_the_first(one, who),
-        level=Level.RANK,
         ranks=[rank] if is_known else [],
         evidence=view.show(chosen, 3),
         caveat="" if is_known else "the recording does not tell which rank was last",

@@ -9,7 +9,7 @@ import numpy as np
 from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, is_no_chance, surely_positive
 from diagnose.even_work import as_peers, evened
-from diagnose.finding import Evidence, Finding, Level, Skipped
+from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from diagnose.late_negotiations import late_in_negotiations
 from formats.columns import Int64
@@ -17,6 +17,8 @@ from replay.uncertainty import FEWEST, Float
 from replay.whatif.edits import apply
 from replay.whatif.straggler import stragglers, without_stragglers
 
+#: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
+_APART = 3.0
 #: The share of the excess that the kinds of work which a title names make up.
 _NAMED = 0.5
 
@@ -93,10 +95,16 @@ def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     found = [
         owner
         for owner in owners
-        if usual[owner] >= LEAST_EXCESS * view.step_ns
-        and is_no_chance(excess[:, owner], ratio[owner], len(owners))
+        if usual[owner] >= max(LEAST_EXCESS * view.step_ns, _APART * _spread_of_others(work, owner))
+        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners))
     ]
     return found if len(found) <= len(owners) // 2 else []
+
+
+def _spread_of_others(work: Float, owner: int) -> float:
+    """Return the median absolute deviation of the others' usual work; `work` is (steps, m)."""
+    usual = np.median(np.delete(work, owner, axis=1), axis=0)
+    return float(np.median(np.abs(usual - np.median(usual))))
 
 
 def _is_systematic(work: Float) -> bool:
@@ -133,7 +141,6 @@ def _by_work(view: JobView, late: Sequence[int]) -> Finding:
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edit=without_stragglers if same else lambda one: as_peers(one, late, gaps=False),
         change="straggler=none" if same else "",
-        level=Level.RANK,
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
         evidence=view.show(chosen, 3),
@@ -196,7 +203,6 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
         action="make its loader as fast as its peers' (data, disk, workers)",
         edit=lambda one: apply(one, edits),
         change=" ".join(edits),
-        level=Level.RANK,
         ranks=ranks,
         operations=sorted({one.main for one, yes in zip(recording.operations, chosen, strict=True) if yes}),
         evidence=view.show(chosen, 3),
@@ -239,6 +245,8 @@ def _often_last(view: JobView) -> Finding | None:
     times = int((counted == owner).sum())
     if binomtest(times, len(counted), 1 / len(owners), alternative="greater").pvalue * len(owners) > CHANCE:
         return None
+    if _works_longer(view, owner):
+        return None  # then its work is the matter, which is looked at as such
     name = owners[owner]
     late = _begin_late(view, owner)
     return Finding(
@@ -247,12 +255,17 @@ def _often_last(view: JobView) -> Finding | None:
         cause=f"it works no longer than its peers but comes later{_begins_later(view, late)}",
         action="look at what it does before its first operation of the step, and at the gaps between them",
         edit=lambda recording: as_peers(recording, late, gaps=True),
-        level=Level.RANK,
         ranks=[name],
         steps=view.numbers,
         evidence=_last_events(view, owner),
         look=("--option", "critical", "--scope", "job", "--head", "10"),
     )
+
+
+def _works_longer(view: JobView, owner: int) -> bool:
+    """Whether an owner has more own work than the mean owner in the median step."""
+    work = view.owner_work_ns(view.is_own & _recorded_everywhere(view))
+    return bool(np.median(work[:, owner] - work.mean(axis=1)) > LEAST_EXCESS * view.step_ns)
 
 
 def _begin_late(view: JobView, owner: int) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording
-from diagnose.finding import Evidence, Finding, Level, Skipped
+from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED
 from replay.occurrences import medians, slots
@@ -48,7 +48,6 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel",
         edit=lambda one: faster(one, names[hottest]),
         change=f"{names[hottest]}={1 - _FASTER:g}",
-        level=Level.SYMPTOM,
         ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
@@ -101,7 +100,6 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         f"what grew most in step {recording.steps[worst].number}: {grown.name} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edit=lambda one: at_usual_length(one, rows),
-        level=Level.RANK,
         ranks=[grown.rank],
         steps=numbers,
         operations=[grown.name],

@@ -113,3 +113,10 @@ def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: 
     holds(exposed, 25.0)
     assert exposed.after_above_ns is not None
     assert exposed.after_above_ns / 1e6 == pytest.approx(25.0, rel=0.1)
+
+
+@pytest.mark.parametrize("system", ["kineto", "byteps"])
+def test_work_that_is_spread_unevenly(tmp_path: Path, system: str) -> None:
+    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, more_forward=[0.0, 10.0, 20.0, 30.0]))
+    assert kinds(diagnosis) == ["uneven_work"]
+    holds(winning(diagnosis)[0], 30.0 - 15.0)
