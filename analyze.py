@@ -50,15 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # what no one nearer to the file has translated
         place = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{place}{error.strerror or error}", AnalyzeError.exit_code)
+        return _failed(f"{place}{error.strerror or error}")
     except MemoryError:
-        return _failed("not enough memory; --jobs 1 needs less", AnalyzeError.exit_code)
+        return _failed("not enough memory; --jobs 1 needs less")
     except RuntimeError as error:
         if "start new thread" not in str(error):
             raise
-        return _failed(f"{error} (memory, or a limit of processes?)", AnalyzeError.exit_code)
+        return _failed(f"{error} (memory, or a limit of processes?)")
     except ImportError as error:  # a library that is missing, or that memory is too small for
-        return _failed(f"a library cannot be loaded: {_last_line(error)}", AnalyzeError.exit_code)
+        last = next(reversed(str(error).strip().splitlines()), type(error).__name__)
+        return _failed(f"a library cannot be loaded: {last}")
     except KeyboardInterrupt:
         print("analyze.py: interrupted", file=sys.stderr)
         return 130
@@ -91,11 +92,7 @@ def _check_memory() -> None:
         raise AnalyzeError(f"{_LEAST_BYTES >> 20} MiB of address space are needed at least (ulimit -v)")
 
 
-def _last_line(error: Exception) -> str:
-    return next(reversed(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _failed(message: str, code: int) -> int:
+def _failed(message: str, code: int = AnalyzeError.exit_code) -> int:
     """Print `message` as one line, whatever the names in it hold; return `code`."""
     print(one_line(f"{_ERROR}{message}"), file=sys.stderr)
     return code
@@ -131,12 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def check_flags(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse flags that the chosen option does not heed, rather than ignore them.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse (`UsageError`) flags that the chosen option does not heed, rather than ignore them."""
     heeded = options.load(args.option).FLAGS
     known = frozenset[str]().union(*(options.load(name).FLAGS for name in options.MODULES))
     for action in parser._actions:  # argparse offers no other list of what was declared
@@ -149,8 +141,7 @@ def expand_paths(words: Sequence[str] | None) -> list[Path]:
     """Return the paths meant by the words of `--path`.
 
     Without any word it is the directory that BytePS was told to trace into. A word that exists as written
-    is one path; any other is split at its commas. Nothing is checked
-    here: what does not exist is reported by whoever opens it.
+    is one path; any other is split at its commas. What does not exist is reported by whoever opens it.
 
     Raises
     ------
@@ -172,9 +163,8 @@ def expand_paths(words: Sequence[str] | None) -> list[Path]:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    names = ", ".join(options.MODULES)
     add("--option", "--type", default="diagnose", choices=options.MODULES, metavar="OPTION",
-        help=f"{names} (default: diagnose)")  # fmt: skip
+        help=f"{', '.join(options.MODULES)} (default: diagnose)")  # fmt: skip
     add("--path", nargs="+", action="extend", metavar="PATH",
         help="files or directories; several as a comma list, separate words, or repeated "
         "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip

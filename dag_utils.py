@@ -23,16 +23,15 @@ from dag.dependencies import dag_from_gml
 from dag.drawn_step import drawn_step
 from dag.join_ranks import join
 from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
-from dag.longest_path import LongestPath, longest_path
 from dag.marked_timeline import marked_events
 from dag.mean_graph import mean_dags
-from dag.model import Dag
+from dag.model import Dag, LongestPath, longest_path
 from dag.path_summary import PathItem, by_category, by_name, category, headline, path_items
 from dag.step_graph import Recording, StepGraph
+from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
-from dialects.step_parts import Beside
+from dialects.step_parts import RankTrace
 from errors import DagError, TraceError
-from formats.columns import Trace
 from formats.gml import read_gml
 from formats.stream import find_file
 from trace_utils import LoadedJob, Source, load_paths
@@ -114,10 +113,13 @@ def load_steps(
     graphs, broken = _graphs(job.job.sources)
     known = partitions or Partitions()
     ranks = []
-    names = job.names
-    for i, (source, trace) in enumerate(zip(job.job.sources, job.traces, strict=True)):
-        beside = _beside(source, trace, graphs, known)
-        steps = dialects.of(trace).rank_steps(names[i], source.worker, trace, beside, step_by)
+    for i, (name, source, trace) in enumerate(zip(job.names, job.job.sources, job.traces, strict=True)):
+        edges = graphs.get(source.path.parent)
+        if edges is None:  # who comes before whom as the events' own inputs say
+            edges = sorted({(before, trace.names[trace.name_id[row]]) for row, before in inputs(trace)})
+        parameters = read_parameters(source.path.parent)
+        rank = RankTrace(name, trace, source.worker, edges, parameters, known.bytes_of, known.server_of)
+        steps = dialects.of(trace).rank_steps(rank, step_by)
         ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
     recording = join(ranks)
     return LoadedSteps(replace(recording, notes=[*clocks, *recording.notes]), job, [*empty, *broken])
@@ -184,29 +186,6 @@ def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]
     if len(errors) == len(directories):
         raise errors[0]
     return graphs, [f"{error}; left out" for error in errors]
-
-
-def _beside(
-    source: Source, trace: Trace, graphs: Mapping[Path, Sequence[tuple[str, str]]], known: Partitions
-) -> Beside:
-    edges = graphs.get(source.path.parent)
-    return Beside(
-        dag_edges=_inputs(trace) if edges is None else edges,
-        parameters=read_parameters(source.path.parent),
-        bytes_of=known.bytes_of,
-        server_of=known.server_of,
-    )
-
-
-def _inputs(trace: Trace) -> list[tuple[str, str]]:
-    """Return who comes before whom as the events' own inputs say."""
-    found = {
-        (str(value), trace.names[trace.name_id[row]])
-        for key, column in trace.args.items()
-        if key.startswith(("input", "arg"))
-        for row, value in zip(column.rows.tolist(), column.values, strict=True)
-    }
-    return sorted(found)
 
 
 def choose_step(recording: Recording, number: int | None = None) -> int:

@@ -16,7 +16,7 @@ _SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm")}
 _TIMELINE = (".json", ".trace")
 #: Options whose `--output` is a timeline; the others check their pictures' names themselves.
 _TIMELINES = ("combine", "critical", "replay", "collect")
-_NOTHING = "-"
+_NOTHING = Path("-")
 
 
 def guard(args: Namespace) -> Guard:
@@ -35,12 +35,7 @@ def guard(args: Namespace) -> Guard:
 
 
 def check_named(args: Namespace, outputs: Outputs) -> None:
-    """Refuse what the flags name and cannot be: an input, a directory, one file twice, another format.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse (`UsageError`) what cannot be written: an input, a directory, one file twice, another format."""
     seen: dict[Path, str] = {}
     for flag, path in _named(args):
         try:
@@ -61,8 +56,13 @@ def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
     """Yield (flag, path) for each output file that the command line names."""
     for flag in ("output", "xlsx", "html"):
         value = getattr(args, flag)
-        if value not in (None, True) and str(value) != _NOTHING:
-            yield f"--{flag}", Path(value)
+        if value in (None, True):
+            continue
+        path = Path(value)
+        if path != _NOTHING:
+            yield f"--{flag}", path
+        elif flag != "output" or args.option != "replay":
+            raise UsageError(f"--{flag} -: only the timeline of replay can be left out so; name a file")
 
 
 def _check_suffix(option: str, flag: str, path: Path) -> None:

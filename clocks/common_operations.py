@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,22 +19,14 @@ _LARGEST_NS = 1 << 61  # beyond it, differences of times overflow
 
 @dataclass(frozen=True, slots=True)
 class Occurrences:
-    """The k occurrences that at least two of n hosts share.
+    """The k occurrences that at least two of n hosts share."""
 
-    Attributes
-    ----------
-    middle : (n,) what each clock showed at one common instant, roughly
-    begin, end : (n, k) ns from `middle` on each host's clock, where `there`
-    error : (n, k) ns by which they may be wrong
-    all_wait, end_together : (k,) as in `SyncPoint`
-    """
-
-    middle: Int64
-    begin: Int64
+    middle: Int64  # (n,) what each clock showed at one common instant, roughly
+    begin: Int64  # (n, k) ns from `middle` on each host's clock, where `there`
     end: Int64
-    error: Int64
+    error: Int64  # (n, k) ns by which they may be wrong
     there: Mask
-    all_wait: Mask
+    all_wait: Mask  # (k,) as in `SyncPoint`
     end_together: Mask
 
     @property
@@ -64,13 +56,15 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
     """Lay the occurrences of all operations side by side."""
     blocks, flags = [], []
     for key in dict.fromkeys(key for host in hosts for key in host):
-        points = [host.get(key) for host in hosts]
-        lengths = sorted(0 if point is None else _length(point) for point in points)
-        known = [point for point in points if point is not None]
-        if len(known) < 2 or lengths[-2] == 0 or _is_ambiguous(known):
+        known = {i: host[key] for i, host in enumerate(hosts) if key in host}
+        lengths = sorted(map(_length, known.values()))
+        # Where hosts have recorded more of a collective than others, it is unknown which belong together:
+        # they are counted from wherever a rank's recording begins, BytePS's from the job's first traced step.
+        is_ambiguous = len(set(lengths)) > 1 and any(p.end_together for p in known.values())
+        if len(known) < 2 or lengths[-2] == 0 or is_ambiguous:
             continue
-        blocks.append(_block(points, lengths[-2]))
-        flag = [all(p.all_wait for p in known), all(p.end_together for p in known)]
+        blocks.append(_block(known, len(hosts), lengths[-2]))
+        flag = [all(p.all_wait for p in known.values()), all(p.end_together for p in known.values())]
         flags.append(np.repeat(np.array([flag]).T, lengths[-2], axis=1))
     table = np.concatenate(blocks, axis=2) if blocks else np.zeros((4, len(hosts), 0), np.int64)
     all_wait, together = np.concatenate(flags, axis=1) if flags else np.zeros((2, 0), np.bool_)
@@ -81,36 +75,22 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
     return Occurrences(middle, begin, end, error, there, all_wait, together)
 
 
-def _is_ambiguous(points: Sequence[SyncPoint]) -> bool:
-    """Whether it is unknown which occurrences belong together: hosts have recorded more of them than others.
-
-    BytePS's are counted from the job's first traced step on all workers, collectives from wherever a
-    rank's recording begins.
-    """
-    return len(set(map(_length, points))) > 1 and any(point.end_together for point in points)
-
-
 def _length(point: SyncPoint) -> int:
     return min(len(point.begin_ns), len(point.end_ns))
 
 
-def _block(points: Sequence[SyncPoint | None], n: int) -> Int64:
+def _block(points: Mapping[int, SyncPoint], n_hosts: int, n: int) -> Int64:
     """Return (begin, end, error, there) of one operation's first `n` occurrences (4, hosts, n)."""
-    block = np.zeros((4, len(points), n), np.int64)
-    for i, point in enumerate(points):
-        if point is not None:
-            m = min(n, _length(point))
-            block[:2, i, :m] = point.begin_ns[:m], point.end_ns[:m]
-            block[2, i, :m], block[3, i, :m] = point.error_ns, 1
+    block = np.zeros((4, n_hosts, n), np.int64)
+    for i, point in points.items():
+        m = min(n, _length(point))
+        block[:2, i, :m] = point.begin_ns[:m], point.end_ns[:m]
+        block[2, i, :m], block[3, i, :m] = point.error_ns, 1
     return block
 
 
 def _middles(begin: Int64, end: Int64, there: Mask) -> Int64:
-    """Return each host's clock reading (n,) at one common instant, roughly.
-
-    A rough instant is enough: it says how much drift may have added up by an occurrence, and keeps
-    the numbers small.
-    """
+    """Return each host's clock reading (n,) at one common instant, roughly: that keeps the numbers small."""
     middle = np.zeros(len(begin), np.int64)
     if not there.any():
         return middle

@@ -11,16 +11,11 @@ from clocks.common_operations import Float64, Int64, Occurrences
 
 @dataclass(frozen=True, slots=True)
 class Drifts:
-    """Drifts of n clocks against one of them, in ppm (microseconds a second).
+    """Drifts of n clocks against one of them, in ppm (microseconds a second)."""
 
-    `ppm` (n,) is 0 for all unless no constant offsets explain the recording, or a clock's drift is
-    told to differ from 0; `rest` (n,) is how far a true drift may be from it; `limit` is the largest
-    relative drift that was thought possible.
-    """
-
-    ppm: Float64
-    rest: Float64
-    limit: float
+    ppm: Float64  # (n,) 0 where constant offsets explain the recording
+    rest: Float64  # (n,) how far a true drift may be from it
+    limit: float  # the largest relative drift that was thought possible
 
     def doubts_ppm(self, host: int) -> Float64:
         """Return how far the drifts against one host may be from the estimated ones (n,)."""
@@ -35,11 +30,6 @@ def drifts_of(found: Occurrences, limit_ppm: float) -> Drifts:
     ppm = np.array([0.0 if low <= 0.0 <= high else (low + high) / 2 for low, high in ranges])
     rest = np.array([max(high - d, d - low) for (low, high), d in zip(ranges, ppm, strict=True)])
     return Drifts(ppm, rest, limit_ppm)
-
-
-def no_drifts(n: int) -> Drifts:
-    """Return no drift of n clocks."""
-    return Drifts(np.zeros(n), np.zeros(n), 0.0)
 
 
 def _hub(found: Occurrences) -> int:

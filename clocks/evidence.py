@@ -32,19 +32,15 @@ _ENDS_AGREE_NS = 300_000  # bound below which ends tell the offset without any w
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The offset of host j against host i (what to add to j's times, less what to add to i's), in ns.
-
-    Attributes
-    ----------
-    estimate, doubt : the likely offset, and how far the truth usually is from it
-    ends : (low, high) window of the offset from matched ends; None where they do not agree
-    """
+    """The offset of host j against host i (what to add to j's times, less what to add to i's), in ns."""
 
     i: int
     j: int
     estimate: float
-    doubt: float
-    ends: tuple[float, float] | None = None
+    doubt: float  # how far the truth usually is from the estimate
+    ends: tuple[float, float] | None = (
+        None  # window of the offset from matched ends; None where they disagree
+    )
 
 
 def evidence(found: Occurrences, *, use_ends: bool) -> list[Evidence]:

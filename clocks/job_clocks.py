@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import dialects
 from clocks.offsets import Alignment, Clock, align
-from dialects.sync_points import SyncPoints, merged
+from dialects.sync_points import merged
 from formats.columns import Trace
 
 
@@ -19,19 +19,10 @@ def align_job(traces: Sequence[Trace], hosts: Sequence[int]) -> Alignment:
     traces : read with the `sync_args` of their dialects (`dialects.of`)
     hosts : (n,) the host of each trace, from 0. Traces of one rank, and of one worker, share a host:
         nothing is shifted against what ran beside it.
-
-    Returns
-    -------
-    Alignment
-        With one clock for each host.
     """
     own = [[t for t, h in zip(traces, hosts, strict=True) if h == host] for host in range(max(hosts) + 1)]
-    return align([sync_points(each) for each in own], [_recorded(each) for each in own])
-
-
-def sync_points(traces: Sequence[Trace]) -> SyncPoints:
-    """Return what the traces of one host tell of operations that it does together with others."""
-    return merged(dialects.of(trace).sync_points(trace) for trace in traces)
+    points = [merged(dialects.of(trace).sync_points(trace) for trace in each) for each in own]
+    return align(points, [_recorded(each) for each in own])
 
 
 def on_one_clock(traces: Sequence[Trace], hosts: Sequence[int], clocks: Sequence[Clock]) -> list[Trace]:
@@ -50,7 +41,12 @@ def shifted(trace: Trace, clock: Clock) -> Trace:
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return what the reader must know of the hosts' clocks: which were moved, are not tied, contradict."""
     clocks = alignment.clocks
-    moved = [_moved(name, clock) for name, clock in zip(names, clocks, strict=True) if clock.offset_ns]
+    moved = [
+        f"{name} by {clock.offset_us:+,.1f} µs"
+        + ("" if clock.bound_us is None else f" (±{clock.bound_us:,.1f})")
+        for name, clock in zip(names, clocks, strict=True)
+        if clock.offset_ns
+    ]
     loose = [name for name, clock in zip(names[1:], clocks[1:], strict=True) if not clock.is_tied]
     lines = [f"clocks moved: {', '.join(moved)}"] if moved else []
     if loose:
@@ -62,11 +58,6 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
             f"{alignment.contradiction_ns / 1e3:,.1f} µs (did a clock jump?)"
         )
     return lines
-
-
-def _moved(name: str, clock: Clock) -> str:
-    bound = "" if clock.bound_ns is None else f" (±{clock.bound_ns / 1e3:,.1f})"
-    return f"{name} by {clock.offset_ns / 1e3:+,.1f} µs{bound}"
 
 
 def _recorded(traces: Sequence[Trace]) -> tuple[int, int] | None:

@@ -11,13 +11,14 @@ tightest window of every offset, and its far end the bound; a cycle of negative 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from clocks.common_operations import Float64, Int64, Occurrences, side_by_side
-from clocks.drift import Drifts, drifts_of, no_drifts
+from clocks.drift import Drifts, drifts_of
 from clocks.evidence import Evidence, evidence
 from dialects.sync_points import SyncPoints
 
@@ -31,28 +32,29 @@ _ROOM_NS = 100_000  # offsets are whole microseconds where the windows are at le
 class Clock:
     """How one host's clock relates to the first host's.
 
-    Attributes
-    ----------
-    offset_ns : what to add to its timestamps, at `middle_ns`, to put them on the first host's clock
-    drift_ppm : by how much that grows with time (microseconds a second); 0 unless the trace shows it
-    bound_ns : the true offset is within `offset_ns` ± `bound_ns` all through the recording, with
-        relative drifts of up to 50 ppm allowed for; None where nothing ties the host to the first, and
-        where no offset makes all operations possible
-    anchors : occurrences it shares with another host
-    violations_before, violations_after : pairs of one occurrence in the impossible order in which this
-        host takes part, with the timestamps as recorded and as corrected
-    middle_ns : the middle of its anchors, on its own clock
-    is_tied : whether common operations tie this host to the first one
+    The true offset is within `offset_ns` ± `bound_ns` all through the recording, with relative drifts of up
+    to 50 ppm allowed for. There is no bound where nothing ties the host to the first, and where no offset
+    makes all operations possible. A violation is a pair of one occurrence in the impossible order.
     """
 
-    offset_ns: int = 0
-    drift_ppm: float = 0.0
+    offset_ns: int = 0  # what to add to its timestamps, at `middle_ns`
+    drift_ppm: float = 0.0  # by how much that grows (microseconds a second); 0 unless the trace shows it
     bound_ns: int | None = None
-    anchors: int = 0
-    violations_before: int = 0
-    violations_after: int = 0
-    middle_ns: int = 0
-    is_tied: bool = False
+    anchors: int = 0  # occurrences it shares with another host
+    violations_before: int = 0  # in which this host takes part, as recorded
+    violations_after: int = 0  # as corrected
+    middle_ns: int = 0  # the middle of its anchors, on its own clock
+    is_tied: bool = False  # whether common operations tie this host to the first one
+
+    @property
+    def offset_us(self) -> float:
+        """The offset in microseconds."""
+        return self.offset_ns / 1e3
+
+    @property
+    def bound_us(self) -> float | None:
+        """The bound in microseconds."""
+        return None if self.bound_ns is None else self.bound_ns / 1e3
 
     def shift(self, ts_ns: Int64) -> Int64:
         """Return what to add to timestamps (n,) of this host: offset and drift, in nanoseconds."""
@@ -64,17 +66,12 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The clocks of all hosts, and whether the recorded operations contradict each other.
-
-    `contradiction_ns` is by how much an operation remains out of order that no offsets put in order, 0 if
-    there is none; `contradicting` are the two hosts of the one that is most out of order. `by_ends` says
-    whether matched ends told an offset.
-    """
+    """The clocks of all hosts, and whether the recorded operations contradict each other."""
 
     clocks: Sequence[Clock]
-    contradiction_ns: int = 0
-    contradicting: Sequence[int] = field(default=())
-    by_ends: bool = False
+    contradiction_ns: int = 0  # by how much an operation remains out of order that no offsets put in order
+    contradicting: Sequence[int] = ()  # its two hosts
+    by_ends: bool = False  # whether matched ends told an offset
 
 
 def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None] | None = None) -> Alignment:
@@ -106,7 +103,7 @@ def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None
     offsets = _whole(found, groups, offsets, np.full((len(hosts), len(hosts)), np.inf))
     late = _out_of_order(found, offsets.astype(np.int64))[1]
     worst = np.unravel_index(late.argmax(), late.shape)
-    clocks = _clocks(found, groups, offsets, no_drifts(len(hosts)), None)
+    clocks = _clocks(found, groups, offsets, np.zeros(len(hosts)), None)
     return Alignment(clocks, int(late.max()), [int(host) for host in worst])
 
 
@@ -127,7 +124,7 @@ def _consistent(found: Occurrences, limit_ppm: float, reach: Float64, *, use_end
         offsets[group] = _joint(found, group, pairs, tight)
     offsets = _whole(found, groups, offsets, tight)
     by_ends = any(pair.ends is not None for pair in pairs)
-    return Alignment(_clocks(found, groups, offsets, drifts, bounds), by_ends=by_ends)
+    return Alignment(_clocks(found, groups, offsets, drifts.ppm, bounds), by_ends=by_ends)
 
 
 def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
@@ -138,9 +135,6 @@ def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None
             middle = int(found.middle[i])
             reach[i] = max(reach[i], abs(span[0] - middle), abs(span[1] - middle))
     return reach
-
-
-# -- windows ------------------------------------------------------------------------------------
 
 
 def _windows(
@@ -171,26 +165,20 @@ def _windows(
 
 def _shortest(windows: Float64) -> Float64 | None:
     """Return the tightest windows (n, n) that follow; None where they contradict each other."""
-    from scipy.sparse.csgraph import NegativeCycleError, csgraph_from_dense, floyd_warshall
-
-    graph = csgraph_from_dense(windows, null_value=np.inf)  # unlike an array it holds edges of weight 0
-    try:
-        return np.asarray(floyd_warshall(graph))
-    except NegativeCycleError:
-        return None
-
-
-# -- offsets ------------------------------------------------------------------------------------
+    shortest = windows.copy()
+    for over in range(len(shortest)):  # Floyd and Warshall; scipy's takes longer to import
+        np.minimum(shortest, shortest[:, over, None] + shortest[over], out=shortest)
+    return None if (shortest.diagonal() < 0).any() else shortest
 
 
 def _tied_together(n: int, pairs: Sequence[Evidence]) -> list[Int64]:
     """Return the groups of hosts that are tied together, directly or through others."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    ends = ([pair.i for pair in pairs], [pair.j for pair in pairs])
-    count, label = connected_components(coo_array((np.ones(len(pairs)), ends), (n, n)), directed=False)
-    return [np.flatnonzero(label == which) for which in range(count)]
+    first = np.arange(n)  # of each one's group
+    for pair in pairs:
+        if first[pair.i] != first[pair.j]:
+            low, high = sorted((first[pair.i], first[pair.j]))
+            first[first == high] = low
+    return [np.flatnonzero(first == host) for host in range(n) if first[host] == host]
 
 
 def _joint(found: Occurrences, group: Int64, pairs: Sequence[Evidence], tight: Float64) -> Float64:
@@ -207,14 +195,13 @@ def _may_agree(agreed: Float64, group: Int64, pairs: Sequence[Evidence], tight: 
     """Whether the clocks of a group may agree: possible, and no host's estimates speak against it."""
     if np.any(agreed[:, None] - agreed[None, :] > tight):
         return False
-    place = {host: i for i, host in enumerate(group.tolist())}
-    squares: list[list[float]] = [[] for _ in place]
+    at = dict(zip(group.tolist(), agreed.tolist(), strict=True))
+    squares: dict[int, list[float]] = defaultdict(list)
     for pair in pairs:
-        i, j = place[pair.i], place[pair.j]
-        square = ((agreed[j] - agreed[i] - pair.estimate) / pair.doubt) ** 2
-        squares[i].append(square)
-        squares[j].append(square)
-    return all(np.mean(each) <= _AGREE**2 for each in squares if each)
+        square = ((at[pair.j] - at[pair.i] - pair.estimate) / pair.doubt) ** 2
+        squares[pair.i].append(square)
+        squares[pair.j].append(square)
+    return all(np.mean(each) <= _AGREE**2 for each in squares.values())
 
 
 def _least_squares(group: Int64, pairs: Sequence[Evidence]) -> Float64:
@@ -261,35 +248,25 @@ def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight:
         rough = (found.middle[group] - found.middle[hub]).astype(np.float64)
         exact = np.rint(offsets[group] - offsets[hub])
         rounded = rough + 1000 * np.rint((exact - rough) / 1000)
-        whole[group] = rounded if _fits(rounded, tight[np.ix_(group, group)]) else exact
+        windows = tight[np.ix_(group, group)]
+        width = (windows + windows.T)[~np.eye(len(group), dtype=np.bool_)]
+        fits = np.all(width >= _ROOM_NS) and np.all(rounded[:, None] - rounded[None, :] <= windows)
+        whole[group] = rounded if fits else exact
     return whole
 
 
-def _fits(offsets: Float64, tight: Float64) -> bool:
-    """Whether rounded offsets are within the windows, and these wide enough for rounding to be harmless."""
-    width = (tight + tight.T)[~np.eye(len(tight), dtype=np.bool_)]
-    inside = offsets[:, None] - offsets[None, :] <= tight
-    return bool(np.all(width >= _ROOM_NS) and np.all(inside))
-
-
-# -- the answer ---------------------------------------------------------------------------------
-
-
 def _clocks(
-    found: Occurrences, groups: Sequence[Int64], offsets: Float64, drifts: Drifts, bounds: Float64 | None
+    found: Occurrences, groups: Sequence[Int64], offsets: Float64, drifts_ppm: Float64, bounds: Float64 | None
 ) -> list[Clock]:
-    """Return the clocks, each against the first host of its group.
+    """Return the clocks, each against the first host of its group; `offsets` (n,) relative to the middles.
 
-    Parameters
-    ----------
-    offsets : (n,) relative to the middles
-    bounds : (n, n) windows that hold the truth all through the recording; None for no bounds
+    `bounds` (n, n) are windows that hold the truth all through the recording; None for no bounds.
     """
     first = np.zeros(len(offsets), np.int64)
     for group in groups:
         first[group] = group[0]
     relative = np.rint(offsets - offsets[first]).astype(np.int64)
-    drift = drifts.ppm - drifts.ppm[first]
+    drift = drifts_ppm - drifts_ppm[first]
     before, _ = _out_of_order(found, found.middle - found.middle[first])
     after, _ = _out_of_order(found, relative, drift)
     far = np.zeros(len(offsets))

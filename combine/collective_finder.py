@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -27,34 +28,28 @@ class SyncFinder:
     def __init__(self, dialect: str) -> None:
         self._system = dialects.named(dialect)
         self._parts: dict[SyncPart, int] = {}
-        self._known: dict[str, bool] = {}
+        self._may_matter = lru_cache(None)(self._system.may_synchronise)
         self._roles: list[Int64] = []
         self._begins: list[Int64] = []
         self._ends: list[Int64] = []
-
-    @property
-    def looks_at_args(self) -> bool:
-        """Whether the args of events tell operations apart, so that `add` needs the events."""
-        return bool(self._system.sync_args)
 
     def role(self, name: Any, cat: Any, tid: Any) -> int:
         """Return the role of events of that name, category and thread: what `add` is to take them for."""
         if not isinstance(name, str) or not self._may_matter(name):
             return NO_ROLE
-        if self.looks_at_args:
+        if self._system.sync_args:
             return _LOOK
         return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
 
     def add(self, events: Sequence[WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
-        """Look through the events of one piece; `ts` and `dur` (n,) in nanoseconds, dur -1 if none.
-
-        The events are only needed where `looks_at_args`.
-        """
-        if self.looks_at_args:
-            roles = np.fromiter(map(self._looked_at, events), np.int64, len(events))
+        """Look through the events of one piece; `ts` and `dur` (n,) in nanoseconds, dur -1 if none."""
         rows = np.flatnonzero((roles != NO_ROLE) & (dur >= 0))
+        roles = roles[rows]
+        if self._system.sync_args:
+            roles = np.fromiter((self._looked_at(events[i]) for i in rows.tolist()), np.int64, len(rows))
+            rows, roles = rows[roles != NO_ROLE], roles[roles != NO_ROLE]
         if len(rows):
-            self._roles.append(roles[rows])
+            self._roles.append(roles)
             self._begins.append(ts[rows])
             self._ends.append(ts[rows] + dur[rows])
 
@@ -71,18 +66,9 @@ class SyncFinder:
             for rows in np.split(order, first[1:])
         )
 
-    def _may_matter(self, name: str) -> bool:
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = self._system.may_synchronise(name)
-        return known
-
     def _looked_at(self, event: WholeEvent) -> int:
-        name = str(event.name)
-        if not self._may_matter(name):
-            return NO_ROLE
         args = args_object(event.args) if isinstance(event.args, msgspec.Raw) else {}
-        return self._number(self._system.sync_part(name, str(event.cat or ""), None, args))
+        return self._number(self._system.sync_part(str(event.name), str(event.cat or ""), None, args))
 
     def _number(self, part: SyncPart | None) -> int:
         return NO_ROLE if part is None else self._parts.setdefault(part, len(self._parts) + _FIRST)

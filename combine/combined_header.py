@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 import dialects
-from clocks.offsets import Clock
 from combine.pid_tid import Process, Track
 from combine.sources import Member, Timing
 from combine.spill_source import Rewritten
@@ -33,7 +32,8 @@ class Labels:
             self.texts = [member.prefix for member in members]
         else:
             self.texts = _distinct(members, self.ranks)
-        self.order = sorted(range(len(members)), key=lambda i: self._place(members[i], i))
+        places = [(m.worker or 0, r is None, r or 0) for m, r in zip(members, self.ranks, strict=True)]
+        self.order = sorted(range(len(members)), key=places.__getitem__)
 
     def process(self, source: int, process: Process) -> str:
         """Return the name of a process: the rank, and the name it has in its own file."""
@@ -45,10 +45,6 @@ class Labels:
         if not own or own.lower().startswith(label.lower()):
             return own or label
         return f"{label}: {own}"
-
-    def _place(self, member: Member, i: int) -> tuple[int, bool, int, int]:
-        rank = self.ranks[i]
-        return member.worker or 0, rank is None, rank or 0, i
 
 
 def _world_size(source: Rewritten) -> int:
@@ -148,18 +144,15 @@ def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], ti
     others = [
         {
             "source": labels.texts[i].rstrip("."),
-            **_clock(times.clocks[i]),
+            "offset_us": times.clocks[i].offset_us,
+            "bound_us": times.clocks[i].bound_us,
+            "drift_ppm": times.clocks[i].drift_ppm,
             **{key: value for key, value in headers[i].items() if key not in common},
         }
         for i in labels.order
     ]
     common["otherData"] = {"aligned_by": times.aligned_by, "combined": others}
     return _ENCODE(common)[:-1]
-
-
-def _clock(clock: Clock) -> dict[str, float | None]:
-    bound = None if clock.bound_ns is None else clock.bound_ns / 1000
-    return {"offset_us": clock.offset_ns / 1000, "bound_us": bound, "drift_ppm": clock.drift_ppm}
 
 
 def _stack_frames(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -25,15 +25,10 @@ class CommFilter:
         self._names = frozenset(names)
         self._processes: dict[Any, bool] = {}
         self._known: dict[Any, bool] = {}
-        self._met: set[str] = set()
+        self.met: set[str] = set()  # the names asked for that occur
 
     def __bool__(self) -> bool:
         return bool(self._names)
-
-    @property
-    def met(self) -> frozenset[str]:
-        """The names asked for that occur."""
-        return frozenset(self._met)
 
     def learn(self, event: WholeEvent, args: Mapping[str, Any]) -> None:
         """Take note of a process's name."""
@@ -60,5 +55,5 @@ class CommFilter:
 
     def _has(self, name: str) -> bool:
         if name in self._names:
-            self._met.add(name)
+            self.met.add(name)
         return name in self._names

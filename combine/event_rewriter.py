@@ -6,7 +6,7 @@ rewritten one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import attrgetter, eq, itemgetter
 from typing import Any
@@ -15,22 +15,20 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from combine.collective_finder import NO_ROLE, SyncFinder
+from combine.collective_finder import SyncFinder
 from combine.comm_filter import CommFilter
-from combine.event_text import HeadTable, packed
-from combine.event_times import LONGEST_NS, learned_times, times
+from combine.event_text import LONGEST_NS, HeadTable, learned_times, packed, times
 from combine.external_sort import Events, Int32, Int64, RunWriter
 from combine.pid_tid import Place, Process, Tables, Track
-from combine.unique_ids import EXACT_SOURCES, first_id, make_unique, unique_others
+from combine.unique_ids import EXACT_SOURCES, first_id, make_unique
 from formats.event import NO_ARGS, NO_TIME, args_object
 from formats.values import FARTHEST_NS, cleaned
-from formats.whole import KEY, ExactWholeEvent, LearnedWhole, OddEvent, WholeEvent, encode
+from formats.whole import KEY, ExactWholeEvent, LearnedWhole, WholeEvent, encode
 
 _ARGS = attrgetter("args")
 _ID = attrgetter("id")
 _ARGS_MEMBER = b',"args":'
 _ROLE = itemgetter(3)
-_ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
 _Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
 #: Metadata that is gathered, and written anew at the head of the combined file.
@@ -38,12 +36,9 @@ _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thr
 
 
 class Rewriter:
-    """Rewrites the events of one source and hands them to `runs`; gathers what is to be known of the source.
+    """Rewrites the events of one source and gathers what is to be known of the source.
 
-    Parameters
-    ----------
-    place : of the source in the combined file
-    runs : takes the events that have a time; those without are in `untimed`, ready to be written
+    Events that have a time go to `runs`; those without are in `untimed`, ready to be written.
     """
 
     def __init__(self, place: Place, runs: RunWriter) -> None:
@@ -72,13 +67,7 @@ class Rewriter:
         return not self.filter and self._place.only_pid is None
 
     def add(self, events: list[WholeEvent], *, exact: bool) -> None:
-        """Rewrite the events of one piece, each for itself, and hand them on.
-
-        Raises
-        ------
-        InexactError
-            Times need to be decoded as text; nothing was taken.
-        """
+        """Rewrite the events of one piece, each for itself; see `add_learned`."""
         ts, dur = times(events, exact=exact)
         if self._place.axis is not None:
             ts = self._place.axis.moved(ts)
@@ -88,10 +77,7 @@ class Rewriter:
     def add_learned(self, events: list[Any], learned: LearnedWhole) -> None:
         """Rewrite the events of one piece by their kinds; those that have none, each for itself.
 
-        Raises
-        ------
-        InexactError
-            Times need to be decoded as text; nothing was taken.
+        On `InexactError`, where times need to be decoded as text, nothing was taken.
         """
         n = len(events)
         ts, dur, is_exact = learned_times(events, learned)
@@ -107,7 +93,7 @@ class Rewriter:
             ids = np.fromiter(map(_ID, events), np.int64, n)
             simple &= (ids < 0) | (~own_ids & (self._place.number < EXACT_SOURCES))
             tails = self._with_ids(ids, tails)
-        self._look_for_anchors(events, np.where(simple, roles, 0), ts, dur, simple)
+        self.anchors.add(events, np.where(simple, roles, 0), ts, dur)
         taken = Events(ts, dur, heads, tails)
         self.n_events += n
         if not simple.all():
@@ -139,18 +125,10 @@ class Rewriter:
         if not len(rows):
             return tails
         tails = [b""] * len(ids) if tails is None else tails
-        for row, number in zip(
-            rows.tolist(), (ids[rows] + first_id(self._place.number)).tolist(), strict=True
-        ):
+        numbers = (ids[rows] + first_id(self._place.number)).tolist()
+        for row, number in zip(rows.tolist(), numbers, strict=True):
             tails[row] = b',"id":%d%b' % (number, tails[row])
         return tails
-
-    def _look_for_anchors(
-        self, events: list[Any], roles: Int64, ts: Int64, dur: Int64, simple: NDArray[np.bool_]
-    ) -> None:
-        rows = np.flatnonzero((roles != NO_ROLE) & simple)
-        looked_at = [events[i] for i in rows.tolist()] if self.anchors.looks_at_args else ()
-        self.anchors.add(looked_at, roles[rows], ts[rows], dur[rows])
 
     def _with_others(
         self, taken: Events, events: list[Any], learned: LearnedWhole, simple: NDArray[np.bool_]
@@ -158,18 +136,15 @@ class Rewriter:
         """Return `taken` with the events that are not `simple` rewritten, or without them."""
         others = np.flatnonzero(~simple)
         self.n_events -= len(others)
-        ts, dur, heads = taken.ts, taken.dur, taken.heads
-        tails = [b""] * len(ts) if taken.tails is None else taken.tails
-        rows, texts = self._rewritten(
-            [learned.whole(events[i]) for i in others.tolist()], ts[others], dur[others]
-        )
+        tails = [b""] * len(events) if taken.tails is None else taken.tails
+        whole = [learned.whole(events[i]) for i in others.tolist()]
+        rows, texts = self._rewritten(whole, taken.ts[others], taken.dur[others])
         rows = others[rows]
         for row, text in zip(rows.tolist(), texts, strict=True):
             tails[row] = text
-        heads[rows] = 0
-        keep = simple
-        keep[rows] = True
-        return Events(ts, dur, heads, tails).in_order(np.flatnonzero(keep))
+        taken.heads[rows] = 0
+        simple[rows] = True
+        return Events(taken.ts, taken.dur, taken.heads, tails).in_order(np.flatnonzero(simple))
 
     def _rewritten(self, events: list[WholeEvent], ts: Int64, dur: Int64) -> tuple[Int64, list[bytes]]:
         """Rewrite events with the times `ts`, `dur` (n,); return which stay, and their texts.
@@ -189,20 +164,15 @@ class Rewriter:
         roles = self._move(events)
         if not self.filter:
             self.anchors.add(events, roles, ts[rows], dur[rows])
-        kinds = set(map(type, events))
         make_unique(events, self._place.number)
-        if OddEvent in kinds:
-            for event in events:
-                if isinstance(event, OddEvent):
-                    event.others = unique_others(event, self._place.number)
-        texts = _encode(events, kinds)
+        for event in events:
+            event.ts = NO_ARGS if isinstance(event, ExactWholeEvent) else None  # type: ignore[assignment]
+        texts = list(map(encode, events))
         self.n_events += len(events)
         timed = ts[rows] != NO_TIME
         self.untimed += [texts[i] for i in np.flatnonzero(~timed).tolist()]
         tails = [b"," + text[1:-1] if len(text) > 2 else b"" for text in texts]
         return rows[timed], [tails[i] for i in np.flatnonzero(timed).tolist()]
-
-    # -- what is kept --------------------------------------------------------------------------
 
     def _stays(self, event: WholeEvent) -> bool:
         """Whether the event goes on; metadata is gathered."""
@@ -248,8 +218,6 @@ class Rewriter:
     def _is_left_out(self, event: WholeEvent) -> bool:
         return self._place.only_pid is not None and "PyTorch Profiler" in str(event.tid)
 
-    # -- rewriting -----------------------------------------------------------------------------
-
     def _move(self, events: list[WholeEvent]) -> Int64:
         """Give the events their pid, tid and name; return the role of each as an anchor (n,)."""
         entries = [self._entry(event.name, event.pid, event.tid) for event in events]
@@ -277,16 +245,6 @@ def _packed_args(text: bytes) -> msgspec.Raw:
     return msgspec.Raw(packed(text))
 
 
-def _encode(events: list[WholeEvent], kinds: Set[type]) -> list[bytes]:
-    """Return the events as JSON, without their times."""
-    if kinds == {WholeEvent} or kinds == {ExactWholeEvent}:
-        nothing: Any = NO_ARGS if kinds == {ExactWholeEvent} else None
-        for event in events:
-            event.ts = nothing
-        return list(map(_ENCODE, events))
-    return [_encode_untimed(event) for event in events]
-
-
 class _Kinds(dict[tuple[Any, ...], int]):
     """Some members of an event -> its kind; `getter` gets the members `names` of an event."""
 
@@ -310,11 +268,6 @@ def _tails(args: list[msgspec.Raw]) -> list[bytes]:
     for row in np.flatnonzero(n_args == len(_ARGS_MEMBER)).tolist():
         tails[row] = b""
     return tails
-
-
-def _encode_untimed(event: WholeEvent) -> bytes:
-    event.ts = NO_ARGS if isinstance(event, ExactWholeEvent) else None  # type: ignore[assignment]
-    return encode(event)
 
 
 def _int(value: Any) -> int:

@@ -1,4 +1,4 @@
-"""What recurs of events, rewritten once: the heads of their texts.
+"""Times of events as numbers and as texts, and what recurs of their texts, rewritten once: heads.
 
 The text of an event is its head (kind, name, category, process, thread, and arguments where these recur,
 too), its times, and its tail (other arguments, an id). Heads are numbered by source; head 0 belongs to
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -17,11 +18,15 @@ from numpy.typing import NDArray
 
 from combine.external_sort import Events, Int64
 from combine.unique_ids import OWN_SCOPE
+from formats.event import IntEvent
+from formats.times import FLOAT_LIMIT_US, floats_to_ns, text_to_ns, times_ns, to_ns
+from formats.whole import KEY, LearnedWhole, WholeEvent
 
 _ANY = b'},\n{"ts":'
 _BETWEEN = (b"", b',"dur":')
 _ENCODE = msgspec.json.Encoder().encode
-_EXACT_US = 1 << 43  # below this, float64 are closer to one another than a nanosecond
+LONGEST_NS = 10**18
+_TIMES = attrgetter("ts"), attrgetter("dur")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +37,12 @@ class Heads:
     is_slice: NDArray[np.bool_]
 
 
-def joined_heads(parts: Sequence[Heads]) -> Heads:
-    """Return the heads of all sources as one table."""
-    texts = [text for part in parts for text in part.texts]
-    return Heads(texts, np.concatenate([part.is_slice for part in parts]))
-
-
 class HeadTable(dict[tuple[Any, ...], int]):
     """Kinds of events -> their numbers; kind `k` has the heads 2 k and, with its arguments, 2 k + 1.
 
-    The key of a kind is its (ph, name, cat, pid, tid, bp, s). Kind 0 is for all that have no head:
-    metadata, and what comes when the heads have `limit` bytes.
-
-    Parameters
-    ----------
-    place : returns the new name, pid and tid of a key, and its role as an anchor
+    The key of a kind is what its events have in `KEY`; `place` returns the new name, pid and tid of a key,
+    and its role as an anchor. Kind 0 is for all that have no head: metadata, and what comes when the heads
+    have `limit` bytes.
     """
 
     def __init__(self, place: Callable[[tuple[Any, ...]], tuple[Any, int, int, int]], limit: int) -> None:
@@ -66,16 +62,8 @@ class HeadTable(dict[tuple[Any, ...], int]):
         if self.is_full:
             return 0
         name, pid, tid, role = self._place(key)
-        members = {
-            "ph": phase,
-            "name": name,
-            "cat": key[2],
-            "pid": pid,
-            "tid": tid,
-            "bp": key[5],
-            "s": key[6],
-        }
-        text = _ENCODE({name: value for name, value in members.items() if value is not None})[:-1]
+        new = dict(zip(KEY, key, strict=True)) | {"name": name, "pid": pid, "tid": tid}
+        text = _ENCODE({member: value for member, value in new.items() if value is not None})[:-1]
         number = self[key] = len(self.args)
         self._plain.append(text)
         self._heads += (b"},\n" + text + b',"ts":', b"")
@@ -147,7 +135,7 @@ def microseconds(ns: Int64) -> list[bytes]:
     whole = ns // 1000
     if (whole * 1000 == ns).all():
         return _ENCODE(whole.tolist())[1:-1].split(b",")
-    if max(abs(int(whole.min())), abs(int(whole.max()))) < _EXACT_US - 1:
+    if max(abs(int(whole.min())), abs(int(whole.max()))) < FLOAT_LIMIT_US - 1:
         # the shortest text of the nearest float64 is the decimal number itself
         text = _ENCODE((ns / 1000).tolist())[1:-1] + b","
         return text.replace(b".0,", b",")[:-1].split(b",")
@@ -158,3 +146,37 @@ def _exact(ns: int) -> bytes:
     sign = b"-" if ns < 0 else b""
     whole, rest = divmod(abs(ns), 1000)
     return sign + (b"%d.%03d" % (whole, rest) if rest else b"%d" % whole)
+
+
+def times(events: Sequence[WholeEvent], *, exact: bool) -> tuple[Int64, Int64]:
+    """Return starts and durations in nanoseconds; `NO_TIME` and -1 where there are none."""
+    ts: list[Any] = [event.ts for event in events]
+    dur: list[Any] = [event.dur for event in events]
+    if exact:
+        starts, durations = text_to_ns(list(map(_text, ts))), text_to_ns(list(map(_text, dur)))
+    else:
+        plain = set(map(type, dur)) <= {int, float}
+        starts = to_ns(ts)
+        durations = to_ns(dur if plain else [d if isinstance(d, (int, float)) else -1 for d in dur])
+    is_slice = np.array([event.ph == "X" for event in events], np.bool_)
+    return starts, np.where(is_slice & (durations >= 0), np.minimum(durations, LONGEST_NS), -1)
+
+
+def learned_times(events: list[Any], learned: LearnedWhole) -> tuple[Int64, Int64, NDArray[np.bool_]]:
+    """Return starts and durations (n,) in nanoseconds, and where a duration is a number of nanoseconds.
+
+    Both are `NO_TIME` where there are none.
+    """
+    n = len(events)
+    if learned.is_int:
+        starts, durations = (times_ns(map(getter, events), n, IntEvent) for getter in _TIMES)
+        return starts, durations, (durations >= 0) & (durations <= LONGEST_NS)
+    starts_us, us = (np.fromiter(map(getter, events), np.float64, n) for getter in _TIMES)
+    starts, durations = floats_to_ns(starts_us), floats_to_ns(us)
+    is_exact = (durations >= 0) & (durations <= LONGEST_NS) & (durations / 1000 == us)
+    return starts, durations, is_exact
+
+
+def _text(value: Any) -> Any:
+    """Return the text of a time: as it is, or of the number that it was decoded to."""
+    return value if isinstance(value, msgspec.Raw) else b"" if value is None else str(value).encode()

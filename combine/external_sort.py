@@ -1,17 +1,17 @@
-"""Sorting more events than fit in memory: runs in temporary files, merged block by block.
+"""Sorting more events than fit in memory: runs in temporary files, merged one stretch of time after another.
 
 Of an event a run holds its time, its duration, the number of its head (the part of its text that recurs,
 `combine.event_text`) and its tail (the rest of its text, often empty). A run is a sorted stretch of events
-in a file: their tails one after another, then four arrays: times and durations (int64 nanoseconds), heads
-and lengths of the tails (int32).
+in a file: their tails one after another, then a column for each of the rest.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -25,10 +25,12 @@ Shift = Callable[[Int64], Int64]
 RUN_BYTES = 24 << 20  # what is sorted in memory at a time
 _MERGE_BYTES = 12 << 20  # texts held by a merge, over all its runs
 _HEAD_BYTES = 250  # about, of an event's text
-_EVENT_BYTES = 24  # of an event in the arrays of a run
-_BLOCK = 16_384  # events read from a run at a time, at most
-_FEWEST = 64
+_FEWEST = 64  # events that are merged at a time, at least
 _SAMPLES = 1000  # events of a run by which it is cut
+
+#: The columns of a run: what an event is in each, and bytes of the columns before, an event.
+TIMES, DURATIONS, HEADS, LENGTHS = ((np.int64, 0), (np.int64, 8), (np.int32, 16), (np.int32, 20))
+_EVENT_BYTES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,15 @@ class Run:
         """Bytes of the run in its file."""
         return self.size + _EVENT_BYTES * self.n
 
+    def column(self, which: tuple[type, int], first: int = 0, last: int | None = None) -> NDArray[Any]:
+        """Return one of the columns, of the events from `first` to before `last`.
+
+        Times and durations are nanoseconds, a duration that is none -1; lengths are those of the tails.
+        """
+        kind, before = np.dtype(which[0]), which[1]
+        at = self.start + self.size + before * self.n + kind.itemsize * first
+        return np.fromfile(self.path, kind, (self.n if last is None else last) - first, offset=at)
+
 
 @dataclass(frozen=True, slots=True)
 class Events:
@@ -58,26 +69,10 @@ class Events:
     def __len__(self) -> int:
         return len(self.ts)
 
-    def __getitem__(self, part: slice) -> Events:
-        tails = None if self.tails is None else self.tails[part]
-        return Events(self.ts[part], self.dur[part], self.heads[part], tails)
-
     def in_order(self, order: Int64) -> Events:
         """Return the events that `order` (m,) lists."""
         tails = None if self.tails is None else list(map(self.tails.__getitem__, order.tolist()))
         return Events(self.ts[order], self.dur[order], self.heads[order], tails)
-
-
-def joined(parts: Sequence[Events]) -> Events:
-    """Return consecutive events as one."""
-    if len(parts) == 1:
-        return parts[0]
-    tails: Tails = None
-    if any(part.tails is not None for part in parts):
-        tails = []
-        for part in parts:
-            tails += [b""] * len(part) if part.tails is None else part.tails
-    return Events(*_arrays(parts), tails)
 
 
 #: A run, the function that puts its times (n,) on the common clock, without changing their order, and what
@@ -86,235 +81,136 @@ Source = tuple[Run, Shift, int]
 
 
 class RunWriter:
-    """Gathers events and writes them to `path` as sorted runs; `runs` tells where they are."""
+    """Gathers events and writes them to a file as sorted runs; `runs` tells where they are."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.runs: list[Run] = []
+        self._path, self._file = path, file
         self._parts: list[Events] = []
-        self._lengths: list[Int32] = []  # of the tails of each part
         self._size = 0
         self._at = 0
 
-    def __enter__(self) -> RunWriter:
-        self._file = open(self.path, "wb")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._flush()
-        finally:
-            self._file.close()
-
     def add(self, events: Events) -> None:
         """Take some events."""
+        if len(events):
+            self._parts.append(events)
+            self._size += _EVENT_BYTES * len(events) + sum(map(len, events.tails or ()))
+        if self._size >= RUN_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held as a run."""
+        if not self._parts:
+            return
+        events = _joined(self._parts)
+        self._parts, self._size = [], 0
+        if (events.ts[1:] < events.ts[:-1]).any():
+            events = events.in_order(np.argsort(events.ts, kind="stable"))
         lengths = np.zeros(len(events), np.int32)
         if events.tails is not None:
             lengths = np.fromiter(map(len, events.tails), np.int32, len(events))
-        self._parts.append(events)
-        self._lengths.append(lengths)
-        self._size += _EVENT_BYTES * len(events) + int(lengths.sum())
-        if self._size >= RUN_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not any(map(len, self._parts)):
-            return
-        parts, lengths = self._parts, np.concatenate(self._lengths)
-        ts, dur, heads = _arrays(parts)
-        tails = [tail for part in parts for tail in part.tails or () if tail]
-        self._parts, self._lengths, self._size = [], [], 0
-        if (ts[1:] < ts[:-1]).any():
-            order = np.argsort(ts, kind="stable")
-            if tails:
-                places = np.cumsum(lengths > 0) - 1
-                tails = list(map(tails.__getitem__, places[order[lengths[order] > 0]].tolist()))
-            ts, dur, heads, lengths = ts[order], dur[order], heads[order], lengths[order]
-        text = b"".join(tails)
+        text = b"".join(events.tails or ())
         self._file.write(text)
-        for array in (ts, dur, heads, lengths):
-            self._file.write(array.tobytes())
-        run = Run(self.path, self._at, len(ts), len(text))
+        for column in (events.ts, events.dur, events.heads, lengths):
+            self._file.write(column.tobytes())
+        run = Run(self._path, self._at, len(events), len(text))
         self.runs.append(run)
         self._at += run.n_bytes
 
 
-def _arrays(parts: Sequence[Events]) -> tuple[Int64, Int64, Int32]:
-    """Return times, durations and heads of consecutive events."""
-    return (
-        np.concatenate([part.ts for part in parts]),
-        np.concatenate([part.dur for part in parts]),
-        np.concatenate([part.heads for part in parts]),
+@contextlib.contextmanager
+def run_writer(path: Path) -> Iterator[RunWriter]:
+    """Open a file for sorted runs; its last one is written when the block is over."""
+    with open(path, "wb") as file:
+        runs = RunWriter(path, file)
+        yield runs
+        runs.flush()
+
+
+def _joined(parts: Sequence[Events]) -> Events:
+    """Return consecutive events as one."""
+    if len(parts) == 1:
+        return parts[0]
+    tails: Tails = None
+    if any(part.tails is not None for part in parts):
+        tails = []
+        for part in parts:
+            tails += [b""] * len(part) if part.tails is None else part.tails
+    ts, dur, heads = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("ts", "dur", "heads")
     )
+    return Events(ts, dur, heads, tails)
 
 
-def spans(run: Run) -> tuple[Int64, Int64]:
-    """Return the times and durations (n,) of a run; -1 where there is no duration."""
-    with open(run.path, "rb") as file:
-        arrays = np.fromfile(file, np.int64, 2 * run.n, offset=run.start + run.size)
-    return arrays[: run.n], arrays[run.n :]
+def cut(runs: Sequence[Source], n: int) -> Int64:
+    """Return where `merge` is to cut the runs into stretches of time, each small enough to be held.
+
+    Returns
+    -------
+    (k + 1, runs, 2) the event and the byte of its tails where each stretch begins in each run
+        k is a multiple of `n`. Events of one time are in one stretch.
+    """
+    n_events = sum(run.n for run, _, _ in runs)
+    mean = _HEAD_BYTES + sum(run.size for run, _, _ in runs) / max(1, n_events)
+    k = n * int(1 + n_events / max(_FEWEST, _MERGE_BYTES / mean) / n)
+    times = _quantiles(runs, k)
+    at = np.zeros((k + 1, len(runs), 2), np.int64)
+    for i, (run, shift, _) in enumerate(runs):
+        ts = run.column(TIMES)
+        at[1:-1, i, 0], at[-1, i, 0] = np.searchsorted(ts + shift(ts), times), run.n
+        at[1:, i, 1] = np.append(0, np.cumsum(run.column(LENGTHS), dtype=np.int64))[at[1:, i, 0]]
+    return at
 
 
-def cuts(runs: Sequence[Source], n: int) -> list[int]:
-    """Return times on the common clock that cut the events of all runs in `n` parts of about one size."""
+def _quantiles(runs: Sequence[Source], k: int) -> Int64:
+    """Return times on the common clock (k - 1,) between which about as many events lie."""
+    if not runs:
+        return np.zeros(k - 1, np.int64)
     shown = []
     for run, shift, _ in runs:
-        with open(run.path, "rb") as file:
-            ts = _array(file, run.start + run.size, run.n, np.int64)[:: 1 + run.n // _SAMPLES]
+        ts = run.column(TIMES)[:: 1 + run.n // _SAMPLES]
         shown.append(np.stack([ts + shift(ts), np.full(len(ts), run.n // len(ts))]))
     ts, weights = np.concatenate(shown, axis=1)
     order = np.argsort(ts)
     sums = np.cumsum(weights[order])
-    return [int(ts[order][np.searchsorted(sums, sums[-1] * i // n)]) for i in range(1, n)]
+    return np.asarray(ts[order][np.searchsorted(sums, sums[-1] * np.arange(1, k) // k)])
 
 
 def merge(
-    runs: Sequence[Source],
-    on_read: Callable[[int], object] | None = None,
-    *,
-    since: int | None = None,
-    until: int | None = None,
+    runs: Sequence[Source], at: Int64, on_read: Callable[[int], object] | None = None
 ) -> Iterator[Events]:
-    """Yield the events of all runs in time order, a block at a time.
+    """Yield the events of all runs in time order, a stretch of those that `cut` returned at a time.
 
     Events of one time keep the order of the runs and of each run, except that of slices the longer comes
-    first, so that a slice comes before what it contains.
-
-    Parameters
-    ----------
-    on_read : is told of the bytes that were read
-    since, until : only events from the one to before the other, on the common clock (ns)
+    first, so that a slice comes before what it contains. `on_read` is told of the bytes that were read.
     """
-    size = sum(run.size for run, _, _ in runs)
-    mean = _HEAD_BYTES + size / max(1, sum(run.n for run, _, _ in runs))
-    block = int(min(_BLOCK, max(_FEWEST, _MERGE_BYTES / mean / max(1, len(runs)))))
-    cursors = [_Cursor(*run, block, on_read, since, until) for run in runs]
-    while cursors := [cursor for cursor in cursors if cursor.fill()]:
-        limit = min((cursor.last for cursor in cursors if cursor.has_more), default=None)
-        taken = [cursor.take(limit) for cursor in cursors]
-        if not any(map(len, taken)):
-            taken = _ties(cursors, block)
-        if any(map(len, taken)):
-            yield _in_order(taken)
+    for begin, end in itertools.pairwise(at.tolist()):
+        parts = [_read(*part) for part in zip(runs, begin, end, strict=True) if part[1][0] < part[2][0]]
+        if parts:
+            yield _in_order(parts)
+        if on_read is not None:
+            on_read(sum(_EVENT_BYTES * (b[0] - a[0]) + b[1] - a[1] for a, b in zip(begin, end, strict=True)))
 
 
-class _Cursor:
-    """Reads a run from its beginning, some events at a time."""
-
-    def __init__(
-        self,
-        run: Run,
-        shift: Shift,
-        first_head: int,
-        block: int,
-        on_read: Callable[[int], object] | None,
-        since: int | None,
-        until: int | None,
-    ) -> None:
-        self._run, self._shift, self._first_head = run, shift, first_head
-        self._block, self._on_read = block, on_read
-        self._next, self._end = 0, run.n  # events that are still to be read
-        self._byte = run.start
-        self.held = Events(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
-        if since is not None or until is not None:
-            self._narrow(since, until)
-
-    def _narrow(self, since: int | None, until: int | None) -> None:
-        """Leave out what is not from `since` to before `until`."""
-        run = self._run
+def _read(source: Source, begin: tuple[int, int], end: tuple[int, int]) -> Events:
+    """Return some events of a run on the common clock; `begin` and `end` are (event, byte of its tails)."""
+    run, shift, first_head = source
+    ts, dur, heads = (run.column(which, begin[0], end[0]) for which in (TIMES, DURATIONS, HEADS))
+    tails = None
+    if end[1] > begin[1]:
         with open(run.path, "rb") as file:
-            ts = _array(file, run.start + run.size, run.n, np.int64)
-            lengths = _array(file, run.start + run.size + 20 * run.n, run.n, np.int32)
-        ts += self._shift(ts)
-        if until is not None:
-            self._end = int(np.searchsorted(ts, until))
-        if since is not None:
-            self._next = int(np.searchsorted(ts, since))
-            self._byte += int(lengths[: self._next].sum(dtype=np.int64))
-
-    @property
-    def has_more(self) -> bool:
-        return self._next < self._end
-
-    @property
-    def first(self) -> int:
-        return int(self.held.ts[0])
-
-    @property
-    def last(self) -> int:
-        return int(self.held.ts[-1])
-
-    def fill(self) -> bool:
-        """Read on where nothing is held; False if the run is over."""
-        if not len(self.held) and self.has_more:
-            self.read_on()
-        return len(self.held) > 0
-
-    def read_on(self) -> None:
-        """Hold a block more."""
-        run = self._run
-        n = min(self._block, self._end - self._next)
-        arrays = run.start + run.size
-        with open(run.path, "rb") as file:
-            ts, dur = (_array(file, arrays + 8 * (k * run.n + self._next), n, np.int64) for k in (0, 1))
-            heads = _array(file, arrays + 16 * run.n + 4 * self._next, n, np.int32)
-            tails = self._read_tails(file, arrays + 20 * run.n + 4 * self._next, n) if run.size else None
-        new = Events(ts + self._shift(ts), dur, heads + np.int32(self._first_head), tails)
-        self.held = joined([self.held, new]) if len(self.held) else new
-        self._next += n
-        if self._on_read is not None:
-            self._on_read(_EVENT_BYTES * n + sum(map(len, tails or ())))
-
-    def _read_tails(self, file: IO[bytes], at: int, n: int) -> Tails:
-        ends = np.cumsum(_array(file, at, n, np.int32), dtype=np.int64).tolist()
-        if not ends[-1]:
-            return None
-        file.seek(self._byte)
-        text = file.read(ends[-1])
-        self._byte += len(text)
-        return list(map(text.__getitem__, map(slice, [0, *ends[:-1]], ends)))
-
-    def take(self, limit: int | None, *, including: bool = False) -> Events:
-        """Return what is held and begins before `limit` (None: everything), and hold it no more."""
-        held = self.held
-        n = len(held)
-        if limit is not None:
-            n = int(np.searchsorted(held.ts, limit, "right" if including else "left"))
-        self.held = held[n:]
-        return held[:n]
-
-
-def _array(file: IO[bytes], at: int, n: int, kind: Any) -> NDArray[Any]:
-    return np.fromfile(file, kind, n, offset=at - file.tell())
-
-
-def _ties(cursors: Sequence[_Cursor], block: int) -> list[Events]:
-    """Go on where all that is held may be followed by events of the same time.
-
-    The runs that end with that time are read further; one that has more such events than a few blocks
-    hands on what it holds, in the order of its file.
-    """
-    limit = min(cursor.last for cursor in cursors if cursor.has_more)
-    for cursor in cursors:
-        if cursor.has_more and cursor.last == limit and len(cursor.held) < 4 * block:
-            cursor.read_on()
-            return []
-    first = next(cursor for cursor in cursors if cursor.first == limit)
-    return [first.take(limit, including=True)]
+            file.seek(run.start + begin[1])
+            text = file.read(end[1] - begin[1])
+        ends = np.cumsum(run.column(LENGTHS, begin[0], end[0]), dtype=np.int64).tolist()
+        tails = list(map(text.__getitem__, map(slice, [0, *ends[:-1]], ends)))
+    return Events(ts + shift(ts), dur, heads + np.int32(first_head), tails)
 
 
 def _in_order(parts: Sequence[Events]) -> Events:
     """Return parts that are in order each as one in order."""
-    parts = [part for part in parts if len(part)]
-    events = joined(parts)
-    ts = events.ts
-    order = np.arange(len(events))
-    if len(parts) > 1:
-        order = np.argsort(ts, kind="stable")
-        ts = ts[order]
+    events = _joined(parts)
+    order = np.argsort(events.ts, kind="stable")
+    ts = events.ts[order]
     same = ts[1:] == ts[:-1]
     if same.any():
         dur = events.dur[order]

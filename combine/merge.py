@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -25,11 +25,11 @@ import progress as bars
 from atomic_output import check_output, open_output
 from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
-from combine.event_text import Heads, joined_heads, text_of
-from combine.external_sort import Source, cuts, merge
+from combine.event_text import Heads, text_of
+from combine.external_sort import Int64, Source, cut, merge
 from combine.pid_tid import Place
-from combine.sources import Kind, Member, one_dialect, settled, sniffed, timing, usable, with_ranks
-from combine.spill_source import Rewritten, rewrite
+from combine.sources import Kind, Member, sniffed, timing, usable, with_ranks
+from combine.spill_source import rewrite
 from errors import AnalyzeError, OutputError
 from parallel import cores, end_with, fork_context, process_pool
 from temporary_files import temporary_directory
@@ -45,27 +45,21 @@ _SOURCE_TABLE_BYTES = 16 << 20
 _PARALLEL_WORTH = 8 << 20  # bytes of runs that are merged in several processes
 _COPIED = 4 << 20
 _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it saves
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """What was written, and how each source got on the common clock.
+    """What was written, and how each source got on the common clock."""
 
-    `clocks` and `ranks` are per member, in their order; `warnings` are lines about input that was
-    repaired or left out and about clocks that could not be aligned. `members` are those given that
-    have events, with hosts and workers as their dialect has them. `world_size` is how many ranks the
-    files say there are, 0 where none says so.
-    """
-
-    output: Path
-    members: Sequence[Member]
+    members: Sequence[Member]  # those that have events, with hosts and workers as their dialect has them
     n_events: int
     dialect: str
-    clocks: Sequence[Clock]
+    clocks: Sequence[Clock]  # per member, like the ranks
     ranks: Sequence[int | None]
-    world_size: int
+    world_size: int  # how many ranks the files say there are; 0 where none says so
     aligned_by: str
-    warnings: Sequence[str]
+    warnings: Sequence[str]  # input that was repaired or left out, clocks that could not be aligned
 
 
 def combine(
@@ -85,7 +79,6 @@ def combine(
     skip_broken : whether to leave out what is no trace, as long as a trace is left
     align : whether to estimate the offsets of clocks; if not, times stay as recorded
     names : communication operations to keep; empty keeps all
-    jobs : processes that read; None means the cores this process may use
 
     Raises
     ------
@@ -96,19 +89,22 @@ def combine(
     """
     check_output(output)
     jobs = jobs or cores()
-    with _spill_directory(output) as spill, _pool(min(jobs, len(members)), members) as run:
-        found = run(sniffed, [(member.file,) for member in members])
+    n = min(jobs, len(members)) if sum(map(_size, members)) > _FORK_WORTH else 1
+    beside = output.resolve() if output.is_file() or not output.exists() else None  # elsewhere for a pipe
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_translated(output))
+        spill = stack.enter_context(temporary_directory(beside))
+        pool = stack.enter_context(process_pool(n)) if n > 1 else None
+        found = _run(pool, sniffed, [(member.file,) for member in members])
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
-        dialect = one_dialect(members, kinds)
-        members = settled(members, dialect)
+        dialect = kinds[0].dialect
         places = _places(members, kinds, names)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
-            try:
-                sources = run(rewrite, tasks, lambda i: bar.update(_size(members[i])))
-            except OSError as error:  # of the spill: trouble with the input is a TraceError
-                raise _unwritable(output, error) from error
-        _check_names(names, sources)
+            sources = _run(pool, rewrite, tasks, lambda i: bar.update(_size(members[i])))
+        for name in names:
+            if not any(name in source.met for source in sources):
+                raise AnalyzeError(f"--filter {name}: no communication in this job has that name")
         members = with_ranks(members, dialect, sources)
         repairs = [
             f"{member.path}: {'; '.join(source.repairs)}"
@@ -120,15 +116,17 @@ def combine(
         head = merged_header(labels, dialect, sources, times)
         metadata = metadata_events(labels, dialect, sources)
         metadata += [text for source in sources for text in source.untimed]
-        first = np.cumsum([0, *(len(source.heads.texts) for source in sources)]).tolist()
-        runs = [(part, times.shifts[i], first[i]) for i, source in enumerate(sources) for part in source.runs]
-        heads = joined_heads([source.heads for source in sources])
-        size = sum(part.n_bytes for part, _, _ in runs)
+        texts: list[bytes] = []  # of all sources' heads, one after another
+        runs: list[Source] = []
+        for source, shift in zip(sources, times.shifts, strict=True):
+            runs += [(run, shift, len(texts)) for run in source.runs]
+            texts += source.heads.texts
+        heads = Heads(texts, np.concatenate([source.heads.is_slice for source in sources]))
+        size = sum(run.n_bytes for run, _, _ in runs)
         with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
             parts = jobs if size > _PARALLEL_WORTH else 1
             _write(file, head, metadata, _texts(runs, heads, parts, spill, bar.update))
     return Combined(
-        output=output,
         members=members,
         n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
         dialect=dialect,
@@ -160,16 +158,6 @@ def _places(members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[st
     ]
 
 
-def _check_names(names: Sequence[str], sources: Sequence[Rewritten]) -> None:
-    met = {name for source in sources for name in source.met}
-    for name in names:
-        if name not in met:
-            raise AnalyzeError(f"--filter {name}: no communication in this job has that name")
-
-
-# -- writing --------------------------------------------------------------------------------------
-
-
 def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes]) -> None:
     """Write the object: the members `head` (JSON, without its last brace), then the events."""
     file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
@@ -186,20 +174,22 @@ def _texts(
     runs: Sequence[Source], heads: Heads, n: int, spill: Path, on_read: Callable[[int], object]
 ) -> Iterator[bytes]:
     """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
+    at = cut(runs, n)
     context = fork_context()
     if n == 1 or context.get_start_method() != "fork":
-        yield from (text_of(block, heads) for block in merge(runs, on_read))
+        yield from (text_of(block, heads) for block in merge(runs, at, on_read))
         return
-    times = cuts(runs, n)
+    size = (len(at) - 1) // n
+    parts = [at[i * size : (i + 1) * size + 1] for i in range(n)]
     paths = [spill / f"{i}.part" for i in range(1, n)]
     tasks = [
-        context.Process(target=_merge_part, args=(os.getpid(), path, runs, heads, since, until), daemon=True)
-        for path, since, until in zip(paths, times, [*times[1:], None], strict=True)
+        context.Process(target=_merge_part, args=(os.getpid(), path, runs, heads, part), daemon=True)
+        for path, part in zip(paths, parts[1:], strict=True)
     ]
     try:
         for task in tasks:
             task.start()
-        first = merge(runs, lambda read: on_read(read * n), until=times[0])
+        first = merge(runs, parts[0], lambda read: on_read(read * n))
         yield from (text_of(block, heads) for block in first)
         for task, path in zip(tasks, paths, strict=True):
             yield from _part_of(task, path)
@@ -210,14 +200,12 @@ def _texts(
                 task.join()
 
 
-def _merge_part(
-    parent: int, path: Path, runs: Sequence[Source], heads: Heads, since: int, until: int | None
-) -> None:
-    """Write the events of a stretch of time to a file; in a process that ends with the number of an error."""
+def _merge_part(parent: int, path: Path, runs: Sequence[Source], heads: Heads, at: Int64) -> None:
+    """Write the events of some stretches to a file; in a process that ends with the number of an error."""
     end_with(parent)
     try:
         with open(path, "wb") as file:
-            for block in merge(runs, since=since, until=until):
+            for block in merge(runs, at):
                 file.write(text_of(block, heads))
     except OSError as error:
         raise SystemExit(error.errno) from None
@@ -237,29 +225,17 @@ def _part_of(task: BaseProcess, path: Path) -> Iterator[bytes]:
     path.unlink()
 
 
-# -- processes and temporary files -----------------------------------------------------------------
-
-_Run = Callable[..., list[Any]]
-
-
-@contextlib.contextmanager
-def _pool(jobs: int, members: Sequence[Member]) -> Iterator[_Run]:
-    """Yield what runs a function over argument lists, in processes where that pays."""
-    pays = jobs > 1 and sum(map(_size, members)) > _FORK_WORTH
-    with process_pool(jobs) if pays else contextlib.nullcontext() as pool:
-        yield functools.partial(_run, pool)
-
-
 def _run(
     pool: ProcessPoolExecutor | None,
-    work: Callable[..., Any],
-    tasks: Sequence[tuple[Any, ...]],
+    work: Callable[..., _T],
+    tasks: Sequence[tuple[object, ...]],
     done: Callable[[int], object] = int,
-) -> list[Any]:
+) -> list[_T]:
+    """Return what a function makes of each of some argument lists; `done` is told of each."""
     results = []
-    futures = [] if pool is None else [pool.submit(work, *task) for task in tasks]
-    for i, task in enumerate(tasks):
-        results.append(futures[i].result() if futures else work(*task))
+    made = itertools.starmap(work, tasks) if pool is None else pool.map(work, *zip(*tasks, strict=True))
+    for i, result in enumerate(made):
+        results.append(result)
         done(i)
     return results
 
@@ -272,19 +248,12 @@ def _size(member: Member) -> int:
 
 
 @contextlib.contextmanager
-def _spill_directory(output: Path) -> Iterator[Path]:
-    """Make a directory beside the output (elsewhere for a pipe); it is removed with all in it."""
-    is_file = output.is_file() or not output.exists()
-    with contextlib.ExitStack() as stack:
-        try:
-            path = stack.enter_context(temporary_directory(output.resolve() if is_file else None))
-        except OSError as error:
-            raise _unwritable(output, error) from error
-        yield path
-
-
-def _unwritable(output: Path, error: OSError) -> OutputError:
-    reason = error.strerror or str(error)
-    if error.errno == errno.ENOSPC:
-        reason += " (temporary files as large as inputs and result may be needed beside it)"
-    return OutputError(f"{output}: cannot be written: {reason}")
+def _translated(output: Path) -> Iterator[None]:
+    """Say of an `OSError` that the output cannot be written: trouble with an input is a `TraceError`."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.ENOSPC:
+            reason += " (temporary files as large as inputs and result may be needed beside it)"
+        raise OutputError(f"{output}: cannot be written: {reason}") from error

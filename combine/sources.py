@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 import dialects
 from clocks.offsets import Alignment, Clock, align
-from combine.external_sort import Run
+from combine.external_sort import Run, Shift
 from combine.spill_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.composer import clock_sync
@@ -23,7 +20,6 @@ from formats import chrome
 from formats import dasf_records as dasf
 from jobfiles import head_of
 
-Int64 = NDArray[np.int64]
 _FARTHEST_NS = 25 * 10**17  # the year 2049
 _BASE = "baseTimeNanoseconds"
 _STARTED = "start_time_since_epoch_in_micros"
@@ -33,13 +29,10 @@ _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A trace to be combined: its file, and the clock (host), worker and rank it belongs to.
-
-    `owner` is what the user knows the host by: a worker's directory, or the file itself.
-    """
+    """A trace to be combined: its file, and the clock (host), worker and rank it belongs to."""
 
     path: Path
-    owner: Path
+    owner: Path  # what the user knows the host by: a worker's directory, or the file itself
     host: int
     worker: int | None = None
     rank: int | None = None
@@ -69,16 +62,12 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How the sources get on one clock.
+    """How the sources get on one clock: `shifts` and `clocks` are per source."""
 
-    `shifts` map times (n,) of each source to what is added; `base_ns` is what the combined file's times
-    count from; `clocks` are per source; `aligned_by` says what the clocks were compared by.
-    """
-
-    shifts: Sequence[Callable[[Int64], Int64]]
-    base_ns: int
+    shifts: Sequence[Shift]
+    base_ns: int  # what the combined file's times count from
     clocks: Sequence[Clock]
-    aligned_by: str
+    aligned_by: str  # what the clocks were compared by
     warnings: Sequence[str]
 
 
@@ -122,12 +111,13 @@ def usable(
     """Return the members that have events, what wrote them, and a line for each that is left out.
 
     A rank that was killed before it wrote leaves a trace without events, which says nothing about its
-    dialect and its clock. What is no trace is left out where `skip_broken`.
+    dialect and its clock. What is no trace is left out where `skip_broken`. Of a trace of a system without
+    workers it is not known which share a host: each has a clock of its own.
 
     Raises
     ------
     TraceError
-        A member is no trace, or nothing is left.
+        A member is no trace, nothing is left, or what is left is of several dialects.
     """
     pairs = list(zip(members, found, strict=True))
     kept = [(member, kind) for member, kind in pairs if isinstance(kind, Kind) and kind.has_events]
@@ -142,35 +132,17 @@ def usable(
         for member, kind in pairs
         if isinstance(kind, TraceError) or not kind.has_events
     ]
-    return [member for member, _ in kept], [kind for _, kind in kept], notes
-
-
-def one_dialect(members: Sequence[Member], kinds: Sequence[Kind]) -> str:
-    """Return the dialect of all members.
-
-    Raises
-    ------
-    TraceError
-        They are of several.
-    """
-    first = kinds[0].dialect
-    for member, kind in zip(members, kinds, strict=True):
-        if kind.dialect != first:
+    first, dialect = kept[0][0], kept[0][1].dialect
+    for member, kind in kept:
+        if kind.dialect != dialect:
             raise TraceError(
-                f"{member.path}: a {kind.dialect} trace, but {members[0].path} is a {first} one; "
+                f"{member.path}: a {kind.dialect} trace, but {first.path} is a {dialect} one; "
                 "combine one kind at a time"
             )
-    return first
-
-
-def settled(members: Sequence[Member], dialect: str) -> list[Member]:
-    """Return the members once their dialect is known: not every system has workers.
-
-    Of a trace of any other it is not known which share a host: each has a clock of its own.
-    """
-    if dialects.named(dialect).has_workers:
-        return list(members)
-    return [replace(member, host=i, worker=None, owner=member.path) for i, member in enumerate(members)]
+    left = [member for member, _ in kept]
+    if not dialects.named(dialect).has_workers:
+        left = [replace(m, host=i, worker=None, owner=m.path) for i, m in enumerate(left)]
+    return left, [kind for _, kind in kept], notes
 
 
 def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewritten]) -> list[Member]:
@@ -183,9 +155,8 @@ def with_ranks(members: Sequence[Member], dialect: str, sources: Sequence[Rewrit
         return list(members)
     ranked = [replace(m, rank=_rank(m, dialect, s)) for m, s in zip(members, sources, strict=True)]
     spans = [extent([(run, 0) for run in source.runs]) for source in sources]
-    order = sorted(range(len(members)), key=lambda i: spans[i] or (0, 0))
     last: dict[int, int] = {}  # rank -> its latest file
-    for i in order:
+    for i in sorted(range(len(members)), key=lambda i: spans[i] or (0, 0)):
         rank, span = ranked[i].rank, spans[i]
         if rank is None or span is None:
             continue
@@ -229,16 +200,13 @@ def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bo
 
 @dataclass(frozen=True, slots=True)
 class _Host:
-    """A clock, and what was recorded by it.
-
-    `runs` are with what makes their times those of the clock; `by` says what its sync points are.
-    """
+    """A clock, and what was recorded by it."""
 
     number: int
     owner: Path
     points: SyncPoints
-    runs: Sequence[tuple[Run, int]]
-    by: str
+    runs: Sequence[tuple[Run, int]]  # each with what makes its times those of the clock
+    by: str  # what its sync points are
 
 
 def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Sequence[int]) -> list[_Host]:
@@ -263,7 +231,7 @@ def _on_epoch(points: SyncPoints, base_ns: int) -> SyncPoints:
     }
 
 
-def _shift(clock: Clock | StepwiseShift, constant: int, base: int) -> Callable[[Int64], Int64]:
+def _shift(clock: Clock | StepwiseShift, constant: int, base: int) -> Shift:
     return lambda ts: constant + clock.shift(ts + base)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from combine.event_rewriter import Rewriter
 from combine.event_text import Heads
-from combine.external_sort import Run, RunWriter
+from combine.external_sort import Run, run_writer
 from combine.pid_tid import Place, Process, Track
 from dialects.sync_points import SyncPoints
 from errors import counted
@@ -45,15 +45,9 @@ class Rewritten:
 
 
 def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None = None) -> Rewritten:
-    """Rewrite one source into sorted runs in the file `spill`.
-
-    Raises
-    ------
-    TraceError
-        The source is unreadable or no trace.
-    """
+    """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is no readable trace."""
     reader = WholeReader(place.path)
-    with RunWriter(spill) as runs:
+    with run_writer(spill) as runs:
         work = Rewriter(place, runs)
         pupil = _Pupil(reader, work)
         consumed = 0
@@ -67,10 +61,6 @@ def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None =
             if on_read is not None:
                 on_read(reader.stream.consumed - consumed)
                 consumed = reader.stream.consumed
-    return _finished(work, runs, reader, place)
-
-
-def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader, place: Place) -> Rewritten:
     phrases = reader.damage.phrases()
     if place.axis is not None:
         phrases.append(place.axis.remark)
@@ -91,7 +81,7 @@ def _finished(work: Rewriter, runs: RunWriter, reader: WholeReader, place: Place
         start_ns=work.start_ns,
         front_tid=work.front_tid,
         heads=work.heads.heads(),
-        met=work.filter.met,
+        met=frozenset(work.filter.met),
         repairs=phrases,
     )
 

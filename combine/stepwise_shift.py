@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clocks.offsets import Clock
-from combine.external_sort import Run, spans
+from combine.external_sort import DURATIONS, TIMES, Run
 
 Int64 = NDArray[np.int64]
 
@@ -39,11 +39,9 @@ class StepwiseShift:
 
 
 def stepwise(clock: Clock, runs: Sequence[tuple[Run, int]]) -> StepwiseShift:
-    """Return the steps by which the events of one host's `runs` are put on the first host's clock.
+    """Return the steps that put the events of one host on the first host's clock.
 
-    Parameters
-    ----------
-    runs : each with what makes its times those of the host's clock (ns)
+    Each of its `runs` is with what makes the run's times those of the host's clock (ns).
     """
     span = extent(runs)
     assert span is not None  # a clock is only known to drift by its events
@@ -66,7 +64,7 @@ def extent(runs: Sequence[tuple[Run, int]]) -> tuple[int, int] | None:
     """Return when the first event begins and the last one ends; None if there is none."""
     first, last = [], []
     for run, base in runs:
-        ts, dur = spans(run)
+        ts, dur = run.column(TIMES), run.column(DURATIONS)
         first.append(int(ts[0]) + base)
         last.append(int((ts + np.maximum(dur, 0)).max()) + base)
     return (min(first), max(last)) if first else None
@@ -76,7 +74,7 @@ def _quiet(runs: Sequence[tuple[Run, int]], first: int, width: int) -> tuple[Int
     """Return the stretches [start, end) of bins in which nothing is open and nothing happens."""
     change = np.zeros(_BINS + 1, np.int64)
     for run, base in runs:
-        ts, dur = spans(run)
+        ts, dur = run.column(TIMES), run.column(DURATIONS)
         start = ts + base - first
         change += np.bincount(start // width, minlength=_BINS + 1)
         change -= np.bincount((start + np.maximum(dur, 0)) // width + 1, minlength=_BINS + 1)[: _BINS + 1]

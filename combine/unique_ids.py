@@ -21,10 +21,12 @@ def first_id(source: int) -> int:
 
 
 def make_unique(events: Sequence[WholeEvent], source: int) -> None:
-    """Change the ids of flows and asynchronous events so that no other source has them."""
+    """Change the ids of flows, asynchronous events and stack frames so that no other source has them."""
     for event in events:
         if event.id is not None and event.ph not in OWN_SCOPE:
             event.id = unique_id(event.id, source)
+        if isinstance(event, OddEvent):
+            event.others = _unique_others(event, source)
 
 
 def unique_id(value: Any, source: int) -> int | str:
@@ -36,22 +38,17 @@ def unique_id(value: Any, source: int) -> int | str:
         if source < EXACT_SOURCES:
             return value + first_id(source)
     elif isinstance(value, str):
-        number = _hexadecimal(value)
-        if number is not None and number < ID_LIMIT and source < 1 << 23:
+        try:
+            number = -1 if "_" in value else int(value, 16)
+        except ValueError:
+            number = -1
+        if 0 <= number < ID_LIMIT and source < 1 << 23:
             return hex(number + first_id(source))
     digest = hashlib.blake2b(f"{source}:{value!r}".encode(errors="replace"), digest_size=8)
     return "0x" + digest.hexdigest()
 
 
-def _hexadecimal(text: str) -> int | None:
-    try:
-        number = int(text, 16)
-    except ValueError:
-        return None
-    return number if number >= 0 and "_" not in text else None
-
-
-def unique_others(event: OddEvent, source: int) -> dict[str, Any]:
+def _unique_others(event: OddEvent, source: int) -> dict[str, Any]:
     """Return the rarer members with their ids changed: `bind_id`, `id2.global`, stack frames."""
     others = dict(event.others)
     if "bind_id" in others:

@@ -124,7 +124,7 @@ def load_run(
     if not any(map(len, job.traces)):
         raise TraceError(f"{path}: the trace holds no operation")
     ranks = [
-        Rank(source.worker, source.rank, trace, dialects.find_steps(trace, step_by))
+        Rank(source.worker, source.rank, trace, dialects.of(trace).find_steps(trace, step_by))
         for source, trace in zip(job.job.sources, job.traces, strict=True)
     ]
     return MeasuredRun(path, ranks, job)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import numpy as np
 
 from dag.critical_path import NO_EVENT, CriticalPath
-from dag.longest_path import LongestPath
-from dag.model import Dag, new_dag
+from dag.model import Dag, LongestPath, new_dag
 from dag.path_summary import category
 from dag.step_graph import Recording, StepGraph
 from formats.columns import Int64
@@ -48,29 +48,27 @@ def drawn_step(
 
 def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, list[int]]:
     """Return the node of each event (n,), and the first event of each node."""
-    number: dict[tuple[int, str], int] = {}
+    number: dict[object, int] = {}
     node_of = np.empty(len(step), np.int64)
     first: list[int] = []
     for event, at in enumerate(step.operation.tolist()):
         operation = recording.operations[at]
         whole = operation.is_communication and not parts and (operation.whole or operation.key is None)
-        identity = (operation.owner, operation.main) if whole else (-1, str(event))
-        if identity not in number:
-            number[identity] = len(first)
+        node_of[event] = number.setdefault((operation.owner, operation.main) if whole else event, len(first))
+        if node_of[event] == len(first):
             first.append(event)
-        node_of[event] = number[identity]
     return node_of, first
 
 
 def _names(recording: Recording, step: StepGraph, first: list[int], parts: bool) -> list[str]:
     """Return a name for each node; those that recur in the step carry their turn."""
     names = []
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     several = len(recording.owners) > 1
     for event in first:
         operation = recording.operations[int(step.operation[event])]
         prefix = f"{recording.owners[operation.owner]}." if several else ""
         name = prefix + (operation.label if parts else operation.main)
-        seen[name] = seen.get(name, 0) + 1
+        seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name} #{seen[name]}")
     return names

@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, from_start, operation_edges
-from dialects.step_parts import Edge, Joint, Meet, Operation, RankStep, RankSteps, edge_table
+from dag.model import cycles
+from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, operation_edges
+from dialects.step_parts import Edge, Joint, Meet, Operation, RankStep, RankSteps, edge_table, from_start
 from errors import TraceError
 from formats.columns import Int64
 
@@ -81,7 +82,8 @@ def _operations(ranks: Sequence[RankSteps]) -> tuple[list[Operation], list[int]]
     first = []
     for owner, rank in enumerate(ranks):
         first.append(len(operations))
-        operations.extend(replace(one, owner=owner) for one in rank.operations)
+        own = (one if one.owner == owner else one._replace(owner=owner) for one in rank.operations)
+        operations.extend(own)
     return operations, first
 
 
@@ -191,21 +193,12 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
     """
     at, limit = _edge_times(start, end, edges)
     tied = np.flatnonzero(at == limit)
-    if len(tied) == 0:
-        return edges
-    import scipy.sparse as sparse
-    from scipy.sparse.csgraph import connected_components
-
     tails, heads = operation_edges(edges[tied])
     instant = np.flatnonzero(start == end)
-    rows, columns = np.concatenate([tails, 2 * instant]), np.concatenate([heads, 2 * instant + 1])
-    n = 2 * len(start)
-    matrix = sparse.coo_array((np.ones(len(rows), np.int8), (rows, columns)), shape=(n, n))
-    component = connected_components(matrix, directed=True, connection="strong")[1]
-    inside = (component[tails] == component[heads]) & (edges[tied, 0] >= edges[tied, 1])
-    keep = np.ones(len(edges), np.bool_)
-    keep[tied[inside]] = False
-    return edges[keep]
+    among = np.concatenate([np.stack([tails, heads], 1), np.stack([2 * instant, 2 * instant + 1], 1)])
+    number = cycles(2 * len(start), among)
+    inside = (number[tails] == number[heads]) & (edges[tied, 0] >= edges[tied, 1])
+    return np.delete(edges, tied[inside], axis=0)
 
 
 # ---- work, waits and gaps

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from dag.longest_path import LongestPath
-from dag.model import Dag
+from dag.model import Dag, LongestPath
 from dialects.step_parts import Kind
 from formats.columns import Int64
 from result import Network
@@ -45,38 +45,29 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int = MOST_NODES
     group = np.arange(len(dag)) if len(dag) <= most else _groups(dag, min(_CONDENSED, most // 10))
     labels = list(dag.names) if len(dag) <= most else _group_labels(dag, group)
     n = len(labels)
-    note = "" if n == len(dag) else (
-        f"condensed: {len(dag):,} operations are drawn as {n:,}, by the beginnings of their names"
-    )  # fmt: skip
     layer = _layers(dag, group, n)
     walk = group[path.nodes].tolist() if path.nodes else []
-    steps = dict.fromkeys(  # of a condensed path, only what leads onward
-        (a, b) for a, b in itertools.pairwise(walk) if layer[a] < layer[b]
-    )
-    spine = dict.fromkeys(walk)
+    spine = set(walk)
     edges = _edges(dag, group)
-    x, y = _places(n, layer, spine, edges)
-    first = np.unique(group, return_index=True)[1].tolist()
-    dur_ms = (np.bincount(group, dag.dur_ns, n) / 1e6).tolist()
+    x, y = _places(layer, spine, edges)
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, group, path.slack_ns)
-    slack_ms = (slack / 1e6).tolist()
-    members = np.bincount(group, minlength=n).tolist()
-    timed = bool(dag.dur_ns.any())
     nodes: list[dict[str, Any]] = [
-        {
-            "label": labels[i],
-            "cat": dag.cats[first[i]],
-            "x": x[i],
-            "y": y[i],
-            "dur_ms": dur_ms[i] if timed else None,
-            "critical": i in spine,
-            **({"slack_ms": slack_ms[i]} if timed else {}),
-            **({"operations": members[i]} if members[i] > 1 else {}),
-        }
-        for i in range(n)
+        {"label": label, "cat": dag.cats[first], "x": x[i], "y": y[i], "dur_ms": None, "critical": i in spine}
+        for i, (label, first) in enumerate(zip(labels, np.unique(group, return_index=True)[1], strict=True))
     ]
-    return Network(title, nodes, edges, note, list(steps))
+    if dag.dur_ns.any():
+        dur_ms = (np.bincount(group, dag.dur_ns, n) / 1e6).tolist()
+        for node, dur, free in zip(nodes, dur_ms, (slack / 1e6).tolist(), strict=True):
+            node |= {"dur_ms": dur, "slack_ms": free}
+    if n == len(dag):
+        note = ""
+    else:
+        note = f"condensed: {len(dag):,} operations are drawn as {n:,}, by the beginnings of their names"
+        for node, members in zip(nodes, np.bincount(group).tolist(), strict=True):
+            node |= {"operations": members} if members > 1 else {}
+    onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(walk) if layer[a] < layer[b])
+    return Network(title, nodes, edges, note, list(onward))
 
 
 def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
@@ -89,11 +80,11 @@ def _layers(dag: Dag, group: Int64, n: int) -> list[int]:
     np.minimum.at(nearest, source, depth[target])
     free = ~waits & (nearest < np.iinfo(np.int64).max)
     depth[free] = nearest[free] - 1
-    if n == len(dag):
-        return [int(d) for d in depth]
-    mean = np.bincount(group, depth, n) / np.bincount(group, minlength=n)
-    _, rank = np.unique(np.rint(mean), return_inverse=True)
-    return [int(r) for r in rank.reshape(-1)]
+    if n != len(dag):
+        mean = np.bincount(group, depth, n) / np.bincount(group, minlength=n)
+        depth = np.unique(np.rint(mean), return_inverse=True)[1].reshape(-1)
+    layers: list[int] = depth.tolist()
+    return layers
 
 
 def _edges(dag: Dag, group: Int64) -> list[tuple[int, int, str]]:
@@ -108,29 +99,28 @@ def _edges(dag: Dag, group: Int64) -> list[tuple[int, int, str]]:
 
 
 def _places(
-    n: int, layer: Sequence[int], spine: dict[int, None], edges: Sequence[tuple[int, int, str]]
+    layer: Sequence[int], spine: Collection[int], edges: Sequence[tuple[int, int, str]]
 ) -> tuple[list[float], list[float]]:
     """Return column and row of every node, folded into bands."""
-    before: list[list[int]] = [[] for _ in range(n)]
+    before: list[list[int]] = [[] for _ in layer]
     for a, b, _ in edges:
         if layer[a] < layer[b]:
             before[b].append(a)
-    n_layers = max(layer, default=-1) + 1
-    columns: list[list[int]] = [[] for _ in range(n_layers)]
-    for node in range(n):
-        columns[layer[node]].append(node)
-    row = [0] * n
+    columns: list[list[int]] = [[] for _ in range(max(layer, default=-1) + 1)]
+    for node, at in enumerate(layer):
+        columns[at].append(node)
+    row = [0] * len(layer)
     for column in columns:
         _fill(column, row, spine, before)
     heights = [max((row[node] for node in column), default=0) + 1 for column in columns]
     width = _band_width(heights)
-    tops = _band_tops(heights, width)
-    x = [float(layer[node] % width) for node in range(n)]
-    y = [float(tops[layer[node] // width] + row[node]) for node in range(n)]
-    return x, y
+    tops = [0, *itertools.accumulate(_band_heights(heights, width))]
+    return [float(at % width) for at in layer], [
+        float(tops[at // width] + row[i]) for i, at in enumerate(layer)
+    ]
 
 
-def _fill(column: list[int], row: list[int], spine: dict[int, None], before: Sequence[Sequence[int]]) -> None:
+def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
     """Give every node of a layer a row of its own: the spine's the first, others near what they wait for."""
     taken: set[int] = set()
     wanted = []
@@ -141,47 +131,33 @@ def _fill(column: list[int], row: list[int], spine: dict[int, None], before: Seq
             continue
         rows = [row[other] for other in before[node]]
         wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
-    for where, node in sorted(wanted):
-        place = _free_row(max(round(where), 1), taken)
-        row[node] = place
-        taken.add(place)
-
-
-def _free_row(wish: int, taken: set[int]) -> int:
-    for distance in range(len(taken) + 2):
-        for place in (wish - distance, wish + distance):
-            if place >= 1 and place not in taken:
-                return place
-    return wish + len(taken) + 2
+    for mean, node in sorted(wanted):
+        wish = max(round(mean), 1)
+        near = (place for distance in itertools.count() for place in (wish - distance, wish + distance))
+        row[node] = next(place for place in near if place >= 1 and place not in taken)
+        taken.add(row[node])
 
 
 def _band_width(heights: Sequence[int]) -> int:
-    """Return how many layers a band holds so that the page comes nearest to the wanted aspect."""
+    """Return how many layers a band holds so that the page comes nearest to the wanted aspect.
+
+    Tried are widths from 4 layers (or fewer) to all, each a twentieth more than the last.
+    """
     n = len(heights)
-    best, best_off = max(n, 1), math.inf
-    for width in _widths(n):
-        total = sum(max(heights[i : i + width]) + 1 for i in range(0, n, width))
-        off = abs(math.log(width * _PLACE[0] / (total * _PLACE[1]) / _ASPECT))
-        if off < best_off:
-            best, best_off = width, off
-    return best
-
-
-def _widths(n: int) -> list[int]:
-    """Return widths to try, from 4 layers (or fewer) to all, each a twentieth more than the last."""
     widths, width = [], min(n, 4)
     while 0 < width < n:
         widths.append(width)
         width += max(1, width // 20)
-    return [*widths, n] if n else []
+
+    def off(width: int) -> float:
+        total = sum(_band_heights(heights, width))
+        return abs(math.log(width * _PLACE[0] / (total * _PLACE[1]) / _ASPECT))
+
+    return min([*widths, n], key=off) if n else 1
 
 
-def _band_tops(heights: Sequence[int], width: int) -> list[int]:
-    tops, top = [], 0
-    for i in range(0, len(heights), width):
-        tops.append(top)
-        top += max(heights[i : i + width]) + 1
-    return tops
+def _band_heights(heights: Sequence[int], width: int) -> list[int]:
+    return [max(heights[i : i + width]) + 1 for i in range(0, len(heights), width)]
 
 
 def _groups(dag: Dag, limit: int) -> Int64:
@@ -212,20 +188,12 @@ def _numbered(keys: Iterable[Hashable]) -> list[int]:
 
 def _group_labels(dag: Dag, group: Int64) -> list[str]:
     """Return per group what its members' names have in common (or the first), and how many they are."""
-    members: dict[int, list[str]] = {}
+    members: list[list[str]] = [[] for _ in range(int(group.max()) + 1)]
     for name, g in zip(dag.names, group.tolist(), strict=True):
-        members.setdefault(g, []).append(name)
-    common = {g: _common(names) for g, names in members.items()}
-    seen = Counter(common.values())
-    labels = []
-    for g in range(len(members)):
-        names = members[g]
-        begin = common[g] if seen[common[g]] == 1 else names[0]
-        labels.append(names[0] if len(names) == 1 else f"{begin}… ({len(names):,})")
-    return labels
-
-
-def _common(names: Sequence[str]) -> str:
-    low, high = min(names), max(names)
-    length = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-    return low[:length]
+        members[g].append(name)
+    common = [os.path.commonprefix(names) for names in members]  # noqa: RUF071  (of any texts)
+    seen = Counter(common)
+    return [
+        names[0] if len(names) == 1 else f"{begin if seen[begin] == 1 else names[0]}… ({len(names):,})"
+        for names, begin in zip(members, common, strict=True)
+    ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,9 +19,10 @@ from formats.columns import Int64, Trace, Track
 PATH = "critical path"
 _PATH_PID = 0
 
+_Places = Sequence[Sequence[tuple[int, int]]]  # of each trace, the (pid, tid) of each of its tracks
 
-@dataclass(frozen=True, slots=True)
-class _Stop:
+
+class _Stop(NamedTuple):
     """One stretch of the path: when, and the recorded slice (trace, row) that it is a part of, if any."""
 
     name: str
@@ -30,18 +30,6 @@ class _Stop:
     start_ns: int
     end_ns: int
     event: tuple[int, int] | None
-
-
-@dataclass(slots=True)
-class _Places:
-    """Integers for the processes and threads of all traces, and the names that go with them."""
-
-    pids: dict[tuple[int, Any], int] = field(default_factory=dict)
-    tids: dict[tuple[int, Any], int] = field(default_factory=dict)
-
-    def of(self, trace: int, pid: Any, tid: Any) -> tuple[int, int]:
-        number = self.pids.setdefault((trace, pid), len(self.pids) + 1)
-        return number, self.tids.setdefault((number, tid), len(self.tids) + 1)
 
 
 def marked_events(
@@ -54,19 +42,23 @@ def marked_events(
     traces : what was recorded, one for each owner of `recording`, on its clock
     path : the critical path of `step`
     """
-    labels = [f"{owner}." if len(traces) > 1 else "" for owner in recording.owners]
     stops = _stops(traces, recording, step, path)
     times = [int(trace.ts_ns.min()) for trace in traces if len(trace)]
     zero = min([*times, *(stop.start_ns for stop in stops)], default=0)
-    places = _Places()
-    marked = {stop.event for stop in stops if stop.event is not None}
-    slices = [
-        event for number, trace in enumerate(traces) for event in _slices(number, trace, places, marked, zero)
-    ]
-    track = list(_track(stops, zero))
-    arrows = list(_arrows(traces, stops, places, zero))
-    names = _names(traces, labels, places)
-    return [*names, *sorted([*slices, *track, *arrows], key=lambda event: float(event["ts"]))], zero
+    names, places = _named_tracks(traces, recording.owners)
+    on_path = (_PATH_PID, 1)
+    events = [_box(stop.name, stop.cat, on_path, stop.start_ns - zero, stop.end_ns - zero) for stop in stops]
+    events += _arrows(traces, stops, places, zero)
+    marked = {stop.event for stop in stops}
+    for number, trace in enumerate(traces):
+        columns = (trace.name_id, trace.cat_id, trace.track_id, trace.ts_ns - zero, trace.end_ns - zero)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for row, (name, cat, track, start, end) in enumerate(rows):
+            event = _box(trace.names[name], trace.cats[cat], places[number][track], start, end)
+            if (number, row) in marked:
+                event["args"] = {PATH: True}
+            events.append(event)
+    return [*names, *sorted(events, key=lambda event: float(event["ts"]))], zero
 
 
 def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath) -> list[_Stop]:
@@ -106,30 +98,9 @@ def _slice_of(
     return max(named or rows.tolist(), key=lambda row: int(trace.ts_ns[row]), default=None)
 
 
-def _slices(
-    number: int, trace: Trace, places: _Places, marked: set[tuple[int, int]], zero: int
-) -> Iterator[dict[str, Any]]:
-    where = [places.of(number, track.pid, track.tid) for track in trace.tracks]
-    columns = (trace.name_id, trace.cat_id, trace.track_id, trace.ts_ns, trace.dur_ns)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    for row, (name, cat, track, ts, dur) in enumerate(rows):
-        pid, tid = where[track]
-        event = {
-            "ph": "X", "name": trace.names[name], "cat": trace.cats[cat], "pid": pid, "tid": tid,
-            "ts": (ts - zero) / 1e3, "dur": dur / 1e3,
-        }  # fmt: skip
-        if (number, row) in marked:
-            event["args"] = {PATH: True}
-        yield event
-
-
-def _track(stops: Sequence[_Stop], zero: int) -> Iterator[dict[str, Any]]:
-    """Yield the path as slices of one track, one after the other."""
-    for stop in stops:
-        yield {
-            "ph": "X", "name": stop.name, "cat": stop.cat, "pid": _PATH_PID, "tid": 1,
-            "ts": (stop.start_ns - zero) / 1e3, "dur": (stop.end_ns - stop.start_ns) / 1e3,
-        }  # fmt: skip
+def _box(name: str, cat: str, place: tuple[int, int], start_ns: int, end_ns: int) -> dict[str, Any]:
+    times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
+    return {"ph": "X", "name": name, "cat": cat, "pid": place[0], "tid": place[1], **times}
 
 
 def _arrows(
@@ -140,42 +111,50 @@ def _arrows(
     for number, ((a, event_a), (b, event_b)) in enumerate(itertools.pairwise(known), 1):
         if event_a == event_b:
             continue
-        here, there = _track_of(traces, event_a, places), _track_of(traces, event_b, places)
-        common = {"name": PATH, "cat": "critical_path", "id": number}
-        leave = (max(a.start_ns, a.end_ns - 1) - zero) / 1e3
-        arrive = (max(b.start_ns, a.end_ns - 1) - zero) / 1e3
-        yield {**common, "ph": "s", "pid": here[0], "tid": here[1], "ts": leave}
-        yield {**common, "ph": "f", "bp": "e", "pid": there[0], "tid": there[1], "ts": arrive}
+        for phase, stop, event in (("s", a, event_a), ("f", b, event_b)):
+            pid, tid = places[event[0]][traces[event[0]].track_id[event[1]]]
+            bound = {"bp": "e"} if phase == "f" else {}
+            ts = (max(stop.start_ns, a.end_ns - 1) - zero) / 1e3
+            yield {"name": PATH, "cat": "critical_path", "id": number, "ph": phase, **bound,
+                   "pid": pid, "tid": tid, "ts": ts}  # fmt: skip
 
 
-def _track_of(traces: Sequence[Trace], event: tuple[int, int], places: _Places) -> tuple[int, int]:
-    number, row = event
-    track = traces[number].tracks[traces[number].track_id[row]]
-    return places.of(number, track.pid, track.tid)
+def _named_tracks(traces: Sequence[Trace], owners: Sequence[str]) -> tuple[list[dict[str, Any]], _Places]:
+    """Return the metadata that names and orders processes and threads, the path's first; and the numbers.
 
-
-def _names(traces: Sequence[Trace], labels: Sequence[str], places: _Places) -> list[dict[str, Any]]:
-    """Return the metadata that names and orders processes and threads, the path's first."""
-    said = [_said(trace) for trace in traces]
+    Names are those of the recording's own metadata, processes with their owner where there are several.
+    """
     events = [
         metadata("process_name", _PATH_PID, 0, PATH),
         metadata("process_sort_index", _PATH_PID, 0, -1),
+        metadata("thread_name", _PATH_PID, 1, PATH),
     ]
-    events.append(metadata("thread_name", _PATH_PID, 1, PATH))
-    keys = {}
-    for (number, pid), to in places.pids.items():
-        own = said[number].get(("process_name", pid, None), "" if pid is None else str(pid))
-        events.append(metadata("process_name", to, 0, f"{labels[number]}{own}"))
-        events.append(metadata("process_sort_index", to, 0, to))
-        keys[to] = (number, pid)
-    for (pid_to, tid), to in places.tids.items():
-        number, pid = keys[pid_to]
-        own = said[number].get(("thread_name", pid, tid), "" if tid is None else str(tid))
-        events.append(metadata("thread_name", pid_to, to, own or "events"))
-    return events
+    places = []
+    pids, tids = itertools.count(1), itertools.count(1)
+    for trace, owner in zip(traces, owners, strict=True):
+        own = _own_names(trace)
+        pid_of: dict[Any, int] = {}
+        place_of: dict[Track, tuple[int, int]] = {}
+        for track in trace.tracks:
+            if track.pid not in pid_of:
+                pid = pid_of[track.pid] = next(pids)
+                process = own.get(("process_name", track.pid, None), _text(track.pid))
+                name = f"{owner}.{process}" if len(traces) > 1 else process
+                events.append(metadata("process_name", pid, 0, name))
+                events.append(metadata("process_sort_index", pid, 0, pid))
+            if track not in place_of:
+                pid, tid = place_of[track] = pid_of[track.pid], next(tids)
+                thread = own.get(("thread_name", track.pid, track.tid), _text(track.tid))
+                events.append(metadata("thread_name", pid, tid, thread or "events"))
+        places.append([place_of[track] for track in trace.tracks])
+    return events, places
 
 
-def _said(trace: Trace) -> dict[tuple[str, Any, Any], str]:
+def _text(number: Any) -> str:
+    return "" if number is None else str(number)
+
+
+def _own_names(trace: Trace) -> dict[tuple[str, Any, Any], str]:
     """Return what the trace's own metadata call processes and threads."""
     names: dict[tuple[str, Any, Any], str] = {}
     for event in trace.metadata:

@@ -13,7 +13,7 @@ from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag
 from dialects import Activity
 from dialects.byteps.gradient_names import read_parameters, renamed
-from errors import DagError, TraceError
+from errors import DagError, TraceError, counted
 from formats.columns import Int64, Trace
 from formats.gml import is_gml, read_gml
 from formats.stream import find_file
@@ -116,7 +116,6 @@ def one_sided_notes(dag: Dag) -> list[str]:
     notes = []
     for names, where in sides:
         if names:
-            count = "1 operation" if len(names) == 1 else f"{len(names):,} operations"
             more = ", …" if len(names) > _NAMED else ""
-            notes.append(f"{count} {where}: {', '.join(names[:_NAMED])}{more}")
+            notes.append(f"{counted(len(names), 'operation')} {where}: {', '.join(names[:_NAMED])}{more}")
     return notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from dialects.step_parts import GAP, WAIT, Kind, Operation
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
+
+_LABELS = [kind.label for kind in Kind]
 
 
 class PathItem(NamedTuple):
@@ -55,29 +58,29 @@ def path_items(
 
 def by_name(items: Iterable[PathItem]) -> list[NameShare]:
     """Return the path summed by operation and owner, the largest first."""
-    sums: dict[tuple[str, str, str], tuple[int, int]] = {}
+    count, ns = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for item in items:
-        count, ns = sums.get(item[:3], (0, 0))
-        sums[item[:3]] = (count + 1, ns + item.dur_ns)
-    length = max(sum(ns for _, ns in sums.values()), 1)
-    shares = [NameShare(*key, count, ns, ns / length) for key, (count, ns) in sums.items()]
+        count[item[:3]] += 1
+        ns[item[:3]] += item.dur_ns
+    length = max(ns.total(), 1)
+    shares = [NameShare(*key, count[key], ns[key], ns[key] / length) for key in ns]
     return sorted(shares, key=lambda share: -share.ns)
 
 
 def by_category(items: Iterable[PathItem]) -> dict[str, int]:
     """Return the nanoseconds of the path per category, the largest first."""
-    sums: dict[str, int] = {}
+    sums: Counter[str] = Counter()
     for item in items:
-        sums[item.cat] = sums.get(item.cat, 0) + item.dur_ns
-    return dict(sorted(sums.items(), key=lambda pair: -pair[1]))
+        sums[item.cat] += item.dur_ns
+    return dict(sums.most_common())
 
 
 def headline(recording: Recording, step: StepGraph, path: CriticalPath, items: Sequence[PathItem]) -> str:
     """Return one sentence: how long the step is, and what makes it so."""
-    sums: dict[tuple[str, str], int] = {}
+    sums: Counter[tuple[str, str]] = Counter()
     for item in items:
-        sums[item.cat, item.owner] = sums.get((item.cat, item.owner), 0) + item.dur_ns
-    ranked = sorted(sums.items(), key=lambda pair: -pair[1])[:3]
+        sums[item.cat, item.owner] += item.dur_ns
+    ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     several = len(recording.owners) > 1
     shares = [
@@ -101,7 +104,7 @@ def path_item(
 ) -> PathItem:
     """Return one stretch named; `begin` (ns) is that of the path's step, `parts` as for `path_items`."""
     owner = recording.owners[stretch.owner]
-    because = "" if stretch.kind < 0 else Kind(stretch.kind).label
+    because = "" if stretch.kind < 0 else _LABELS[stretch.kind]
     times = (stretch.start_ns - begin, stretch.dur_ns)
     if stretch.event == NO_EVENT:
         where = "before the step" if stretch.start_ns == begin else "before the next step"

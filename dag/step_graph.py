@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.step_parts import Joint, Operation
+from dialects.step_parts import Joint, Operation, from_start
 from formats.columns import Int64
 
 Bool = NDArray[np.bool_]
@@ -69,12 +69,6 @@ class StepGraph:
         return len(self.operation)
 
     @property
-    def wait_ns(self) -> Int64:
-        """How long each event waited for others after its start (n,)."""
-        wait: Int64 = np.maximum(self.end_ns - self.start_ns - self.work_ns, 0)
-        return wait
-
-    @property
     def lead_ns(self) -> Int64:
         """How much later than the first owner each begins the step (m,)."""
         lead: Int64 = np.subtract(self.begin_ns, int(self.begin_ns.min()))
@@ -96,11 +90,6 @@ class StepGraph:
         end: Int64 = self.begin_ns.copy()
         np.maximum.at(end, self.owner[self.last], self.end_ns[self.last])
         return end
-
-
-def from_start(edges: Int64) -> Bool:
-    """Return which edges (e,) of a step wait for the start of their source only."""
-    return np.isin(edges[:, 2], (Joint.START_TO_HEAD, Joint.START_TO_BODY))
 
 
 def operation_edges(edges: Int64) -> tuple[Int64, Int64]:

@@ -184,7 +184,8 @@ def _sync_waits(view: JobView) -> dict[str, float]:
     for row in view.rows:
         step = view.recording.steps[row]
         targets = np.unique(step.edges[_is_sync(step.edges, device[step.operation]), 1])
-        for event, wait in zip(targets.tolist(), step.wait_ns[targets].tolist(), strict=True):
+        waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
+        for event, wait in zip(targets.tolist(), waits.tolist(), strict=True):
             name = view.recording.operations[int(step.operation[event])].name
             total[name] = total.get(name, 0.0) + wait
     parts = len(view.rows) * len(view.recording.owners)

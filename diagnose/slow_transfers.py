@@ -326,7 +326,7 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
     waited: dict[int, int] = {}
     for row in view.rows:
         step = view.recording.steps[row]
-        moving = np.flatnonzero((step.link != NO_LINK) & (step.wait_ns > 0))
+        moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
         late = set()
         for event in moving.tolist():
             same = (step.link == step.link[event]) & (index[step.operation] > index[step.operation[event]])

@@ -16,7 +16,6 @@ from dialects.dasf import Dasf
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
-from dialects.steps import Steps
 from dialects.system import Activity, System, is_communication
 from formats import chrome as files
 from formats.columns import Trace
@@ -27,7 +26,6 @@ __all__ = [
     "SYSTEMS",
     "Activity",
     "System",
-    "find_steps",
     "finish",
     "is_communication",
     "named",
@@ -69,8 +67,3 @@ def finish(path: Path, parts: Sequence[files.Part]) -> Trace:
     rank, world_size = system.rank(raw)
     trace = raw.shifted(system.epoch_ns(raw))
     return system.finished(replace(trace, dialect=system.name, rank=rank, world_size=world_size))
-
-
-def find_steps(trace: Trace, by: str | None = None) -> Steps:
-    """Return the steps of `trace` and how they were found; see `System.find_steps`."""
-    return of(trace).find_steps(trace, by)

@@ -22,6 +22,12 @@ def by_name(trace: Trace, accept: Callable[[str], object]) -> Mask:
     return _by_table(trace.names, trace.name_id, accept)
 
 
+def ids_in(numbers: NDArray[np.integer]) -> list[int]:
+    """Return the distinct of numbers (n,) from -1 on, in order; `np.unique` would import numpy.ma."""
+    found: list[int] = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
+    return found
+
+
 def _by_table(table: Sequence[str], ids: NDArray[np.int32], accept: Callable[[str], object]) -> Mask:
     accepted: Mask = np.array([bool(accept(text)) for text in table] or [False], np.bool_)[ids]
     return accepted

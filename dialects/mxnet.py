@@ -18,6 +18,7 @@ class MXNet(System):
     """All that it records is computation."""
 
     name = "mxnet"
+    counted_by = "MXNet's profile records no communication: all operations compute."
     pairing = Rule.NEIGHBOURS
     has_workers = True
 
@@ -31,7 +32,3 @@ class MXNet(System):
         found = framed(trace)
         found[found != Activity.IGNORED] = Activity.COMPUTE
         return found
-
-    def rule(self, trace: Trace) -> str:
-        """Return by which rule slices count."""
-        return "MXNet's profile records no communication: all operations compute."

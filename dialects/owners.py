@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dialects.masks import Mask
+from dialects.masks import Mask, ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
 
@@ -64,7 +64,7 @@ def _by_names(trace: Trace) -> list[Owned]:
     by_name = np.array([place.get(owner, -1) for owner in owners])[trace.name_id]
     by_track = np.array([place.get(owner, -1) for owner in of_track])[trace.track_id]
     of_row = np.where(by_name >= 0, by_name, by_track)
-    present: list[int] = np.unique(of_row).tolist()
+    present = ids_in(of_row)
     if present[0] < 0:
         return []
     if len(present) == 1:
@@ -76,7 +76,7 @@ def _by_names(trace: Trace) -> list[Owned]:
 def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
     """Split by processes, where each is of one of `owners` and several of these have events."""
     of_row = np.array([owner_of.get(track.pid, -1) for track in trace.tracks] or [-1])[trace.track_id]
-    present: list[int] = np.unique(of_row).tolist()
+    present = ids_in(of_row)
     if len(present) < 2 or present[0] < 0:
         return []
     parts = []

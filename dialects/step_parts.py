@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from formats.columns import Int64, Track
+from formats.columns import Int64, Trace, Track
 
 #: Categories of time that no recorded event covers.
 GAP = "gap"  # nothing ran that the recording knows of
@@ -63,8 +64,7 @@ class Joint(IntEnum):
         return self in (Joint.END_TO_BODY, Joint.START_TO_BODY)
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """What one event does, the same in every step in which it occurs."""
 
     name: str  # as in the trace, without worker and rank
@@ -87,7 +87,7 @@ class Operation:
     def label(self) -> str:
         """The name, with the partition, the whole where the name does not say it, and an earlier step."""
         if self.from_earlier_step:
-            return f"{replace(self, from_earlier_step=False).label} of an earlier step"
+            return f"{self._replace(from_earlier_step=False).label} of an earlier step"
         if self.whole and not self.name.startswith(self.whole):
             return f"{self.whole}.{self.name}"
         return self.name if self.key is None else f"{self.name}.{self.key}"
@@ -179,9 +179,12 @@ class RankSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """What lies beside a rank's trace: its graph's edges, and what logs tell of BytePS's partitions."""
+class RankTrace:
+    """One rank's trace (with `edge_args` and points), and what its graph and logs tell of BytePS."""
 
+    name: str  # "rank0", "wk0.rank1"
+    trace: Trace
+    worker: int | None = None
     dag_edges: Sequence[tuple[str, str]] = ()  # names of operations
     parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
@@ -192,6 +195,11 @@ def edge_table(edges: Sequence[Edge]) -> Int64:
     """Return edges as `RankStep.edges` wants them (m, 4)."""
     numbers = itertools.chain.from_iterable(edges)
     return np.fromiter(numbers, np.int64, 4 * len(edges)).reshape(-1, 4)
+
+
+def from_start(edges: Int64) -> NDArray[np.bool_]:
+    """Return which edges (m,) wait for the start of their source only."""
+    return np.isin(edges[:, 2], (Joint.START_TO_HEAD, Joint.START_TO_BODY))
 
 
 def edge_rows(sources: Int64, targets: Int64, joint: Joint, kind: Kind) -> Int64:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask
-from dialects.step_parts import Joint, Meet, Operation, RankStep
+from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start
 from dialects.steps import Step
 from formats.columns import Int64
 
@@ -97,15 +97,18 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
     counts = [np.bincount(one, minlength=2 * len(kinds)) for one in labels]
     most = np.max(counts, axis=0, initial=0) if counts else np.zeros(0, np.int64)
     offset = np.cumsum(most) - most
-    numbers = []
-    for one in labels:
-        order = np.argsort(one, kind="stable")
-        place = np.arange(len(one)) - np.searchsorted(one[order], one[order])
-        number = np.empty(len(one), np.int64)
-        number[order] = offset[one[order]] + place
-        numbers.append(number)
-    variants = [kind for one in kinds for kind in (one, replace(one, from_earlier_step=True))]
+    numbers = [offset[one] + turns(one) for one in labels]
+    variants = [kind for one in kinds for kind in (one, one._replace(from_earlier_step=True))]
     return numbers, [variants[i] for i in np.repeat(np.arange(len(most)), most).tolist()]
+
+
+def turns(values: Int64) -> Int64:
+    """Return how often each value (n,) has occurred before."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    found = np.empty_like(values)
+    found[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
+    return found
 
 
 def _step(
@@ -156,14 +159,13 @@ def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> I
     """
     low, high = np.searchsorted(events.start_ns[events.edges[:, 1]], [begin, end])
     going_on = np.flatnonzero(events.end_ns[events.edges[:low, 1]] > begin)
-    edges = np.concatenate([events.edges[going_on], events.edges[low:high]])
-    source, target, joint, kind = edges[new[edges[:, 0]] >= 0].T
-    from_start = np.isin(joint, [one for one in Joint if one.from_start])
-    to_body = np.isin(joint, [one for one in Joint if one.to_body])
-    keep = ~from_start | (events.start_ns[source] >= begin)
-    keep &= to_body | (events.start_ns[target] >= begin)
-    within: Int64 = np.column_stack((new[source], new[target], joint, kind))[keep]
-    return within
+    edges: Int64 = np.concatenate([events.edges[going_on], events.edges[low:high]])
+    edges = edges[new[edges[:, 0]] >= 0]
+    keep = ~from_start(edges) | (events.start_ns[edges[:, 0]] >= begin)
+    keep &= (edges[:, 2] >= Joint.END_TO_BODY) | (events.start_ns[edges[:, 1]] >= begin)
+    edges = edges[keep]
+    edges[:, :2] = new[edges[:, :2]]
+    return edges
 
 
 def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:

@@ -49,15 +49,22 @@ def between(marks: Int64) -> list[Step]:
     return [Step(i, start, end) for i, (start, end) in enumerate(itertools.pairwise(times), 1)]
 
 
+def rounds(begin_ns: int, ends_ns: Int64, how: str) -> Steps:
+    """Return the steps from each of the ends to the next; of the first only the end is marked."""
+    whole = (step._replace(label=step.label + 1) for step in between(ends_ns))
+    return Steps(tuple(whole), (Step(1, begin_ns, int(ends_ns[0])),), how)
+
+
 def spans(trace: Trace, rows: Int64, labels: Sequence[int]) -> list[Step]:
     """Return the slices `rows` as steps, in order of time."""
     steps = map(Step, labels, trace.ts_ns[rows].tolist(), (trace.ts_ns[rows] + trace.dur_ns[rows]).tolist())
     return sorted(steps, key=lambda step: step.start_ns)
 
 
-def same_process(trace: Trace, row: int, other: int) -> bool:
-    """Whether two slices are of one process."""
-    return bool(trace.tracks[trace.track_id[row]].pid == trace.tracks[trace.track_id[other]].pid)
+def in_first_process(trace: Trace, rows: Int64) -> Int64:
+    """Return those of `rows` that are of the first one's process."""
+    pids = [trace.tracks[track].pid for track in trace.track_id[rows].tolist()]
+    return rows[[pid == pids[0] for pid in pids]] if pids else rows
 
 
 def has_inside(trace: Trace, step: Step) -> bool:
@@ -105,10 +112,8 @@ def _by_optimizer(trace: Trace) -> Steps:
     rows = _outer_rows(trace, lambda name: name.startswith("Optimizer.step#"))
     if len(rows) < 2:
         return NO_STEPS
-    ends = trace.ts_ns[rows] + trace.dur_ns[rows]
-    whole = [step._replace(label=step.label + 1) for step in between(ends)]
-    partial = Step(1, int(trace.ts_ns.min()), int(ends[0]))
-    return Steps(tuple(whole), (partial,), f"end of {trace.names[trace.name_id[rows[0]]]} to the next")
+    how = f"end of {trace.names[trace.name_id[rows[0]]]} to the next"
+    return rounds(int(trace.ts_ns.min()), trace.ts_ns[rows] + trace.dur_ns[rows], how)
 
 
 def _by_loader(trace: Trace) -> Steps:

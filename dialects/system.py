@@ -6,20 +6,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
-from dialects.span_graph import Meaning, record_spans
-from dialects.step_parts import Beside, RankSteps
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Int64, Trace, Track
 from formats.event import NO_TIME
 from formats.pairs import Rule
 from innermost import lies_inside
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
 
 Metadata = Sequence[Mapping[str, Any]]
 
@@ -92,6 +93,11 @@ class System:
     """A system that writes traces; the answers here are those for any chrome trace."""
 
     name = "chrome"
+    #: By which rule slices count as communication and computation.
+    counted_by = (
+        "Communication: operations named after a collective (allreduce, nccl, …) with all that they "
+        "call; all else computes."
+    )
     #: How B and E events pair.
     pairing = Rule.NESTED
     #: Whether the file's times are on one clock with those of its worker's other files.
@@ -150,10 +156,7 @@ class System:
 
     def rule(self, trace: Trace) -> str:
         """Return by which rule slices of `trace` count as communication and computation, a sentence."""
-        return (
-            "Communication: operations named after a collective (allreduce, nccl, …) with all that they "
-            "call; all else computes."
-        )
+        return self.counted_by
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps that the system itself marks; see `find_steps`."""
@@ -218,30 +221,21 @@ class System:
                 found.setdefault(part, []).append(row)
         return {part: np.array(own, np.int64) for part, own in found.items()}
 
-    def rank_steps(
-        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
-    ) -> RankSteps:
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank as events and edges; `by` as for `find_steps`.
-
-        Parameters
-        ----------
-        name, worker : of the rank
-        trace : read with `edge_args` and points
 
         Raises
         ------
         TraceError
             No step is recorded in the trace.
         """
-        activities = self.activities(trace)
+        from dialects.span_graph import Meaning, record_spans
+
+        activities = self.activities(rank.trace)
         communicates = is_communication(activities)
         ignored = activities == Activity.IGNORED
-        return record_spans(
-            name,
-            trace,
-            self.find_steps(trace, by).whole,
-            Meaning(ignored, communicates, communicates, {}, self.category),
-        )
+        meaning = Meaning(ignored, communicates, communicates, {}, self.category)
+        return record_spans(rank.name, rank.trace, self.find_steps(rank.trace, by).whole, meaning)
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""

@@ -42,11 +42,10 @@ class ArgColumn:
         """Return row -> value."""
         return dict(zip(self.rows.tolist(), self.values, strict=True))
 
-    def moved(self, new_row: Int64) -> ArgColumn:
-        """Return the column for a trace whose row i is now `new_row[i]`, or gone where that is negative."""
-        rows = new_row[self.rows]
-        kept = np.flatnonzero(rows >= 0)
-        return ArgColumn(rows[kept], [self.values[i] for i in kept.tolist()])
+    def select(self, rows: Int64) -> ArgColumn:
+        """Return the column for a trace that has only these rows, in this order."""
+        _, own, new_rows = np.intersect1d(self.rows, rows, assume_unique=True, return_indices=True)
+        return ArgColumn(new_rows, [self.values[i] for i in own.tolist()])
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +78,9 @@ class Points:
             [self.ids[i] for i in at],
         )
 
-    def shifted(self, by_ns: int) -> Points:
-        """Return the points `by_ns` later."""
-        return replace(self, ts_ns=self.ts_ns + by_ns)
 
-
-def no_points() -> Points:
-    """Return `Points` of length 0."""
-    ids = np.empty(0, np.int32)
-    return Points((), ids, ids, ids, np.empty(0, np.int64), ())
+_NO_IDS = np.empty(0, np.int32)
+NO_POINTS = Points((), _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.int64), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +116,7 @@ class Trace:
     ts_ns: Int64
     dur_ns: Int64
     args: Mapping[str, ArgColumn] = field(default_factory=dict)
-    points: Points = field(default_factory=no_points)
+    points: Points = NO_POINTS
     metadata: Sequence[Mapping[str, Any]] = ()
     header: Mapping[str, Any] = field(default_factory=dict)
     phases: Mapping[str, int] = field(default_factory=dict)
@@ -138,10 +131,10 @@ class Trace:
         """Return the trace `by_ns` later; what that puts more than 100 years from the epoch is left out."""
         if by_ns == 0:
             return self
-        points = self.points.shifted(by_ns)
+        points = replace(self.points, ts_ns=self.points.ts_ns + by_ns)
+        if (is_far := _is_far(points.ts_ns)).any():
+            points = points.select(np.flatnonzero(~is_far))
         trace = replace(self, ts_ns=self.ts_ns + by_ns, points=points)
-        if len(points) and _is_far(points.ts_ns).any():
-            trace = replace(trace, points=points.select(np.flatnonzero(~_is_far(points.ts_ns))))
         is_far = _is_far(trace.ts_ns)
         if not is_far.any():
             return trace
@@ -161,8 +154,6 @@ class Trace:
     def select(self, rows: NDArray[Any]) -> Trace:
         """Return the trace with only the slices of `rows` (a mask, or ascending row numbers)."""
         keep = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
-        new_row = np.full(len(self), -1, np.int64)
-        new_row[keep] = np.arange(len(keep))
         return replace(
             self,
             name_id=self.name_id[keep],
@@ -170,7 +161,7 @@ class Trace:
             track_id=self.track_id[keep],
             ts_ns=self.ts_ns[keep],
             dur_ns=self.dur_ns[keep],
-            args={key: column.moved(new_row) for key, column in self.args.items()},
+            args={key: column.select(keep) for key, column in self.args.items()},
         )
 
 
@@ -178,27 +169,33 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
     """Return traces as one, one after the other; `path`, `header` and rank are the first's."""
     if len(traces) == 1:
         return traces[0]
-    names, name_maps = _joint([trace.names for trace in traces])
-    cats, cat_maps = _joint([trace.cats for trace in traces])
-    tracks, track_maps = _joint([trace.tracks for trace in traces])
     offsets = np.cumsum([0, *map(len, traces)]).tolist()
     args: dict[str, ArgColumn] = {}
     for key in dict.fromkeys(key for trace in traces for key in trace.args):
         parts = [(t.args[key], offset) for t, offset in zip(traces, offsets, strict=False) if key in t.args]
         rows = np.concatenate([column.rows + offset for column, offset in parts])
         args[key] = ArgColumn(rows, [value for column, _ in parts for value in column.values])
+    columns: dict[str, Any] = {}
+    points: dict[str, Any] = {}
+    for table, column in (("names", "name_id"), ("cats", "cat_id"), ("tracks", "track_id")):
+        tables = [getattr(trace, table) for trace in traces]
+        columns[table], place = numbered(itertools.chain(*tables))
+        new_ids = np.split(place, np.cumsum([len(each) for each in tables])[:-1])
+        pairs = list(zip(new_ids, traces, strict=True))
+        columns[column] = np.concatenate([new[getattr(trace, column)] for new, trace in pairs])
+        points[column] = np.concatenate([new[getattr(trace.points, column)] for new, trace in pairs])
     return replace(
         traces[0],
-        names=names,
-        cats=cats,
-        tracks=tracks,
-        name_id=np.concatenate([new[t.name_id] for new, t in zip(name_maps, traces, strict=True)]),
-        cat_id=np.concatenate([new[t.cat_id] for new, t in zip(cat_maps, traces, strict=True)]),
-        track_id=np.concatenate([new[t.track_id] for new, t in zip(track_maps, traces, strict=True)]),
+        **columns,
         ts_ns=np.concatenate([trace.ts_ns for trace in traces]),
         dur_ns=np.concatenate([trace.dur_ns for trace in traces]),
         args=args,
-        points=_joined_points([trace.points for trace in traces], name_maps, cat_maps, track_maps),
+        points=Points(
+            phase=[phase for trace in traces for phase in trace.points.phase],
+            ts_ns=np.concatenate([trace.points.ts_ns for trace in traces]),
+            ids=[each for trace in traces for each in trace.points.ids],
+            **points,
+        ),
         metadata=[event for trace in traces for event in trace.metadata],
         phases=sum((Counter(trace.phases) for trace in traces), Counter()),
         repairs=[phrase for trace in traces for phrase in trace.repairs],
@@ -218,27 +215,8 @@ def used_tables(trace: Trace) -> Trace:
     )
 
 
-def _joined_points(
-    parts: Sequence[Points], names: Sequence[Int32], cats: Sequence[Int32], tracks: Sequence[Int32]
-) -> Points:
-    return Points(
-        phase=[phase for part in parts for phase in part.phase],
-        name_id=np.concatenate([new[part.name_id] for new, part in zip(names, parts, strict=True)]),
-        cat_id=np.concatenate([new[part.cat_id] for new, part in zip(cats, parts, strict=True)]),
-        track_id=np.concatenate([new[part.track_id] for new, part in zip(tracks, parts, strict=True)]),
-        ts_ns=np.concatenate([part.ts_ns for part in parts]),
-        ids=[each for part in parts for each in part.ids],
-    )
-
-
 def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:
     return np.abs(ts_ns) > FARTHEST_NS
-
-
-def _joint(tables: Sequence[Sequence[_Item]]) -> tuple[list[_Item], list[Int32]]:
-    """Return one table of the distinct items, and for each table its items' places in it."""
-    table, place = numbered(itertools.chain(*tables))
-    return table, np.split(place, np.cumsum([len(part) for part in tables])[:-1])
 
 
 def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:

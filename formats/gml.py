@@ -1,7 +1,7 @@
-"""GML as networkx writes it, read and written fast; every other layout goes through networkx itself.
+"""GML as networkx writes it, read and written fast; every other layout is read by networkx itself.
 
-The fast reader knows one layout: a graph of node blocks that begin with ``id`` and ``label`` and edge
-blocks that begin with ``source`` and ``target``, followed by scalar values, in any white space. A file
+The fast reader knows one layout: a directed graph of node blocks that begin with ``id`` and ``label`` and
+edge blocks that begin with ``source`` and ``target``, followed by scalar values, in any white space. A file
 that departs from it anywhere (comments, nested values, other orders, errors) is left to networkx, so
 both readers agree by construction on what is not hot.
 """
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +39,11 @@ _BLOCK = re.compile(
 _HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
 _EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
 _REFERENCE = re.compile("&#([0-9]{1,6});")
-_OTHER_REFERENCE = re.compile("&(?!#[0-9]{1,6};)")
-_EMPTY = ('"[]"', '"()"')  # sequences
+_FOREIGN = re.compile(r'&(?!#[0-9]{1,6};)|"\[\]"|"\(\)"')  # other references, and sequences
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
-_KEY = re.compile(r"[A-Za-z][0-9A-Za-z_]*")
-_INT32 = range(-(1 << 31), 1 << 31)  # integers beyond are written as text
+_GRAPH_KEYS = frozenset(("multigraph", "node", "edge"))
+_NODE_KEYS = frozenset(("id", "label"))
+_EDGE_KEYS = frozenset(("source", "target"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,6 @@ class Gml:
     labels : (n,) the nodes' names, as text unless the file has a bare number
     source, target : (m,) int64, indices into `labels`
     node_attrs, edge_attrs : the values beside id, label, source and target, a dictionary each
-    attrs : the graph's own values
     """
 
     labels: Sequence[Any]
@@ -64,41 +62,7 @@ class Gml:
     target: NDArray[np.int64]
     node_attrs: Sequence[Mapping[str, Any]]
     edge_attrs: Sequence[Mapping[str, Any]]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
     directed: bool = True
-    multigraph: bool = False
-
-    def to_networkx(self) -> nx.Graph[Any]:
-        """Return the graph that networkx reads from the same file."""
-        import networkx as nx
-
-        kinds = {
-            (False, False): nx.Graph, (True, False): nx.DiGraph,
-            (False, True): nx.MultiGraph, (True, True): nx.MultiDiGraph,
-        }  # fmt: skip
-        graph: nx.Graph[Any] = kinds[self.directed, self.multigraph]()
-        graph.graph.update(self.attrs)
-        graph.add_nodes_from(zip(self.labels, self.node_attrs, strict=True))
-        for a, b, attrs in zip(self.source.tolist(), self.target.tolist(), self.edge_attrs, strict=True):
-            rest = dict(attrs)
-            keys = [rest.pop("key", None)] if self.multigraph else []
-            graph.add_edge(self.labels[a], self.labels[b], *keys, **rest)
-        return graph
-
-
-def from_networkx(graph: nx.Graph[Any]) -> Gml:
-    """Return `graph` as `Gml`; a multigraph's keys become the edges' ``key``."""
-    labels = list(graph)
-    index = {label: i for i, label in enumerate(labels)}
-    multi = graph.is_multigraph()
-    ends, attrs = [], []
-    edges: Iterable[Any] = graph.edges(keys=True, data=True) if multi else graph.edges(data=True)  # type: ignore[call-overload]
-    for edge in edges:
-        ends.append((index[edge[0]], index[edge[1]]))
-        attrs.append({"key": edge[2], **edge[3]} if multi else edge[2])
-    pairs = np.array(ends, np.int64).reshape(-1, 2)
-    nodes = [graph.nodes[label] for label in labels]
-    return Gml(labels, pairs[:, 0], pairs[:, 1], nodes, attrs, graph.graph, graph.is_directed(), multi)
 
 
 def is_gml(path: Path) -> bool:
@@ -136,109 +100,60 @@ def parse_gml(text: str, path: str = "GML") -> Gml:
     DagError
         `text` is no GML, or an edge names a missing node, or ids or labels are doubled.
     """
-    with contextlib.suppress(_NotScalarError):
-        if (gml := _parse_blocks(text)) is not None:
-            return gml
+    with contextlib.suppress(_OtherLayoutError):
+        return _parse_blocks(text)
     return _parse_by_networkx(text, path)
 
 
-def format_gml(gml: Gml) -> str:
-    """Return `gml` as GML, byte for byte as `networkx.write_gml` writes the same graph.
-
-    Raises
-    ------
-    DagError
-        A value that GML cannot hold (None, an object) or a key that is no GML key.
-    """
-    if not gml.multigraph and all(type(label) is str for label in gml.labels):
-        with contextlib.suppress(_NotScalarError):
-            return _format_blocks(gml)
-    return _format_by_networkx(gml)
+class _OtherLayoutError(Exception):
+    """A text is for networkx to read, or to refuse in its words."""
 
 
-def write_gml(gml: Gml, path: Path) -> None:
-    """Write `gml` to `path`, whole or not at all; see `format_gml`.
-
-    Raises
-    ------
-    DagError, OutputError
-    """
-    text = format_gml(gml)
-    with open_output(path) as file:
-        file.write(text.encode("ascii"))
-
-
-class _NotScalarError(Exception):
-    """A graph has values that only networkx reads and writes."""
-
-
-_GRAPH_KEYS = frozenset(("directed", "multigraph", "node", "edge"))
-_NODE_KEYS = frozenset(("id", "label"))
-_EDGE_KEYS = frozenset(("source", "target"))
-
-
-def _parse_blocks(text: str) -> Gml | None:
-    """Read the layout that networkx writes; None for any other."""
+def _parse_blocks(text: str) -> Gml:
+    """Read the layout that networkx writes."""
     head = _HEAD.match(text)
-    if head is None or any(empty in text for empty in _EMPTY) or _OTHER_REFERENCE.search(text):
-        return None
+    if head is None or _FOREIGN.search(text):
+        raise _OtherLayoutError
     found = _BLOCK.findall(text, head.end())
-    stray = [block[6] for block in found if block[6]]
     attrs = _values(head[1])
-    foreign = _GRAPH_KEYS & (attrs.keys() - {"directed"})
-    if stray != ["]"] or found[-1][6] != "]" or foreign:
-        return None
+    is_whole = [block[6] for block in found if block[6]] == ["]"] and found[-1][6] == "]"
+    if not is_whole or not attrs.get("directed") or not _GRAPH_KEYS.isdisjoint(attrs):
+        raise _OtherLayoutError
     nodes = [block[:3] for block in found if block[1]]
     edges = [block[3:6] for block in found if block[3]]
-    directed = bool(attrs.pop("directed", False))
-    return _assemble(nodes, edges, attrs, directed)
-
-
-def _assemble(
-    nodes: list[tuple[str, str, str]],
-    edges: list[tuple[str, str, str]],
-    attrs: dict[str, Any],
-    directed: bool,
-) -> Gml | None:
-    """Return the graph of the captured texts; None where ids, labels or edges contradict each other."""
-    ids, labels = [int(node[0]) for node in nodes], [_text(node[1]) for node in nodes]
-    index = {node: i for i, node in enumerate(ids)}
-    if len(index) < len(ids) or len(set(labels)) < len(labels):
-        return None
-    try:
-        source = np.array([index[int(edge[0])] for edge in edges], np.int64)
-        target = np.array([index[int(edge[1])] for edge in edges], np.int64)
-    except KeyError:
-        return None
-    if not directed or len(np.unique(source * len(ids) + target)) < len(edges):
-        return None  # undirected graphs are not hot; a doubled edge is an error to be worded
-    node_attrs, edge_attrs = [_values(n[2]) for n in nodes], [_values(e[2]) for e in edges]
-    if any(not _NODE_KEYS.isdisjoint(a) for a in node_attrs) or any(
-        not _EDGE_KEYS.isdisjoint(a) for a in edge_attrs
+    labels = [_text(node[1]) for node in nodes]
+    index = {int(node[0]): i for i, node in enumerate(nodes)}
+    source = np.array([index.get(int(edge[0]), -1) for edge in edges], np.int64)
+    target = np.array([index.get(int(edge[1]), -1) for edge in edges], np.int64)
+    node_attrs, edge_attrs = [_values(node[2]) for node in nodes], [_values(edge[2]) for edge in edges]
+    if (
+        len(index) < len(nodes)
+        or len(set(labels)) < len(nodes)
+        or min(source.min(initial=0), target.min(initial=0)) < 0
+        or len(np.unique(source * len(nodes) + target)) < len(edges)
+        or not all(map(_NODE_KEYS.isdisjoint, node_attrs))
+        or not all(map(_EDGE_KEYS.isdisjoint, edge_attrs))
     ):
-        return None  # a second label or source
-    return Gml(labels, source, target, node_attrs, edge_attrs, attrs, directed)
+        raise _OtherLayoutError  # ids, labels or edges contradict each other
+    return Gml(labels, source, target, node_attrs, edge_attrs)
 
 
 def _values(text: str) -> dict[str, Any]:
     """Return the key-value pairs of a block, whose keys differ."""
-    if '"' not in text:
+    if '"' in text:
+        pairs = _EACH_PAIR.findall(text)
+    else:
         words = text.split()
         if len(words) == 2:  # the usual case: one figure
-            raw = words[1]
-            return {words[0]: float(raw) if "." in raw or "N" in raw else int(raw)}
+            return {words[0]: _number(words[1])}
         pairs = list(zip(words[::2], words[1::2], strict=True))
-    else:
-        pairs = _EACH_PAIR.findall(text)
-    values = {key: _value(raw) for key, raw in pairs}
+    values = {key: _text(raw) if raw[0] == '"' else _number(raw) for key, raw in pairs}
     if len(values) < len(pairs):
-        raise _NotScalarError  # a key that is repeated is a list
+        raise _OtherLayoutError  # a key that is repeated is a list
     return values
 
 
-def _value(raw: str) -> Any:
-    if raw[0] == '"':
-        return _text(raw)
+def _number(raw: str) -> float:
     return float(raw) if "." in raw or "N" in raw else int(raw)
 
 
@@ -262,20 +177,22 @@ def _parse_by_networkx(text: str, path: str) -> Gml:
     except RecursionError as error:
         raise DagError(f"{path}: values are nested too deeply") from error
     try:
-        return _within_border(from_networkx(graph))
+        return _within_border(graph)
     except (DagError, RecursionError) as error:
         raise DagError(f"{path}: {error}") from error
 
 
-def _within_border(gml: Gml) -> Gml:
-    """Return a graph whose texts can be encoded and whose integers fit into 64 bits."""
-    labels = [clean_text(label) if isinstance(label, str) else label for label in gml.labels]
+def _within_border(graph: nx.Graph[Any]) -> Gml:
+    """Return the graph, if its integers fit into 64 bits; of its texts, what can be encoded."""
+    labels = [_fitting(label) if isinstance(label, str) else label for label in graph]
     if len(set(map(str, labels))) < len(labels):
         raise DagError("two nodes have the same name once lone surrogates are replaced")
-    nodes, edges = map(_fitting, gml.node_attrs), map(_fitting, gml.edge_attrs)
-    return replace(
-        gml, labels=labels, node_attrs=list(nodes), edge_attrs=list(edges), attrs=_fitting(gml.attrs)
-    )
+    index = {label: i for i, label in enumerate(graph)}
+    edges = list(graph.edges(data=True))
+    ends = np.array([(index[a], index[b]) for a, b, _ in edges], np.int64).reshape(-1, 2)
+    nodes, values = [_fitting(graph.nodes[label]) for label in graph], [_fitting(edge[2]) for edge in edges]
+    _fitting(graph.graph)
+    return Gml(labels, ends[:, 0], ends[:, 1], nodes, values, graph.is_directed())
 
 
 def _fitting(value: Any) -> Any:
@@ -288,65 +205,34 @@ def _fitting(value: Any) -> Any:
     return [_fitting(item) for item in value] if isinstance(value, list) else value
 
 
-def _format_by_networkx(gml: Gml) -> str:
-    import networkx as nx
+def write_gml(gml: Gml, path: Path) -> None:
+    """Write a directed `gml` to `path`, whole or not at all; see `format_gml`.
 
-    try:
-        return "".join(line + "\n" for line in nx.generate_gml(gml.to_networkx()))
-    except nx.NetworkXError as error:
-        raise DagError(f"cannot be written as GML: {error}") from error
+    Raises
+    ------
+    OutputError
+    """
+    with open_output(path) as file:
+        file.write(format_gml(gml).encode("ascii"))
 
 
-def _format_blocks(gml: Gml) -> str:
-    """Write a graph of scalar values."""
-    parts = ["graph [\n", "  directed 1\n" if gml.directed else "", _pairs(gml.attrs, _GRAPH_KEYS, "  ")]
-    labels = gml.labels if _NOT_PLAIN.search("".join(gml.labels)) is None else map(_escape, gml.labels)
-    for i, (label, attrs) in enumerate(zip(labels, gml.node_attrs, strict=True)):
-        rest = _pairs(attrs, _NODE_KEYS) if attrs else ""
-        parts.append(f'  node [\n    id {i}\n    label "{label}"\n{rest}  ]\n')
+def format_gml(gml: Gml) -> str:
+    """Return `gml` as `networkx.write_gml` writes the same graph; its values are texts and finite floats."""
+    parts = ["graph [\n  directed 1\n"]
+    for i, (label, attrs) in enumerate(zip(gml.labels, gml.node_attrs, strict=True)):
+        parts.append(f'  node [\n    id {i}\n    label "{_escape(label)}"\n{_pairs(attrs)}  ]\n')
     for a, b, attrs in zip(gml.source.tolist(), gml.target.tolist(), gml.edge_attrs, strict=True):
-        rest = _pairs(attrs, _EDGE_KEYS) if attrs else ""
-        parts.append(f"  edge [\n    source {a}\n    target {b}\n{rest}  ]\n")
+        parts.append(f"  edge [\n    source {a}\n    target {b}\n{_pairs(attrs)}  ]\n")
     parts.append("]\n")
     return "".join(parts)
 
 
-def _pairs(attrs: Mapping[str, Any], ignored: frozenset[str], indent: str = "    ") -> str:
+def _pairs(attrs: Mapping[str, str | float]) -> str:
     lines = ""
     for key, value in attrs.items():
-        if key not in ignored:
-            lines += f"{indent}{key} {_written(key, value)}\n"
+        written = f'"{_escape(value)}"' if isinstance(value, str) else f"{value:#}".upper()
+        lines += f"    {key} {written}\n"
     return lines
-
-
-def _written(key: str, value: Any) -> str:
-    """Return one value in networkx's spelling."""
-    _check_key(key)
-    if type(value) is float:
-        return _real(value)
-    if type(value) is str:
-        return f'"{_escape(value)}"'
-    if type(value) is int:
-        return str(value) if value in _INT32 else f'"{value}"'
-    raise _NotScalarError
-
-
-@lru_cache(maxsize=1024)
-def _check_key(key: object) -> None:
-    if not isinstance(key, str) or _KEY.fullmatch(key) is None or key == "label":
-        raise _NotScalarError
-
-
-def _real(value: float) -> str:
-    """Return a real with a decimal point in its mantissa and a sign before INF, as GML demands."""
-    text = repr(value)
-    if "." in text and "e" not in text:
-        return text
-    text = text.upper()
-    if text == "INF":
-        return "+INF"
-    mantissa, e, exponent = text.partition("E")
-    return f"{mantissa}.E{exponent}" if e and "." not in mantissa else text
 
 
 def _escape(text: str) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from errors import counted
 from formats.columns import ArgColumn, Int32, Int64, Points, Trace, Track, numbered
-from formats.pairs import Pairing, Rule, pair, pair_neighbours
+from formats.pairs import Rule, pair
 from formats.values import all_fit, cleaned
 
 Key = tuple[Any, Any, Any, Any, Any]  # ph, name, cat, pid, tid
@@ -86,20 +86,20 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     tables = _Tables(rows.keys)
     role = np.array([ROLE.get(key[0], OTHER) for key in rows.keys], np.int8)[rows.key]
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
-    if no_phase := sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None):
+    phases: Counter[Any] = Counter()
+    for (phase, *_), n in zip(rows.keys, rows.counts.tolist(), strict=True):
+        phases[phase] += n
+    if no_phase := phases.pop(None, 0):
         repairs.append(f"{counted(no_phase, 'list item')} ignored: no event")
     if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
     if (role != SLICE).any():
-        bounds = np.flatnonzero(role != SLICE)
-        found = _pair(rows, bounds, role[bounds] == BEGIN, tables, pairing)
-        kept, dur_ns = _slices(rows, role, bounds, found, repairs)
+        kept, dur_ns = _slices(rows, role, tables, pairing, repairs)
         key, ts_ns = rows.key[kept], rows.ts_ns[kept]
-        new_row = np.full(len(role), -1, np.int64)
-        new_row[kept] = np.arange(len(kept))
-        args = {name: column.moved(new_row) for name, column in args.items()}
+        args = {name: column.select(kept) for name, column in args.items()}
+    point_key, point_ts_ns, point_ids = rows.points
     return Trace(
         path="",
         dialect="",
@@ -112,32 +112,29 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
         ts_ns=ts_ns,
         dur_ns=dur_ns,
         args=args,
-        points=_points(rows, tables),
+        points=Points(
+            phase=[str(rows.keys[k][0]) for k in point_key.tolist()],
+            name_id=tables.name[point_key],
+            cat_id=tables.cat[point_key],
+            track_id=tables.track[point_key],
+            ts_ns=point_ts_ns,
+            ids=point_ids,
+        ),
         metadata=rows.metadata,
-        phases=_phases(rows),
+        phases=dict(phases),
         repairs=repairs,
     )
 
 
-def _pair(
-    rows: Rows,
-    bounds: Int64,
-    is_begin: NDArray[np.bool_],
-    tables: _Tables,
-    pairing: Rule,
-) -> Pairing:
-    """Match the B and E rows `bounds`; the pairing's numbers are places in `bounds`."""
-    key, ts_ns = rows.key[bounds], rows.ts_ns[bounds]
-    track, names = tables.track[key], tables.name_or_none[key]
-    if pairing is Rule.NEIGHBOURS:
-        return pair_neighbours(is_begin, track, ts_ns, names)
-    return pair(is_begin, track, ts_ns, names if pairing is Rule.NESTED_BY_NAME else None)
-
-
 def _slices(
-    rows: Rows, role: NDArray[np.int8], bounds: Int64, found: Pairing, repairs: list[str]
+    rows: Rows, role: NDArray[np.int8], tables: _Tables, pairing: Rule, repairs: list[str]
 ) -> tuple[Int64, Int64]:
     """Return the rows of X events and of begins that end, in order, and their durations."""
+    bounds = np.flatnonzero(role != SLICE)
+    key = rows.key[bounds]
+    found = pair(
+        role[bounds] == BEGIN, tables.track[key], rows.ts_ns[bounds], tables.name_or_none[key], pairing
+    )
     begin, end = bounds[found.begin], bounds[found.end]
     between = rows.ts_ns[end] - rows.ts_ns[begin]
     is_absurd = (between < 0) | (between > LONGEST_NS)
@@ -172,26 +169,6 @@ class _Tables:
         clean = [cleaned(value) for value in values]
         self.is_beyond |= [new is None and old is not None for old, new in zip(values, clean, strict=True)]
         return clean
-
-
-def _points(rows: Rows, tables: _Tables) -> Points:
-    key, ts_ns, ids = rows.points
-    return Points(
-        phase=[str(rows.keys[k][0]) for k in key.tolist()],
-        name_id=tables.name[key],
-        cat_id=tables.cat[key],
-        track_id=tables.track[key],
-        ts_ns=ts_ns,
-        ids=ids,
-    )
-
-
-def _phases(rows: Rows) -> dict[str, int]:
-    phases: Counter[str] = Counter()
-    for (phase, *_), n in zip(rows.keys, rows.counts.tolist(), strict=True):
-        phases[phase] += n
-    del phases[None]
-    return dict(phases)
 
 
 def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:

@@ -1,9 +1,7 @@
 """The registry: every value of `--option` and the module that answers it, in the order of `--help`.
 
-A module declares ``HELP`` (one line), ``EXAMPLE`` (one command), ``FLAGS``
-(the flags it heeds), ``add_arguments(group)`` for the
-flags that are its own, and ``run(args) -> Result``. It imports what is heavy inside `run`, so that
-`--help` and a wrong argument answer at once.
+A module is an `Option`. It imports what is heavy inside `run`, so that `--help` and a wrong argument
+answer at once.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ MODULES = {
 class Option(Protocol):
     """What a module of this package offers."""
 
-    HELP: str
-    EXAMPLE: str
+    HELP: str  # one line
+    EXAMPLE: str  # one command
     FLAGS: frozenset[str]  # of the flags that not every option heeds, those that this one does
 
     def add_arguments(self, group: _ArgumentGroup) -> None:

@@ -6,14 +6,13 @@ from argparse import Namespace, _ArgumentGroup
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError
 from result import Repairs, Result
 
 if TYPE_CHECKING:
     from collector.gpu.parts import PartName
-    from collector.network.network_tables import Shown
     from formats.columns import Trace
     from trace_utils import GpuDir
 
@@ -34,11 +33,7 @@ _ARGS = ("input*", "arg*", "batch")  # what tells the first operation of a step,
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others.
-
-    `--sub_option iter_time` only computes; `operator`, `comm` and `io` renew one part of the final
-    trace; `pcap` and `server` make the timelines of the network and of the servers.
-    """
+    """Declare nothing: all flags of this option are shared with others."""
 
 
 def run(args: Namespace) -> Result:
@@ -48,7 +43,7 @@ def run(args: Namespace) -> Result:
         variants = ", ".join(("iter_time", *_PARTS, *_NETWORK))
         raise UsageError(f"--sub_option {variant}: collect has the variants {variants}")
     if variant in _NETWORK:
-        return _network(args, variant)
+        return _one_source(args, variant)
     if args.output is not None:
         raise UsageError("--output: collect writes into the GPUs' own directories")
     if variant == "iter_time":
@@ -57,29 +52,54 @@ def run(args: Namespace) -> Result:
 
 
 def _collect(args: Namespace) -> Result:
+    """Return the final traces, and what captures and server logs below the paths hold."""
+    from collector.gpu.iteration_times import time_result
+    from trace_utils import find_gpus
+
+    for path in args.path:
+        if not path.exists():
+            raise TraceError(f"{path}: no such file or directory")
+    gpus = [gpu for path in args.path for gpu in find_gpus(path)]
+    result = _gpus(args, gpus) if gpus else time_result(args, [], Repairs(), "Collected from")
+    if not args.sub_option:
+        from collector.network.network_tables import all_there_is
+
+        for path in args.path:
+            for found in all_there_is(path, jobs=args.jobs, progress=args.progress):
+                result = _joined(result, found, args.head)
+    if not gpus and not result.tables:
+        why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
+        raise TraceError(
+            f"{args.path[0]}: no GPU directory of BytePS (comm.json, temp.json, …) to collect{why}; "
+            "--sub_option iter_time takes other traces too"
+        )
+    return result
+
+
+def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from collector.gpu.collect_job import collect_gpus
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
+    from trace_utils import read_traces
 
-    gpus = _gpus(args.path)
-    if not gpus:
-        return _without_gpus(args)
-    parts = _PARTS.get(args.sub_option, PARTS)
-    reports = collect_gpus(gpus, parts, jobs=args.jobs, progress=args.progress)
+    reports = collect_gpus(gpus, _PARTS.get(args.sub_option, PARTS), jobs=args.jobs, progress=args.progress)
     repairs = Repairs([line for report in reports for line in report.warnings])
     done = [(gpu, report, report.trace) for gpu, report in zip(gpus, reports, strict=True) if report.trace]
     if not done:
         raise TraceError(repairs.lines[0])
-    traces = _read([path for _, _, path in done], args, repairs)
+    paths = [path for _, _, path in done]
+    traces = read_traces(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
+    for trace in traces:
+        if trace.repairs:
+            repairs.add(trace.path, "; ".join(trace.repairs))
     names = _names(gpus)
     collected = [
         Gpu(names[gpu.path], gpu.path, path, report.events, iterations(trace, args.step_by))
         for (gpu, report, path), trace in zip(done, traces, strict=True)
     ]
-    notes = [f"written: {path}" for _, _, path in done]
+    notes = [f"written: {path}" for path in paths]
     commentary = [line for report in reports for line in report.notes]
-    result = time_result(args, collected, repairs, "Collected from", notes, commentary)
-    return result if args.sub_option else _with_network(args, result)
+    return time_result(args, collected, repairs, "Collected from", notes, commentary)
 
 
 def _iter_time(args: Namespace) -> Result:
@@ -98,40 +118,6 @@ def _iter_time(args: Namespace) -> Result:
             "--step_by NAME says what marks a step"
         )
     return time_result(args, gpus, Repairs(loaded.repairs), "Iteration time of")
-
-
-def _gpus(paths: Sequence[Path]) -> list[GpuDir]:
-    from trace_utils import find_gpus
-
-    for path in paths:
-        if not path.exists():
-            raise TraceError(f"{path}: no such file or directory")
-    return [gpu for path in paths for gpu in find_gpus(path)]
-
-
-def _without_gpus(args: Namespace) -> Result:
-    """Return what captures and server logs hold, where there are any."""
-    from collector.gpu.iteration_times import time_result
-
-    nothing = time_result(args, [], Repairs(), "Collected from")
-    result = nothing if args.sub_option else _with_network(args, nothing)
-    if not result.tables:
-        why = f" ({'; '.join(result.repairs)})" if result.repairs else ""
-        raise TraceError(
-            f"{args.path[0]}: no GPU directory of BytePS (comm.json, temp.json, …) to collect{why}; "
-            "--sub_option iter_time takes other traces too"
-        )
-    return result
-
-
-def _read(paths: Sequence[Path], args: Namespace, repairs: Repairs) -> list[Trace]:
-    from trace_utils import read_traces
-
-    traces = read_traces(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
-    for trace in traces:
-        if trace.repairs:
-            repairs.add(trace.path, "; ".join(trace.repairs))
-    return traces
 
 
 def _counts(trace: Trace) -> dict[str, int]:
@@ -157,10 +143,7 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
     return names if distinct else {gpu.path: str(gpu.path) for gpu in gpus}
 
 
-# ---- the network
-
-
-def _network(args: Namespace, variant: str) -> Result:
+def _one_source(args: Namespace, variant: str) -> Result:
     """Return what the captures, or the logs of the servers, under one path hold."""
     from collector.gpu.iteration_times import time_result
     from collector.network import network_tables
@@ -169,32 +152,18 @@ def _network(args: Namespace, variant: str) -> Result:
         raise UsageError(f"--sub_option {variant} takes one path: the job's root, or one file")
     [path] = args.path
     if variant == "pcap":
-        shown = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
+        found = network_tables.pcap(path, jobs=args.jobs, progress=args.progress, output=args.output)
     else:
-        shown = network_tables.server(path, progress=args.progress, output=args.output)
-    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), shown, args.head)
+        found = network_tables.server(path, progress=args.progress, output=args.output)
+    return _joined(time_result(args, [], Repairs(), f"Collected ({variant}) from"), found, args.head)
 
 
-def _with_network(args: Namespace, result: Result) -> Result:
-    """Add what captures and server logs below the paths hold, where there are any."""
-    from collector.network import network_tables
-
-    for path in args.path:
-        parts, failed = network_tables.all_there_is(path, jobs=args.jobs, progress=args.progress)
-        result = replace(result, repairs=[*result.repairs, *failed])
-        for shown in parts:
-            result = _joined(result, shown, args.head)
-    return result
-
-
-def _joined(result: Result, shown: Shown, head: int | None) -> Result:
+def _joined(result: Result, found: Result, head: int | None) -> Result:
+    lists = ("charts", "figures", "read", "notes", "repairs")
+    joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(found, name)] for name in lists}
     return replace(
         result,
-        document={**result.document, shown.name: shown.document},
-        tables=[*result.tables, *(replace(table, rows=table.rows[:head]) for table in shown.tables)],
-        charts=[*result.charts, *shown.charts],
-        figures=[*result.figures, *shown.figures],
-        read=[*result.read, *shown.read],
-        notes=[*result.notes, *shown.notes],
-        repairs=[*result.repairs, *shown.repairs],
+        document={**result.document, **found.document},
+        tables=[*result.tables, *(replace(table, rows=table.rows[:head]) for table in found.tables)],
+        **joined,
     )

@@ -30,6 +30,7 @@ _WORKERS = (
     Column("violations_before", "out of order before", "int"),
     Column("violations_after", "after", "int"),
 )
+_CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -128,12 +129,11 @@ def _owner(job: Job, source: Source) -> Path:
 def _check(members: Sequence[Member], output: Path) -> None:
     """Refuse what would read a file twice, or write over one of them."""
     check_output(output)
-    seen: dict[Path, Path] = {}
+    seen: set[Path] = set()
     for member in members:
-        path = member.path.resolve()
-        if path in seen:
+        if member.path.resolve() in seen:
             raise UsageError(f"{member.path}: given twice")
-        seen[path] = member.path
+        seen.add(member.path.resolve())
     if not output.resolve().parent.is_dir():
         raise TraceError(f"{output}: cannot be written: no such directory {output.parent}")
 
@@ -144,16 +144,7 @@ def _workers(combined: Combined) -> list[dict[str, Any]]:
     for member, clock, rank in zip(combined.members, combined.clocks, combined.ranks, strict=True):
         entry = entries.setdefault(
             member.host,
-            {
-                "path": str(member.owner),
-                "ranks": [],
-                "offset_us": clock.offset_ns / 1e3,
-                "drift_ppm": clock.drift_ppm,
-                "bound_us": None if clock.bound_ns is None else clock.bound_ns / 1e3,
-                "anchors": clock.anchors,
-                "violations_before": clock.violations_before,
-                "violations_after": clock.violations_after,
-            },
+            {"path": str(member.owner), "ranks": []} | {key: getattr(clock, key) for key in _CLOCK},
         )
         if rank is not None and rank not in entry["ranks"]:  # several files of it are one rank
             entry["ranks"].append(rank)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from errors import DagError, UsageError
-from result import Bars, Cell, Column, Result, Table
+from result import Bars, Column, Result, Table
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dag_utils import CriticalPath, LoadedSteps, PathItem, Recording, StepGraph
+    from dialects.step_parts import Operation
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
@@ -20,6 +22,7 @@ FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queu
 
 _SCOPE = Column("scope", "Scope", minor=True)
 _NAME, _CAT = Column("name", "Operation"), Column("cat", "Category")
+_OWNED_NAME = Column("name", "Operation", value=lambda item: f"{item.owner}.{item.name}")
 _RANK = Column("rank", "Rank", value=lambda item: item.owner)
 _BY_NAME = (  # of a `NameShare`
     _NAME, _CAT, _RANK,
@@ -44,7 +47,6 @@ _OPERATIONS = (
     Column("dur_ms", "Duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
     Column("slack_ms", "Slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
-_SHOWN = 20  # rows of a table in a terminal without --full or --head
 SCOPES = ("GPU", "worker", "job", "all")
 
 
@@ -55,8 +57,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
     group.add_argument("--scope", choices=SCOPES, help="which paths the table shows (default: the widest)")
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(NamedTuple):
     """A GPU, a worker or the job, and the critical path through its events."""
 
     name: str
@@ -69,19 +70,19 @@ class _Scope:
         """What it covers: one of `SCOPES`."""
         return self.name.partition("-")[0]
 
-    def ms_by_category(self) -> dict[str, float]:
-        """Return the milliseconds of the path per category."""
+    def shares(self) -> list[tuple[str, int, float]]:
+        """Return (category, ns, share) of the path."""
         from dag_utils import by_category
 
-        return {cat: ns / 1e6 for cat, ns in by_category(self.items).items()}
+        length = max(self.length_ns, 1)
+        return [(cat, ns, ns / length) for cat, ns in by_category(self.items).items()]
 
-    def document(self, columns: Sequence[Column], *, several: bool = False) -> dict[str, Any]:
-        """Return the path for JSON; of `several` ranks, operations are named with theirs."""
-        path = _records(columns, self.items)
-        if several:
-            path = [{**record, "name": f"{record['rank']}.{record['name']}"} for record in path]
+    def document(self, columns: Sequence[Column], **more: object) -> dict[str, Any]:
+        """Return the path for JSON, with `more` about it."""
+        path = Table.of("path", "", columns, self.items).records()
         length = {"length_ms": self.length_ns / 1e6}
-        return {"scope": self.name, "worker": self.worker, **length, "path": path}
+        by_cat = {cat: ns / 1e6 for cat, ns, _ in self.shares()}
+        return {"scope": self.name, "worker": self.worker, **length, "path": path, **more, "by_cat": by_cat}
 
 
 @dataclass(slots=True)
@@ -116,90 +117,90 @@ def step_number(text: str | None) -> int | None:
 
 
 def refuse(args: Namespace, *flags: str) -> None:
-    """Refuse flags that only a recorded step can heed, not average durations through a DAG.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Refuse (`UsageError`) flags that only a recorded step can heed, not averages through a DAG."""
     for flag in flags:
         if getattr(args, flag):
             raise UsageError(f"--{flag} needs a recorded step; a .gml file and --step mean have none")
 
 
-def _records(columns: Sequence[Column], items: Iterable[object]) -> list[dict[str, Cell]]:
-    return Table.of("", "", columns, items).records()
-
-
-# ---- a recorded step
-
-
-def _recorded(args: Namespace) -> Result:
-    """Return the critical paths of one recorded step, gaps and waits included."""
-    from dag_utils import by_name, choose_step, headline, load_steps, slack_ns
+def recorded_step(args: Namespace) -> tuple[LoadedSteps, StepGraph]:
+    """Load the job; return it with the step that `--step` names, or the one of median length."""
+    from dag_utils import choose_step, load_steps
 
     loaded = load_steps(
         args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
     )
+    return loaded, loaded.recording.steps[choose_step(loaded.recording, step_number(args.step))]
+
+
+def _recorded(args: Namespace) -> Result:
+    """Return the critical paths of one recorded step, gaps and waits included."""
+    from dag_utils import by_name, headline, slack_ns
+
+    loaded, step = recorded_step(args)
     recording = loaded.recording
-    step = recording.steps[choose_step(recording, step_number(args.step))]
     scopes, path = _scopes(loaded, step, args.del_queue)
     shown = _shown(scopes, args.scope)
-    operations = _operations(recording, step, slack_ns(step).tolist())
-    if args.sort:
-        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
-    written = _write_timeline(args, loaded, step, path)
+    slack = _slack_table(args, _operations(recording, step, slack_ns(step).tolist()))
+    of_names = [(scope, by_name(scope.items)) for scope in shown]
+    of_cats = [(scope, scope.shares()) for scope in shown]
+    whole = [(scope, scope.items) for scope in shown]
     several = len(recording.owners) > 1
+    path_columns = (_OWNED_NAME, *_PATH[1:]) if several else _PATH
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
         "scopes": [
-            {
-                **scope.document(_PATH, several=several),
-                "by_name": _records(_BY_NAME, by_name(scope.items)),
-                "by_cat": scope.ms_by_category(),
-            }
+            scope.document(path_columns, by_name=Table.of("", "", _BY_NAME, by_name(scope.items)).records())
             for scope in scopes
         ],
-        "operations": _records(_OPERATIONS, operations),
+        "operations": slack.records(),
     }
-    if written:
-        document["output"] = str(written)
-    whole = [(scope, scope.items) for scope in shown]
-    names = [(scope, by_name(scope.items)) for scope in shown]
-    cats = [(scope, _shares(scope)) for scope in shown]
+    notes = [*recording.notes, *_longer(scopes, path, recording)]
+    if args.output is not None:
+        _write_timeline(args.output, loaded, step, path)
+        document["output"] = str(args.output)
+        notes.append(f"timeline written to {args.output}")
     return Result(
         "critical",
         "",
         document,
         headline=headline(recording, step, path, scopes[-1].items),
         tables=[
-            _cut(args, _per_scope("by_name", "Critical path by operation", _BY_NAME, names)),
-            _cut(args, Table.of("operations", "Slack", _OPERATIONS, operations)),
-            _cut(args, _per_scope("by_cat", "Share of each category", _BY_CAT, cats)),
-            replace(_per_scope("path", "Critical path", _PATH, whole), detail=not args.full),
+            _per_scope(args, "by_name", "Critical path by operation", _BY_NAME, of_names),
+            replace(slack, rows=slack.rows[: args.head]),
+            _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
+            replace(_per_scope(args, "path", "Critical path", _PATH, whole), detail=not args.full),
         ],
         charts=(_bars(scopes),),
         figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
-        notes=[*recording.notes, *([f"timeline written to {written}"] if written else [])],
+        notes=notes,
         repairs=loaded.repairs,
         beside=args.path[0],
     )
 
 
-def _shares(scope: _Scope) -> list[tuple[str, int, float]]:
-    from dag_utils import by_category
-
-    length = max(scope.length_ns, 1)
-    return [(cat, ns, ns / length) for cat, ns in by_category(scope.items).items()]
+def _slack_table(args: Namespace, operations: list[_Operation]) -> Table:
+    if args.sort:
+        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
+    return Table.of("operations", "Slack", _OPERATIONS, operations)
 
 
 def _per_scope(
-    name: str, title: str, columns: Sequence[Column], parts: Sequence[tuple[_Scope, Iterable[object]]]
+    args: Namespace,
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    parts: Sequence[tuple[_Scope, Iterable[object]]],
 ) -> Table:
     """Return one table of several scopes' items, the scope in its first column."""
-    rows = [[scope.name, *row] for scope, items in parts for row in Table.of("", "", columns, items).rows]
-    return Table(name, title, (_SCOPE, *columns), rows)
+    scopes = [scope for scope, _ in parts]
+    rows = [
+        [_title(scopes, scope), *row]
+        for scope, items in parts
+        for row in Table.of("", "", columns, items).rows
+    ]
+    return Table(name, title, (_SCOPE, *columns), rows[: args.head])
 
 
 def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:
@@ -230,13 +231,7 @@ def _groups(recording: Recording, kind: str) -> list[tuple[str, int, list[int]]]
 
 
 def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
-    """Return the scopes whose paths the tables show.
-
-    Raises
-    ------
-    UsageError
-        The job has no scope of the kind that is wanted.
-    """
+    """Return the scopes whose paths the tables show; refuse a kind of which the job has none."""
     if wanted == "all":
         return list(scopes)
     kind = wanted or scopes[-1].kind
@@ -247,56 +242,54 @@ def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
     return shown
 
 
-def _cut(args: Namespace, table: Table) -> Table:
-    """Return the table with the rows that a terminal shows; files and JSON have all."""
-    rows = list(table.rows)[: args.head]
-    whole = args.full or args.head is not None or args.xlsx or args.html or args.format != "table"
-    if whole or len(rows) <= _SHOWN:
-        return replace(table, rows=rows)
-    note = f"{len(rows) - _SHOWN:,} more rows with --full"
-    return replace(table, rows=rows[:_SHOWN], note=note)
-
-
 def _operations(recording: Recording, step: StepGraph, slack_ns: Sequence[int]) -> list[_Operation]:
     from dag_utils import category
 
-    operations: dict[tuple[str, str], _Operation] = {}
+    found: dict[tuple[str, str], _Operation] = {}
+    of_kind: dict[Operation, _Operation] = {}
     durations = (step.end_ns - step.start_ns).tolist()
-    for event, (dur_ns, free_ns) in enumerate(zip(durations, slack_ns, strict=True)):
-        cat = category(recording.operations[int(step.operation[event])])
-        key = recording.name_of(step, event), cat
-        operation = operations.setdefault(key, _Operation(*key, 0, free_ns))
+    numbers = step.operation.tolist()
+    for event, (number, dur_ns, free_ns) in enumerate(zip(numbers, durations, slack_ns, strict=True)):
+        kind = recording.operations[number]
+        if kind not in of_kind:
+            key = recording.name_of(step, event), category(kind)
+            of_kind[kind] = found.setdefault(key, _Operation(*key, 0, free_ns))
+        operation = of_kind[kind]
         operation.dur_ns += dur_ns
         operation.slack_ns = min(operation.slack_ns, free_ns)
-    return list(operations.values())
+    return list(found.values())
+
+
+def _longer(scopes: Sequence[_Scope], path: CriticalPath, recording: Recording) -> list[str]:
+    """Return why a part of the job takes longer than the whole, where one does."""
+    names = [_title(scopes, scope) for scope in scopes if scope.length_ns > scopes[-1].length_ns]
+    if not names:
+        return []
+    last = f"{recording.owners[path.owner]}, which ends last"
+    takes = f"{', '.join(names[:4])}{' and others' if len(names) > 4 else ''} took longer"
+    return [f"{takes} than the {scopes[-1].kind}: the {scopes[-1].kind}'s step is that of {last}; "
+            "the others had begun earlier"]  # fmt: skip
 
 
 def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
     doubled = sum(other.name == scope.name for other in scopes) > 1
-    return f"worker {scope.worker}, {scope.name}" if doubled else scope.name
+    return f"worker-{scope.worker} {scope.name}" if doubled else scope.name
 
 
 def _bars(scopes: Sequence[_Scope]) -> Bars:
-    shares = [scope.ms_by_category() for scope in scopes]
-    cats = dict.fromkeys(cat for share in shares for cat in share)
-    series = {cat or "other": [share.get(cat, 0.0) for share in shares] for cat in cats}
+    ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares()} for scope in scopes]
+    cats = dict.fromkeys(cat for of_scope in ms for cat in of_scope)
+    series = {cat or "other": [of_scope.get(cat, 0.0) for of_scope in ms] for cat in cats}
     names = [_title(scopes, scope) for scope in scopes]
     return Bars("Critical path by category", "", "ms", names, series, stacked=True)
 
 
-def _write_timeline(args: Namespace, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> Path | None:
-    """Write the recorded timeline with `path` marked to `--output`."""
-    if args.output is None:
-        return None
+def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: CriticalPath) -> None:
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
     events, zero = marked_events(loaded.job.traces, loaded.recording, step, path)
-    write_events(args.output, events, baseTimeNanoseconds=zero)
-    return Path(args.output)
-
-
-# ---- --step mean: averages through the DAG
+    write_events(output, events, baseTimeNanoseconds=zero)
 
 
 def _mean(args: Namespace) -> Result:
@@ -320,22 +313,20 @@ def _mean(args: Namespace) -> Result:
         operations += [_Operation(*row) for row in rows]
         items = [PathItem(*rows[node][:2], "", 0, rows[node][2], "") for node in path.nodes]
         scopes.append(_Scope(name, worker, path.length_ns, items))
-    if args.sort:
-        operations.sort(key=lambda operation: (operation.slack_ns, -operation.dur_ns))
     longest = max(scopes, key=lambda scope: scope.length_ns)
-    table = _per_scope("path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
+    table = _per_scope(args, "path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
     return Result(
         "critical",
         "",
         {
             "step": "mean",
             "iteration_ms": None,
-            "scopes": [{**scope.document(_CHAIN), "by_cat": scope.ms_by_category()} for scope in scopes],
-            "operations": _records(_OPERATIONS, operations),
+            "scopes": [scope.document(_CHAIN) for scope in scopes],
+            "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
-        f"on {longest.name}; gaps and waits are not in it.",
-        tables=(replace(table, rows=table.rows[: args.head]),),
+        f"on {_title(scopes, longest)}; gaps and waits are not in it.",
+        tables=(table,),
         notes=loaded.notes,
         repairs=loaded.repairs,
         beside=args.path[0],

@@ -5,13 +5,12 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from errors import UsageError
 from formats.stream import find_file
-from options.critical import refuse, step_number
+from options.critical import recorded_step, refuse
 from result import Column, Network, Result, Table
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
     """No flags of its own: `--output` names the picture, `--del_queue` and `--step` choose what is drawn."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
+class _Loaded(NamedTuple):
     """What is drawn: the graph, the path that is marked in it, and what is to be told of its files."""
 
     dag: Dag
@@ -78,13 +76,10 @@ def _structure(args: Namespace) -> _Loaded:
 
 def _recorded(args: Namespace) -> _Loaded:
     """Return the graph of a recorded step."""
-    from dag_utils import choose_step, critical_path, drawn_step, headline, load_steps, path_items, slack_ns
+    from dag_utils import critical_path, drawn_step, headline, path_items, slack_ns
 
-    loaded = load_steps(
-        args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
-    )
+    loaded, step = recorded_step(args)
     recording = loaded.recording
-    step = recording.steps[choose_step(recording, step_number(args.step))]
     path = critical_path(step)
     dag, marked = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
     first = headline(recording, step, path, path_items(recording, step, path))
@@ -116,25 +111,24 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
         "components": dag.components(),
         "depth": max(dag.depths(), default=0),
     }
-    document: dict[str, Any] = {
-        **sizes,
-        "by_cat": dict(by_cat),
-        "only_in_graph": [dag.names[i] for i in dag.unrecorded],
-        "only_in_trace": list(dag.ungraphed),
-        "output": str(output),
-    }
     columns = (Column("cat", "Category"), Column("count", "Operations", "int"))
     rows = by_cat.most_common() if args.sort else list(by_cat.items())
     length = [("critical path", f"{path.length_ns / 1e6:.3f} ms")] if path.length_ns else []
     return Result(
         "graph",
         "",
-        document,
+        {
+            **sizes,
+            "by_cat": dict(by_cat),
+            "only_in_graph": [dag.names[i] for i in dag.unrecorded],
+            "only_in_trace": list(dag.ungraphed),
+            "output": str(output),
+        },
         headline=loaded.headline,
         tables=(Table("by_cat", "Operations by category", columns, rows[: args.head]),),
         charts=(chart,),
         figures=[*((key, f"{size:,}") for key, size in sizes.items()), *length],
-        notes=[*loaded.notes, *([chart.note] if chart.note else []), f"drawn in {output}"],
+        notes=[*loaded.notes, *filter(None, [chart.note]), f"drawn in {output}"],
         repairs=loaded.repairs,
         picture=output,
     )

@@ -371,6 +371,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
     row, path = _recorded_path(args, recording)
+    table = effect_table(key, title, effects[: args.head], found.iteration_ns)
     first = _effect_headline(effects, found, ratio)
     return Result(
         option="replay",
@@ -378,9 +379,9 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=first,
         document={
             **_document(args, found, row, path, None),
-            key: [_record(one, found) for one in effects[: args.head]],
+            key: table.records(),
         },
-        tables=[effect_table(key, title, effects[: args.head], found.iteration_ns)],
+        tables=[table],
         charts=[effect_chart(title, effects)],
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
         notes=recording.notes,
@@ -395,14 +396,3 @@ def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> 
     most = effects[0]
     change = most.effect_ns / found.iteration_ns
     return f"{most.group.kind} {most.group.name} x {ratio:g} changes the step most, by {change:+.1%}."
-
-
-def _record(one: Effect, found: Answer) -> dict[str, Any]:
-    return {
-        "kind": one.group.kind,
-        "name": one.group.name,
-        "cat": one.group.cat,
-        "added_ms": one.added_ns / 1e6,
-        "effect_ms": one.effect_ns / 1e6,
-        "effect": one.effect_ns / found.iteration_ns,
-    }

@@ -12,7 +12,7 @@ from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
 from replay.uncertainty import Float
-from result import Bars, Cell, Chart, Column, Span, Table, Timeline
+from result import Bars, Chart, Column, Span, Table, Timeline
 
 #: Stretches of the path below this share of the step are left out of the table (not of the JSON).
 SHORTEST = 0.005
@@ -21,47 +21,28 @@ MOST_SPANS = 4000
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
 
-_STEPS = (
-    Column("step", "step", "int"),
-    Column("measured_ms", "recorded (ms)", "float"),
-    Column("predicted_ms", "replayed (ms)", "float"),
-    Column("usual_ms", "with the other steps' gaps (ms)", "float"),
-)
-_PATH = (
-    Column("owner", "rank"),
-    Column("name", "operation"),
-    Column("cat", "category"),
-    Column("dur_ms", "on the path (ms)", "float"),
-    Column("share", "share", "percent", 1),
+_PATH = (  # of a `PathItem` and its share of the path
+    Column("owner", "rank", value=lambda row: row[0].owner),
+    Column("name", "operation", value=lambda row: row[0].name),
+    Column("cat", "category", value=lambda row: row[0].cat),
+    Column("dur_ms", "on the path (ms)", "float", value=lambda row: row[0].dur_ns / 1e6),
+    Column("share", "share", "percent", 1, value=lambda row: row[1]),
 )
 _WHATIF = (
-    Column("set", "what if"),
-    Column("before_ms", "before (ms)", "float"),
-    Column("after_ms", "after (ms)", "float"),
-    Column("change", "change", "percent", 1),
-    Column("low_ms", "mean step, from (ms)", "float"),
-    Column("high_ms", "to (ms)", "float"),
-    Column("paired_low", "change of these steps, from", "percent", 1, minor=True),
-    Column("paired_high", "to", "percent", 1, minor=True),
-)
-_SLOWDOWN = (
-    Column("by", "by"),
-    Column("name", "own work of"),
-    Column("slowdown", "slowdown", "float"),
-)
-_MOVED = (
-    Column("cat", "critical path in"),
-    Column("before_ms", "before (ms)", "float"),
-    Column("after_ms", "after (ms)", "float"),
-)
-_EFFECTS = (
-    Column("kind", "kind"),
-    Column("name", "name"),
-    Column("cat", "category"),
-    Column("added_ms", "work changed by (ms)", "float"),
-    Column("effect_ms", "step changed by (ms)", "float"),
-    Column("effect", "change of the step", "percent", 2),
-)
+    Column("set", "what if", value=lambda edit: edit.name),
+    Column("before_ms", "before (ms)", "float", value=lambda edit: edit.before_ns / 1e6),
+    Column("after_ms", "after (ms)", "float", value=lambda edit: edit.after_ns / 1e6),
+    Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
+    Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bound(edit, 0)),
+    Column("high_ms", "to (ms)", "float", value=lambda edit: _bound(edit, 1)),
+    Column("paired_low", "change of these steps, from", "percent", 1, minor=True,
+           value=lambda edit: edit.paired and edit.paired[0]),
+    Column("paired_high", "to", "percent", 1, minor=True, value=lambda edit: edit.paired and edit.paired[1]),
+)  # fmt: skip
+
+
+def _bound(edit: WhatIf, end: int) -> float | None:
+    return None if edit.interval_ns is None else edit.interval_ns[end] / 1e6
 
 
 def step_table(found: Answer, usual: Mapping[int, Float]) -> Table:
@@ -69,11 +50,18 @@ def step_table(found: Answer, usual: Mapping[int, Float]) -> Table:
 
     `usual` has the last, in nanoseconds per owner, by the row of the recorded step.
     """
-    rows: list[Sequence[Cell]] = []
-    for row, (recorded, replayed) in zip(found.result.rows, _per_step(found), strict=True):
-        with_usual = float(usual[row].mean()) / 1e6 if row in usual else None
-        rows.append((found.result.recording.steps[row].number, recorded, replayed, with_usual))
-    return Table("steps", "Iteration time", _STEPS, rows)
+    columns = (
+        Column("step", "step", "int"),
+        Column("measured_ms", "recorded (ms)", "float"),
+        Column("predicted_ms", "replayed (ms)", "float"),
+        Column("usual_ms", "with the other steps' gaps (ms)", "float"),
+    )
+    steps = found.result.recording.steps
+    rows = [
+        (steps[row].number, *times, float(usual[row].mean()) / 1e6 if row in usual else None)
+        for row, times in zip(found.result.rows, _per_step(found), strict=True)
+    ]
+    return Table("steps", "Iteration time", columns, rows)
 
 
 def _per_step(found: Answer) -> list[tuple[float | None, float]]:
@@ -81,72 +69,57 @@ def _per_step(found: Answer) -> list[tuple[float | None, float]]:
     measured = measured_ns(found.result.recording)
     pairs: list[tuple[float | None, float]] = []
     for row, replayed in zip(found.result.rows, found.result.iteration_ns, strict=True):
-        known = measured[row] == measured[row]
-        if known.any():
-            pairs.append((float(measured[row][known].mean()) / 1e6, float(replayed[known].mean()) / 1e6))
-        else:
-            pairs.append((None, float(replayed.mean()) / 1e6))
+        known = ~np.isnan(measured[row])
+        recorded = float(measured[row][known].mean()) / 1e6 if known.any() else None
+        pairs.append((recorded, float(replayed[known if known.any() else ...].mean()) / 1e6))
     return pairs
 
 
 def path_table(step: int, path: Sequence[PathItem]) -> Table:
     """Return the longer stretches of the critical path through one step."""
     total = sum(item.dur_ns for item in path) or 1
-    shown = [item for item in path if item.dur_ns >= SHORTEST * total]
-    rows = [(item.owner, item.name, item.cat, item.dur_ns / 1e6, item.dur_ns / total) for item in shown]
+    shown = [(item, item.dur_ns / total) for item in path if item.dur_ns >= SHORTEST * total]
     left = [item.dur_ns for item in path if item.dur_ns < SHORTEST * total]
-    note = (
-        f"{len(left)} stretches below {SHORTEST:.1%} are not shown, {sum(left) / 1e6:.3f} ms together"
-        if left
-        else ""
-    )
-    return Table("critical_path", f"Critical path through step {step}", _PATH, rows, note=note)
+    left_ms = f"{sum(left) / 1e6:.3f} ms together"
+    note = f"{len(left)} stretches below {SHORTEST:.1%} are not shown, {left_ms}" if left else ""
+    return Table.of("critical_path", f"Critical path through step {step}", _PATH, shown, note=note)
 
 
 def whatif_table(found: Sequence[WhatIf]) -> Table:
     """Return before, after and change of each edit."""
-    rows: list[Sequence[Cell]] = []
-    for edit in found:
-        intervals = (_ms(edit.interval_ns), edit.paired or (None, None))
-        change = edit.ratio - 1
-        rows.append(
-            (edit.name, edit.before_ns / 1e6, edit.after_ns / 1e6, change, *intervals[0], *intervals[1])
-        )
     few = any(edit.interval_ns is None for edit in found)
-    return Table("whatif", "What if", _WHATIF, rows, note="too few steps for an interval" if few else "")
-
-
-def _ms(interval_ns: tuple[float, float] | None) -> tuple[float | None, float | None]:
-    return (None, None) if interval_ns is None else (interval_ns[0] / 1e6, interval_ns[1] / 1e6)
+    return Table.of("whatif", "What if", _WHATIF, found, note="too few steps for an interval" if few else "")
 
 
 def slowdown_table(found: Slowdown) -> Table:
     """Return the slowdown of the job, and what each rank, stage and kind of work has of it."""
-    rows: list[Sequence[Cell]] = [("all", "", found.ratio)]
-    rows += [(by, name, ratio) for by, group in found.by.items() for name, ratio in group.items()]
-    return Table("slowdown", "Slowdown over the ideal job", _SLOWDOWN, rows)
+    columns = (Column("by", "by"), Column("name", "own work of"), Column("slowdown", "slowdown", "float"))
+    rows = [(by, name, ratio) for by, group in found.by.items() for name, ratio in group.items()]
+    return Table("slowdown", "Slowdown over the ideal job", columns, [("all", "", found.ratio), *rows])
 
 
 def moved_table(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
     """Return where the critical path lies before and after, by category."""
+    columns = (
+        Column("cat", "critical path in"),
+        Column("before_ms", "before (ms)", "float"),
+        Column("after_ms", "after (ms)", "float"),
+    )
     rows = [(cat, before.get(cat, 0.0) / 1e6, after.get(cat, 0.0) / 1e6) for cat in {**before, **after}]
-    return Table("path_by_category", "Where the critical path went", _MOVED, rows)
+    return Table("path_by_category", "Where the critical path went", columns, rows)
 
 
 def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns: float) -> Table:
     """Return what each change costs or brings."""
-    rows = [
-        (
-            one.group.kind,
-            one.group.name,
-            one.group.cat,
-            one.added_ns / 1e6,
-            one.effect_ns / 1e6,
-            one.effect_ns / iteration_ns,
-        )
-        for one in effects
-    ]
-    return Table(name, title, _EFFECTS, rows)
+    columns = (
+        Column("kind", "kind", value=lambda effect: effect.group.kind),
+        Column("name", "name", value=lambda effect: effect.group.name),
+        Column("cat", "category", value=lambda effect: effect.group.cat),
+        Column("added_ms", "work changed by (ms)", "float", value=lambda effect: effect.added_ns / 1e6),
+        Column("effect_ms", "step changed by (ms)", "float", value=lambda effect: effect.effect_ns / 1e6),
+        Column("effect", "change of the step", "percent", 2, value=lambda e: e.effect_ns / iteration_ns),
+    )
+    return Table.of(name, title, columns, effects)
 
 
 # ---- charts
@@ -154,46 +127,29 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
 
 def charts(found: Answer, position: int) -> list[Chart]:
     """Return the recorded step above the replayed one, to one scale, and the iteration times."""
-    pairs = _per_step(found)
-    steps = [found.result.recording.steps[row] for row in found.result.rows]
-    number = steps[position].number
+    measured, replayed = zip(*_per_step(found), strict=True)
+    numbers = [str(found.result.recording.steps[row].number) for row in found.result.rows]
+    series = {"recorded": measured, "replayed": replayed}
     return [
-        Timeline(f"Recorded: step {number}", _spans(found.result, position, replayed=False)),
-        Timeline(f"Replayed: step {number}", _spans(found.result, position, replayed=True)),
-        Bars(
-            title="Iteration time",
-            x_label="step",
-            y_label="ms",
-            x=[str(step.number) for step in steps],
-            series={"recorded": [pair[0] for pair in pairs], "replayed": [pair[1] for pair in pairs]},
-        ),
+        Timeline(f"Recorded: step {numbers[position]}", _spans(found.result, position, replayed=False)),
+        Timeline(f"Replayed: step {numbers[position]}", _spans(found.result, position, replayed=True)),
+        Bars("Iteration time", "step", "ms", numbers, series),
     ]
 
 
 def moved_chart(shares: Mapping[str, Mapping[str, float]]) -> Bars:
     """Return the critical path by category: one bar for what was recorded and one for each edit."""
     cats = dict.fromkeys(cat for by_cat in shares.values() for cat in by_cat)
-    return Bars(
-        title="Critical path of a step, by category",
-        x_label="",
-        y_label="ms",
-        x=list(shares),
-        series={cat: [by_cat.get(cat, 0.0) / 1e6 for by_cat in shares.values()] for cat in cats},
-        stacked=True,
-    )
+    series = {cat: [by_cat.get(cat, 0.0) / 1e6 for by_cat in shares.values()] for cat in cats}
+    return Bars("Critical path of a step, by category", "", "ms", list(shares), series, stacked=True)
 
 
 def effect_chart(title: str, effects: Sequence[Effect]) -> Bars:
     """Return the largest effects as bars."""
-    shown = effects[:MOST_BARS]
-    return Bars(
-        title=title,
-        x_label="change of the step (ms)",
-        y_label="",
-        x=[one.group.name for one in shown],
-        series={"change of the step": [one.effect_ns / 1e6 for one in shown]},
-        horizontal=True,
-    )
+    names = [effect.group.name for effect in effects[:MOST_BARS]]
+    changes = [effect.effect_ns / 1e6 for effect in effects[:MOST_BARS]]
+    label = "change of the step"
+    return Bars(title, f"{label} (ms)", "", names, {label: changes}, horizontal=True)
 
 
 def _spans(result: Replay, position: int, *, replayed: bool) -> list[Span]:
@@ -201,13 +157,17 @@ def _spans(result: Replay, position: int, *, replayed: bool) -> list[Span]:
     step = recording.steps[result.rows[position]]
     start, end = result.intervals(position) if replayed else (step.start_ns, step.end_ns)
     begin = result.schedule.start_ns[result.begin_op[position]] if replayed else step.begin_ns
-    origin = int(np.min(begin))
     spans = []
-    for operation, at, until in zip(step.operation.tolist(), start.tolist(), end.tolist(), strict=True):
-        one = recording.operations[operation]
-        if one.is_traced:
-            lane = f"{recording.owners[one.owner]} {one.stage or one.phase or one.cat}"
-            group = one.stage or one.phase or one.cat
-            spans.append(Span(lane, one.label, (at - origin) / 1e6, (until - at) / 1e6, group))
+    for number, at_ms, dur_ms in zip(
+        step.operation.tolist(),
+        ((start - np.min(begin)) / 1e6).tolist(),
+        ((end - start) / 1e6).tolist(),
+        strict=True,
+    ):
+        operation = recording.operations[number]
+        if operation.is_traced:
+            group = operation.stage or operation.phase or operation.cat
+            lane = f"{recording.owners[operation.owner]} {group}"
+            spans.append(Span(lane, operation.label, at_ms, dur_ms, group))
     longest = sorted(spans, key=lambda span: -span.dur_ms)[:MOST_SPANS]
     return sorted(longest, key=lambda span: (span.lane, span.start_ms))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dialects.step_parts import Operation
 from formats.chrome_writer import metadata, write_events
 from replay.simulation import Replay
 
@@ -33,24 +32,15 @@ def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
             operation = recording.operations[int(recording.steps[row].operation[event])]
             if not operation.is_traced or (operation.whole and not parts):
                 continue
-            made = _event(operation, origin + int(start[event]), int(end[event] - start[event]))
+            name, pid = operation.name, operation.track.pid
             if several:
-                yield from _owned(made, recording.owners[operation.owner], pids)
-            yield made
-
-
-def _event(operation: Operation, start_ns: int, dur_ns: int) -> dict[str, Any]:
-    places = {"cat": operation.cat, "pid": operation.track.pid, "tid": operation.track.tid}
-    known = {key: value for key, value in places.items() if value not in (None, "")}
-    return {"name": operation.name, "ph": "X", "ts": start_ns / 1e3, "dur": dur_ns / 1e3, **known,
-            "args": {"name": operation.name}}  # fmt: skip
-
-
-def _owned(event: dict[str, Any], owner: str, pids: dict[str, int]) -> Iterator[dict[str, Any]]:
-    """Put the owner before the event's name and process; yield the process's name the first time."""
-    process = f"{owner}.{event.get('pid', '')}".rstrip(".")
-    event["name"] = f"{owner}.{event['name']}"
-    if process not in pids:
-        pids[process] = len(pids)
-        yield metadata("process_name", pids[process], 0, process)
-    event["pid"] = pids[process]
+                owner = recording.owners[operation.owner]
+                name, process = f"{owner}.{name}", f"{owner}.{'' if pid is None else pid}".rstrip(".")
+                pid = pids.get(process)
+                if pid is None:
+                    pid = pids[process] = len(pids)
+                    yield metadata("process_name", pid, 0, process)
+            places = {"cat": operation.cat, "pid": pid, "tid": operation.track.tid}
+            known = {key: value for key, value in places.items() if value not in (None, "")}
+            times = {"ts": (origin + int(start[event])) / 1e3, "dur": int(end[event] - start[event]) / 1e3}
+            yield {"name": name, "ph": "X", **times, **known, "args": {"name": operation.name}}

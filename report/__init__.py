@@ -6,15 +6,15 @@ A face of standard output has ``write(result, stream, args)``; a face in a file 
 
 from __future__ import annotations
 
-import importlib
 import io
 import logging
 import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from atomic_output import Outputs
 from errors import AnalyzeError, OutputError, one_line
@@ -68,7 +68,7 @@ def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeEr
     try:
         with outputs:
             for path, module in _wanted_files(result, args):
-                _load(module).write(result, path)
+                import_module(module).write(result, path)
                 written.append(path)
         outputs.commit()
     except AnalyzeError as error:
@@ -84,13 +84,11 @@ def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]
         wanted = getattr(args, face, None)
         if wanted is not None:
             name = f"{result.option}.{face}"
-            yield _beside(result.beside or Path(), name) if wanted is True else Path(wanted), module
+            beside = result.beside or Path()
+            directory = beside if beside.is_dir() else beside.parent
+            yield directory / name if wanted is True else Path(wanted), module
     if result.picture is not None:
         yield result.picture, PICTURES.get(result.picture.suffix.lower(), "report.chart_still")
-
-
-def _beside(path: Path, name: str) -> Path:
-    return (path if path.is_dir() else path.parent) / name
 
 
 def _print(result: Result, args: Namespace) -> None:
@@ -100,7 +98,7 @@ def _print(result: Result, args: Namespace) -> None:
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="backslashreplace")  # names may hold what no encoding can carry
     try:
-        _load(FORMATS[args.format]).write(result, stream, args)
+        import_module(FORMATS[args.format]).write(result, stream, args)
         stream.flush()
     except BrokenPipeError:
         raise
@@ -112,7 +110,3 @@ def _print(result: Result, args: Namespace) -> None:
 def _abandon(stream: TextIO) -> None:
     """Let what is still buffered go nowhere, so that the end of the process does not fail over it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _load(module: str) -> Any:
-    return importlib.import_module(module)

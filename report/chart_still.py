@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from errors import OutputError, UsageError
 from output_marks import MARK
 from report import colours
 from report.tables import printable, shorten
-from result import Bars3D, Chart, Network, Result
+from result import Bars3D, Network, Result
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,60 +45,48 @@ _STYLE: dict[Any, Any] = {
 
 
 def write(result: Result, path: Path) -> None:
-    """Draw the first chart of `result`; see `write_still`."""
-    if not result.charts:
-        raise OutputError(f"{path}: {result.option} has no chart to draw here")
-    write_still(result.charts[0], path)
-
-
-def write_still(chart: Chart, path: Path) -> None:
-    """Draw `chart` into `path`, whose suffix (.png, .svg, .pdf) decides the format.
+    """Draw the first chart of `result` into `path`, whose suffix (.png, .svg, .pdf) decides the format.
 
     Raises
     ------
     UsageError
-        The suffix is none of these.
+        The suffix is none of these, or this kind of chart has no still.
     OutputError
-        The file cannot be written.
+        There is no chart, or the file cannot be written.
     """
-    suffix = path.suffix.lower()
+    if not result.charts:
+        raise OutputError(f"{path}: {result.option} has no chart to draw here")
+    chart, suffix = result.charts[0], path.suffix.lower()
     if suffix not in SUFFIXES:
         raise UsageError(f"{path}: a picture ends in {', '.join(SUFFIXES)} or .html")
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    from report import graph_still
+
     with mpl.rc_context(_STYLE), warnings.catch_warnings(), open_output(path) as stream:
         warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks is drawn as a box
         figure = Figure(layout="constrained")
-        _draw(chart, figure)
+        if isinstance(chart, Network):
+            graph_still.draw(chart, figure)
+        elif isinstance(chart, Bars3D):
+            _draw_bars_3d(chart, figure)
+        else:
+            raise UsageError("this chart has no still picture; use .html")
         figure.savefig(stream, format=suffix[1:], dpi=_DPI, metadata=_METADATA[suffix])
 
 
-@singledispatch
-def _draw(chart: object, figure: Figure) -> None:
-    """Draw one kind of chart; a registration below for each."""
-    raise UsageError("this chart has no still picture; use .html")
-
-
-@_draw.register(Network)
-def _network(chart: Network, figure: Figure) -> None:
-    from report import graph_still as draw
-
-    draw.draw(chart, figure)
-
-
-@_draw.register(Bars3D)
-def _bars_3d(chart: Bars3D, figure: Figure) -> None:
+def _draw_bars_3d(chart: Bars3D, figure: Figure) -> None:
     figure.set_size_inches(10, 8)
     axes: Any = figure.add_subplot(projection="3d")
     colour = colours.assign(chart.group)
     axes.computed_zorder = False  # matplotlib sorts by the faces' middles, which is wrong for long bars
-    for row, values in enumerate(chart.z):
-        bars = [(run, height) for run, height in enumerate(_floats(values)) if not math.isnan(height)]
+    for row, (values, group) in enumerate(zip(chart.z, chart.group, strict=True)):
+        bars = [(run, z) for run, z in enumerate(values) if z is not None and not math.isnan(z)]
         if bars:
             left, heights = [run - 0.3 for run, _ in bars], [height for _, height in bars]
-            shade = colour[chart.group[row]]
-            axes.bar3d(left, row - 0.4, 0, 0.6, 0.8, heights, color=shade, zorder=10 + len(chart.z) - row)
+            order = 10 + len(chart.z) - row
+            axes.bar3d(left, row - 0.4, 0, 0.6, 0.8, heights, color=colour[group], zorder=order)
     _name_places(axes.xaxis, chart.x)
     _name_places(axes.yaxis, chart.y, most=_MOST_LABELS_3D, longest=_LABEL_3D)
     axes.tick_params(axis="both", labelsize=7)
@@ -108,7 +95,7 @@ def _bars_3d(chart: Bars3D, figure: Figure) -> None:
     axes.set_xlabel(printable(chart.x_label), labelpad=8)
     axes.set_ylabel(printable(chart.y_label), labelpad=3 * min(_LABEL_3D, max(map(len, chart.y), default=0)))
     axes.set_zlabel(printable(chart.z_label))
-    axes.set_title(_title(chart.title), fontweight="bold")
+    axes.set_title(shorten(printable(chart.title), 110), fontweight="bold")
     axes.view_init(elev=28, azim=-50)
     axes.set_box_aspect((1.0, 1.6, 0.9), zoom=0.95)
     _legend(figure, colour)
@@ -128,14 +115,6 @@ def _name_places(axis: Any, names: Sequence[str], *, most: int = _MOST_LABELS, l
     axis.set_ticks(list(places), [_label(names[place], longest) for place in places])
 
 
-def _floats(values: Sequence[float | None]) -> list[float]:
-    return [math.nan if value is None else float(value) for value in values]
-
-
 def _label(name: str, longest: int = _LABEL) -> str:
     text = shorten(printable(name), longest)
     return f" {text}" if text.startswith("_") else text  # matplotlib hides labels that begin with _
-
-
-def _title(text: str) -> str:
-    return shorten(printable(text), 110)

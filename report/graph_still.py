@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,15 @@ _MOST_SQUARE_INCHES = 2600  # of both: what a bitmap of 150 dots an inch can hol
 _LABEL = 25  # characters that fit a box
 _CRITICAL = "#c8102e"
 _EDGE = "#8a94a3"
+_EDGES = {  # of each look: colour, opacity, width, line; later ones are drawn over earlier ones
+    "next": (_EDGE, 0.5, 0.8, "--"),
+    "long": (_EDGE, 0.22, 0.6, "-"),
+    "short": (_EDGE, 0.9, 0.8, "-"),
+    "critical": (_CRITICAL, 1.0, 2.0, "-"),
+}
 _LONG = 1.5  # layers or bands: longer edges are drawn faintly
 _ILLEGAL_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_Place = tuple[float, float]
 _TWO_LINES = 2_500  # from this many nodes on, names go without durations
 
 
@@ -83,9 +91,9 @@ def draw(chart: Network, figure: Figure) -> None:
     import matplotlib as mpl
 
     mpl.rcParams["svg.fonttype"] = "none"
-    xs, ys = [float(node["x"]) for node in chart.nodes], [float(node["y"]) for node in chart.nodes]
-    left, right = min(xs, default=0) - 0.55, max(xs, default=0) + 0.55
-    top, bottom = min(ys, default=0) - 0.8, max(ys, default=0) + 0.8
+    places = [(float(node["x"]), float(node["y"])) for node in chart.nodes]
+    xs, ys = zip(*places, strict=True) if places else ((0.0,), (0.0,))
+    left, right, top, bottom = min(xs) - 0.55, max(xs) + 0.55, min(ys) - 0.8, max(ys) + 0.8
     width = (right - left) * _UNIT[0] + 2 * _MARGIN
     height = (bottom - top) * _UNIT[1] + 2 * _MARGIN + _HEAD
     scale = min(1.0, _MOST_INCHES / max(width, height), math.sqrt(_MOST_SQUARE_INCHES / (width * height)))
@@ -96,109 +104,81 @@ def draw(chart: Network, figure: Figure) -> None:
     axes.set(xlim=(left, right), ylim=(bottom, top))
     axes.axis("off")
     colour = colours.assign(str(node["cat"]) for node in chart.nodes)
-    _draw_edges(axes, chart)
-    _draw_nodes(axes, chart, colour, scale)
-    _draw_legend(figure, chart, colour, height)
+    _draw_edges(axes, chart, places)
+    _draw_nodes(axes, chart, places, colour, scale)
+    _draw_legend(figure, chart, colour)
 
 
-def _draw_edges(axes: Axes, chart: Network) -> None:
+def _draw_edges(axes: Axes, chart: Network, places: Sequence[_Place]) -> None:
     """Draw every edge as a curve from the right of its source to the left of its target."""
     from matplotlib.collections import PathCollection
 
-    paths: dict[str, list[Any]] = {}
-    heads: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[Any]] = {}
+    heads: dict[str, list[_Place]] = {}
     for a, b, kind in chart.looks():
-        source, target = chart.nodes[a], chart.nodes[b]
-        start = (float(source["x"]) + _BOX[0] / 2, float(source["y"]))
-        end = (float(target["x"]) - _BOX[0] / 2, float(target["y"]))
-        look = kind if kind in ("critical", "next") else _look(start, end)
-        paths.setdefault(look, []).append(_curve(start, end))
+        start, end = (places[a][0] + _BOX[0] / 2, places[a][1]), (places[b][0] - _BOX[0] / 2, places[b][1])
+        near = -0.2 < end[0] - start[0] < _LONG and abs(end[1] - start[1]) < 8
+        look = kind if kind in _EDGES else "short" if near else "long"
+        curves.setdefault(look, []).append(_curve(start, end))
         heads.setdefault(look, []).append(end)
-    styles: dict[str, dict[str, Any]] = {
-        "next": {"colors": _EDGE, "alpha": 0.5, "lw": 0.8, "ls": "--"},
-        "long": {"colors": _EDGE, "alpha": 0.22, "lw": 0.6, "ls": "-"},
-        "short": {"colors": _EDGE, "alpha": 0.9, "lw": 0.8, "ls": "-"},
-        "critical": {"colors": _CRITICAL, "alpha": 1.0, "lw": 2.0, "ls": "-"},
-    }  # fmt: skip
-    for order, (look, style) in enumerate(styles.items(), 1):
-        if look not in paths:
+    for order, (look, (colour, alpha, width, line)) in enumerate(_EDGES.items(), 1):
+        if look not in curves:
             continue
-        axes.add_collection(
-            PathCollection(
-                paths[look], facecolors="none", edgecolors=style["colors"], alpha=style["alpha"],
-                linewidths=style["lw"], linestyles=style["ls"], zorder=order,
-            ),
-            autolim=False,
-        )  # fmt: skip
-        points = heads[look]
-        axes.scatter([x for x, _ in points], [y for _, y in points], marker=">", s=14, zorder=order + 5,
-                     color=style["colors"], alpha=max(style["alpha"], 0.4), linewidths=0)  # fmt: skip
+        collection = PathCollection(curves[look], facecolors="none", edgecolors=colour, alpha=alpha,
+                                    linewidths=width, linestyles=line, zorder=order)  # fmt: skip
+        axes.add_collection(collection, autolim=False)
+        xs, ys = zip(*heads[look], strict=True)
+        axes.scatter(xs, ys, marker=">", s=14, zorder=order + 5, color=colour, alpha=max(alpha, 0.4),
+                     linewidths=0)  # fmt: skip
 
 
-def _look(start: tuple[float, float], end: tuple[float, float]) -> str:
-    gap = end[0] - start[0]
-    return "short" if -0.2 < gap < _LONG and abs(end[1] - start[1]) < 8 else "long"
-
-
-def _curve(start: tuple[float, float], end: tuple[float, float]) -> Any:
+def _curve(start: _Place, end: _Place) -> Any:
     from matplotlib.path import Path as Curve
 
     (x0, y0), (x1, y1) = start, end
+    if x1 <= x0:  # back to the left, in the gap between two bands
+        between = y1 - 0.75 if y1 > y0 else y1 + 0.75
+        out, back = x0 + 0.12, x1 - 0.12
+        points = [start, (out, y0), (out, between), (back, between), (back, y1), end]
+        return Curve(points, [Curve.MOVETO] + [Curve.LINETO] * 5)
+    bend = max(0.06, min(0.5, (x1 - x0) / 2))
+    points = [start, (x0 + bend, y0), (x1 - bend, y1), end]
     if x1 - x0 > 1 and y1 == y0:  # past the boxes between them
-        points = [(x0, y0), (x0 + 0.2, y0 + 0.65), (x1 - 0.2, y0 + 0.65), (x1, y1)]
-        return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
-    if x1 > x0:
-        bend = max(0.06, min(0.5, (x1 - x0) / 2))
-        points = [(x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1)]
-        return Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
-    between = y1 - 0.75 if y1 > y0 else y1 + 0.75  # back to the left, in the gap between two bands
-    points = [
-        (x0, y0),
-        (x0 + 0.12, y0),
-        (x0 + 0.12, between),
-        (x1 - 0.12, between),
-        (x1 - 0.12, y1),
-        (x1, y1),
-    ]
-    return Curve(points, [Curve.MOVETO] + [Curve.LINETO] * 5)
+        points = [start, (x0 + 0.2, y0 + 0.65), (x1 - 0.2, y0 + 0.65), end]
+    return Curve(points, [Curve.MOVETO] + [Curve.CURVE4] * 3)
 
 
-def _draw_nodes(axes: Axes, chart: Network, colour: Mapping[str, str], scale: float) -> None:
+def _draw_nodes(
+    axes: Axes, chart: Network, places: Sequence[_Place], colour: Mapping[str, str], scale: float
+) -> None:
     """Draw the boxes with names and durations, those of the critical path framed."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import FancyBboxPatch
 
-    boxes = []
-    for node in chart.nodes:
-        x, y = float(node["x"]) - _BOX[0] / 2, float(node["y"]) - _BOX[1] / 2
-        boxes.append(
-            FancyBboxPatch((x, y), *_BOX, boxstyle="round,pad=0,rounding_size=0.06", mutation_aspect=4)
-        )
-    faces = [colour[str(node["cat"])] for node in chart.nodes]
+    corners = [(x - _BOX[0] / 2, y - _BOX[1] / 2) for x, y in places]
+    style = "round,pad=0,rounding_size=0.06"
+    boxes = [FancyBboxPatch(corner, *_BOX, boxstyle=style, mutation_aspect=4) for corner in corners]
+    faces = [_pale(colour[str(node["cat"])]) for node in chart.nodes]
     frames = [_CRITICAL if node.get("critical") else "#ffffff" for node in chart.nodes]
     widths = [2.2 if node.get("critical") else 0.6 for node in chart.nodes]
-    collection = PatchCollection(boxes, facecolors=[_pale(face) for face in faces], zorder=20,
-                                 edgecolors=frames, linewidths=widths)  # fmt: skip
+    collection = PatchCollection(boxes, facecolors=faces, edgecolors=frames, linewidths=widths, zorder=20)
     axes.add_collection(collection, autolim=False)
-    timed = len(chart.nodes) < _TWO_LINES
-    for node in chart.nodes:
-        duration = node.get("dur_ms") if timed else None
+    centred: dict[str, Any] = {"ha": "center", "va": "center", "zorder": 21}
+    for node, (x, y) in zip(chart.nodes, places, strict=True):
+        ms = node.get("dur_ms") if len(chart.nodes) < _TWO_LINES else None
         text = printable(shorten(str(node["label"]), _LABEL))
-        x, y = float(node["x"]), float(node["y"])
-        axes.text(x, y - (0.16 if duration else 0), text, fontsize=7 * scale, ha="center", va="center",
-                  zorder=21, color="#1c2733")  # fmt: skip
-        if duration:
-            axes.text(x, y + 0.19, _milliseconds(duration), fontsize=6 * scale, ha="center", va="center",
-                      zorder=21, color="#44505e")  # fmt: skip
+        axes.text(x, y - (0.16 if ms else 0), text, fontsize=7 * scale, color="#1c2733", **centred)
+        if ms:
+            text = f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+            axes.text(x, y + 0.19, text, fontsize=6 * scale, color="#44505e", **centred)
 
 
-def _draw_legend(figure: Figure, chart: Network, colour: Mapping[str, str], height: float) -> None:
+def _draw_legend(figure: Figure, chart: Network, colour: Mapping[str, str]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    counts: dict[str, int] = {}
-    for node in chart.nodes:
-        counts[str(node["cat"])] = counts.get(str(node["cat"]), 0) + 1
+    width, height = figure.get_size_inches()
+    counts = Counter(str(node["cat"]) for node in chart.nodes)
     handles: list[Any] = [
         Patch(facecolor=_pale(colour[cat]), label=f"{cat or 'other'} ({n:,})") for cat, n in counts.items()
     ]
@@ -206,19 +186,14 @@ def _draw_legend(figure: Figure, chart: Network, colour: Mapping[str, str], heig
         handles.append(Line2D([], [], color=_CRITICAL, lw=2, label="critical path"))
     if any(kind == "next" for _, _, kind in chart.looks()):
         handles.append(Line2D([], [], color=_EDGE, lw=1, ls="--", label="into the next step"))
-    figure.text(_MARGIN / 2 / figure.get_figwidth(), 1 - 0.2 / height, printable(chart.title), fontsize=11,
-                fontweight="bold", va="center")  # fmt: skip
+    left = _MARGIN / 2 / width
+    figure.text(left, 1 - 0.2 / height, printable(chart.title), fontsize=11, fontweight="bold", va="center")
     if chart.note:
-        figure.text(_MARGIN / 2 / figure.get_figwidth(), 1 - 0.62 / height, printable(chart.note), fontsize=8,
-                    va="center")  # fmt: skip
+        figure.text(left, 1 - 0.62 / height, printable(chart.note), fontsize=8, va="center")
     if handles:
-        columns = max(1, min(len(handles), int(figure.get_figwidth() / 1.5)))
+        columns = max(1, min(len(handles), int(width / 1.5)))
         figure.legend(handles=handles, loc="upper left", ncols=columns, bbox_to_anchor=(0, 1 - 0.3 / height),
                       frameon=False, fontsize=8)  # fmt: skip
-
-
-def _milliseconds(duration: float) -> str:
-    return f"{duration:,.0f} ms" if duration >= 100 else f"{duration:.3g} ms"
 
 
 def _pale(colour: str) -> str:

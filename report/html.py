@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Iterator, Sequence
-from functools import singledispatch
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from output_marks import MARK
 from report.colours import PALETTE
 from report.json import encode
 from report.tables import printable
-from result import Bars, Bars3D, Cell, Column, Lines, Network, Result, Table, Timeline
+from result import Bars, Bars3D, Chart, Lines, Network, Result, Table, Timeline
 
 _ASSETS = Path(__file__).parent / "assets"
 #: The scripts that draw each kind of chart, in the order in which the page needs them.
@@ -64,7 +64,7 @@ def write(result: Result, path: Path) -> None:
     head = _PAGE.format(mark=MARK, policy=_POLICY, title=title, style=_asset("page.css"))
     with open_output(path) as stream:
         stream.write(head.encode("utf-8", "backslashreplace"))
-        stream.write(_inert(encode(_document(result))))
+        stream.write(_inert(encode(_all_printable(_document(result)))))
         stream.write(b"</script>\n")
         for script in _scripts(result):
             stream.write(b"<script>\n" + script.encode() + b"</script>\n")
@@ -72,105 +72,47 @@ def write(result: Result, path: Path) -> None:
 
 
 def _document(result: Result) -> dict[str, Any]:
-    """Return what the page's script shows; every text in it can be printed."""
-    lines = {"notes": result.notes, "read": result.read, "repairs": result.repairs}
+    """Return what the page's script shows."""
     return {
         "option": result.option,
-        "title": printable(result.headline or result.title),
+        "title": result.headline or result.title,
         "palette": PALETTE,
-        "figures": [(printable(label), printable(value)) for label, value in result.figures],
-        "commentary": _printable_all(result.commentary),
-        **{key: _printable_all(value) for key, value in lines.items()},
+        **{key: getattr(result, key) for key in ("figures", "commentary", "notes", "read", "repairs")},
         "charts": [{"id": f"chart-{i}", **_payload(chart)} for i, chart in enumerate(result.charts, start=1)],
         "tables": [{"id": f"table-{i}", **_table(table)} for i, table in enumerate(result.tables, start=1)],
     }
 
 
 def _table(table: Table) -> dict[str, Any]:
+    kept = ("title", "kind", "digits", "floor", "scale")
     return {
         "name": table.name,
-        "title": printable(table.title),
-        "note": printable(table.note),
-        "columns": [_column(column) for column in table.columns],
-        "rows": [[_cell(cell) for cell in row] for row in table.rows],
+        "title": table.title,
+        "note": table.note,
+        "columns": [{key: getattr(column, key) for key in kept} for column in table.columns],
+        "rows": table.rows,
         "certain": table.certain_at,
     }
 
 
-def _column(column: Column) -> dict[str, Any]:
-    kept = {key: getattr(column, key) for key in ("kind", "digits", "floor", "scale")}
-    return {"title": printable(column.title), **kept}
-
-
-def _cell(cell: Cell) -> Cell:
-    return printable(cell) if isinstance(cell, str) else cell
-
-
-@singledispatch
-def _payload(chart: object) -> dict[str, Any]:
-    """Return what the script that draws this kind of chart reads; a registration for each kind."""
-    raise TypeError(f"no drawing for {type(chart).__name__}")
-
-
-@_payload.register(Bars)
-def _bars(chart: Bars) -> dict[str, Any]:
-    return {
-        **_common("bars", chart),
-        "y_label": printable(chart.y_label),
-        "x": _printable_all(chart.x),
-        "series": {printable(name): values for name, values in chart.series.items()},
-        "stacked": chart.stacked,
-        "horizontal": chart.horizontal,
+def _payload(chart: Chart) -> dict[str, Any]:
+    """Return what the script that draws this kind of chart reads; texts that recur are numbers of a list."""
+    payload = {
+        "kind": type(chart).__name__.lower(),
+        **{f.name: getattr(chart, f.name) for f in fields(chart)},
     }
-
-
-@_payload.register(Lines)
-def _lines(chart: Lines) -> dict[str, Any]:
-    return {
-        **_common("lines", chart),
-        "y_label": printable(chart.y_label),
-        "x": chart.x,
-        "series": {printable(name): values for name, values in chart.series.items()},
-    }
-
-
-@_payload.register(Timeline)
-def _timeline(chart: Timeline) -> dict[str, Any]:
-    """Return spans as (lane, name, start, duration, group), the texts by their places in lists."""
-    lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
-    spans = [
-        (lanes[span.lane], names[span.name], span.start_ms, span.dur_ms, groups[span.group])
-        for span in chart.spans
-    ]
-    texts = {"lane_names": lanes.texts(), "names": names.texts(), "groups": groups.texts()}
-    return {**_common("timeline", chart), **texts, "spans": spans}
-
-
-@_payload.register(Bars3D)
-def _bars_3d(chart: Bars3D) -> dict[str, Any]:
-    return {
-        **_common("bars3d", chart),
-        "y_label": printable(chart.y_label),
-        "z_label": printable(chart.z_label),
-        "x": _printable_all(chart.x),
-        "y": _printable_all(chart.y),
-        "group": _printable_all(chart.group),
-        "z": chart.z,
-    }
-
-
-@_payload.register(Network)
-def _network(chart: Network) -> dict[str, Any]:
-    kinds = _Numbered()
-    edges = [(source, target, kinds[kind]) for source, target, kind in chart.looks()]
-    nodes = [{key: _cell(value) for key, value in node.items()} for node in chart.nodes]
-    note = {"note": printable(chart.note)}
-    return {**_common("network", chart), **note, "nodes": nodes, "edges": edges, "kinds": kinds.texts()}
-
-
-def _common(kind: str, chart: Bars | Lines | Timeline | Bars3D | Network) -> dict[str, str]:
-    label = "" if isinstance(chart, Network) else chart.x_label
-    return {"kind": kind, "title": printable(chart.title), "x_label": printable(label)}
+    if isinstance(chart, Timeline):
+        lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
+        payload["spans"] = [
+            (lanes[span.lane], names[span.name], span.start_ms, span.dur_ms, groups[span.group])
+            for span in chart.spans
+        ]
+        payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
+    elif isinstance(chart, Network):
+        kinds = _Numbered()
+        payload["edges"] = [(source, target, kinds[kind]) for source, target, kind in chart.looks()]
+        payload |= {"kinds": list(kinds), "path": None}
+    return payload
 
 
 class _Numbered(dict[str, int]):
@@ -180,12 +122,16 @@ class _Numbered(dict[str, int]):
         self[text] = len(self)
         return self[text]
 
-    def texts(self) -> list[str]:
-        return _printable_all(list(self))
 
-
-def _printable_all(texts: Sequence[str]) -> list[str]:
-    return [printable(text) for text in texts]
+def _all_printable(value: Any) -> Any:
+    """Return `value` with every text in it printable, all the way down."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(key): _all_printable(item) for key, item in value.items()}
+    if isinstance(value, Collection):
+        return [item if isinstance(item, float | int) else _all_printable(item) for item in value]
+    return value
 
 
 def _scripts(result: Result) -> Iterator[str]:

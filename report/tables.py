@@ -22,7 +22,7 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
     if column.kind in ("float", "percent"):
         return _numbers(column, values)
     if column.kind == "int":
-        return [GAP if _is_gap(value) else f"{_whole(value):,}" for value in values]
+        return [GAP if _is_gap(value) else f"{int(value):,}" for value in values]  # type: ignore[arg-type]
     if column.kind == "bool":
         return [GAP if value is None else "yes" if value else "no" for value in values]
     return [GAP if value is None else printable(str(value)) for value in values]
@@ -77,16 +77,8 @@ def _is_gap(value: Cell) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
-def _whole(value: Cell) -> int:
-    return int(value)  # type: ignore[arg-type]  # the column promises numbers
-
-
 def _escape(char: str) -> str:
-    named = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    if char in named:
-        return named[char]
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return char.encode("unicode_escape").decode()
 
 
 def _char_width(char: str) -> int:

@@ -12,37 +12,43 @@ from typing import TextIO
 
 from report.names import short_names
 from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
-from result import Column, Result, Table
+from result import Cell, Column, Result, Table
 
 #: Words are not shortened below the first for the sake of a minor column, nor below the second for
 #: that of any other: the column is left out instead.
 _LEGIBLE_TEXT, _NARROWEST_TEXT = 30, 16
 _SPACE = "  "
+_MOST_ROWS = 20  # of a table, unless more are asked for
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print `result` for reading.
 
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
-    pipe gets every name in full. The headline comes first, bold on a terminal. `--pretty` leaves
-    out the title and the commentary.
+    pipe gets every name in full. The headline comes first, bold on a terminal. Of each table come
+    the first 20 rows, more with `--full` or a larger `--head`. `--pretty` leaves out the title and
+    the commentary.
     """
     width = _width(stream)
     bold = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    for block in _blocks(result, width, pretty=args.pretty, bold=bold):
+    n_rows = None if args.full else max(args.head or 0, _MOST_ROWS)
+    for block in _blocks(result, width, n_rows, pretty=args.pretty, bold=bold):
         stream.write(block)
 
 
-def _blocks(result: Result, width: int | None, *, pretty: bool, bold: bool) -> Iterator[str]:
+def _blocks(
+    result: Result, width: int | None, n_rows: int | None, *, pretty: bool, bold: bool
+) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     shown = [table for table in result.tables if not table.detail]
-    parts: list[Iterable[str]] = [_headline(result.headline, width, bold=bold)]
+    headline = _wrapped([result.headline] if result.headline else [], width)
+    parts: list[Iterable[str]] = [[f"\x1b[1m{line}\x1b[0m" if bold else line for line in headline]]
     if not pretty:
         parts.append(_wrapped([] if result.headline else [result.title], width))
         parts.append(map(printable, result.commentary))
     parts.append(_figures(result.figures))
     headed = len(shown) > 1
-    parts.extend(_table(table, width, headed=headed) for table in shown)
+    parts.extend(_table(table, width, n_rows, headed=headed) for table in shown)
     parts.append(_wrapped(result.notes, width))
     between = ""
     for part in parts:
@@ -50,11 +56,6 @@ def _blocks(result: Result, width: int | None, *, pretty: bool, bold: bool) -> I
         if text:
             yield f"{between}{text}\n"
             between = "\n"
-
-
-def _headline(text: str, width: int | None, *, bold: bool) -> list[str]:
-    lines = list(_wrapped([text], width)) if text else []
-    return [f"\x1b[1m{line}\x1b[0m" for line in lines] if bold else lines
 
 
 def _width(stream: TextIO) -> int | None:
@@ -88,15 +89,18 @@ class _Part:
     width: int
 
 
-def _table(table: Table, width: int | None, *, headed: bool) -> Iterator[str]:
+def _table(table: Table, width: int | None, n_rows: int | None, *, headed: bool) -> Iterator[str]:
     if headed or not table.rows:
         yield printable(table.title)
     if not table.rows:
         yield "  nothing"
     else:
-        parts = _laid_out(table, width)
+        rows = table.rows[:n_rows]
+        parts = _laid_out(table.columns, rows, width)
         parts, left_out = (parts, []) if width is None else _fitted(parts, width)
         yield from _lines(parts)
+        if len(rows) < len(table.rows):
+            yield f"{len(table.rows) - len(rows):,} more rows with --full"
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
@@ -104,9 +108,9 @@ def _table(table: Table, width: int | None, *, headed: bool) -> Iterator[str]:
         yield from _wrapped([table.note], width)
 
 
-def _laid_out(table: Table, width: int | None) -> list[_Part]:
+def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[_Part]:
     parts = []
-    for column, values in zip(table.columns, zip(*table.rows, strict=True), strict=True):
+    for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         cells = cell_texts(column, values)
         widest = max(map(display_width, cells))
         title = printable(column.title)
@@ -143,8 +147,7 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
 
 def _last(parts: Sequence[_Part], *, minor: bool) -> int:
     """Return the place of the last column (the last minor one), 0 where there is none but the first."""
-    places = (place for place, part in enumerate(parts) if place and (part.column.minor or not minor))
-    return max(places, default=0)
+    return max((at for at, part in enumerate(parts) if at and (part.column.minor or not minor)), default=0)
 
 
 def _least(parts: Sequence[_Part], shortest: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import logging
 import math
@@ -40,37 +41,34 @@ def write(result: Result, path: Path) -> None:
     OutputError
         The file cannot be written.
     """
-    from xlsxwriter import Workbook
     from xlsxwriter.exceptions import XlsxWriterException
 
+    packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
     try:
-        _write(result, path, Workbook)
+        with open_output(path) as stream:
+            cells_cut = _fill(packed, result)
+            stream.write(packed.getbuffer())
     except XlsxWriterException as error:  # what it makes of an OSError
         raise OutputError(f"{path}: cannot be written: {error}") from error
-
-
-def _write(result: Result, path: Path, new_workbook: Any) -> None:
-    cells_cut = 0
-    with open_output(path) as stream:
-        packed = io.BytesIO()  # the zip writer does not survive a disk that fills up
-        with temporary_directory() as scratch, new_workbook(packed, _options(scratch)) as workbook:
-            properties = {
-                "title": _legal(result.headline or result.title),
-                "comments": _comments(result),
-                "author": MARK,
-            }
-            workbook.set_properties(properties)
-            formats = _Formats(workbook)
-            for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1):
-                cells_cut += _write_sheet(workbook.add_worksheet(name), formats, table, rows)
-        stream.write(packed.getbuffer())
     if cells_cut:
         logging.warning("%s: texts cut to %d characters: %d", path, _CELL_CHARACTERS, cells_cut)
 
 
-def _options(scratch: Path) -> dict[str, Any]:
-    """Return how the workbook is written: row by row, what is temporary in `scratch`."""
-    return {"constant_memory": True, "tmpdir": str(scratch)}
+def _fill(packed: io.BytesIO, result: Result) -> int:
+    """Write the workbook row by row; return how many texts had to be cut."""
+    from xlsxwriter import Workbook
+
+    figures = [f"{label}: {value}" for label, value in result.figures]
+    comments = "\n".join([*figures, *result.notes, *result.read, *result.repairs])
+    title = _legal(result.headline or result.title)
+    options = {"constant_memory": True}
+    with temporary_directory() as scratch, Workbook(packed, {**options, "tmpdir": str(scratch)}) as workbook:
+        workbook.set_properties({"title": title, "comments": _legal(comments)[:2000], "author": MARK})
+        formats = _Formats(workbook)
+        return sum(
+            _write_sheet(workbook.add_worksheet(name), formats, table, rows)
+            for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1)
+        )
 
 
 def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:
@@ -107,8 +105,7 @@ class _Formats:
     """The workbook's cell formats, each made once."""
 
     def __init__(self, workbook: Any) -> None:
-        self._workbook = workbook
-        self._made: dict[str, Any] = {}
+        self._add = functools.cache(lambda layout: workbook.add_format({"num_format": layout}))
         edges = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
         self.words_header = workbook.add_format(edges)
         self.number_header = workbook.add_format({**edges, "align": "right"})
@@ -119,10 +116,7 @@ class _Formats:
         if column.kind in ("text", "bool"):
             return None
         decimals = "." + "0" * column.digits if column.digits and column.kind != "int" else ""
-        layout = f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}"
-        if layout not in self._made:
-            self._made[layout] = self._workbook.add_format({"num_format": layout})
-        return self._made[layout]
+        return self._add(f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}")
 
 
 def _write_sheet(sheet: Any, formats: _Formats, table: Table, rows: Iterator[Sequence[Cell]]) -> int:
@@ -195,11 +189,6 @@ def _shortened(name: str, suffix: str) -> str:
         if len(text.encode("utf-16-le")) // 2 <= room:
             return text.strip(" '") + suffix
     return "Sheet" + suffix
-
-
-def _comments(result: Result) -> str:
-    figures = [f"{label}: {value}" for label, value in result.figures]
-    return _legal("\n".join([*figures, *result.notes, *result.read, *result.repairs]))[:2000]
 
 
 def _legal(text: str) -> str:

@@ -53,7 +53,7 @@ def breakdown(rank: str, trace: Trace, step_by: str | None = None) -> list[Break
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
     compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
     parts = (compute, comm, _busy(trace, kinds == Activity.COPY))
-    steps = dialects.find_steps(trace, step_by).whole
+    steps = dialects.of(trace).find_steps(trace, step_by).whole
     windows: list[tuple[int | None, int, int]] = [(s.label, s.start_ns, s.end_ns) for s in steps]
     windows = windows or [(None, int(trace.ts_ns.min()), int(trace.end_ns.max()))]
     return [_of_window(rank, *window, parts) for window in windows]

@@ -162,6 +162,17 @@ def test_two_outputs_of_one_name_are_refused(job: Path, other: str, monkeypatch:
     assert not (job / "x.html").exists()
 
 
+@pytest.mark.parametrize("option", ["critical", "combine", "graph", "collect"])
+def test_only_replay_can_be_told_to_write_nothing(
+    job: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(job)
+    code, _, err = run_cli("--option", option, "--path", job, "--output", "-")
+    assert (code, err.count("\n"), "--output -: only the timeline of replay" in err) == (2, 1, True)
+    assert run_cli("--option", "replay", "--path", job, "--output", "-")[0] == 0
+    assert not (job / "-").exists()
+
+
 def test_a_default_name_that_is_given_to_another_output_is_refused(job: Path) -> None:
     page = job / "combine.html"
     page.symlink_to("combined.json")

@@ -13,14 +13,11 @@ from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
 from jobfiles import GpuDir
 
-OnDone = Callable[[], object]
-
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
     """What became of one GPU directory."""
 
-    gpu: GpuDir
     trace: Path | None  # the final trace; None where the directory failed
     events: Mapping[str, int]  # per category
     warnings: Sequence[str]  # lines "path: what", the reason of a failure last
@@ -37,15 +34,12 @@ def collect_gpus(
 ) -> list[GpuReport]:
     """Collect each directory's final trace (and its DAG where it has none), in the order of `gpus`.
 
-    Parameters
-    ----------
-    parts : what is renewed; see `collector.gpu.final_trace.gather`
-    into : a directory that takes the traces instead; then nothing is changed in those of `gpus`
-    jobs : processes; None means the cores this process may use
-    progress : show a bar on standard error; None means only on a terminal
+    `parts` are renewed; see `collector.gpu.final_trace.gather`. `into` is a directory that takes the traces
+    instead; then nothing is changed in those of `gpus`.
     """
-    targets = [into / f"{i}.json" if into is not None else None for i in range(len(gpus))]
-    work = [(gpu, frozenset(parts), target) for gpu, target in zip(gpus, targets, strict=True)]
+    work = [
+        (gpu, frozenset(parts), None if into is None else into / f"{i}.json") for i, gpu in enumerate(gpus)
+    ]
     with bars.bar(total=len(gpus), unit="GPUs", what="collect", enabled=progress) as bar:
         jobs = min(jobs or parallel.cores(), len(gpus))
         if jobs < 2:
@@ -58,7 +52,7 @@ def collect_gpus(
 
 
 def _reported(
-    item: tuple[GpuDir, frozenset[PartName], Path | None], on_done: OnDone = lambda: None
+    item: tuple[GpuDir, frozenset[PartName], Path | None], on_done: Callable[[], object] = lambda: None
 ) -> GpuReport:
     gpu, parts, target = item
     try:
@@ -68,10 +62,10 @@ def _reported(
         else:
             target.write_bytes(collected.encode())
         events = count_by_cat(collected.events)
-        return GpuReport(gpu, target or collected.path, events, collected.warnings, collected.notes)
+        return GpuReport(target or collected.path, events, collected.warnings, collected.notes)
     except AnalyzeError as error:
-        return GpuReport(gpu, None, {}, [str(error)], [])
+        return GpuReport(None, {}, [str(error)], [])
     except OSError as error:
-        return GpuReport(gpu, None, {}, [f"{gpu.path}: {error.strerror or error}"], [])
+        return GpuReport(None, {}, [f"{gpu.path}: {error.strerror or error}"], [])
     finally:
         on_done()

@@ -30,14 +30,10 @@ class Graph:
     nodes: dict[str, dict[str, str]] = field(default_factory=dict)
     edges: dict[tuple[str, str], None] = field(default_factory=dict)
 
-    def add_node(self, name: str, **values: str) -> None:
-        """Add a node, or values to one that is there."""
-        self.nodes.setdefault(name, {}).update(values)
-
     def add_edge(self, source: str, target: str) -> None:
         """Add an edge and its ends."""
-        self.add_node(source)
-        self.add_node(target)
+        for node in (source, target):
+            self.nodes.setdefault(node, {})
         self.edges[source, target] = None
 
     def inputs(self) -> dict[str, list[str]]:
@@ -63,13 +59,11 @@ class Graph:
 def from_gml(gml: Gml) -> Graph:
     """Return the nodes and edges of a `dag.gml`; its labels as text."""
     labels = [str(label) for label in gml.labels]
-    graph = Graph({label: {} for label in labels})
-    for source, target in zip(gml.source.tolist(), gml.target.tolist(), strict=True):
-        graph.edges[labels[source], labels[target]] = None
-    return graph
+    ends = zip(gml.source.tolist(), gml.target.tolist(), strict=True)
+    return Graph({label: {} for label in labels}, {(labels[a], labels[b]): None for a, b in ends})
 
 
-def operation(node: str) -> str:
+def _operation(node: str) -> str:
     """Return the name of an operation without the ``_fwd`` that Gluon appends."""
     return node.removesuffix("_fwd")
 
@@ -77,17 +71,10 @@ def operation(node: str) -> str:
 # ---- from the symbol dump
 
 
-@dataclass(frozen=True, slots=True)
-class _Op:
-    kind: str
-    name: str
-    args: list[str]
-
-
 def from_symbols(model: str, losses: Sequence[str | None] = ()) -> Graph | None:
-    """Return the DAG that the dumps of a model and of its losses (k-th: of output k) describe.
+    """Return the DAG of a model and its losses (k-th: of output k), texts of ``Symbol.debug_str()``.
 
-    The text is what MXNet's ``Symbol.debug_str()`` prints. None where it holds no operation.
+    None where the model has no operation.
     """
     graph = _from_symbol(model, is_model=True)
     if graph is None:
@@ -100,59 +87,45 @@ def from_symbols(model: str, losses: Sequence[str | None] = ()) -> Graph | None:
 
 
 def _from_symbol(text: str, *, is_model: bool) -> Graph | None:
-    outputs, variables, ops = _parse(text)
+    outputs: list[str] = []
+    variables: set[str] = set()  # inputs and parameters
+    ops: list[tuple[str, str, list[str]]] = []  # kind, name and arguments
+    for line in text.splitlines():
+        if match := _OP.match(line):
+            ops.append((match[1], _operation(match[2]), []))
+        elif match := _VARIABLE.match(line):
+            variables.add(match[1])
+        elif (match := _ARG.match(line)) and ops:
+            ops[-1][2].append(match[1])
+        elif (match := _OUTPUT.match(line)) and not ops:
+            outputs.append(_operation(match[1]))
     if not ops:
         return None
     graph = Graph()
     for k, output in enumerate(outputs):
-        graph.add_edge(f"FW.{operation(output)}", f"OUTPUT{k}")
-        graph.add_edge(f"OUTPUT{k}", f"BW.{operation(output)}")
-    for op in ops:
-        _add_op(graph, op, variables, is_model)
+        graph.add_edge(f"FW.{output}", f"OUTPUT{k}")
+        graph.add_edge(f"OUTPUT{k}", f"BW.{output}")
+    for kind, name, args in ops:
+        for node in (f"FW.{name}", f"BW.{name}"):
+            graph.nodes.setdefault(node, {})["op"] = kind
+        _add_inputs(graph, name, args, variables, is_model)
     return graph
 
 
-def _parse(text: str) -> tuple[list[str], set[str], list[_Op]]:
-    """Return the outputs, the variables (inputs and parameters) and the operations of a dump."""
-    outputs: list[str] = []
-    variables: set[str] = set()
-    ops: list[_Op] = []
-    for line in text.splitlines():
-        if match := _OP.match(line):
-            ops.append(_Op(match[1], match[2], []))
-        elif match := _VARIABLE.match(line):
-            variables.add(match[1])
-        elif (match := _ARG.match(line)) and ops:
-            ops[-1].args.append(match[1])
-        elif (match := _OUTPUT.match(line)) and not ops:
-            outputs.append(match[1])
-    return outputs, variables, ops
-
-
-def _add_op(graph: Graph, op: _Op, variables: set[str], is_model: bool) -> None:
-    name = operation(op.name)
+def _add_inputs(graph: Graph, name: str, args: Sequence[str], variables: set[str], is_model: bool) -> None:
     forward, backward = f"FW.{name}", f"BW.{name}"
-    graph.add_node(forward, op=op.kind)
-    graph.add_node(backward, op=op.kind)
-    for arg in op.args:
+    for arg in args:
         if arg not in variables:
-            graph.add_edge(f"FW.{operation(arg)}", forward)
-            graph.add_edge(backward, f"BW.{operation(arg)}")
-        elif _is_label(arg):
+            graph.add_edge(f"FW.{_operation(arg)}", forward)
+            graph.add_edge(backward, f"BW.{_operation(arg)}")
+        elif "data" in arg or arg.endswith("label"):
             graph.add_edge("I/O", forward)
-        elif "data" in arg:
-            graph.add_edge("I/O", forward)
-            if is_model:
+            if is_model and "data" in arg:  # a label is input to a loss, but not the start of a step
                 graph.add_edge(backward, "STEP")
                 graph.add_edge("STEP", forward)
         else:
             graph.add_edge(f"Comm.{arg}", "STEP")
             graph.add_edge(backward, f"Comm.{arg}")
-
-
-def _is_label(variable: str) -> bool:
-    """Whether a variable is the truth that a loss compares with: input, but not the start of a step."""
-    return variable.endswith("label") and "data" not in variable
 
 
 def _join_loss(graph: Graph, loss: Graph, output: str) -> None:
@@ -179,23 +152,16 @@ def _join_loss(graph: Graph, loss: Graph, output: str) -> None:
 def from_order(forward: Sequence[str], backward: Sequence[str], parameters: Iterable[str]) -> Graph | None:
     """Return a DAG of two chains: the operations of each pass in the order in which they ran.
 
-    Parameters
-    ----------
-    forward, backward : names without ``FW.`` and ``BW.``, in the order of one step
-    parameters : names of the communicated tensors; ``<operation>_weight`` follows BW.<operation>
+    Names are without ``FW.`` and ``BW.``; parameter ``<operation>_weight`` follows ``BW.<operation>``.
     """
     if not forward or not backward:
         return None
     graph = Graph()
     graph.add_edge("I/O", f"FW.{forward[0]}")
     graph.add_edge("STEP", f"FW.{forward[0]}")
-    for before, after in itertools.pairwise(forward):
-        graph.add_edge(f"FW.{before}", f"FW.{after}")
-    graph.add_edge(f"FW.{forward[-1]}", "OUTPUT0")
-    graph.add_edge("OUTPUT0", f"BW.{backward[0]}")
-    for before, after in itertools.pairwise(backward):
-        graph.add_edge(f"BW.{before}", f"BW.{after}")
-    graph.add_edge(f"BW.{backward[-1]}", "STEP")
+    chain = [f"FW.{op}" for op in forward] + ["OUTPUT0"] + [f"BW.{op}" for op in backward] + ["STEP"]
+    for before, after in itertools.pairwise(chain):
+        graph.add_edge(before, after)
     for parameter in parameters:
         owner = max((op for op in backward if parameter.startswith(f"{op}_")), key=len, default=None)
         if owner is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from atomic_output import Outputs, open_output
-from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
-from collector.gpu.parts import PARTS, Event, Part, PartName, of_category, part_of, time_of
+from collector.gpu.parts import PARTS, Event, Part, PartName, collect_comm, of_category, part_of, time_of
 from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
@@ -40,18 +40,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """One GPU's final trace as it is to be written.
-
-    `warnings` and `notes` are lines ``path: what``; `header` are the members of the trace's object
-    beside the events; `new_dag` is the DAG to write where the directory has none.
-    """
+    """One GPU's final trace as it is to be written."""
 
     gpu: GpuDir
     path: Path  # of the final trace, which need not exist yet
     events: Sequence[Event]
-    header: Mapping[str, Any]
-    new_dag: Graph | None
-    warnings: Sequence[str]
+    header: Mapping[str, Any]  # the members of the trace's object beside the events
+    new_dag: Graph | None  # the DAG to write where the directory has none
+    warnings: Sequence[str]  # lines "path: what", as `notes`
     notes: Sequence[str]
 
     def encode(self) -> bytes:
@@ -62,12 +58,7 @@ class Collected:
         return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
 
     def write(self) -> None:
-        """Replace the final trace, and create the DAG where there is none: both or neither.
-
-        Raises
-        ------
-        OutputError
-        """
+        """Replace the final trace, and create the DAG where there is none: both or neither."""
         with Outputs() as outputs:
             with open_output(self.path) as file:
                 file.write(self.encode())
@@ -81,12 +72,8 @@ def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
 
     `parts` are renewed, the others stay as they are in the final trace that is there; without one all
     are gathered. A part whose source is missing or unusable stays too. The DAG is made where there is
-    none: from the symbol dumps, else from the names and order of the operations.
-
-    Raises
-    ------
-    TraceError
-        There is nothing to make a trace of.
+    none: from the symbol dumps, else from the names and order of the operations. Raises TraceError where
+    there is nothing to make a trace of.
     """
     return _Gathering(gpu).run(parts)
 
@@ -106,56 +93,60 @@ class _Gathering:
         if old is None and set(parts) != set(PARTS):
             self.notes.append(f"{self.gpu.path}: no final trace to renew a part of: all parts collected")
             parts = PARTS
-        kept = _by_part(old["traceEvents"] if old else [])
+        kept: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
+        for event in old["traceEvents"] if old else ():
+            kept[part_of(event)].append(event)
         uses_graph = bool({"comm", "operator"} & set(parts))
         names = self._tried(self.gpu.path, lambda: read_names(self.gpu.path)) if uses_graph else None
-        graph, is_new = self._graph(names) if uses_graph else (None, False)
+        graph = self._graph(names) if uses_graph else None
         inputs = graph.inputs() if graph is not None else {}
         for part in PARTS:
             if part in parts:
                 new = self._part(part, names, inputs, len(kept[part]))
                 kept[part] = kept[part] if new is None else list(new)
-        if _tells_steps(kept["operator"]):
+        if any(OpName.parse(str(event["name"])).cat == "STEP" for event in kept["operator"]):
             kept["step"] = []
         elif kept["step"]:
             self.notes.append(f"{self.gpu.path}: STEP is the trainer's call, from {SOURCES['step']}")
-        events = sorted((event for part in (None, *PARTS) for event in kept[part]), key=_time)
+        events = [event for part in (None, *PARTS) for event in kept[part]]
         if not events:
-            raise TraceError(f"{self.gpu.path}: nothing to collect: {'; '.join(self._without_path())}")
-        header = {k: v for k, v in old.items() if k not in ("traceEvents", "repairs")} if old else {}
+            reasons = "; ".join(line.removeprefix(f"{self.gpu.path}/") for line in self.warnings)
+            raise TraceError(f"{self.gpu.path}: nothing to collect: {reasons}")
+        events.sort(key=lambda event: -math.inf if (time := time_of(event)) is None else time)
+        header = {"displayTimeUnit": "ms"} if old is None else old
         return Collected(
             gpu=self.gpu,
             path=path or self.gpu.path / _NEW_TRACE,
             events=events,
-            header=header if old else {"displayTimeUnit": "ms"},
-            new_dag=graph if is_new else None,
+            header={k: v for k, v in header.items() if k not in ("traceEvents", "repairs")},
+            new_dag=graph if self.gpu.file(_DAG) is None else None,
             warnings=self.warnings,
             notes=self.notes,
         )
-
-    # ---- sources
 
     def _part(
         self, part: PartName, names: GradientNames | None, inputs: Mapping[str, Sequence[str]], n_old: int
     ) -> Sequence[Event] | None:
         """Return the events of a part from its source; None where what is there has to stay."""
         path = self._source(part)
+        what = _CONTENT[part]
+        fate = f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"
         if not path.is_file():
             if part != "step":  # only some wrappers write it, and the operators tell more
-                self._warn(path, f"missing: {_fate(part, n_old)}")
+                self._warn(path, f"missing: {fate}")
             return None
         try:
             new, damage = self._collected(part, names, inputs)
         except AnalyzeError as error:
-            self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {_fate(part, n_old)}")
+            self._warn(path, f"{str(error).removeprefix(f'{path}: ')}; {fate}")
             return None
         remarks = [*damage, *new.warnings]
         self.notes += [f"{path}: {line}" for line in new.notes]
         useless = not new.events or (bool(damage) and len(new.events) < n_old)
         if useless and not remarks:
-            remarks.append(f"no {_CONTENT[part]} in it")
+            remarks.append(f"no {what} in it")
         if useless and n_old:
-            remarks.append(f"{len(new.events)} events: {_fate(part, n_old)}")
+            remarks.append(f"{len(new.events)} events: {fate}")
         if remarks:
             self._warn(path, "; ".join(remarks))
         return None if useless else new.events
@@ -187,17 +178,15 @@ class _Gathering:
             return self._profile()
         return None
 
-    # ---- the DAG
-
-    def _graph(self, names: GradientNames | None) -> tuple[Graph | None, bool]:
-        """Return the DAG, and whether the directory has no file of it yet."""
+    def _graph(self, names: GradientNames | None) -> Graph | None:
+        """Return the DAG: the directory's own where it is of the model that was profiled."""
         path = self.gpu.file(_DAG)
         recorded = self._tried(path, lambda: from_gml(read_gml(path))) if path is not None else None
         described = self._described()
         if recorded is not None and self._fits(recorded):
             # the dump numbers the inputs of an operation as the profiler did, the file's edges do not
             same = described is not None and described.edges.keys() == recorded.edges.keys()
-            return (described if same else recorded), False
+            return described if same else recorded
         graph = described or self._by_order(names)
         how = f"from {_SYMBOLS}" if described else "from the names and order of the operations"
         if path is None:
@@ -208,8 +197,8 @@ class _Gathering:
         elif graph is not None and self._fits(graph):
             self._warn(path, f"has no operation of the profile (another model's?): inputs {how}")
         else:
-            return recorded, False
-        return graph, path is None and graph is not None
+            return recorded
+        return graph
 
     def _fits(self, graph: Graph) -> bool:
         """Whether operations of the profile are in the DAG; so too where there is no profile to ask."""
@@ -233,13 +222,8 @@ class _Gathering:
 
     def _by_order(self, names: GradientNames | None) -> Graph | None:
         profile = self._profile_if_usable()
-        if profile is None:
-            return None
-        forward, backward = passes(profile)
-        graph = from_order(forward, backward, names.names if names else ())
+        graph = from_order(*passes(profile), names.names if names else ()) if profile is not None else None
         return from_gml(graph.to_gml()) if graph is not None else None  # inputs numbered as when read back
-
-    # ---- remarks
 
     def _warn(self, path: Path, what: str) -> None:
         """Say `what` of a file, on the line that there may be of it already: each has one."""
@@ -254,34 +238,9 @@ class _Gathering:
         try:
             return read()
         except AnalyzeError as error:
-            text = str(error)
-            if text.startswith(f"{path}: "):
-                self._warn(path, text.removeprefix(f"{path}: "))
+            text = str(error).removeprefix(f"{path}: ")
+            if text.startswith(str(path)):  # of a file in the directory `path`
+                self.warnings.append(text)
             else:
-                self.warnings.append(text if text.startswith(str(path)) else f"{path}: {text}")
+                self._warn(path, text)
             return None
-
-    def _without_path(self) -> list[str]:
-        return [line.removeprefix(f"{self.gpu.path}/") for line in self.warnings]
-
-
-def _by_part(events: Sequence[Event]) -> dict[PartName | None, list[Event]]:
-    parts: dict[PartName | None, list[Event]] = {part: [] for part in (*PARTS, None)}
-    for event in events:
-        parts[part_of(event)].append(event)
-    return parts
-
-
-def _tells_steps(operators: Sequence[Event]) -> bool:
-    return any(OpName.parse(str(event["name"])).cat == "STEP" for event in operators)
-
-
-def _time(event: Event) -> float:
-    time = time_of(event)
-    return float("-inf") if time is None else time
-
-
-def _fate(part: PartName, n_old: int) -> str:
-    """Say what becomes of a part that cannot be renewed."""
-    what = _CONTENT[part]
-    return f"{what} stay as they are in the final trace" if n_old else f"no {what} in the final trace"

@@ -27,50 +27,51 @@ class StepTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """The steps of one rank.
+    """The steps of one rank."""
 
-    Attributes
-    ----------
-    steps : the whole steps of the recording
-    loads : all periods from one load of input data to the next, numbered from the job's first step;
-        of BytePS's profiler they also cover the steps before the traced ones
-    how : what marks a step, a phrase; "" where nothing does
-    """
-
-    steps: Sequence[StepTime]
+    steps: Sequence[StepTime]  # the whole steps of the recording
+    #: From one load of input data to the next, numbered from the job's first step: of BytePS's profiler
+    #: also those before the traced steps.
     loads: Sequence[Step]
-    how: str
+    how: str  # what marks a step, a phrase; "" where nothing does
 
     @property
     def mean_ns(self) -> float | None:
         """Average iteration time; None without a whole step."""
         return _mean(step.iteration_ns for step in self.steps)
 
+    @property
+    def fw_bw_ns(self) -> float | None:
+        """Average FW+BW; None where no step has it."""
+        return _mean(step.fw_bw_ns for step in self.steps)
+
+    @property
+    def ms(self) -> list[float]:
+        """The iteration times in milliseconds."""
+        return [step.iteration_ns / 1e6 for step in self.steps]
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What is shown of one GPU (or of one rank's trace)."""
+    """What is shown of one GPU (or of one rank's trace); the job as a whole has no files."""
 
     name: str
-    path: Path
-    trace: Path
+    path: Path | None
+    trace: Path | None
     events: Mapping[str, int]
     times: Iterations
 
 
 def iterations(trace: Trace, step_by: str | None = None) -> Iterations:
-    """Return the iteration times that `trace` tells; see `dialects.find_steps` for how."""
-    recorded = dialects.find_steps(trace, step_by)
+    """Return the iteration times that `trace` tells; see `System.find_steps` for how."""
+    recorded = dialects.of(trace).find_steps(trace, step_by)
     passes = fw_bw_ns(trace, recorded.whole)
     steps = [StepTime(s.label, fw_bw, s.dur_ns) for s, fw_bw in zip(recorded.whole, passes, strict=True)]
     return Iterations(steps, dialects.of(trace).loads(trace), recorded.how)
 
 
 def fw_bw_ns(trace: Trace, steps: Sequence[Step]) -> list[int | None]:
-    """Return per step the time from the start of its first forward to the end of its last backward.
-
-    None for a step without them; see `System.passes`.
-    """
+    """Return per step the time from its first forward to its last backward's end; None without both."""
     forward, backward = dialects.of(trace).passes(trace)
     starts = np.sort(trace.ts_ns[forward])
     order = np.argsort(trace.ts_ns[backward], kind="stable")
@@ -93,7 +94,10 @@ def time_result(
     commentary: Sequence[str] = (),
 ) -> Result:
     """Return what `--option collect` says of the GPUs; `title` goes before the paths."""
-    fw_bw, job = map(_ms, _of_job(gpus))
+    ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
+    of_job = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
+    fw_bw = _ms(_mean(step.fw_bw_ns for step in of_job))
+    job = _ms(_mean(step.iteration_ns for step in of_job))
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
     figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
@@ -115,48 +119,30 @@ def time_result(
 
 
 def _entry(gpu: Gpu) -> dict[str, object]:
-    steps = gpu.times.steps
     return {
         "path": str(gpu.path),
         "trace": str(gpu.trace),
         "events": dict(gpu.events),
-        "steps": len(steps),
-        "fw_bw_ms": _ms(_mean(step.fw_bw_ns for step in steps)),
+        "steps": len(gpu.times.steps),
+        "fw_bw_ms": _ms(gpu.times.fw_bw_ns),
         "iteration_ms": _ms(gpu.times.mean_ns),
-        "iteration_ms_per_step": [step.iteration_ns / 1e6 for step in steps],
+        "iteration_ms_per_step": gpu.times.ms,
     }
 
 
-# ---- tables
-
-
-class _Row(NamedTuple):
-    """A row of the table of GPUs; the last one may be the job's."""
-
-    gpu: str
-    trace: str | None
-    events: int | None
-    times: Sequence[StepTime]
-    told_by: str | None
-
-    @property
-    def iteration_ms(self) -> list[float]:
-        return [step.iteration_ns / 1e6 for step in self.times]
-
-
 _GPUS = (
-    Column("gpu", "GPU"),
-    Column("trace", "trace"),
-    Column("events", "events", "int"),
-    Column("steps", "steps", "int", value=lambda r: len(r.times)),
-    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda r: _ms(_mean(s.fw_bw_ns for s in r.times))),
-    Column("iteration_ms", "iteration (ms)", "float", value=lambda r: _mean(r.iteration_ms)),
+    Column("gpu", "GPU", value=lambda g: g.name),
+    Column("trace", "trace", value=lambda g: g.trace and g.trace.name),
+    Column("events", "events", "int", value=lambda g: sum(g.events.values()) if g.trace else None),
+    Column("steps", "steps", "int", value=lambda g: len(g.times.steps)),
+    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: _ms(g.times.fw_bw_ns)),
+    Column("iteration_ms", "iteration (ms)", "float", value=lambda g: _mean(g.times.ms)),
     Column(
-        "deviation_ms", "deviation (ms)", "float", value=lambda r: pstdev(r.iteration_ms) if r.times else None
+        "deviation_ms", "deviation (ms)", "float", value=lambda g: pstdev(g.times.ms) if g.times.ms else None
     ),
-    Column("min_ms", "min (ms)", "float", minor=True, value=lambda r: min(r.iteration_ms, default=None)),
-    Column("max_ms", "max (ms)", "float", minor=True, value=lambda r: max(r.iteration_ms, default=None)),
-    Column("told_by", "steps found by"),
+    Column("min_ms", "min (ms)", "float", minor=True, value=lambda g: min(g.times.ms, default=None)),
+    Column("max_ms", "max (ms)", "float", minor=True, value=lambda g: max(g.times.ms, default=None)),
+    Column("told_by", "steps found by", value=lambda g: g.times.how or None),
 )
 _STEPS = (
     Column("gpu", "GPU", value=lambda pair: pair[0]),
@@ -167,13 +153,10 @@ _STEPS = (
 
 
 def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
-    rows = [
-        _Row(gpu.name, gpu.trace.name, sum(gpu.events.values()), gpu.times.steps, gpu.times.how or None)
-        for gpu in gpus
-    ]
+    rows = list(gpus)
     if len(gpus) > 1 and (together := _together([gpu.times.steps for gpu in gpus])):
-        rows.append(_Row("job", None, None, together, "mean of all, step by step"))
-    steps = [(row.gpu, step) for row in rows for step in row.times]
+        rows.append(Gpu("job", None, None, {}, Iterations(together, [], "mean of all, step by step")))
+    steps = [(gpu.name, step) for gpu in rows for step in gpu.times.steps]
     if args.sort:
         steps.sort(key=lambda pair: pair[1].iteration_ns, reverse=True)
     return [Table.of("gpus", "GPUs", _GPUS, rows), Table.of("steps", "Steps", _STEPS, steps[: args.head])]
@@ -182,22 +165,13 @@ def _tables(args: Namespace, gpus: Sequence[Gpu]) -> list[Table]:
 def _together(ranks: Sequence[Sequence[StepTime]]) -> list[StepTime]:
     """Return the mean over the ranks of every step that all of them have."""
     by_step = [{time.step: time for time in rank} for rank in ranks]
-    common = [step for step in by_step[0] if all(step in rank for rank in by_step)]
-    return [
-        StepTime(
-            step,
-            _mean(rank[step].fw_bw_ns for rank in by_step),
-            fmean(rank[step].iteration_ns for rank in by_step),
-        )
-        for step in common
+    common = [
+        [rank[step] for rank in by_step] for step in by_step[0] if all(step in rank for rank in by_step)
     ]
-
-
-def _of_job(gpus: Sequence[Gpu]) -> tuple[float | None, float | None]:
-    """Return FW+BW and iteration time (ns) of the steps that all GPUs have, else of each GPU's own."""
-    ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
-    steps = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
-    return _mean(step.fw_bw_ns for step in steps), _mean(step.iteration_ns for step in steps)
+    return [
+        StepTime(times[0].step, _mean(t.fw_bw_ns for t in times), fmean(t.iteration_ns for t in times))
+        for times in common
+    ]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -208,9 +182,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
-
-
-# ---- charts
 
 
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -31,20 +32,27 @@ def collect_operators(profile: Trace, inputs: Inputs) -> Part:
     in another if it is only there. ``STEP`` spans what this process ran from the last backward
     operation of a step to the first forward one of the next: found by order, not by names; only the
     freeing of memory is left out.
-
-    Parameters
-    ----------
-    profile : the slices of `temp.json`
-    inputs : the nodes of the DAG and what each depends on
     """
     nodes = [node_of(name, inputs) for name in profile.names]
     chosen = _one_process_each(profile, nodes)
     if not len(chosen.rows):
-        return Part(warnings=[_nothing_found(profile)])
+        n = len(np.unique(profile.name_id))
+        nothing = (
+            f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
+            "of another model): no FW and BW"
+        )
+        return Part(warnings=[nothing if n else "no operator in it: no FW and BW"])
     events = [_operation_event(profile, row, nodes, inputs) for row in chosen.rows.tolist()]
     updates = _updates(profile, chosen, nodes, inputs)
-    events += [_step_event(profile, rows, chosen.process) for rows in updates]
-    return Part(events, _doubts(nodes, inputs), _remarks(profile, chosen, nodes, updates))
+    for rows in updates:
+        start, end = int(profile.ts_ns[rows].min()), int(profile.end_ns[rows].max())
+        step = {"name": "STEP", "ts": _us(start), "dur": _us(end - start), "ph": "X", "cat": "operator"}
+        events.append({**step, "pid": chosen.process, "args": {"name": "STEP"}})
+    forward = {node for node in inputs if OpName.parse(node).cat == "FW"}
+    n_met = len(forward & set(nodes))
+    doubt = f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"
+    doubts = [doubt] if 2 * n_met < len(forward) else []
+    return Part(events, doubts, _remarks(profile, chosen, nodes, updates))
 
 
 def node_of(name: str, nodes: Inputs) -> str | None:
@@ -68,7 +76,8 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
     Without a DAG: a backward operator is called ``<forward operator>_backward``, so whatever has
     such a partner, or is called ``…_fwd``, is an operation of the model. Names are without ``_fwd``.
     """
-    backward = {n: base.removesuffix("_fwd") for n in profile.names if (base := _backward_of(n))}
+    parts = [(name, name.partition("_backward")) for name in profile.names]
+    backward = {name: base.removesuffix("_fwd") for name, (base, marker, _) in parts if base and marker}
     partners = set(backward.values())
     forward = {
         n: n.removesuffix("_fwd")
@@ -86,15 +95,6 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
     return list(fw), list(bw)
 
 
-def _backward_of(name: str) -> str:
-    """Return the forward operator that a backward one belongs to; "" for any other operator."""
-    base, marker, _ = name.partition("_backward")
-    return base if marker else ""
-
-
-# ---- which slices count
-
-
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     rows: Int64  # slices of the DAG's operations, by start
@@ -109,28 +109,28 @@ def _one_process_each(profile: Trace, nodes: Sequence[str | None]) -> _Chosen:
     names = [nodes[i] for i in profile.name_id[rows].tolist()]
     ranked = [pid for pid, _ in Counter(pids).most_common()]  # at a tie the first one met
     place = {pid: i for i, pid in enumerate(ranked)}
-    best: dict[str | None, int] = {}
-    for name, pid in zip(names, pids, strict=True):
-        best[name] = min(best.get(name, len(ranked)), place[pid])
-    kept = [place[pid] == best[name] for name, pid in zip(names, pids, strict=True)]
+    places = [place[pid] for pid in pids]
+    # of each name the first of its places
+    best = dict(sorted(zip(names, places, strict=True), key=itemgetter(1), reverse=True))
+    kept = [at == best[name] for name, at in zip(names, places, strict=True)]
     others = [pid for pid in ranked if place[pid] not in best.values()]
     rows = rows[np.array(kept, np.bool_)]
     return _Chosen(_by_start(profile, rows), ranked[0] if ranked else None, others)
 
 
-def _by_start(profile: Trace, rows: Int64) -> Int64:
-    return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
-
-
 def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], inputs: Inputs) -> list[Int64]:
     """Return for every step the slices between its last backward operation and what follows it."""
     names = [nodes[i] or "" for i in profile.name_id[chosen.rows].tolist()]
-    first = next((name for name in names if _begins_step(name, inputs)), None)
+    begins = {node for node, of in inputs.items() if node.startswith("FW.") and {"I/O", "STEP"} & set(of)}
+    first = next((name for name in names if name in begins), None)
     marks = [i for i, name in enumerate(names) if name == first] or [0]
     bounds = [*marks, len(names)]
     if marks[0] > 0:  # the profile begins within a step
         bounds.insert(0, 0)
-    candidates = _outside(profile, chosen, nodes)
+    named = zip(nodes, profile.names, strict=True)  # the candidates are no operations of the DAG
+    counted = np.array([node is None and name not in _HOUSEKEEPING for node, name in named])
+    here = np.array([track.pid == chosen.process for track in profile.tracks])
+    candidates = _by_start(profile, np.flatnonzero(counted[profile.name_id] & here[profile.track_id]))
     starts = profile.ts_ns[candidates]
     updates = []
     for start, end in itertools.pairwise(bounds):
@@ -145,21 +145,8 @@ def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], input
     return updates
 
 
-def _begins_step(name: str, inputs: Inputs) -> bool:
-    return name.startswith("FW.") and any(i in ("I/O", "STEP") for i in inputs.get(name, ()))
-
-
-def _outside(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None]) -> Int64:
-    """Return the slices of the chosen process that are no operations of the DAG, by start."""
-    counted = [
-        node is None and name not in _HOUSEKEEPING for node, name in zip(nodes, profile.names, strict=True)
-    ]
-    here = [track.pid == chosen.process for track in profile.tracks]
-    rows = np.flatnonzero(np.array(counted)[profile.name_id] & np.array(here)[profile.track_id])
-    return _by_start(profile, rows)
-
-
-# ---- events
+def _by_start(profile: Trace, rows: Int64) -> Int64:
+    return rows[np.argsort(profile.ts_ns[rows], kind="stable")]
 
 
 def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inputs: Inputs) -> Event:
@@ -174,37 +161,8 @@ def _operation_event(profile: Trace, row: int, nodes: Sequence[str | None], inpu
     return {key: value for key, value in event.items() if value is not None}
 
 
-def _step_event(profile: Trace, rows: Int64, process: Id) -> Event:
-    start, end = int(profile.ts_ns[rows].min()), int(profile.end_ns[rows].max())
-    return {
-        "name": "STEP", "ts": _us(start), "dur": _us(end - start), "ph": "X", "cat": "operator",
-        "pid": process, "args": {"name": "STEP"},
-    }  # fmt: skip
-
-
 def _us(time_ns: int) -> int | float:
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
-
-
-# ---- remarks
-
-
-def _nothing_found(profile: Trace) -> str:
-    n = len(np.unique(profile.name_id))
-    if not n:
-        return "no operator in it: no FW and BW"
-    return (
-        f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
-        "of another model): no FW and BW"
-    )
-
-
-def _doubts(nodes: Sequence[str | None], inputs: Inputs) -> list[str]:
-    forward = {node for node in inputs if OpName.parse(node).cat == "FW"}
-    n_met = len(forward & set(nodes))
-    if 2 * n_met >= len(forward):
-        return []
-    return [f"only {n_met} of the DAG's {len(forward)} forward operations occur: another model's DAG?"]
 
 
 def _remarks(

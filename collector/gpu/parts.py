@@ -1,12 +1,13 @@
-"""What every source gives: a part of the final trace, and the remarks of the one who gathered it."""
+"""The parts of a final trace: whose an event is, and those from BytePS's own files (io, step, comm)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dialects.byteps.gradient_names import GradientNames, gradient_index
 from errors import counted
 from opname import OpName
 
@@ -19,36 +20,35 @@ PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The complete events that one source contributes.
-
-    `warnings` are about its input (shown on standard error), `notes` about what was made of it.
-    """
+    """The complete events that one source contributes."""
 
     events: Sequence[Event] = ()
-    warnings: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # about the source
+    notes: Sequence[str] = ()  # about what was made of it
 
 
 def part_of(event: Event) -> PartName | None:
     """Return which part of a final trace `event` belongs to; None for foreign ones.
 
-    ``STEP`` events that were copied from `step.json` carry the category STEP, those made from the
-    operators are of theirs.
+    ``STEP`` events from `step.json` carry the category STEP; the others were made from the operators.
     """
     op = OpName.parse(str(event.get("name", "")))
     if op.is_comm:
         return "comm"
-    if op.cat == "I/O":
-        return "io"
     if op.cat == "STEP" and event.get("cat") == "STEP":
         return "step"
-    return "operator" if op.cat is not None else None
+    return None if op.cat is None else "io" if op.cat == "I/O" else "operator"
 
 
-def complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
+def _complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
     """Return the X events that have a name and times, and a warning if others were there."""
     candidates = [event for event in events if event.get("ph") != "M"]
-    kept = [event for event in candidates if event.get("ph") == "X" and _is_named_and_timed(event)]
+    kept = [
+        event
+        for event in candidates
+        if event.get("ph") == "X" and isinstance(event.get("name"), str)
+        if None not in (time_of(event), time_of(event, "dur"))
+    ]
     n_dropped = len(candidates) - len(kept)
     warning = f"{counted(n_dropped, 'event')} left out: not complete (X with ts and dur)"
     return kept, [warning] if n_dropped else []
@@ -56,7 +56,7 @@ def complete(events: Iterable[Event]) -> tuple[list[Event], list[str]]:
 
 def of_category(events: Iterable[Event], cat: str) -> Part:
     """Return the complete events of one category, as they are."""
-    kept, warnings = complete(events)
+    kept, warnings = _complete(events)
     chosen = [event for event in kept if OpName.parse(str(event["name"])).cat == cat]
     if len(chosen) < len(kept):
         warnings.append(f"{counted(len(kept) - len(chosen), 'event')} ignored: no {cat}")
@@ -64,10 +64,7 @@ def of_category(events: Iterable[Event], cat: str) -> Part:
 
 
 def count_by_cat(events: Iterable[Event]) -> dict[str, int]:
-    """Return how many events there are of each category of operations, by first appearance.
-
-    Names outside BytePS's grammar count under the category that the event itself gives.
-    """
+    """Return how many events there are per category (of a foreign name: the event's own), as they appear."""
     return dict(Counter(OpName.parse(str(e.get("name"))).cat or str(e.get("cat", "")) for e in events))
 
 
@@ -84,5 +81,61 @@ def time_of(event: Event, key: str = "ts") -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _is_named_and_timed(event: Event) -> bool:
-    return isinstance(event.get("name"), str) and None not in (time_of(event), time_of(event, "dur"))
+def collect_comm(
+    events: Sequence[Event], names: GradientNames | None, inputs: Mapping[str, Sequence[str]]
+) -> Part:
+    """Return the events of `comm.json`, main tasks and the stages of their partitions, for the final trace.
+
+    They get the parameters' names (without `names` BytePS's own stay) and their inputs in the DAG.
+    """
+    whole, warnings = _complete(events)
+    comms = [event for event in whole if OpName.parse(_main(event)).is_comm]
+    if len(comms) < len(whole):
+        warnings.append(f"{counted(len(whole) - len(comms), 'event')} ignored: no Comm")
+    renamed = [_renamed(event, names, inputs) for event in comms]
+    warnings += _about_names({_main(event) for event in comms}, names)
+    missing = Counter(main for main in map(_main, renamed) if inputs and main not in inputs)
+    if missing:
+        warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {listing(missing)}")
+    return Part(renamed, warnings)
+
+
+def _renamed(event: Event, names: GradientNames | None, inputs: Mapping[str, Sequence[str]]) -> Event:
+    main = _main(event)
+    parameter = names.parameter(main.removeprefix("Comm.")) if names else None
+    new = main if parameter is None else f"Comm.{parameter}"
+    args: dict[str, Any] = {**_args(event), "name": new}
+    args.update({f"input{i}": name for i, name in enumerate(inputs.get(new, ()))})
+    stage = str(event["name"]).removeprefix(main)
+    return {**event, "name": new + stage, "pid": new, "cat": event.get("cat", "Comm"), "args": args}
+
+
+def _main(event: Event) -> str:
+    """Return the name of the whole communication that a main task or sub-task belongs to."""
+    name, pid = str(event["name"]), event.get("pid")
+    for main in (_args(event).get("name"), pid):
+        if isinstance(main, str) and (name == main or name.startswith(f"{main}.")):
+            return main
+    return str(OpName.parse(name).main)
+
+
+def _args(event: Event) -> Mapping[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, Mapping) else {}
+
+
+def _about_names(tensors: Collection[str], names: GradientNames | None) -> list[str]:
+    indices = {
+        index
+        for name in tensors
+        if (index := gradient_index(name.removeprefix("Comm."))) is not None
+        and (names is None or index >= len(names.names))
+    }
+    if not indices:
+        return []
+    if names is None:
+        return [f"no list of gradient names: {len(indices)} gradients keep BytePS's names"]
+    return [
+        f"{names.path.name} has {len(names.names)} names, but there is gradient_{max(indices)}: "
+        f"{len(indices)} gradients keep BytePS's names"
+    ]

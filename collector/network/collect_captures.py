@@ -11,7 +11,6 @@ import numpy as np
 
 import progress as bars
 from collector.network.endpoints import Link, match_servers, name_links
-from collector.network.network_timeline import processes
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.pcap import is_capture
 from collector.network.server_timeline import served_keys
@@ -19,9 +18,9 @@ from collector.network.trace_check import TraceCheck, check_traces
 from collector.network.transfers import Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, groups, job_size, merge, with_waiting
 from errors import TraceError
-from formats.chrome_writer import write_timeline
+from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Int64
-from opname import partition_key, split_key
+from opname import OpName, partition_key, split_key
 from parallel import cores, process_pool
 from result import Repairs
 
@@ -33,13 +32,9 @@ _PARALLEL_FROM = 64 << 20  # bytes of captures below which a second process cost
 class KeyShare:
     """The transfers of one partition; times are totals over all but the initial pushes.
 
-    Where waiting is known of some pulls only (a capture begins later than another), over those.
-
-    Wire, server and waiting time make up the times of the transfers: wire from the first to the last byte
-    of each message and the round trip of the network between them; waiting until the last worker has
-    pushed; server the rest.
-    `waiting_ns` is None where the captures do not show every worker: `server_ns` then contains it.
-    `host_ns`: of the events of a `comm.json` that contain a transfer, what lies outside it; None for none.
+    Where waiting is known of some pulls only (a capture begins later than another), over those. Wire, server
+    and waiting time make up the times of the transfers: wire from the first to the last byte of each message
+    and the round trip of the network between them; waiting until the last worker has pushed; server the rest.
     """
 
     key: int
@@ -54,8 +49,10 @@ class KeyShare:
     pull_ns: int
     wire_ns: int
     server_ns: int
-    waiting_ns: int | None
-    host_ns: int | None
+    waiting_ns: int | None  # None where the captures do not show every worker: `server_ns` then contains it
+    host_ns: (
+        int | None
+    )  # what of the events of a `comm.json` lies outside their transfers; None without events
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,30 +84,15 @@ class NetworkResult:
     checks: Sequence[TraceCheck]
     repairs: Sequence[str]
 
-    @property
-    def span_ns(self) -> int:
-        """From the first byte of a request to the last of a response."""
-        return int(self.wire.response_end_ns.max() - self.wire.request_start_ns.min())
-
 
 def collect_pcap(
     root: Path, *, progress: bool | None = None, jobs: int | None = None, output: Path | None = None
 ) -> NetworkResult:
     """Read the captures under `root` and write their timeline.
 
-    Parameters
-    ----------
-    root : a job, worker or GPU directory, or one capture; names of keys come from the files beside it
-    progress : show a bar on standard error; None means only on a terminal
-    jobs : processes; None means as many as there are cores
-    output : default `comm_timeline.json` in `root`
-
-    Raises
-    ------
-    TraceError
-        There is no capture, or none holds a transfer.
-    OutputError
-        The timeline cannot be written.
+    `root` is a job, worker or GPU directory, or one capture; names of keys come from the files beside it.
+    `output` is `comm_timeline.json` in `root` by default. Raises TraceError where no capture holds a
+    transfer, OutputError where the timeline cannot be written.
     """
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
@@ -120,7 +102,9 @@ def collect_pcap(
     repairs = Repairs()
     traffics = _read_all(paths, repairs, progress, jobs)
     if not any(len(traffic.transfers) for traffic in traffics):
-        raise TraceError(_nothing(root, repairs))
+        reasons = "; ".join(repairs.lines)
+        several = len(repairs.lines) > 1
+        raise TraceError(f"{root}: no capture holds a PUSH or PULL ({reasons})" if several else reasons)
     home = root if root.is_dir() else root.parent
     keys = read_keys(home, repairs)
     links_of = name_links(traffics, match_servers(traffics, served_keys(home)))
@@ -133,7 +117,7 @@ def collect_pcap(
     target = output or home / TIMELINE
     return NetworkResult(
         output=target,
-        n_events=write_timeline(target, processes(wire, nodes, links, keys), "Comm"),
+        n_events=write_timeline(target, _processes(wire, nodes, links, keys), "Comm"),
         captures=traffics,
         links=links,
         nodes=nodes,
@@ -193,19 +177,13 @@ def _lacks(traffic: Traffic) -> Iterator[str]:
         yield f"link type {', '.join(map(str, sorted(capture.other_links)))} cannot be decoded"
     if capture.n_fragments:
         yield f"{capture.n_fragments:,} IP fragments left out"
-    if traffic.counts.lost_bytes:
-        yield f"{traffic.counts.lost_bytes:,} bytes of TCP streams were not captured"
+    if traffic.lost_bytes:
+        yield f"{traffic.lost_bytes:,} bytes of TCP streams were not captured"
     if traffic.n_unanswered or traffic.n_unasked:
         yield (
             f"{traffic.n_unanswered:,} requests without response and {traffic.n_unasked:,} responses "
             "without request left out"
         )
-
-
-def _nothing(root: Path, repairs: Repairs) -> str:
-    if len(repairs.lines) == 1:
-        return repairs.lines[0]
-    return f"{root}: no capture holds a PUSH or PULL ({'; '.join(repairs.lines)})"
 
 
 def _with_names(
@@ -218,6 +196,40 @@ def _with_names(
         name: renamed.get(name, f"worker_ps{ids.get(name)}" if name in taken else name) for name in nodes
     }
     return [names[name] for name in nodes], [replace(link, worker=names[link.worker]) for link in links]
+
+
+def _processes(wire: Wire, nodes: Sequence[str], links: Sequence[Link], keys: Keys) -> Iterator[Process]:
+    """Yield the timeline: one process for each pair of ends."""
+    pairs = np.unique(np.stack([wire.worker, wire.server]), axis=1).T.tolist()
+    for worker, server in pairs:
+        rows = np.flatnonzero((wire.worker == worker) & (wire.server == server)).tolist()
+        slices = (_slice(wire, i, links[wire.connection[i]], keys) for i in rows)
+        yield Process(f"{nodes[worker]} -> {nodes[server]}", {"transfers": slices})
+
+
+def _slice(wire: Wire, i: int, link: Link, keys: Keys) -> Slice:
+    stage = "PUSH" if wire.push[i] else "PULL"
+    key, wait, c = int(wire.key[i]), int(wire.waiting_ns[i]), link.connection
+    times = (wire.request_start_ns, wire.request_end_ns, wire.response_start_ns, wire.response_end_ns)
+    start, sent, answered, end = (int(column[i]) for column in times)
+    answered = min(max(answered, sent), end)
+    args = {
+        "key": key,
+        "partition": split_key(key)[1],
+        "bytes": int(wire.value_bytes[i]),
+        "wire_bytes": int(wire.wire_bytes[i]),
+        "worker": f"{link.worker} {c.worker_host}:{c.worker_port}",
+        "server": f"{link.server} {c.server_host}:{c.server_port}",
+        "timestamp": int(wire.timestamp[i]),
+    }
+    if wire.initial[i]:
+        args["initial"] = True
+    inner = [Slice(f"{stage} request", start, sent)]
+    if wait > 0:
+        inner.append(Slice("waiting for other workers", sent, min(sent + wait, answered)))
+    inner.append(Slice(f"{stage} response", answered, end))
+    operation = OpName("Comm", keys.tensor(key) if key >= 0 else "key ?", queue=stage, key=max(key, 0))
+    return Slice(str(operation), start, max(end, sent), args, inner)
 
 
 def _key_shares(wire: Wire, nodes: Sequence[str], keys: Keys, event_ns: Int64) -> Iterator[KeyShare]:

@@ -43,10 +43,14 @@ def name_links(traffics: Sequence[Traffic], known: Mapping[NodeKey, str]) -> lis
     sure: set[NodeKey] = set()
     for role, side in (("worker", 0), ("server", 1)):
         of_role = [{pair[side] for pair in pairs} for pairs in ends]
-        by_file = _names_by_file(role, of_role, [traffic.capture.path for traffic in traffics], known)
+        all_of_role: set[NodeKey] = set().union(*of_role)
+        by_file = {node: known[node] for node in all_of_role & known.keys()}
+        for in_capture, traffic in zip(of_role, traffics, strict=True):
+            index = index_in_path(traffic.capture.path, role)
+            if index is not None and len(in_capture) == 1:
+                by_file.setdefault(next(iter(in_capture)), f"{role}_{index}")
         sure |= by_file.keys()
-        others = sorted(set().union(*of_role) - by_file.keys(), key=str)
-        names |= by_file | _other_names(role, by_file, others)
+        names |= by_file | _other_names(role, by_file, sorted(all_of_role - by_file.keys(), key=str))
     return [
         [
             Link(names[worker], names[server], connection, traffic.capture.path, worker in sure)
@@ -66,10 +70,9 @@ def match_servers(traffics: Sequence[Traffic], served: Mapping[str, Collection[i
     n_servers = n_announced(traffics, "server")
     keys: dict[NodeKey, set[int]] = {}
     for traffic in traffics:
-        transfers = traffic.transfers
         for i, connection in enumerate(traffic.connections):
             node = _end_keys(connection, nodes)[1]
-            wire_keys = np.unique(transfers.wire_key[transfers.connection == i])
+            wire_keys = np.unique(traffic.transfers.wire_key[traffic.transfers.connection == i])
             of_server = partition_keys(wire_keys, connection.server_id, n_servers)
             keys.setdefault(node, set()).update(of_server.tolist())
     shared = {
@@ -101,36 +104,21 @@ def _known_nodes(traffics: Sequence[Traffic]) -> set[Node]:
     return nodes
 
 
-def _end_keys(connection: Connection, nodes: Collection[Node]) -> tuple[NodeKey, NodeKey]:
+def _end_keys(c: Connection, nodes: Collection[Node]) -> tuple[NodeKey, NodeKey]:
     """Return worker and server of a connection, by id where it can be known."""
-    c = connection
-    worker, server = c.worker_id, c.server_id
-    if worker is None:
-        worker = _announced(nodes, "worker", c.worker_host, None)
-    if server is None:
-        server = _announced(nodes, "server", c.server_host, c.server_port)
-    return (
-        ("worker", c.worker_host if worker is None else worker),
-        ("server", c.server_host if server is None else server),
-    )
+    worker = _node_key("worker", c.worker_id, c.worker_host, None, nodes)
+    return worker, _node_key("server", c.server_id, c.server_host, c.server_port, nodes)
 
 
-def _announced(nodes: Collection[Node], role: str, host: str, port: int | None) -> int | None:
-    """Return the id of the only node of that role at the address, as the scheduler announced it."""
-    at_host = [node for node in nodes if node.role == role and node.host == host]
-    ids = {node.id for node in at_host if port is None or node.port == port} or {n.id for n in at_host}
-    return ids.pop() if len(ids) == 1 else None
-
-
-def _names_by_file(
-    role: str, of_role: Sequence[set[NodeKey]], paths: Sequence[Path], known: Mapping[NodeKey, str]
-) -> dict[NodeKey, str]:
-    names = {node: known[node] for nodes in of_role for node in nodes if node in known}
-    for nodes, path in zip(of_role, paths, strict=True):
-        index = index_in_path(path, role)
-        if index is not None and len(nodes) == 1:
-            names.setdefault(next(iter(nodes)), f"{role}_{index}")
-    return names
+def _node_key(
+    role: str, node_id: int | None, host: str, port: int | None, nodes: Collection[Node]
+) -> NodeKey:
+    """Return who is at an address: by id, else that of the only node of the role announced there."""
+    if node_id is None:
+        at_host = [node for node in nodes if node.role == role and node.host == host]
+        ids = {node.id for node in at_host if node.port == port} or {node.id for node in at_host}
+        node_id = ids.pop() if len(ids) == 1 else None
+    return role, host if node_id is None else node_id
 
 
 def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[NodeKey]) -> dict[NodeKey, str]:
@@ -138,14 +126,14 @@ def _other_names(role: str, by_file: Mapping[NodeKey, str], others: Sequence[Nod
     left = {f"{role}_{i}" for i in range(len(by_file) + 1)} - set(by_file.values())
     if by_file and len(others) == len(left) == 1:
         return {others[0]: left.pop()}
-    return {node: _own_name(node, bool(by_file)) for node in others}
-
-
-def _own_name(node: NodeKey, some_named: bool) -> str:
-    role, which = node
-    if isinstance(which, str):
-        return f"{role} {which}"
-    return f"{role}_ps{which}" if some_named else f"{role}_{server_rank(which)}"
+    names: dict[NodeKey, str] = {}
+    for _, which in others:
+        if isinstance(which, str):
+            name = f"{role} {which}"
+        else:
+            name = f"{role}_ps{which}" if by_file else f"{role}_{server_rank(which)}"
+        names[role, which] = name
+    return names
 
 
 def index_in_path(path: Path, role: str) -> int | None:
@@ -157,13 +145,9 @@ def index_in_path(path: Path, role: str) -> int | None:
 
 
 def partition_keys(wire_keys: NDArray[np.uint64], server_id: int | None, n_servers: int) -> NDArray[np.int64]:
-    """Return the partition keys of one server's wire keys; -1 where no key range fits.
+    """Return the partition keys of one server's wire keys (n,); -1 where no key range fits.
 
-    Parameters
-    ----------
-    wire_keys : (n,) of one server
-    server_id : its ps-lite id, if known
-    n_servers : as the scheduler announced them; 0 where that is not known
+    The id is None where it is not known; `n_servers` as the scheduler announced them, 0 where it did not.
     """
     if not len(wire_keys):
         return np.empty(0, np.int64)

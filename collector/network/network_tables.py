@@ -3,63 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError
-from result import Bars, Chart, Column, Table
+from result import Bars, Column, Result, Table
 
 if TYPE_CHECKING:
-    from collector.network.collect_captures import KeyShare, NetworkResult
+    from collector.network.collect_captures import KeyShare
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What one source of a job's network tells; `document` is its member of the JSON answer."""
-
-    name: str
-    document: Mapping[str, Any]
-    tables: Sequence[Table]
-    charts: Sequence[Chart]
-    figures: Sequence[tuple[str, str]]
-    read: Sequence[str]
-    notes: Sequence[str]
-    repairs: Sequence[str]
-
-
-def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Shown:
+def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
     """Collect the captures under `root`; see `collector.network.collect_captures.collect_pcap`."""
     from collector.network.collect_captures import collect_pcap
 
     network = collect_pcap(root, jobs=jobs, progress=progress, output=output)
+    wire = network.wire
+    every_worker = all(key.waiting_ns is not None for key in network.keys)
     tables = (
         Table.of("network_keys", "Transfers by key", _KEYS, network.keys, note=_WHERE),
         Table.of("network_tensors", "Bytes by tensor", _TENSORS, network.tensors),
         Table.of("network_traces", "Captures and traces", _CHECKS, network.checks),
         Table.of("network_captures", "Captures", _CAPTURES, network.captures, detail=True),
     )
-    return Shown(
-        name="network",
-        document=_document(network.output, network.n_events, tables),
-        tables=[table for table in tables if table.rows],
+    return Result(
+        "collect",
+        "network",
+        {"network": _document(network.output, network.n_events, tables)},
+        [table for table in tables if table.rows],
         charts=[_shares(network.keys)],
         figures=[
-            ("transfers", f"{len(network.wire):,}"),
-            ("bytes", f"{int(network.wire.value_bytes.sum()):,}"),
-            ("capture length", f"{network.span_ns / 1e9:.3f} s"),
+            ("transfers", f"{len(wire):,}"),
+            ("bytes", f"{int(wire.value_bytes.sum()):,}"),
+            ("capture length", f"{(wire.response_end_ns.max() - wire.request_start_ns.min()) / 1e9:.3f} s"),
         ],
         read=[
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
             for c in network.captures
         ],
-        notes=[f"written: {network.output}", *_unknown_waiting(network)],
+        notes=[f"written: {network.output}", *([] if every_worker else [_NOT_EVERY_WORKER])],
         repairs=network.repairs,
     )
 
 
-def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Shown:
+def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Result:
     """Collect the server logs under `root`; see `collector.network.server_timeline.collect_server`."""
     from collector.network.server_timeline import collect_server
 
@@ -69,32 +57,30 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys),
         Table.of("server_logs", "Logs", _LOGS, servers.logs, detail=True),
     )
-    return Shown(
-        name="server",
-        document=_document(servers.output, servers.n_events, tables),
-        tables=[table for table in tables if table.rows],
-        charts=[],
+    return Result(
+        "collect",
+        "servers",
+        {"server": _document(servers.output, servers.n_events, tables)},
+        [table for table in tables if table.rows],
         figures=[("server events", f"{servers.n_events:,}")],
-        read=[f"{n.path}: {n.log.kinds.total():,} lines of {', '.join(n.log.kinds)}" for n in servers.logs],
+        read=[f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}" for log in servers.logs],
         notes=[f"written: {servers.output}"],
         repairs=servers.repairs,
     )
 
 
-def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> tuple[list[Shown], list[str]]:
-    """Collect captures and server logs where `root` has any; return them and why one could not be used."""
+def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iterator[Result]:
+    """Yield what captures and server logs hold where `root` has any, or why captures could not be used."""
     from collector.network.partition_keys import files_below
     from collector.network.pcap import is_capture
 
-    shown, failed = [], []
     if root.is_dir() and any(is_capture(path) for path in files_below(root)):
         try:
-            shown.append(pcap(root, jobs=jobs, progress=progress))
+            yield pcap(root, jobs=jobs, progress=progress)
         except TraceError as error:
-            failed.append(str(error))
+            yield Result("collect", "network", {}, repairs=[str(error)])
     with contextlib.suppress(TraceError):  # there are no logs: most jobs have none
-        shown.append(server(root, progress=progress))
-    return shown, failed
+        yield server(root, progress=progress)
 
 
 def _document(output: Path, n_events: int, tables: Sequence[Table]) -> dict[str, Any]:
@@ -125,6 +111,9 @@ _WHERE = (
     "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
     "other workers; host: of the trace's events, what lies outside the transfers"
 )
+_NOT_EVERY_WORKER = (
+    "The captures do not show every worker: the server's time contains the waiting for the others."
+)
 _TENSORS = (
     Column("tensor", "tensor", value=lambda t: t.name),
     Column("logged_bytes", "logged (bytes)", "int"),
@@ -148,26 +137,14 @@ _CAPTURES = (
     Column("connections", "connections", "int", minor=True, value=lambda c: c.n_connections),
     Column("transfers", "transfers", "int", value=lambda c: len(c.transfers)),
     Column("unanswered", "unanswered", "int", value=lambda c: c.n_unanswered),
-    Column(
-        "retransmitted_bytes",
-        "sent again (bytes)",
-        "int",
-        minor=True,
-        value=lambda c: c.counts.retransmitted_bytes,
-    ),
-    Column("lost_bytes", "not captured (bytes)", "int", minor=True, value=lambda c: c.counts.lost_bytes),
+    Column("retransmitted_bytes", "sent again (bytes)", "int", minor=True),
+    Column("lost_bytes", "not captured (bytes)", "int", minor=True),
 )
 
 
 def _share(key: KeyShare, part_ns: int | None) -> float | None:
     total_ns = key.push_ns + key.pull_ns
     return part_ns / total_ns if total_ns and part_ns is not None else None
-
-
-def _unknown_waiting(network: NetworkResult) -> list[str]:
-    if all(key.waiting_ns is not None for key in network.keys):
-        return []
-    return ["The captures do not show every worker: the server's time contains the waiting for the others."]
 
 
 def _shares(keys: Sequence[KeyShare]) -> Bars:
@@ -207,8 +184,8 @@ _REQUESTS = (
 _LOGS = (
     Column("log", "log", value=lambda n: str(n.path)),
     Column("node", "node"),
-    Column("kinds", "kinds", value=lambda n: ", ".join(n.log.kinds)),
-    Column("lines", "lines", "int", value=lambda n: n.log.kinds.total()),
-    Column("other_lines", "others", "int", value=lambda n: n.log.n_other),
-    Column("unpaired", "unpaired", "int", value=lambda n: n.log.n_unpaired),
+    Column("kinds", "kinds", value=lambda n: ", ".join(n.kinds)),
+    Column("lines", "lines", "int", value=lambda n: n.kinds.total()),
+    Column("other_lines", "others", "int", value=lambda n: n.n_other),
+    Column("unpaired", "unpaired", "int", value=lambda n: n.n_unpaired),
 )

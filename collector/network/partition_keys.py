@@ -46,14 +46,11 @@ class Tensor:
 
 @dataclass(slots=True)
 class Keys:
-    """The dictionary of a job: `tensors` by declared key, ranks of servers by partition key.
+    """What is known of a job's keys."""
 
-    `workloads` are the bytes by which a server's load grew with each partition key, as one log has them.
-    """
-
-    tensors: dict[int, Tensor] = field(default_factory=dict)
-    servers: dict[int, int] = field(default_factory=dict)
-    workloads: dict[int, int] = field(default_factory=dict)
+    tensors: dict[int, Tensor] = field(default_factory=dict)  # by declared key
+    servers: dict[int, int] = field(default_factory=dict)  # ranks by partition key
+    workloads: dict[int, int] = field(default_factory=dict)  # growth of a server's load (bytes) with each key
     parameters: GradientNames | None = None
     comm: list[tuple[GpuDir, Trace]] = field(default_factory=list)  # the `comm.json` that were read
 
@@ -149,11 +146,11 @@ def _files(directory: Path, depth: int) -> Iterator[Path]:
         entries = sorted(directory.iterdir(), key=natural)
     except OSError:
         return
-    yield from (entry for entry in entries if entry.is_file() and not entry.name.startswith("."))
-    if depth:
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith("."):
-                yield from _files(entry, depth - 1)
+    shown = [entry for entry in entries if not entry.name.startswith(".")]
+    yield from (entry for entry in shown if entry.is_file())
+    for entry in shown if depth else ():
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _files(entry, depth - 1)
 
 
 @contextlib.contextmanager
@@ -186,9 +183,10 @@ def _read_debug_log(lines: Iterable[bytes], keys: Keys) -> None:
         if b"key" not in line:
             continue
         if match := _DECLARED.search(line):
-            keys.declare(int(match[2]), _text(match[1]))
+            keys.declare(int(match[2]), match[1].decode("utf-8", "replace"))
         elif match := _PARTITIONED.search(line):
-            tensor = keys.declare(split_key(int(match[4]))[0], _text(match[1]))
+            name = match[1].decode("utf-8", "replace")
+            tensor = keys.declare(split_key(int(match[4]))[0], name)
             tensor.n_parts, tensor.total_bytes = int(match[2]), int(match[3])
         elif match := _ASSIGNED.search(line):
             key, server = int(match[1]), int(match[2])
@@ -222,7 +220,3 @@ def key_of_id(text: Id) -> int | None:
     """Return the partition key that the `tid` (or `pid`) of a BytePS event is; None for ``total``."""
     digits = str(text).removeprefix("-")
     return int(str(text)) & 0xFFFFFFFF if _KEY.fullmatch(digits) else None  # 32 bits, signed
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")

@@ -30,15 +30,9 @@ _CLASSIC = {
 _SECTION = b"\x0a\x0d\x0d\x0a"
 
 
-class Packet(NamedTuple):
-    """One captured packet: bytes `start` to `end` of `block`; `length` bytes were on the wire."""
-
-    ts_ns: int
-    link: int
-    block: bytes
-    start: int
-    end: int
-    length: int
+#: One captured packet: time (ns), link type, a block of the file, where in it the packet begins and ends,
+#: and how many bytes were on the wire. A plain tuple, because captures have millions.
+Packet = tuple[int, int, bytes, int, int, int]
 
 
 @dataclass(slots=True)
@@ -49,11 +43,14 @@ class Capture:
     n_packets: int = 0
     n_bytes: int = 0  # of the packets as captured
     n_cut: int = 0  # packets shorter than they were on the wire
-    n_tcp: int = 0
     n_fragments: int = 0  # IP fragments: not put together
     n_roce: int = 0  # InfiniBand over Ethernet or UDP: RDMA
     other_links: set[int] = field(default_factory=set)  # link types nobody can decode
     damage: str = ""  # why reading stopped before the end
+
+
+#: tcpdump numbers the files when it begins a new one after some size or time (`worker_0.pcap1`).
+_NAME = re.compile(r"\.(pcap|pcapng|cap)[0-9]*(\.gz)?$", re.IGNORECASE)
 
 
 def is_capture(path: Path) -> bool:
@@ -61,36 +58,27 @@ def is_capture(path: Path) -> bool:
     return _NAME.search(path.name) is not None
 
 
-#: tcpdump numbers the files when it begins a new one after some size or time (`worker_0.pcap1`).
-_NAME = re.compile(r"\.(pcap|pcapng|cap)[0-9]*(\.gz)?$", re.IGNORECASE)
-
-
-#: The fields of a `Packet`, without the cost of making one for each.
-PacketFields = tuple[int, int, bytes, int, int, int]
-
-
-def read_packets(
-    capture: Capture, on_bytes: Callable[[int], object] = lambda n: None
-) -> Iterator[PacketFields]:
+def read_packets(capture: Capture, on_bytes: Callable[[int], object] = lambda n: None) -> Iterator[Packet]:
     """Yield the packets of ``capture.path``; damage ends the packets and is noted in `capture`.
 
-    `on_bytes` gets the number of bytes of the file that were read since its last call.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be opened, is empty, or is not a capture.
+    `on_bytes` gets the number of bytes of the file that were read since its last call. Raises TraceError
+    where the file cannot be opened, is empty, or is not a capture.
     """
     source = _Blocks(capture, on_bytes)
-    magic = source.peek(4)
+    source.have(4)
+    magic = source.block[:4]
     if not magic:
         raise TraceError(f"{capture.path}: {capture.damage or 'empty'}: no packets in it")
     if magic in _CLASSIC:
-        yield from _classic(source, capture)
+        if not source.have(24):
+            raise TraceError(f"{capture.path}: cut off in the file header: no packets in it")
+        yield from _classic(source, *_CLASSIC[magic])
     elif magic == _SECTION:
-        yield from _next_generation(source, capture)
+        yield from _next_generation(source)
     else:
         raise TraceError(f"{capture.path}: not a packet capture (neither pcap nor pcapng)")
+    if source.at < len(source.block) and not capture.damage:
+        capture.damage = f"cut off inside a packet at byte {source.passed + source.at}"
 
 
 class _Blocks:
@@ -104,18 +92,14 @@ class _Blocks:
         self._reported = 0
         self.block = b""
         self.at = 0  # of the next unread byte in `block`
-        self.passed = 0  # bytes before `block`
-
-    def peek(self, n: int) -> bytes:
-        """Return the next `n` bytes (fewer at the end) without taking them."""
-        self.have(n)
-        return self.block[self.at : self.at + n]
+        self.passed = 0  # bytes before `block` in the (unpacked) file
 
     def have(self, n: int) -> bool:
         """Whether `n` more bytes are there; they then lie in `block` from `at` on."""
-        if self.left >= n:
+        size = len(self.block) - self.at
+        if size >= n:
             return True
-        parts, size = [self.block[self.at :]], self.left
+        parts = [self.block[self.at :]]
         while size < n and (piece := next(self._pieces, b"")):
             parts.append(piece)
             size += len(piece)
@@ -127,21 +111,12 @@ class _Blocks:
             self._capture.damage = self._stream.damage
         return size >= n
 
-    @property
-    def position(self) -> int:
-        """Offset of the next unread byte in the (unpacked) file."""
-        return self.passed + self.at
-
-    @property
-    def left(self) -> int:
-        """Bytes after `at` that were read."""
-        return len(self.block) - self.at
+    def damaged(self, back: int = 0) -> None:
+        """Note that what begins `back` bytes before the next unread one makes no sense."""
+        self._capture.damage = f"damaged at byte {self.passed + self.at - back}: the rest was not read"
 
 
-def _classic(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
-    order, ticks, record = _CLASSIC[source.peek(4)]
-    if not source.have(24):
-        raise TraceError(f"{capture.path}: cut off in the file header: no packets in it")
+def _classic(source: _Blocks, order: str, ticks: int, record: int) -> Iterator[Packet]:
     link = struct.unpack_from(order + "I", source.block, source.at + 20)[0] & 0xFFFF
     source.at += 24
     unpack = struct.Struct(order + "IIII").unpack_from
@@ -155,23 +130,15 @@ def _classic(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
             if start + size > len(block):
                 break
             at = start + size
-            yield (
-                seconds * 10**9 + fraction * scale,
-                link,
-                block,
-                start,
-                at,
-                size if size > length else length,
-            )
+            ts_ns = seconds * 10**9 + fraction * scale
+            yield ts_ns, link, block, start, at, size if size > length else length
         source.at = at
         if at <= last:  # the packet goes on behind the block
             if size > _LARGEST_PACKET:
-                capture.damage = f"damaged at byte {source.position}: the rest was not read"
+                source.damaged()
                 return
             if not source.have(record + size):
                 break
-    if source.left and not capture.damage:
-        capture.damage = f"cut off inside a packet at byte {source.position}"
 
 
 class _Interface(NamedTuple):
@@ -181,19 +148,18 @@ class _Interface(NamedTuple):
     offset_ns: int
 
 
-def _next_generation(source: _Blocks, capture: Capture) -> Iterator[PacketFields]:
+def _next_generation(source: _Blocks) -> Iterator[Packet]:
     """Yield the packets of a pcapng file (draft-ietf-opsawg-pcapng): blocks in sections."""
     order = "<"
     interfaces: list[_Interface] = []
     last_ns = 0
     while source.have(12):
-        kind_bytes = source.peek(4)
-        if kind_bytes == _SECTION:
+        if source.block[source.at : source.at + 4] == _SECTION:
             order = "<" if source.block[source.at + 8 : source.at + 12] == b"\x4d\x3c\x2b\x1a" else ">"
             interfaces = []
         kind, size = struct.unpack_from(order + "II", source.block, source.at)
         if size < 12 or size % 4 or size > _LARGEST_PACKET:
-            capture.damage = f"damaged at byte {source.position}: the rest was not read"
+            source.damaged()
             return
         if not source.have(size):
             break
@@ -204,12 +170,10 @@ def _next_generation(source: _Blocks, capture: Capture) -> Iterator[PacketFields
         elif kind in (2, 3, 6) and interfaces:
             packet = _block_packet(kind, source.block, body, stop, order, interfaces, last_ns)
             if packet is None:
-                capture.damage = f"damaged at byte {source.position - size}: the rest was not read"
+                source.damaged(size)
                 return
-            last_ns = packet.ts_ns
+            last_ns = packet[0]
             yield packet
-    if source.left and not capture.damage:
-        capture.damage = f"cut off inside a packet at byte {source.position}"
 
 
 def _block_packet(
@@ -222,7 +186,7 @@ def _block_packet(
         (length,) = struct.unpack_from(order + "I", block, body)
         interface = interfaces[0]
         size = min(length, interface.snaplen or length, stop - body - 4)
-        return Packet(last_ns, interface.link, block, body + 4, body + 4 + size, length)
+        return last_ns, interface.link, block, body + 4, body + 4 + size, length
     if stop - body < 20:
         return None
     which, high, low, size, length = struct.unpack_from(
@@ -235,7 +199,7 @@ def _block_packet(
     if not 0 <= ts_ns < FARTHEST_NS:
         return None
     start = body + 20
-    return Packet(ts_ns, interface.link, block, start, start + size, max(size, length))
+    return ts_ns, interface.link, block, start, start + size, max(size, length)
 
 
 def _interface(block: bytes, body: int, stop: int, order: str) -> _Interface:

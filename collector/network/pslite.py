@@ -16,7 +16,6 @@ from collector.network.zmtp import Message
 RAW_META, RAW_NODE = 112, 552  # bytes of the structs
 MORE_SHORT = 1  # flags of a short frame that is not the last of its message
 LENGTHS_FRAME = 6  # bytes of the frame behind the values of one key
-ADD_NODE = 2  # the control command that tells every node who the others are
 ROLES = ("server", "worker", "scheduler")  # by number, in both generations
 
 
@@ -37,7 +36,6 @@ class Meta(NamedTuple):
     timestamp: int  # number of the request; its response repeats it
     app_id: int = 0
     customer_id: int = 0
-    head: int = 0
     control: int | None = None  # command of a control message
     nodes: tuple[Node, ...] = ()
 
@@ -48,7 +46,6 @@ class Header(NamedTuple):
     meta: Meta
     sender: int | None  # ps-lite id in front of a response
     key: int | None  # wire key
-    n_keys: int
     value_bytes: int
 
 
@@ -84,7 +81,6 @@ def read_header(message: Message) -> Header | None:
         meta,
         sender,
         int.from_bytes(keys[:8], "little") if keys else None,
-        len(keys) // 8,
         message.sizes[at + 2] if len(message.sizes) > at + 2 else 0,
     )
 
@@ -99,106 +95,91 @@ def read_meta(body: bytes) -> Meta | None:
     return _raw_meta(body) or _protobuf_meta(body)
 
 
-_RAW = struct.Struct("<iIiI16x?3xiiI16xi?")
+_RAW = struct.Struct("<4xIiI16x?3xiiI16xi?")
+_RAW_HOST = struct.Struct("<ii64s132xi")
 
 
 def _raw_meta(body: bytes) -> Meta | None:
     if len(body) < RAW_META or body[32] > 1 or body[68] > 1:
         return None
-    head, n_body, command, n_nodes, request, app_id, timestamp, n_types, customer, push = _RAW.unpack_from(
-        body
-    )
-    if len(body) != RAW_META + n_body + 4 * n_types + RAW_NODE * n_nodes or not 0 <= command < 32:
-        return None
+    n_body, command, n_nodes, request, app_id, timestamp, n_types, customer, push = _RAW.unpack_from(body)
     nodes_at = RAW_META + n_body + 4 * n_types
-    nodes = tuple(_raw_node(body, nodes_at + i * RAW_NODE) for i in range(n_nodes))
-    return Meta(request, push, timestamp, app_id, customer, head, command or None, nodes)
-
-
-def _raw_node(body: bytes, at: int) -> Node:
-    role, node_id = struct.unpack_from("<ii", body, at)
-    (port,) = struct.unpack_from("<i", body, at + 204)
-    host = body[at + 8 : at + 72].split(b"\0")[0].decode("ascii", "replace")
-    return Node(_role(role), node_id, host, port)
-
-
-def _role(number: int) -> str:
-    return ROLES[number] if 0 <= number < len(ROLES) else f"role {number}"
+    if len(body) != nodes_at + RAW_NODE * n_nodes or not 0 <= command < 32:
+        return None
+    raw = [_RAW_HOST.unpack_from(body, at) for at in range(nodes_at, len(body), RAW_NODE)]
+    nodes = tuple(_node(role, node_id, host.split(b"\0")[0], port) for role, node_id, host, port in raw)
+    return Meta(request, push, timestamp, app_id, customer, command or None, nodes)
 
 
 def _protobuf_meta(body: bytes) -> Meta | None:
-    """Decode PBMeta: 1 head, 3 control, 4 request, 5 push, 7 application, 8 timestamp, 10 customer."""
+    """Decode PBMeta: 3 control, 4 request, 5 push, 7 application, 8 timestamp, 10 customer."""
     fields = dict(_fields(body) or ())
     control = fields.get(3)
     numbers = {number: value & 0xFFFFFFFF for number, value in fields.items() if isinstance(value, int)}
     if control is None and not {4, 5, 8} <= numbers.keys():
         return None
-    request, push, timestamp, app_id, customer, head = (numbers.get(i, 0) for i in (4, 5, 8, 7, 10, 1))
+    request, push, timestamp, app_id, customer = (numbers.get(i, 0) for i in (4, 5, 8, 7, 10))
     command, nodes = _control(control) if isinstance(control, bytes) else (None, ())
-    return Meta(bool(request), bool(push), timestamp, app_id, customer, head, command, nodes)
+    return Meta(bool(request), bool(push), timestamp, app_id, customer, command, nodes)
 
 
 def _control(body: bytes) -> tuple[int, tuple[Node, ...]]:
     """Decode Control: 1 command, 2 nodes (1 role, 2 id, 3 host name, 4 port)."""
     fields = _fields(body) or []
     command = dict(fields).get(1, 0)
-    nodes = [_node(part) for number, part in fields if number == 2 and isinstance(part, bytes)]
-    return (command if isinstance(command, int) else 0), tuple(node for node in nodes if node is not None)
+    nodes = []
+    for part in (part for number, part in fields if number == 2 and isinstance(part, bytes)):
+        role, node_id, host, port = (dict(_fields(part) or ()).get(i, 0) for i in (1, 2, 3, 4))
+        if isinstance(role, int) and isinstance(node_id, int) and isinstance(port, int):
+            nodes.append(_node(role, node_id, host if isinstance(host, bytes) else b"", port))
+    return (command if isinstance(command, int) else 0), tuple(nodes)
 
 
-def _node(body: bytes) -> Node | None:
-    fields = dict(_fields(body) or ())
-    role, node_id, host, port = (fields.get(i, 0) for i in (1, 2, 3, 4))
-    if not (isinstance(role, int) and isinstance(node_id, int) and isinstance(port, int)):
-        return None
-    return Node(
-        _role(role), node_id, host.decode("ascii", "replace") if isinstance(host, bytes) else "", port
-    )
+def _node(role: int, node_id: int, host: bytes, port: int) -> Node:
+    name = ROLES[role] if 0 <= role < len(ROLES) else f"role {role}"
+    return Node(name, node_id, host.decode("ascii", "replace"), port)
 
 
 def _fields(body: bytes) -> list[tuple[int, int | bytes]] | None:
     """Decode one level of a protobuf message; None if it is not one, or has fields beyond ps-lite's."""
     fields: list[tuple[int, int | bytes]] = []
-    at, end = 0, len(body)
-    while at < end:
-        tag, at = _varint(body, at)
-        number, kind = tag >> 3, tag & 7
-        if at < 0 or not 0 < number < 32 or kind not in (0, 2):
-            return None
-        value, at = _varint(body, at)
-        if at < 0:
-            return None
-        if kind == 0:
-            fields.append((number, value))
-            continue
-        at += value
-        if at > end:
-            return None
-        fields.append((number, body[at - value : at]))
+    at = 0
+    try:
+        while at < len(body):
+            tag, at = _varint(body, at)
+            value, at = _varint(body, at)
+            number, kind = tag >> 3, tag & 7
+            end = at + value if kind == 2 else at
+            if not 0 < number < 32 or kind not in (0, 2) or end > len(body):
+                return None
+            fields.append((number, body[at:end] if kind == 2 else value))
+            at = end
+    except IndexError:
+        return None
     return fields
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return (value, offset behind it); the offset is -1 where none is there."""
-    value = shift = 0
-    while at < len(body) and shift < 70:
-        byte = body[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
+    """Return (value, offset behind it); IndexError where none is there."""
+    value = 0
+    for i in range(10):
+        byte = body[at + i]
+        value |= (byte & 0x7F) << 7 * i
         if byte < 0x80:
-            return value, at
-        shift += 7
-    return 0, -1
+            return value, at + i + 1
+    raise IndexError
 
 
-#: What every data message contains near its beginning, in bytes that are quick to look for: a server's
-#: identity; the end of the struct's data types and the header of a key frame; protobuf fields 6 and 7.
-_IDENTITY_FRAME = re.compile(rb"\x01[\x03-\x0b]ps[0-9]{1,9}(?=[\x00-\x03])")
-_STRUCT_KEY = b"\x00\x00\x00\x01\x08"
-_PROTOBUF_META = re.compile(
-    rb"\x01[\x0c-\xff]\x08.{1,5}?\x20[\x00\x01]\x28[\x00\x01]\x30[\x00\x01]\x38", re.DOTALL
+#: A data message begins with a server's identity; with a struct that ends in data types below 256,
+#: in front of a key frame; or with protobuf fields 1, 4, 5, 6 and 7.
+_IDENTITIES = b"|".join(rb"\x%02xps\d{%d}" % (digits + 2, digits) for digits in range(1, 10))
+_STRUCTS = b"|".join(
+    rb"\x%02x.{%d}\x00{3}\x01\x08" % (size, size - 3) for size in range(RAW_META + 4, RAW_META + 17, 4)
 )
-_PROTOBUF_MARK = b"\x30\x00\x38"
+_PROTOBUF = rb"[\x0c-\xff]\x08.{1,5}?\x20[\x00\x01]\x28[\x00\x01]\x30\x00\x38"
+_BEGINNING = re.compile(
+    rb"\x01(?:((?:%b)(?=[\x00-\x03]))|(?=%b|%b))" % (_IDENTITIES, _STRUCTS, _PROTOBUF), re.DOTALL
+)
 
 
 def locate(data: bytes) -> int:
@@ -207,40 +188,9 @@ def locate(data: bytes) -> int:
     What is recognised is a meta of either generation that decodes whole and is followed by what must
     follow it, so a payload that looks like one by chance is improbable (less than 1 in 2^64).
     """
-    places = (_locate_identity(data), _locate_struct(data), _locate_protobuf(data))
-    return min((at for at in places if at >= 0), default=-1)
-
-
-def _locate_identity(data: bytes) -> int:
-    at = data.find(b"ps")
-    while at >= 0:
-        match = _IDENTITY_FRAME.match(data, at - 2) if at >= 2 else None
-        if match and match.end() - at == data[at - 1] and _meta_at(data, match.end()):
-            return at - 2
-        at = data.find(b"ps", at + 1)
-    return -1
-
-
-def _locate_struct(data: bytes) -> int:
-    at = data.find(_STRUCT_KEY)
-    while at >= 0:
-        meta_end = at + 3
-        for n_types in (3, 2, 1, 4):
-            size = RAW_META + 4 * n_types
-            start = meta_end - size - 2
-            if start >= 0 and data[start] == MORE_SHORT and data[start + 1] == size and _meta_at(data, start):
-                return start
-        at = data.find(_STRUCT_KEY, at + 1)
-    return -1
-
-
-def _locate_protobuf(data: bytes) -> int:
-    at = data.find(_PROTOBUF_MARK)
-    while at >= 0:
-        match = _PROTOBUF_META.search(data, max(at - 13, 0), at + 3)
-        if match and _meta_at(data, match.start()):
+    for match in _BEGINNING.finditer(data):
+        if _meta_at(data, match.end() if match[1] else match.start()):
             return match.start()
-        at = data.find(_PROTOBUF_MARK, at + 1)
     return -1
 
 
@@ -248,15 +198,11 @@ def _meta_at(data: bytes, at: int) -> bool:
     """Whether a whole meta frame of a data message is at `at`, and a key frame behind it if it says so."""
     if at + 2 > len(data) or data[at] > 1:
         return False
-    body = at + 2
-    end = body + data[at + 1]
-    if end > len(data):
-        return False
-    meta = read_meta(data[body:end])
+    end = at + 2 + data[at + 1]
+    meta = read_meta(data[at + 2 : end]) if end <= len(data) else None
     if meta is None or meta.control is not None:
         return False
-    if data[at] == MORE_SHORT:
-        return (
-            end + 2 <= len(data) and data[end] == MORE_SHORT and data[end + 1] % 8 == 0 and data[end + 1] > 0
-        )
-    return True
+    key_frame = data[end : end + 2]
+    return data[at] != MORE_SHORT or (
+        len(key_frame) == 2 and key_frame[0] == MORE_SHORT and key_frame[1] % 8 == 0 and key_frame[1] > 0
+    )

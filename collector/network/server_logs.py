@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from pathlib import Path
+from typing import NamedTuple
 
 _KEY_LOG = re.compile(
     rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: "
@@ -30,8 +31,6 @@ _SERVER = re.compile(_US + rb"\s*:\s*(start|stop)\s*,\s*(\d{1,18})\s*,\s*(\w+)\s
 _BOOL = rb"\s+([Tt]rue|[Ff]alse|[01])"
 _VAN = re.compile(_US + _BOOL * 3 + rb"\s+(\d{1,18})" + rb"\s+(\d{1,9})" * 2 + rb"\s*")
 _HEADER = re.compile(rb"\s*role\s*=\s*(\w+)\s*,.*?\bid\s*=\s*(\d{1,9})")
-
-T = TypeVar("T")
 
 
 class Row(NamedTuple):
@@ -54,22 +53,22 @@ class Second:
 
 @dataclass(slots=True)
 class Log:
-    """The content of one file.
+    """The content of one file; rows are in the order of their start."""
 
-    `tracks` : rows by track, in the order of their start
-    `profile` : likewise, with the wire key as a signed 32-bit number (kvapp) or its lowest 16 bits (van)
-    `transfers` : rows of a van log by (sender id, receiver id)
-    `seconds` : (kind, what, second counted from the first midnight) -> what happened in it
-    `requests` : (key, "push" or "pull") -> number of requests in a key log; `pushed_bytes` their bytes
-    """
-
+    path: Path = Path()
+    node: str = ""  # whose it is
     kinds: Counter[str] = field(default_factory=Counter)
-    tracks: dict[str, list[Row]] = field(default_factory=dict)
-    profile: dict[str, list[Row]] = field(default_factory=dict)
-    transfers: dict[tuple[int, int], list[Row]] = field(default_factory=dict)
-    seconds: dict[tuple[str, str, int], Second] = field(default_factory=dict)
-    requests: Counter[tuple[int, str]] = field(default_factory=Counter)
-    pushed_bytes: Counter[int] = field(default_factory=Counter)
+    tracks: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    #: The key of a row is the wire key as a signed 32-bit number (kvapp) or its lowest 16 bits (van).
+    profile: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    #: Of a van log, by ids of sender and receiver.
+    transfers: dict[tuple[int, int], list[Row]] = field(default_factory=lambda: defaultdict(list))
+    #: (kind, what, second counted from the first midnight) -> what happened in it.
+    seconds: dict[tuple[str, str, int], Second] = field(default_factory=lambda: defaultdict(Second))
+    requests: Counter[tuple[int, str]] = field(
+        default_factory=Counter
+    )  # of a key log: (key, "push" or "pull")
+    pushed_bytes: Counter[int] = field(default_factory=Counter)  # of a key log, by key
     ids: dict[int, str] = field(default_factory=dict)  # ps-lite id -> role, from a van log's header
     n_other: int = 0  # lines of none of the formats
     n_unpaired: int = 0  # starts without stop and stops without start
@@ -86,7 +85,7 @@ def read_log(lines: Iterable[bytes]) -> Log:
     for line in lines:
         if not reader.take(line) and line.strip():
             log.n_other += 1
-    log.n_unpaired += reader.n_open
+    log.n_unpaired += sum(map(len, reader.open.values()))
     for rows in log.rows():
         rows.sort(key=lambda row: row.start_ns)
     return log
@@ -104,7 +103,7 @@ class _Reader:
             ("server log", b":", self._server),
             ("van log", b"", self._van),
         ]
-        self._open: dict[tuple[object, ...], deque[int]] = {}
+        self.open: dict[tuple[object, ...], deque[int]] = defaultdict(deque)  # when what was started began
         self._day, self._last_second = 0, 0
 
     def take(self, line: bytes) -> bool:
@@ -116,11 +115,6 @@ class _Reader:
                 self._log.kinds[kind] += 1
                 return True
         return False
-
-    @property
-    def n_open(self) -> int:
-        """How many starts have no stop yet."""
-        return sum(map(len, self._open.values()))
 
     def _key_log(self, line: bytes) -> bool:
         matches = list(_KEY_LOG.finditer(line))  # lines of several threads may run into each other
@@ -149,7 +143,7 @@ class _Reader:
         if second < self._last_second - 43_200:
             self._day += 1
         self._last_second = second
-        entry = self._log.seconds.setdefault((kind, what, self._day * 86_400 + second), Second())
+        entry = self._log.seconds[kind, what, self._day * 86_400 + second]
         entry.n += 1
         entry.n_bytes += n_bytes
         entry.peers.add(peer)
@@ -165,26 +159,22 @@ class _Reader:
         if event == "server_send_pull_response":
             start_ns = self._pair(False, ("serve", key), at_ns)
             if start_ns is not None:
-                _add(self._log.profile, "pulls served", Row("PULL", start_ns, at_ns, key))
+                self._log.profile["pulls served"].append(Row("PULL", start_ns, at_ns, key))
                 return True
-        _add(self._log.profile, event, Row(event, at_ns, None, key))
+        self._log.profile[event].append(Row(event, at_ns, None, key))
         return True
 
     def _server(self, line: bytes) -> bool:
         match = _SERVER.fullmatch(line)
         if match is None:
             return False
-        at_ns, key, operation, thread = (
-            int(match[1]) * 1000,
-            int(match[3]),
-            match[4].decode().upper(),
-            match[5],
-        )
+        at_ns, key = int(match[1]) * 1000, int(match[3])
+        operation, thread = match[4].decode().upper(), match[5]
         if operation != "INIT":
             start_ns = self._pair(match[2] == b"start", (key, operation, thread), at_ns)
             if start_ns is not None:
                 track = "server" if thread is None else f"thread {int(thread)}"
-                _add(self._log.tracks, track, Row(operation, start_ns, at_ns, key))
+                self._log.tracks[track].append(Row(operation, start_ns, at_ns, key))
         return True
 
     def _van(self, line: bytes) -> bool:
@@ -199,22 +189,15 @@ class _Reader:
         name = f"{'PUSH' if push else 'PULL'} {'request' if request else 'response'}"
         start_ns = self._pair(starts, (name, key, ends), at_ns)
         if start_ns is not None:
-            _add(self._log.transfers, ends, Row(name, start_ns, at_ns, key))
+            self._log.transfers[ends].append(Row(name, start_ns, at_ns, key))
         return True
 
     def _pair(self, starts: bool, what: tuple[object, ...], at_ns: int) -> int | None:
         """Note a start; of a stop return when the oldest open one of its kind began, None without one."""
         if starts:
-            self._open.setdefault(what, deque()).append(at_ns)
-            return None
-        if not (started := self._open.get(what)):
+            self.open[what].append(at_ns)
+        elif self.open[what]:
+            return self.open[what].popleft()
+        else:
             self._log.n_unpaired += 1
-            return None
-        start_ns = started.popleft()
-        if not started:
-            del self._open[what]
-        return start_ns
-
-
-def _add(tracks: dict[T, list[Row]], track: T, row: Row) -> None:
-    tracks.setdefault(track, []).append(row)
+        return None

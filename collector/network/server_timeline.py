@@ -12,7 +12,7 @@ import progress as bars
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, key_of_id, lines_of, read_keys, text_files
 from collector.network.pslite import key_base, role_of
-from collector.network.server_logs import Log, Row, Second, read_log
+from collector.network.server_logs import Log, Row, read_log
 from errors import TraceError
 from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Trace
@@ -22,17 +22,9 @@ from trace_files import read_trace
 
 TIMELINE = "server_timeline.json"
 OLD_PROFILE = "server_profile.json"  # of BytePS's former server: push-<id> and pull-<id> by key
+_LOG_NAMES = ("key_log", "pslite_profile", "van_verbose_log", "server_log")
 _SECOND_NS = 10**9
 _DAY_S = 86_400
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLog:
-    """What one file held, and whose it is."""
-
-    path: Path
-    node: str
-    log: Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class ServerResult:
 
     output: Path
     n_events: int
-    logs: Sequence[NodeLog]
+    logs: Sequence[Log]
     operations: Sequence[ServerOperation]
     keys: Sequence[ServerKey]
     repairs: Sequence[str]
@@ -75,25 +67,19 @@ class ServerResult:
 def collect_server(root: Path, *, progress: bool | None = None, output: Path | None = None) -> ServerResult:
     """Read the server logs and profiles under `root` and write their timeline.
 
-    Parameters
-    ----------
-    root : a job, worker or GPU directory, or one log; names of keys come from the files beside it
-    progress : show a bar on standard error; None means only on a terminal
-    output : default `server_timeline.json` in `root`
-
-    Raises
-    ------
-    TraceError
-        Nothing under `root` is a server log or profile.
-    OutputError
-        The timeline cannot be written.
+    `root` is a job, worker or GPU directory, or one log; names of keys come from the files beside it.
+    `output` is `server_timeline.json` in `root` by default. Raises TraceError where nothing is a server log
+    or profile, OutputError where the timeline cannot be written.
     """
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
     home = root if root.is_dir() else root.parent
     repairs = Repairs()
     logs = _read_logs(root, repairs, progress)
-    profiles = _read_profiles(root, repairs)
+    profiles = []
+    for path in sorted(root.rglob(OLD_PROFILE)) if root.is_dir() else []:
+        with attempt(path, repairs):
+            profiles.append((path, read_trace(path)))
     if not logs and not profiles:
         why = f" ({'; '.join(repairs.lines)})" if repairs.lines else ""
         raise TraceError(
@@ -112,33 +98,29 @@ def collect_server(root: Path, *, progress: bool | None = None, output: Path | N
 def served_keys(root: Path) -> dict[str, set[int]]:
     """Return the keys in the key logs under `root`, by server."""
     served: dict[str, set[int]] = {}
-    for item in _read_logs(root, Repairs(), progress=False):
-        if item.log.requests:
-            served.setdefault(item.node, set()).update(key for key, _ in item.log.requests)
+    for log in _read_logs(root, Repairs(), progress=False):
+        if log.requests:
+            served.setdefault(log.node, set()).update(key for key, _ in log.requests)
     return served
 
 
-def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[NodeLog]:
+def _read_logs(root: Path, repairs: Repairs, progress: bool | None) -> list[Log]:
     """Read every text file; those that hold none of the formats are left out without a word."""
     logs = []
-    paths = [path for path in text_files(root) if path.is_file()]
+    paths = list(text_files(root))
     with bars.bar(sum(path.stat().st_size for path in paths), "B", what="logs", enabled=progress) as bar:
         for path in paths:
             with attempt(path, repairs):
                 log = read_log(lines_of(path))
                 if log.kinds:
-                    logs.append(NodeLog(path, _node(path, log), log))
+                    log.path, log.node = path, _node(path, log)
+                    logs.append(log)
                     if log.n_unpaired:
                         repairs.add(path, f"{log.n_unpaired:,} starts or stops without the other left out")
-                elif _named_log(path):
+                elif any(name in path.name for name in _LOG_NAMES):
                     repairs.add(path, "empty" if not path.stat().st_size else "no line of a known server log")
             bar.update(path.stat().st_size)
     return logs
-
-
-def _named_log(path: Path) -> bool:
-    """Whether the name promises a server log."""
-    return any(mark in path.name for mark in ("key_log", "pslite_profile", "van_verbose_log", "server_log"))
 
 
 def _node(path: Path, log: Log) -> str:
@@ -151,14 +133,6 @@ def _node(path: Path, log: Log) -> str:
         node_id, role = next(iter(log.ids.items()))
         return f"{role} ps{node_id}"
     return path.name.partition(".")[0]
-
-
-def _read_profiles(root: Path, repairs: Repairs) -> list[tuple[Path, Trace]]:
-    profiles = []
-    for path in sorted(root.rglob(OLD_PROFILE)) if root.is_dir() else []:
-        with attempt(path, repairs):
-            profiles.append((path, read_trace(path)))
-    return profiles
 
 
 def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
@@ -174,19 +148,21 @@ def _old_profile(path: Path, trace: Trace, keys: Keys) -> Process:
     return Process(f"server_{index}" if index is not None else "server", tracks)
 
 
-def _processes(logs: Sequence[NodeLog], keys: Keys) -> list[Process]:
+def _processes(logs: Sequence[Log], keys: Keys) -> list[Process]:
     """Return the timeline: a process for each node, and for each pair of ends in the van logs."""
     tracks: dict[str, dict[str, Iterable[Slice]]] = {}
-    profile_ns, trace_ns = _profile_ns(logs), _trace_ns(keys)
-    for item in logs:
-        of_node = tracks.setdefault(item.node, {})
-        for name, rows in item.log.tracks.items():
+    timed = [rows for log in logs for rows in (*log.profile.values(), *log.tracks.values())]
+    profile_ns = min((rows[0].start_ns for rows in timed), default=None)
+    trace_ns = min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
+    for log in logs:
+        of_node = tracks.setdefault(log.node, {})
+        for name, rows in log.tracks.items():
             of_node[name] = chain(of_node.get(name, ()), [_named(row, keys) for row in rows])
-        decoder = _decoder(item, keys)
-        for name, rows in item.log.profile.items():
+        decoder = _decoder(log, keys)
+        for name, rows in log.profile.items():
             of_node[name] = [_profiled(row, decoder, keys, "_van_" in name) for row in rows]
-        near_ns = int(item.path.stat().st_mtime) * _SECOND_NS if trace_ns is None else trace_ns
-        of_node |= _by_second(item, profile_ns, near_ns)
+        near_ns = int(log.path.stat().st_mtime) * _SECOND_NS if trace_ns is None else trace_ns
+        of_node |= _by_second(log, profile_ns, near_ns)
     return [Process(*named) for named in tracks.items() if named[1]] + list(_van_processes(logs, keys))
 
 
@@ -203,37 +179,35 @@ def _profiled(row: Row, decoder: Mapping[int, int], keys: Keys, low_bits: bool) 
     return Slice(row.name, row.start_ns, row.end_ns, {field: row.key})
 
 
-def _van_processes(logs: Sequence[NodeLog], keys: Keys) -> Iterator[Process]:
+def _van_processes(logs: Sequence[Log], keys: Keys) -> Iterator[Process]:
     """Return the transfers of van logs, named by the headers of all of them."""
-    names = {node_id: item.node for item in logs for node_id in item.log.ids}
-    for item in logs:
-        for ends, rows in item.log.transfers.items():
+    names = {node_id: log.node for log in logs for node_id in log.ids}
+    for log in logs:
+        for ends, rows in log.transfers.items():
             sender, receiver = (names.get(end, f"{role_of(end)} ps{end}") for end in ends)
-            track = [_transfer(row, keys) for row in rows]
-            yield Process(f"{sender} -> {receiver}", {item.path.name: track})
+            track = []
+            for row in rows:
+                stage, half = row.name.split()
+                operation = OpName("Comm", keys.tensor(row.key), queue=stage, key=row.key)
+                track.append(Slice(f"{operation} {half}", row.start_ns, row.end_ns, {"key": row.key}))
+            yield Process(f"{sender} -> {receiver}", {log.path.name: track})
 
 
-def _transfer(row: Row, keys: Keys) -> Slice:
-    stage, half = row.name.split()
-    operation = OpName("Comm", keys.tensor(row.key), queue=stage, key=row.key)
-    return Slice(f"{operation} {half}", row.start_ns, row.end_ns, {"key": row.key})
-
-
-def _decoder(item: NodeLog, keys: Keys) -> Mapping[int, int]:
+def _decoder(log: Log, keys: Keys) -> Mapping[int, int]:
     """Return partition keys by the signed 32-bit numbers that a kvapp profile has for wire keys.
 
     The number is the lower half of the beginning of a server's key range plus the key. A server has one
     range, so all its numbers must decode to keys of the job; a worker talks to several servers, and
     a number that may stand for keys of two of them is left alone.
     """
-    seen = {row.key for name, rows in item.log.profile.items() if "_van_" not in name for row in rows}
+    seen = {row.key for name, rows in log.profile.items() if "_van_" not in name for row in rows}
     n_servers = max(keys.servers.values(), default=0) + 1
     keys_of: dict[int, set[int]] = {}
     for rank in range(n_servers):
         base = key_base(rank, n_servers)
         decoded = {number: (number - base) & 0xFFFFFFFF for number in seen}
         fits = {n: key for n, key in decoded.items() if _is_key(key, rank, keys)}
-        if item.node.startswith("server") and len(fits) < len(seen):
+        if log.node.startswith("server") and len(fits) < len(seen):
             continue
         for number, key in fits.items():
             keys_of.setdefault(number, set()).add(key)
@@ -248,25 +222,20 @@ def _is_key(key: int, rank: int, keys: Keys) -> bool:
     return known and keys.servers.get(key, rank) == rank
 
 
-def _by_second(item: NodeLog, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
+def _by_second(log: Log, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
     """Return what a log with a clock of one second has, a slice for each second."""
-    seconds = item.log.seconds
+    seconds = log.seconds
     if not seconds:
         return {}
-    first = min(second for _, _, second in seconds)
-    shift_s = _midnight(first, profile_ns, near_ns)
+    shift_s = _midnight(min(second for _, _, second in seconds), profile_ns, near_ns)
     tracks: dict[str, list[Slice]] = {}
     for (kind, what, second), entry in sorted(seconds.items(), key=lambda pair: pair[0][2]):
         start = (shift_s + second) * _SECOND_NS
-        tracks.setdefault(f"{kind}: {what}", []).append(
-            Slice(f"{entry.n} x {what}", start, start + _SECOND_NS, _second_args(entry))
-        )
+        peers = ", ".join(f"ps{peer}" for peer in sorted(entry.peers))
+        args = {"count": entry.n, "bytes": entry.n_bytes, "peers": peers}
+        box = Slice(f"{entry.n} x {what}", start, start + _SECOND_NS, args)
+        tracks.setdefault(f"{kind}: {what}", []).append(box)
     return tracks
-
-
-def _second_args(entry: Second) -> dict[str, int | str]:
-    peers = ", ".join(f"ps{peer}" for peer in sorted(entry.peers))
-    return {"count": entry.n, "bytes": entry.n_bytes, "peers": peers}
 
 
 def _midnight(first_s: int, profile_ns: int | None, near_ns: int) -> int:
@@ -284,32 +253,22 @@ def _midnight(first_s: int, profile_ns: int | None, near_ns: int) -> int:
     return shift_s + round((near_s - first_s - shift_s) / _DAY_S) * _DAY_S
 
 
-def _profile_ns(logs: Sequence[NodeLog]) -> int | None:
-    """Return the earliest time since the epoch in the profiles and dPRO's server logs of the job."""
-    tracks = [(*item.log.profile.values(), *item.log.tracks.values()) for item in logs]
-    return min((rows[0].start_ns for of_log in tracks for rows in of_log), default=None)
-
-
-def _trace_ns(keys: Keys) -> int | None:
-    return min((int(trace.ts_ns.min()) for _, trace in keys.comm if len(trace)), default=None)
-
-
-def _operations(logs: Sequence[NodeLog]) -> Iterator[ServerOperation]:
+def _operations(logs: Sequence[Log]) -> Iterator[ServerOperation]:
     """Yield the durations per node and operation, in the order of the files."""
     durations: dict[tuple[str, str], list[int]] = {}
-    for item in logs:
-        for row in chain.from_iterable(item.log.rows()):
+    for log in logs:
+        for row in chain.from_iterable(log.rows()):
             if row.end_ns is not None:
-                durations.setdefault((item.node, row.name), []).append(row.end_ns - row.start_ns)
+                durations.setdefault((log.node, row.name), []).append(row.end_ns - row.start_ns)
     for (node, name), values in durations.items():
         yield ServerOperation(node, name, len(values), sum(values), min(values), max(values))
 
 
-def _server_keys(logs: Sequence[NodeLog], keys: Keys) -> Iterator[ServerKey]:
+def _server_keys(logs: Sequence[Log], keys: Keys) -> Iterator[ServerKey]:
     """Yield the requests of the key logs, by node and key."""
-    for item in logs:
-        requests = item.log.requests
+    for log in logs:
+        requests = log.requests
         for key in sorted({key for key, _ in requests}):
             pushes, pulls = requests[key, "push"], requests[key, "pull"]
-            n_bytes = item.log.pushed_bytes[key]
-            yield ServerKey(item.node, key, keys.tensor(key), split_key(key)[1], pushes, pulls, n_bytes)
+            n_bytes = log.pushed_bytes[key]
+            yield ServerKey(log.node, key, keys.tensor(key), split_key(key)[1], pushes, pulls, n_bytes)

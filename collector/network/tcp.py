@@ -27,18 +27,14 @@ class Receiver(Protocol):
 
     skip: int  # this many bytes more need not be shown
     wanted: bool  # False: this is no traffic of interest, nothing more needs to be shown
-
-    def begin(self) -> None:
-        """Expect the first byte of the connection next."""
+    from_start: bool  # whether the first byte that comes is the first of the connection
+    trip_ns: int | None  # how long a packet took from the place of the capture to the sender and back
 
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         """Take ``block[start:end]``, captured at `seen_ns` and in order since `now_ns`."""
 
     def lost(self, n_bytes: int | None, now_ns: int) -> None:
         """`n_bytes` (None: nobody knows how many) are missing here."""
-
-    def round_trip(self, ns: int) -> None:
-        """Take note that a packet took `ns` from the place of the capture to the sender and back."""
 
     def close(self) -> None:
         """Nothing more comes."""
@@ -68,29 +64,28 @@ class Half:
 
     def take(self, segment: Segment) -> None:
         """Add one segment that carries payload."""
-        receiver = self.receiver
-        if not receiver.wanted:
+        if not self.receiver.wanted:
             self.waiting.clear()
             return
         seq = segment.seq + 1 if segment.flags & SYN else segment.seq
-        distance = (
-            0 if self.next_seq is None else ((seq - self.next_seq + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
-        )
+        if self.next_seq is None:
+            self.next_seq = seq
+        distance = ((seq - self.next_seq + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
         if abs(distance) > _FAR:
             self._drain_all()
-            receiver.lost(None, segment.ts_ns)
-            distance = 0
-            self.next_seq = seq
-        elif self.next_seq is None:
-            self.next_seq = seq
-        if distance == 0 and not self.waiting:
-            self._deliver(
-                segment.block, segment.start, segment.end, segment.length, segment.ts_ns, segment.ts_ns
-            )
-        elif distance <= 0:
-            self._take_rest(segment, -distance)
-        else:
+            self.receiver.lost(None, segment.ts_ns)
+            distance, self.next_seq = 0, seq
+        if distance > 0:
             self._hold(segment, self.offset + distance)
+            return
+        known, ts_ns = -distance, segment.ts_ns
+        if known:
+            self.counts.retransmitted_bytes += min(known, segment.length)
+        if segment.length > known:
+            start = min(segment.start + known, segment.end)
+            self._deliver(segment.block, start, segment.end, segment.length - known, ts_ns, ts_ns)
+            if self.waiting:
+                self._drain(ts_ns)
 
     def begins_with(self, seq: int) -> bool:
         """Whether a SYN of this sequence number belongs here: repeated, late, or the first packet of all."""
@@ -121,15 +116,6 @@ class Half:
             receiver.feed(block, start, end, seen_ns, now_ns)
         if length > n:
             receiver.lost(length - n, now_ns)
-
-    def _take_rest(self, segment: Segment, known: int) -> None:
-        """Take what a segment has beyond its first `known` bytes, which were there already."""
-        self.counts.retransmitted_bytes += min(known, segment.length)
-        if segment.length <= known:
-            return
-        start = min(segment.start + known, segment.end)
-        self._deliver(segment.block, start, segment.end, segment.length - known, segment.ts_ns, segment.ts_ns)
-        self._drain(segment.ts_ns)
 
     def _hold(self, segment: Segment, position: int) -> None:
         data = segment.block[segment.start : segment.end]
@@ -171,19 +157,12 @@ class Half:
         self.waiting_bytes = 0
 
 
-#: Makes the receivers of a new connection, given the ends of the first packet that was captured: one for
-#: that direction, one for the other.
-MakeReceivers = Callable[[Ends], tuple[Receiver, Receiver]]
-
-
 class Streams:
-    """All connections of a capture."""
+    """All connections; `make` returns the receivers of a packet's direction and of the other, by its ends."""
 
-    def __init__(self, make: MakeReceivers) -> None:
+    def __init__(self, make: Callable[[Ends], tuple[Receiver, Receiver]]) -> None:
         self._make = make
-        self._flows: dict[
-            Ends, tuple[Half, Half]
-        ] = {}  # both directions of a connection, each own half first
+        self._flows: dict[Ends, tuple[Half, Half]] = {}  # both directions, each with its own half first
         self.counts = Counts()
         self.n_connections = 0
 
@@ -219,25 +198,15 @@ class Streams:
     def _opened(self, segment: Segment, flow: tuple[Half, Half] | None) -> tuple[Half, Half] | None:
         """Return the connection that `segment` belongs to when it may open one; None: nothing to follow."""
         opens = bool(segment.flags & SYN)
-        if flow is not None:
-            half = flow[0]
-            if half.begins_with(segment.seq):
-                return self._begin(flow, segment)  # a repeated SYN, or the answer to one
+        if flow is not None and not flow[0].begins_with(segment.seq):
             self._close(segment.ends)  # the ports are used again
-        elif not opens and not segment.length:
-            return None
-        flow = self._add(segment.ends)
-        return self._begin(flow, segment) if opens else flow
-
-    def _begin(self, flow: tuple[Half, Half], segment: Segment) -> tuple[Half, Half]:
-        half, back = flow
-        if half.first_seq is None:
-            half.first_seq = segment.seq
-            if not half.offset:
-                half.next_seq = (segment.seq + 1) & 0xFFFFFFFF
-                half.receiver.begin()
-            _answered(half, back, segment.ts_ns)
-        half.syn_ns = segment.ts_ns
+            flow = None
+        if flow is None:
+            if not opens and not segment.length:
+                return None
+            flow = self._add(segment.ends)
+        if opens:  # it may also be a repeated SYN, or the answer to one
+            _begin(*flow, segment)
         return flow
 
     def _add(self, ends: Ends) -> tuple[Half, Half]:
@@ -246,15 +215,14 @@ class Streams:
         self.n_connections += 1
         forth, back = (Half(receiver, self.counts) for receiver in self._make(ends))
         self._flows[ends] = forth, back
-        self._flows[ends[2], ends[3], ends[0], ends[1]] = back, forth
+        self._flows[_turned(ends)] = back, forth
         return forth, back
 
     def _close(self, ends: Ends) -> None:
-        flow = self._flows.pop(ends, None)
-        self._flows.pop((ends[2], ends[3], ends[0], ends[1]), None)
-        if flow is not None:
-            for half in flow:
-                half.close()
+        flow = self._flows.pop(ends, ())
+        self._flows.pop(_turned(ends), None)
+        for half in flow:
+            half.close()
 
     def _forget(self) -> None:
         """Drop the older half of the connections, first those that carried nothing of interest."""
@@ -268,8 +236,22 @@ class Streams:
                 self._close(ends)
 
 
+def _turned(ends: Ends) -> Ends:
+    return ends[2], ends[3], ends[0], ends[1]
+
+
+def _begin(half: Half, back: Half, segment: Segment) -> None:
+    if half.first_seq is None:
+        half.first_seq = segment.seq
+        if not half.offset:
+            half.next_seq = (segment.seq + 1) & 0xFFFFFFFF
+            half.receiver.from_start = True
+        _answered(half, back, segment.ts_ns)
+    half.syn_ns = segment.ts_ns
+
+
 def _answered(half: Half, back: Half, now_ns: int) -> None:
     """Tell the receiver of `half` how long its SYN, or ACK, came after the SYN that it answers."""
     if back.syn_ns is not None:
-        half.receiver.round_trip(max(now_ns - back.syn_ns, 0))
+        half.receiver.trip_ns = max(now_ns - back.syn_ns, 0)
         back.syn_ns = None

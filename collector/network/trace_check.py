@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,7 @@ _TOLERANCE_NS = 2_000  # start and duration of an event are each cut to a micros
 
 @dataclass(frozen=True, slots=True)
 class TraceCheck:
-    """How the PUSH and PULL events of one `comm.json` and the captures agree.
-
-    `before_ns`, `after_ns`: medians of the time in the event before the request's first byte and after the
-    response's last.
-    """
+    """How the PUSH and PULL events of one `comm.json` and the captures agree."""
 
     path: Path
     worker: str
@@ -34,8 +31,8 @@ class TraceCheck:
     n_none: int
     n_several: int
     n_outside: int  # of those that contain none: before or after all that was captured of the worker
-    before_ns: int
-    after_ns: int
+    before_ns: int  # median of the time in the event before the request's first byte
+    after_ns: int  # and after the response's last
 
 
 def check_traces(
@@ -45,17 +42,9 @@ def check_traces(
 
     A trace goes with the worker after which its directory is called, where captures are called after
     workers too; otherwise with the worker whose transfers fit best, and at least half of its events: this
-    tells the worker's right name.
-
-    Parameters
-    ----------
-    nodes : names of the nodes
-    sure : those that a capture's file name tells
-
-    Returns
-    -------
-    The agreements; (n,) durations of the events that contain each transfer, -1 where none does; the right
-    names of workers.
+    tells the worker's right name. `sure` are the names of nodes that a capture's file name tells. Returned
+    are the agreements; (n,) durations of the events that contain each transfer, -1 where none does; and the
+    right names of workers.
     """
     checks = []
     event_ns = np.full(len(wire), UNKNOWN, np.int64)
@@ -67,25 +56,39 @@ def check_traces(
         known = expected in sure
         candidates = [w for w in workers if (nodes[w] == expected if known else nodes[w] not in sure)]
         events = _push_and_pull(trace)
-        fits = [_fit(events, wire, worker) for worker in candidates]
+        fits = {worker: _fit(events, wire, worker) for worker in candidates}
         if not len(events.key) or not fits:
             continue
-        fit = max(fits, key=lambda fit: int(fit.exact.sum()))
-        if not known and fit.exact.sum() * 2 <= len(fit.exact):
+        worker = max(fits, key=lambda worker: int((fits[worker][0] == 1).sum()))
+        count, row = fits[worker]
+        exact = count == 1
+        if not known and exact.sum() * 2 <= len(exact):
             continue
-        rows = fit.row[fit.exact]
-        event_ns[rows] = np.maximum(event_ns[rows], (events.end_ns - events.start_ns)[fit.exact])
+        rows = row[exact]
+        event_ns[rows] = np.maximum(event_ns[rows], (events.end_ns - events.start_ns)[exact])
         if expected is not None and not known:
-            renamed[nodes[fit.worker]] = expected
-        check = _agreement(gpu.path / "comm.json", expected or nodes[fit.worker], events, wire, fit)
+            renamed[nodes[worker]] = expected
+        own, none = wire.worker == worker, count == 0
+        before = events.end_ns < wire.request_start_ns[own].min()
+        after = events.start_ns > wire.response_end_ns[own].max()
+        check = TraceCheck(
+            gpu.path / "comm.json",
+            expected or nodes[worker],
+            n_events=len(count),
+            n_exact=int(exact.sum()),
+            n_none=int(none.sum()),
+            n_several=int((count > 1).sum()),
+            n_outside=int(((before | after) & none).sum()),
+            before_ns=_median(wire.request_start_ns[rows] - events.start_ns[exact]),
+            after_ns=_median(events.end_ns[exact] - wire.response_end_ns[rows]),
+        )
         checks.append(check)
         if unseen := _unseen(check):
             repairs.add(check.path, unseen)
     return checks, event_ns, renamed
 
 
-@dataclass(frozen=True, slots=True)
-class _Events:
+class _Events(NamedTuple):
     """The PUSH and PULL events of a trace, columns (n,)."""
 
     key: Int64
@@ -104,21 +107,8 @@ def _push_and_pull(trace: Trace) -> _Events:
     return _Events(key[rows], push[rows] == 1, trace.ts_ns[rows], trace.end_ns[rows])
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """For each event how many transfers of the worker lie within it, and the row of one."""
-
-    worker: int
-    count: Int64
-    row: Int64
-
-    @property
-    def exact(self) -> NDArray[np.bool_]:
-        exact: NDArray[np.bool_] = self.count == 1
-        return exact
-
-
-def _fit(events: _Events, wire: Wire, worker: int) -> _Fit:
+def _fit(events: _Events, wire: Wire, worker: int) -> tuple[Int64, Int64]:
+    """Return for each event how many transfers of the worker lie within it, and the row of one."""
     count = np.zeros(len(events.key), np.int64)
     row = np.full(len(events.key), UNKNOWN, np.int64)
     own = np.flatnonzero(wire.worker == worker)
@@ -137,25 +127,7 @@ def _fit(events: _Events, wire: Wire, worker: int) -> _Fit:
             rows = rows[wire.response_end_ns[rows] <= events.end_ns[event] + _TOLERANCE_NS]
             count[event] = len(rows)
             row[event] = rows[0] if len(rows) else UNKNOWN
-    return _Fit(worker, count, row)
-
-
-def _agreement(path: Path, name: str, events: _Events, wire: Wire, fit: _Fit) -> TraceCheck:
-    own, exact, none = wire.worker == fit.worker, fit.exact, fit.count == 0
-    before = events.end_ns < wire.request_start_ns[own].min()
-    after = events.start_ns > wire.response_end_ns[own].max()
-    rows = fit.row[exact]
-    return TraceCheck(
-        path,
-        name,
-        n_events=len(fit.count),
-        n_exact=int(exact.sum()),
-        n_none=int(none.sum()),
-        n_several=int((fit.count > 1).sum()),
-        n_outside=int(((before | after) & none).sum()),
-        before_ns=_median(wire.request_start_ns[rows] - events.start_ns[exact]),
-        after_ns=_median(events.end_ns[exact] - wire.response_end_ns[rows]),
-    )
+    return count, row
 
 
 def _median(values: Int64) -> int:

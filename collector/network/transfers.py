@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collector.network.layers import Ends, read_segments
 from collector.network.pcap import Capture
-from collector.network.pslite import LENGTHS_FRAME, Header, Node, identity, locate, read_header
-from collector.network.tcp import Counts, Receiver, Streams
+from collector.network.pslite import LENGTHS_FRAME, Header, Meta, Node, identity, locate, read_header
+from collector.network.tcp import Receiver, Streams
 from collector.network.zmtp import Message, Reader
 from formats.columns import Int32, Int64
 
@@ -25,11 +25,7 @@ _MOST_OPEN = 1 << 16  # requests of a connection that wait for their response; o
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The two ends of a TCP connection between a worker and a server; ids are ps-lite's, if known.
-
-    `round_trip_ns` : of the connection's first packets, from the place of the capture to the server and
-        back; 0 if they were not captured
-    """
+    """The two ends of a TCP connection between a worker and a server; ids are ps-lite's, if known."""
 
     worker_host: str
     worker_port: int
@@ -37,33 +33,23 @@ class Connection:
     server_port: int
     worker_id: int | None
     server_id: int | None
-    round_trip_ns: int = 0
+    round_trip_ns: int = 0  # from the place of the capture to the server and back; 0 if it was not captured
 
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """One row per request with its response, in the order in which they were complete.
+    """One row (n,) per request with its response, in the order in which they were complete."""
 
-    connection : (n,) index into the connections
-    push : (n,) True PUSH, False PULL
-    wire_key : (n,) uint64, with the base of the server's key range
-    timestamp : (n,) ps-lite's number of the request
-    request_start_ns, request_end_ns, response_start_ns, response_end_ns : (n,) capture times of first and
-        last bytes
-    value_bytes : (n,) of the tensor: sent by a PUSH, received by a PULL
-    wire_bytes : (n,) of both messages with all their frames
-    """
-
-    connection: Int32
-    push: NDArray[np.bool_]
-    wire_key: NDArray[np.uint64]
-    timestamp: Int64
-    request_start_ns: Int64
+    connection: Int32  # index into the connections
+    push: NDArray[np.bool_]  # True PUSH, False PULL
+    wire_key: NDArray[np.uint64]  # with the base of the server's key range
+    timestamp: Int64  # ps-lite's number of the request
+    request_start_ns: Int64  # capture times of first and last bytes
     request_end_ns: Int64
     response_start_ns: Int64
     response_end_ns: Int64
-    value_bytes: Int64
-    wire_bytes: Int64
+    value_bytes: Int64  # of the tensor: sent by a PUSH, received by a PULL
+    wire_bytes: Int64  # of both messages with all their frames
 
     def __len__(self) -> int:
         return len(self.connection)
@@ -77,7 +63,8 @@ class Traffic:
     transfers: Transfers
     connections: list[Connection]
     nodes: frozenset[Node]  # as the scheduler announced them, if that was captured
-    counts: Counts
+    retransmitted_bytes: int
+    lost_bytes: int  # of TCP streams of interest
     n_connections: int  # TCP connections of any kind
     n_unanswered: int  # requests without response
     n_unasked: int  # responses without request
@@ -86,10 +73,7 @@ class Traffic:
 def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Traffic:
     """Read one capture; memory grows with the number of transfers only, about 80 bytes each.
 
-    Raises
-    ------
-    TraceError
-        The file cannot be opened, is empty, or is not a capture.
+    Raises TraceError where the file cannot be opened, is empty, or is not a capture.
     """
     capture = Capture(path)
     matcher = _Matcher()
@@ -100,8 +84,7 @@ def read_traffic(path: Path, on_bytes: Callable[[int], object] = lambda n: None)
     return matcher.result(capture, streams)
 
 
-@dataclass(slots=True)
-class _Half:
+class _Half(NamedTuple):
     """A request or a response that waits for the other."""
 
     start_ns: int
@@ -121,12 +104,15 @@ class _Link:
     ends: Ends
     identities: list[int | None] = field(default_factory=lambda: [None, None])
     readers: tuple[Reader, ...] = ()
-    asks: int | None = None  # direction in which requests go
-    has_requests: bool = False
-    has_responses: bool = False
-    requests: dict[_Number, _Half] = field(default_factory=dict)
-    responses: dict[_Number, _Half] = field(default_factory=dict)
+    asks: int = 0  # direction in which requests go
+    kinds: set[bool] = field(default_factory=set)  # of messages that were met: True requests, False responses
+    #: Messages without their counterpart, requests and responses.
+    open: dict[bool, dict[_Number, _Half]] = field(default_factory=lambda: {True: {}, False: {}})
     index: int = -1  # in the list of connections with transfers
+
+    @property
+    def hosts(self) -> frozenset[bytes]:
+        return frozenset((self.ends[0], self.ends[2]))
 
 
 class _Matcher:
@@ -139,11 +125,10 @@ class _Matcher:
         self._columns = {name: array("Q" if name == "wire_key" else "q") for name in Transfers.__slots__}
 
     def receivers(self, ends: Ends) -> tuple[Receiver, Receiver]:
-        """Make the readers of a new connection; see `tcp.MakeReceivers`."""
+        """Make the readers of a new connection; see `tcp.Streams`."""
         link = _Link(ends)
-        forth, back = self._reader(link, 0), self._reader(link, 1)
-        link.readers = forth, back
-        return forth, back
+        link.readers = readers = self._reader(link, 0), self._reader(link, 1)
+        return readers
 
     def _reader(self, link: _Link, direction: int) -> Reader:
         def on_message(message: Message) -> bool:
@@ -164,41 +149,36 @@ class _Matcher:
     def _data(self, link: _Link, direction: int, header: Header, message: Message) -> None:
         meta = header.meta
         number = (meta.app_id, meta.customer_id, meta.push, meta.timestamp)
-        if not (link.has_requests or link.has_responses):
-            self._between.setdefault(frozenset((link.ends[0], link.ends[2])), []).append(link)
+        if not link.kinds:
+            self._between.setdefault(link.hosts, []).append(link)
+        link.kinds.add(meta.request)
         half = _Half(message.start_ns, message.end_ns, header.key, header.value_bytes, message.wire_bytes)
         if header.sender is not None:
             link.identities[direction] = header.sender
         link.asks = direction if meta.request else 1 - direction
-        request: _Half | None
-        response: _Half | None
-        if meta.request:
-            link.has_requests = True
-            request, response = half, self._take(link, number, "responses")
-        else:
-            link.has_responses = True
-            request, response = self._take(link, number, "requests"), half
-        if request is None or response is None:
-            _put(link.requests if meta.request else link.responses, number, half)
-        else:
-            self._add(link, meta.push, meta.timestamp, request, response)
+        other = self._take(link, number, not meta.request)
+        if other is not None:
+            self._add(link, meta, *((half, other) if meta.request else (other, half)))
+            return
+        waiting = link.open[meta.request]
+        if len(waiting) >= _MOST_OPEN:
+            del waiting[next(iter(waiting))]
+        waiting[number] = half
 
-    def _take(self, link: _Link, number: _Number, side: str) -> _Half | None:
+    def _take(self, link: _Link, number: _Number, request: bool) -> _Half | None:
         """Return what belongs to `number`: of this connection, or of the one that only goes the other way."""
-        own: dict[_Number, _Half] = getattr(link, side)
-        if number in own:
-            return own.pop(number)
-        if link.has_requests and link.has_responses:
+        if number in link.open[request]:
+            return link.open[request].pop(number)
+        if len(link.kinds) == 2:
             return None
-        one_way = [
-            other
-            for other in self._between[frozenset((link.ends[0], link.ends[2]))]
-            if other is not link and not (other.has_requests and other.has_responses)
+        holders = [
+            other.open[request]
+            for other in self._between[link.hosts]
+            if other is not link and len(other.kinds) == 1 and number in other.open[request]
         ]
-        holders = [getattr(other, side) for other in one_way if number in getattr(other, side)]
         return holders[0].pop(number) if len(holders) == 1 else None
 
-    def _add(self, link: _Link, push: bool, timestamp: int, request: _Half, response: _Half) -> None:
+    def _add(self, link: _Link, meta: Meta, request: _Half, response: _Half) -> None:
         key = request.key if request.key is not None else response.key
         if key is None:
             return
@@ -207,14 +187,14 @@ class _Matcher:
             self._links.append(link)
         row: Mapping[str, int] = {
             "connection": link.index,
-            "push": push,
+            "push": meta.push,
             "wire_key": key,
-            "timestamp": timestamp,
+            "timestamp": meta.timestamp,
             "request_start_ns": request.start_ns,
             "request_end_ns": request.end_ns,
             "response_start_ns": response.start_ns,
             "response_end_ns": response.end_ns,
-            "value_bytes": request.value_bytes if push else response.value_bytes,
+            "value_bytes": request.value_bytes if meta.push else response.value_bytes,
             "wire_bytes": request.wire_bytes + response.wire_bytes,
         }
         for name, column in self._columns.items():
@@ -232,23 +212,17 @@ class _Matcher:
             Transfers(**columns),
             [_connection(link) for link in self._links],
             frozenset(self._nodes),
-            streams.counts,
+            streams.counts.retransmitted_bytes,
+            streams.counts.lost_bytes,
             streams.n_connections,
-            sum(len(link.requests) for link in links),
-            sum(len(link.responses) for link in links),
+            sum(len(link.open[True]) for link in links),
+            sum(len(link.open[False]) for link in links),
         )
-
-
-def _put(waiting: dict[_Number, _Half], number: _Number, half: _Half) -> None:
-    if len(waiting) >= _MOST_OPEN:
-        del waiting[next(iter(waiting))]
-    waiting[number] = half
 
 
 def _connection(link: _Link) -> Connection:
     source, sport, target, tport = link.ends
     ends = [(str(ip_address(source)), sport), (str(ip_address(target)), tport)]
-    asks = link.asks or 0
-    worker, server = ends[asks], ends[1 - asks]
-    trip_ns = link.readers[1 - asks].trip_ns or 0
-    return Connection(*worker, *server, link.identities[asks], link.identities[1 - asks], trip_ns)
+    asks, answers = link.asks, 1 - link.asks
+    trip_ns = link.readers[answers].trip_ns or 0
+    return Connection(*ends[asks], *ends[answers], link.identities[asks], link.identities[answers], trip_ns)

@@ -19,21 +19,14 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Wire(Transfers):
-    """The transfers of a job, in the order of their start; `connection` indexes the links of all captures.
+    """The transfers (n,) of a job, in the order of their start; `connection` indexes all captures' links."""
 
-    worker, server : (n,) index into the names of the nodes
-    key : (n,) int64 partition key; -1 where the key range of the server is not known
-    initial : (n,) a PUSH that only gives the server the tensor's size, before the first step
-    trip_ns : (n,) the network's round trip within the gap between request and response; 0: not known
-    waiting_ns : (n,) how long the server waited for the PUSH of other workers; -1: not known
-    """
-
-    worker: Int32
+    worker: Int32  # index into the names of the nodes, as `server`
     server: Int32
-    key: Int64
-    initial: NDArray[np.bool_]
-    trip_ns: Int64
-    waiting_ns: Int64
+    key: Int64  # of the partition; -1 where the key range of the server is not known
+    initial: NDArray[np.bool_]  # a PUSH that only gives the server the tensor's size, before the first step
+    trip_ns: Int64  # the network's round trip within the gap between request and response; 0: not known
+    waiting_ns: Int64  # how long the server waited for the PUSH of other workers; -1: not known
 
     @property
     def span_ns(self) -> Int64:
@@ -51,10 +44,7 @@ class Wire(Transfers):
 def merge(
     traffics: Sequence[Traffic], links: Sequence[Sequence[Link]], repairs: Repairs
 ) -> tuple[Wire, list[str]]:
-    """Return the transfers of all captures and the names of the nodes.
-
-    `links` of each capture. A connection in two captures counts once.
-    """
+    """Return the transfers of all captures, a connection in two of them once, and the names of the nodes."""
     all_links = [link for group in links for link in group]
     nodes = sorted({name for link in all_links for name in (link.worker, link.server)})
     n_servers = n_announced(traffics, "server")

@@ -1,17 +1,19 @@
 """ZMTP 3.x (the wire protocol of ZeroMQ, rfc.zeromq.org/spec/23): messages out of a byte stream.
 
 A stream that was joined in its middle, or lost bytes, is searched for the next message that
-`Locate` recognises. The bodies of large frames are counted, not kept.
+`Reader.locate` recognises. The bodies of large frames are counted, not kept.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import NamedTuple
 
 MORE, LONG, COMMAND = 1, 2, 4
 GREETING = 64  # bytes
+_GREETING = re.compile(rb"\xff(?:.{0,8}|.{8}\x7f\x03?)", re.DOTALL)  # its first 11: padding, version 3
 _KEPT = 1 << 10  # bytes of a frame body that are kept whatever the frame
 _KEPT_FIRST = 1 << 20  # bytes that are kept of the first two frames
 _LARGEST_FRAME = 1 << 31
@@ -20,82 +22,53 @@ _MOST_UNKNOWN = 64  # messages of a connection that make no sense before it coun
 _TAIL = 1 << 10  # bytes a search looks back over the end of what came before
 
 
-class Message(NamedTuple):
+@dataclass(slots=True)
+class Message:
     """Frames up to the first without MORE."""
 
-    frames: list[bytes]  # bodies; empty where a body was too large to keep
-    sizes: list[int]  # lengths of the bodies
-    start_ns: int  # capture time of the first byte
-    end_ns: int  # when the last byte was there, all before it included
-    wire_bytes: int  # with the frame headers
-    n_missing: int  # bytes of large bodies that were not captured
+    frames: list[bytes] = field(default_factory=list)  # bodies; empty where a body was too large to keep
+    sizes: list[int] = field(default_factory=list)  # lengths of the bodies
+    start_ns: int = -1  # capture time of the first byte
+    end_ns: int = -1  # when the last byte was there, all before it included
+    wire_bytes: int = 0  # with the frame headers
 
 
 class _State(Enum):
     GREETING = auto()
     FRAMES = auto()
     SEARCH = auto()
-    FOREIGN = auto()
 
 
-#: Returns the offset of the first recognisable message in the bytes, or -1.
-Locate = Callable[[bytes], int]
-
-
+@dataclass(slots=True)
 class Reader:
-    """One direction of a connection as ZMTP messages (a `tcp.Receiver`).
+    """One direction of a connection as ZMTP messages (a `tcp.Receiver`)."""
 
-    Parameters
-    ----------
-    on_message : called with each message; False says that it makes no sense, so the framing is lost
-    on_identity : called with the Identity that the peer states in its READY command
-    locate : recognises a message in a stream whose framing is not known
-    trailer : bytes of the frame that follows a large body; where just these are lost, framing is not
-    """
-
-    def __init__(
-        self,
-        on_message: Callable[[Message], bool],
-        on_identity: Callable[[bytes], object],
-        locate: Locate,
-        *,
-        trailer: int = 0,
-    ) -> None:
-        self.skip = 0
-        self.wanted = True
-        self.trip_ns: int | None = None  # see `round_trip`
-        self.n_messages = 0
-        self.n_searches = 0  # times the framing had to be found anew
-        self._on_message = on_message
-        self._on_identity = on_identity
-        self._locate = locate
-        self._from_start = False
-        self._n_unknown = 0
-        self._trailer = trailer
-        self._state = _State.GREETING
-        self._held = bytearray()  # what is not decoded yet
-        self._needed = 0  # bytes that `_held` must have before it is worth looking again
-        self._marks: list[tuple[int, int]] = []  # while searching: (end offset in `_held`, capture time)
-        self._reset()
+    on_message: Callable[[Message], bool]  # returns False where a message makes no sense: the framing is lost
+    on_identity: Callable[[bytes], object]  # takes the Identity that the peer states in its READY command
+    locate: Callable[[bytes], int]  # returns the offset of the first recognisable message, or -1
+    trailer: int = 0  # bytes of the frame behind a large body; where just these are lost, framing is not
+    skip: int = 0
+    wanted: bool = True
+    from_start: bool = False  # what then does not begin with the greeting is another protocol
+    trip_ns: int | None = None
+    _n_messages: int = 0
+    _n_unknown: int = 0
+    _n_searches: int = 0  # times the framing had to be found anew
+    _state: _State = _State.GREETING
+    _held: bytearray = field(default_factory=bytearray)  # what is not decoded yet
+    _needed: int = 0  # bytes that `_held` must have before it is worth looking again
+    _marks: list[tuple[int, int]] = field(default_factory=list)  # in a search: (end in `_held`, capture time)
+    _message: Message = field(default_factory=Message)  # the one that was begun
+    _more: bool = False  # whether it goes on behind the frame that was begun
 
     def _reset(self) -> None:
         """Forget the message that was begun."""
         self.skip = 0
-        self._frames: list[bytes] = []
-        self._sizes: list[int] = []
-        self._wire = 0
-        self._missing = 0
+        self._message = Message()
         self._more = False
-        self._start_ns = -1
-
-    def begin(self) -> None:
-        """Expect the greeting: what begins otherwise is another protocol."""
-        self._from_start = True
 
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         """Take the next bytes in order; see `tcp.Receiver`."""
-        if not self.wanted:
-            return
         if self.skip:
             taken = min(self.skip, end - start)
             self.skip -= taken
@@ -106,16 +79,20 @@ class Reader:
                 self._lose_framing()
         if start == end or not self.wanted:
             return
-        if self._state is _State.SEARCH:
-            self._find(block[start:end], seen_ns, now_ns)
-        elif not self._held:
-            self._run(block, start, end, seen_ns, now_ns)
-        else:
+        if self._held and self._state is not _State.SEARCH:
             self._held += block[start:end]
-            if len(self._held) >= self._needed:
-                held = bytes(self._held)
-                self._held.clear()
-                self._run(held, 0, len(held), seen_ns, now_ns)
+            if len(self._held) < self._needed:
+                return
+            block, start, end = bytes(self._held), 0, len(self._held)
+            self._held.clear()
+        if self._state is not _State.SEARCH:
+            nonsense_at = self._decode(block, start, end, seen_ns, now_ns)
+            if nonsense_at is None:
+                return
+            start = nonsense_at
+            self._lose_framing()
+        if self.wanted and start < end:
+            self._find(block[start:end], seen_ns, now_ns)
 
     def lost(self, n_bytes: int | None, now_ns: int) -> None:
         """Step over missing bytes inside a large body; anything more loses the framing.
@@ -125,41 +102,28 @@ class Reader:
         """
         if not self.wanted:
             return
-        if n_bytes is None or not self.skip > 0 or n_bytes <= 0:
+        if not n_bytes or not self.skip:
             self._begin_search()
             return
         stepped = min(n_bytes, self.skip)
         self.skip -= stepped
-        self._missing += stepped
         if self.skip:
             return
         beyond = n_bytes - stepped
         if beyond:
             self._more = False
-        if not self._body_done(b"", now_ns) or beyond not in (0, self._trailer):
+        if not self._body_done(b"", now_ns) or beyond not in (0, self.trailer):
             self._begin_search()
-
-    def round_trip(self, ns: int) -> None:
-        """Note how long the network takes to the sender and back."""
-        self.trip_ns = ns
 
     def close(self) -> None:
         """Forget what is incomplete."""
         self._held.clear()
         self._reset()
 
-    def _run(self, data: bytes, at: int, end: int, seen_ns: int, now_ns: int) -> None:
-        """Decode; where that makes no sense, look for the next message."""
-        nonsense_at = self._decode(data, at, end, seen_ns, now_ns)
-        if nonsense_at is not None:
-            self._lose_framing()
-            if self.wanted and nonsense_at < end:
-                self._find(data[nonsense_at:end], seen_ns, now_ns)
-
     def _decode(self, data: bytes, at: int, end: int, seen_ns: int, now_ns: int) -> int | None:
         """Decode frames from ``data[at:end]``; return the offset after which they made no sense."""
         if self._state is _State.GREETING:
-            if not _may_greet(data, at, end):
+            if not _GREETING.fullmatch(data, at, min(end, at + 11)):
                 return at
             if end - at < GREETING:
                 self._hold(data, at, end, GREETING)
@@ -167,9 +131,10 @@ class Reader:
             self._state = _State.FRAMES
             at += GREETING
         while at < end:
-            if self._start_ns < 0:
-                self._start_ns = seen_ns
-            flags, index = data[at], len(self._sizes)
+            message = self._message
+            if message.start_ns < 0:
+                message.start_ns = seen_ns
+            flags, index = data[at], len(message.sizes)
             header = 9 if flags & LONG else 2
             if flags > 7 or index >= _MOST_FRAMES:
                 return at
@@ -189,10 +154,10 @@ class Reader:
             if flags & COMMAND:
                 self._command(data[body:at])
                 if not index:
-                    self._start_ns = -1
+                    message.start_ns = -1
                 continue
-            self._wire += header + size
-            self._sizes.append(size)
+            message.wire_bytes += header + size
+            message.sizes.append(size)
             self._more = bool(flags & MORE)
             if not whole:
                 self.skip = at - end
@@ -208,17 +173,18 @@ class Reader:
 
     def _body_done(self, body: bytes, now_ns: int) -> bool:
         """Close a frame, and the message with it where no more follow; False: it makes no sense."""
-        self._frames.append(body)
+        self._message.frames.append(body)
         if self._more:
             return True
-        message = Message(self._frames, self._sizes, self._start_ns, now_ns, self._wire, self._missing)
+        message = self._message
+        message.end_ns = now_ns
         self._reset()
-        if self._on_message(message):
-            self.n_messages += 1
+        if self.on_message(message):
+            self._n_messages += 1
             return True
         self._n_unknown += 1
-        certain = self._from_start and not self.n_searches  # the framing was never lost
-        return certain and (self.n_messages > 0 or self._n_unknown < _MOST_UNKNOWN)
+        certain = self.from_start and not self._n_searches  # the framing was never lost
+        return certain and (self._n_messages > 0 or self._n_unknown < _MOST_UNKNOWN)
 
     def _command(self, body: bytes) -> None:
         """Read the Identity out of READY: properties of (name length, name, 4-byte length, value)."""
@@ -230,51 +196,41 @@ class Reader:
             name = body[at + 1 : value_at - 4]
             size = int.from_bytes(body[value_at - 4 : value_at], "big")
             if name.lower() == b"identity":
-                self._on_identity(body[value_at : value_at + size])
+                self.on_identity(body[value_at : value_at + size])
             at = value_at + size
 
     def _lose_framing(self) -> None:
         """Search from here; a protocol that never made sense from its first byte is left alone."""
-        if self._from_start and self.n_messages == 0 and self.n_searches == 0:
+        if self.from_start and self._n_messages == 0 and self._n_searches == 0:
             self.wanted = False
-            self._state = _State.FOREIGN
             self.close()
         else:
             self._begin_search()
 
     def _begin_search(self) -> None:
-        self._reset()
-        self._held.clear()
+        self.close()
         self._marks.clear()
         self._state = _State.SEARCH
-        self.n_searches += 1
+        self._n_searches += 1
 
     def _find(self, data: bytes, seen_ns: int, now_ns: int) -> None:
         """Look for a message in `data` and what is held before it, and go on decoding there."""
         self._marks.append((len(self._held) + len(data), seen_ns))
         held = bytes(self._held) + data
         self._held.clear()
-        at = self._locate(held)
-        while at >= 0:
+        beyond = 0
+        while (found := self.locate(held[beyond:])) >= 0:
+            at = beyond + found
             self._state = _State.FRAMES
-            self._start_ns = next((ns for stop, ns in self._marks if at < stop), seen_ns)
+            self._message.start_ns = next((ns for stop, ns in self._marks if at < stop), seen_ns)
             nonsense_at = self._decode(held, at, len(held), seen_ns, now_ns)
             if nonsense_at is None:
                 self._marks.clear()
                 return
             self._reset()
             self._state = _State.SEARCH
-            self.n_searches += 1
+            self._n_searches += 1
             beyond = max(nonsense_at, at + 1)
-            found = self._locate(held[beyond:])
-            at = beyond + found if found >= 0 else -1
         cut = max(len(held) - _TAIL, 0)
         self._held = bytearray(held[cut:])
         self._marks = [(stop - cut, ns) for stop, ns in self._marks if stop > cut]
-
-
-def _may_greet(data: bytes, at: int, end: int) -> bool:
-    """Whether the bytes are, as far as they go, a ZMTP 3 greeting: ff, 8 of padding, 7f, version 3."""
-    return (
-        data[at] == 0xFF and (end - at < 10 or data[at + 9] == 0x7F) and (end - at < 11 or data[at + 10] == 3)
-    )

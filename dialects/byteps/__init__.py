@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.masks import Mask
-from dialects.step_parts import Beside, RankSteps
-from dialects.steps import NO_STEPS, Step, Steps, between
+from dialects.masks import Mask, ids_in
+from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
 from dialects.system import Activity, System, is_communication
 from formats.columns import Int64, Trace
 from opname import OpName
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
 
 #: Chooses slices (n,) by their operations.
 _Chosen: TypeAlias = Callable[[Callable[[OpName], bool]], Mask]
@@ -27,6 +29,7 @@ class BytePS(System):
     """One step is one passage through the model; communications are split into partitions and stages."""
 
     name = "byteps"
+    counted_by = "Communication: Comm; computation: FW, BW, UPDATE, OUTPUT, and STEP while no Comm runs."
     has_workers = True
     names_by_rank = True
     names_by_track = True
@@ -41,10 +44,6 @@ class BytePS(System):
         """Return the `Activity` of each slice (n,), which its name tells."""
         table = np.array([_activity(OpName.parse(name)) for name in trace.names], np.int8)
         return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)
-
-    def rule(self, trace: Trace) -> str:
-        """Return by which rule slices count."""
-        return "Communication: Comm; computation: FW, BW, UPDATE, OUTPUT, and STEP while no Comm runs."
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps from one load of input data (``I/O``) to the next if each step has just one.
@@ -61,18 +60,18 @@ class BytePS(System):
         # of a step after the last traced one both can be there, but none of these
         work = _starts(trace, comms if comms.any() else accepted(_is("BW")))
         forward = accepted(_is("FW"))
-        rounds = _rounds(trace, comms)
+        begins, ends = _rounds(trace, comms)
         if forward.any():
             first = _first_forward(trace, forward)
             marks = _starts(trace, trace.name_id == first)
             how = f"{trace.names[first]} to {trace.names[first]}"
         else:
-            marks, how = rounds.begins_ns, ""
+            marks, how = begins, ""
         refined = _one_load_each(loads, marks, work) if len(marks) else loads
         if refined is not None and len(refined):
             marks, how = refined, "I/O to I/O"
         elif len(marks) and not how:
-            return rounds.steps()
+            return rounds(int(begins[0]), ends, "rounds of communication")
         elif not len(marks):
             marks, how = _starts(trace, accepted(_is("STEP"))), "STEP to STEP"
         if not len(marks):
@@ -106,17 +105,14 @@ class BytePS(System):
         is_push = OpName.parse(name).queue == "PUSH"
         return SyncPart(partition(name, tid), begins=is_push, ends=not is_push)
 
-    def rank_steps(
-        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
-    ) -> RankSteps:
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one GPU; see `byteps_graph`."""
-        from dialects.byteps.byteps_events import GpuTrace
         from dialects.byteps.byteps_graph import record
 
-        steps = self.find_steps(trace, by)
-        loads = {load.start_ns for load in self.loads(trace)}
+        steps = self.find_steps(rank.trace, by)
+        loads = {load.start_ns for load in self.loads(rank.trace)}
         is_numbered = any(step.start_ns in loads for step in (*steps.whole[:1], *steps.partial[:1]))
-        return replace(record(GpuTrace(name, worker, trace, beside), steps), is_numbered=is_numbered)
+        return replace(record(rank, steps), is_numbered=is_numbered)
 
     def operation(self, name: str, tid: object) -> str:
         """Return the name with its partition key, which the track of a sub-task states."""
@@ -165,34 +161,21 @@ def _numbered_from(before: int, steps: Iterable[Step]) -> tuple[Step, ...]:
     return tuple(step._replace(label=step.label + before) for step in steps)
 
 
-class _Rounds(NamedTuple):
-    """When each round of communication over all tensors begins and ends."""
-
-    begins_ns: Int64
-    ends_ns: Int64
-
-    def steps(self) -> Steps:
-        """Return the steps from the end of each round to the end of the next; the first begins before."""
-        whole = [step._replace(label=step.label + 1) for step in between(self.ends_ns)]
-        first = Step(1, int(self.begins_ns[0]), int(self.ends_ns[0]))
-        return Steps(tuple(whole), (first,), "rounds of communication")
-
-
-def _rounds(trace: Trace, comms: Mask) -> _Rounds:
-    """Return the rounds of the communications `comms` (n,): the n-th event of each is the n-th step's.
+def _rounds(trace: Trace, comms: Mask) -> tuple[Int64, Int64]:
+    """Return when the rounds of the communications `comms` (n,) begin and end: their n-th events.
 
     Only those that occur as often as most do count: of a file that was cut, some tensors are short.
     """
     rows = np.flatnonzero(comms)
     if not len(rows):
-        return _Rounds(trace.ts_ns[:0], trace.ts_ns[:0])
+        return trace.ts_ns[:0], trace.ts_ns[:0]
     what = trace.name_id[rows].astype(np.int64) * len(trace.tracks) + trace.track_id[rows]
     _, which, counts = np.unique(what, return_inverse=True, return_counts=True)
     often = np.bincount(counts)
     usual = int(np.flatnonzero(often == often.max())[-1])
     rows = rows[counts[which] == usual]
     rows = rows[np.lexsort((trace.ts_ns[rows], trace.track_id[rows], trace.name_id[rows]))].reshape(-1, usual)
-    return _Rounds(trace.ts_ns[rows].min(axis=0), (trace.ts_ns[rows] + trace.dur_ns[rows]).max(axis=0))
+    return trace.ts_ns[rows].min(axis=0), (trace.ts_ns[rows] + trace.dur_ns[rows]).max(axis=0)
 
 
 def _first_forward(trace: Trace, forward: Mask) -> int:
@@ -219,16 +202,17 @@ def after_longest_pause(trace: Trace, forward: Mask) -> int:
 
 
 def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
-    fed = [
-        int(trace.name_id[row])
-        for key, column in trace.args.items()
-        if key.startswith(("input", "arg"))
-        for row, value in zip(column.rows.tolist(), column.values, strict=True)
-        if forward[row] and OpName.parse(str(value)).cat in ("I/O", "STEP")
-    ]
-    counts = Counter(fed)
+    fed = (row for row, name in inputs(trace) if forward[row] and OpName.parse(name).cat in ("I/O", "STEP"))
+    counts = Counter(int(trace.name_id[row]) for row in fed)
     first_ns = {i: int(trace.ts_ns[trace.name_id == i].min()) for i in counts}
     return min(counts, key=lambda i: (-counts[i], first_ns[i]), default=None)
+
+
+def inputs(trace: Trace) -> Iterator[tuple[int, str]]:
+    """Yield each slice that names an input in its args, with that name."""
+    for key, column in trace.args.items():
+        if key.startswith(("input", "arg")):
+            yield from zip(column.rows.tolist(), map(str, column.values), strict=True)
 
 
 def _whole_comms(accepted: _Chosen) -> Mask:
@@ -261,7 +245,7 @@ def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
 
 def _first_rank(trace: Trace) -> _Chosen:
     """Return what chooses slices (n,) of the trace's first rank by their operations."""
-    used = set(np.unique(trace.name_id).tolist())
+    used = set(ids_in(trace.name_id))
     ops = [OpName.parse(name) if i in used else OpName(None) for i, name in enumerate(trace.names)]
     first = next((op for op in ops if op.cat is not None), OpName(None))
     own = [op.cat is not None and (op.worker, op.rank) == (first.worker, first.rank) for op in ops]

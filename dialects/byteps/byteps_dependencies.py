@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dialects.byteps.byteps_events import COMPUTE, Events, GpuTrace
+from dialects.byteps.byteps_events import COMPUTE, Events
 from dialects.byteps.gradient_names import renamed
-from dialects.step_parts import Edge, Joint, Kind
+from dialects.step_parts import Edge, Joint, Kind, RankTrace
 from formats.columns import Track
 from opname import QUEUES, OpName
 
@@ -103,16 +103,17 @@ def _chains(
 # ---- what the DAG says
 
 
-def recorded_dependencies(gpu: GpuTrace, events: Events) -> list[Dependency]:
+def recorded_dependencies(gpu: RankTrace, events: Events) -> list[Dependency]:
     """Return the dependencies between recorded operations, nodes without events (``OUTPUT0``) bridged.
 
     A forward operation also depends on the communication of its gradient in the step before.
     """
     recorded = set(events.mains)
     after: dict[OpName, dict[OpName, None]] = defaultdict(dict)
-    for pair in gpu.beside.dag_edges:
-        source, target = (renamed(OpName.parse(name), gpu.beside.parameters).main for name in pair)
-        after[source][target] = None
+    names = {name for pair in gpu.dag_edges for name in pair}
+    main = {name: renamed(OpName.parse(name), gpu.parameters).main for name in names}
+    for source, target in gpu.dag_edges:
+        after[main[source]][main[target]] = None
     found = {(a, b): None for a in list(after) if a in recorded for b in _next_recorded(a, after, recorded)}
     for a, b in list(found):
         forward = a._replace(cat="FW")

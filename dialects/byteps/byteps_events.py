@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from dialects.byteps.gradient_names import renamed
-from dialects.step_parts import UNTRACED, Beside, Operation
-from formats.columns import Int64, Trace, Track
+from dialects.step_parts import UNTRACED, Operation, RankTrace
+from dialects.step_windows import turns
+from formats.columns import Int64, Track
 from opname import OpName
 
 #: Categories of computation; a GPU does it itself.
 COMPUTE = ("FW", "BW", UNTRACED)
 
 _PHASES = {"FW": "FW", "BW": "BW", "Comm": "Comm", "I/O": "I/O", "STEP": "STEP", "UPDATE": "STEP"}
-
-
-@dataclass(frozen=True, slots=True)
-class GpuTrace:
-    """The trace of one GPU: whose it is, its events, and what lies beside it."""
-
-    name: str  # "wk0.rank1", "rank0"
-    worker: int | None
-    trace: Trace
-    beside: Beside = field(default_factory=Beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +53,7 @@ class Events:
         return any(name.cat == "BW" for name in self.names)
 
 
-def read_events(gpu: GpuTrace) -> Events:
+def read_events(gpu: RankTrace) -> Events:
     """Return the events of BytePS's grammar in the trace of one GPU."""
     trace = gpu.trace
     n_tracks = max(len(trace.tracks), 1)
@@ -71,7 +62,7 @@ def read_events(gpu: GpuTrace) -> Events:
     operations: list[Operation] = []
     names: list[OpName] = []
     number = np.full(len(distinct), -1, np.int64)
-    parsed = [renamed(OpName.parse(name), gpu.beside.parameters) for name in trace.names]
+    parsed = [renamed(OpName.parse(name), gpu.parameters) for name in trace.names]
     for i, (name_id, track_id) in enumerate(zip(*np.divmod(distinct, n_tracks), strict=True)):
         name, key = _partition(parsed[name_id], trace.tracks[track_id])
         if name.cat is not None:
@@ -94,7 +85,7 @@ def _partition(name: OpName, track: Track) -> tuple[OpName, int | None]:
     return OpName("Comm", f"{name.label}.{name.queue}"), None  # a tensor called like a stage
 
 
-def _operation(gpu: GpuTrace, name: OpName, key: int | None, track: Track) -> Operation:
+def _operation(gpu: RankTrace, name: OpName, key: int | None, track: Track) -> Operation:
     return Operation(
         name=str(name),
         cat=name.cat or "",
@@ -104,16 +95,16 @@ def _operation(gpu: GpuTrace, name: OpName, key: int | None, track: Track) -> Op
         stage="" if key is None else name.queue or "",
         key=key,
         link="" if key is None else _link(gpu, name.queue, key),
-        n_bytes=0 if key is None else gpu.beside.bytes_of.get(key, 0),
+        n_bytes=0 if key is None else gpu.bytes_of.get(key, 0),
         is_communication=name.is_comm,
     )
 
 
-def _link(gpu: GpuTrace, stage: str | None, key: int) -> str:
+def _link(gpu: RankTrace, stage: str | None, key: int) -> str:
     """Return the link of a transfer: a worker's to the servers, or a server's back to all workers."""
     if stage == "PUSH":
         return "PUSH" if gpu.worker is None else f"worker {gpu.worker} PUSH"
-    return f"server {gpu.beside.server_of.get(key, 0)} PULL" if stage == "PULL" else ""
+    return f"server {gpu.server_of.get(key, 0)} PULL" if stage == "PULL" else ""
 
 
 def _sorted(
@@ -130,17 +121,7 @@ def _sorted(
         np.int64,
     )  # fmt: skip
     mains = [name.main for name in names]
-    return Events(operations, names, mains, operation, start[order], end[order], _turns(what[operation]))
-
-
-def _turns(values: Int64) -> Int64:
-    """Return how often each value (n,) has occurred before."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    first = np.searchsorted(ordered, ordered)
-    turns = np.empty_like(values)
-    turns[order] = np.arange(len(values)) - first
-    return turns
+    return Events(operations, names, mains, operation, start[order], end[order], turns(what[operation]))
 
 
 # ---- computation that was not traced

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dialects.byteps.byteps_dependencies import Span, connect, recorded_dependencies, span_of
-from dialects.byteps.byteps_events import Events, GpuTrace, read_events, with_untraced
-from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, edge_table
+from dialects.byteps.byteps_events import Events, read_events, with_untraced
+from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, RankTrace, edge_table
 from dialects.step_windows import RecordedEvents, cut_into_steps, windows
 from dialects.steps import Steps
 from errors import TraceError
@@ -68,7 +68,7 @@ _ROLES: Mapping[str, Sequence[_Role]] = {
 }
 
 
-def record(gpu: GpuTrace, steps: Steps) -> RankSteps:
+def record(gpu: RankTrace, steps: Steps) -> RankSteps:
     """Return the steps of one GPU.
 
     Raises
@@ -155,7 +155,7 @@ def _is_recorded(spans: Sequence[Span]) -> bool:
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
-def _meets(gpu: GpuTrace, events: Events) -> Iterator[Meet]:
+def _meets(gpu: RankTrace, events: Events) -> Iterator[Meet]:
     """Yield what the events do together with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.

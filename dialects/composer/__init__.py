@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.composer.composer_axes import second_axis, tie_axes
+from dialects.composer.composer_axes import PROFILER_STEP, second_axis, tie_axes
 from dialects.masks import Mask, by_name
-from dialects.step_parts import Beside, RankSteps
-from dialects.steps import NO_STEPS, Steps, same_process, spans
+from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
-from dialects.system import Activity, Metadata, SecondAxis, System, framed, integer, without_recording
+from dialects.system import (
+    Activity,
+    Metadata,
+    SecondAxis,
+    System,
+    framed,
+    integer,
+    is_communication,
+    without_recording,
+)
 from formats.columns import Trace
 from formats.pairs import Rule
 
-_COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
 
+_COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
+_LOADER = "event/dataloader"
+_PHASES = {
+    _LOADER: "I/O",
+    "event/forward": "FW",
+    "event/loss": "FW",
+    "event/backward": "BW",
+    "event/optimizer": "STEP",
+}
+_CALL = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl):.*")  # the collective, not the operator that asks for it
 _LATEST_US = 1 << 51  # the year 2041: a later instant is damage
 
 
@@ -26,6 +46,10 @@ class Composer(System):
     """The trainer marks its batches, and their forward and backward passes."""
 
     name = "composer"
+    counted_by = (
+        "Communication: operations named after a collective (allreduce, broadcast, nccl, …); "
+        "computation: event/forward, loss, backward and optimizer."
+    )
     pid_is_rank = True
     pairing = Rule.NESTED_BY_NAME
     step_args = ("batch",)
@@ -57,32 +81,36 @@ class Composer(System):
         found[comm] = Activity.COMM
         return found
 
-    def rule(self, trace: Trace) -> str:
-        """Return by which rule slices count."""
-        return (
-            "Communication: operations named after a collective (allreduce, broadcast, nccl, …); "
-            "computation: event/forward, loss, backward and optimizer."
-        )
-
     def marked_steps(self, trace: Trace) -> Steps:
         """Return ``event/batch``, numbered where `trace.args` has ``batch``."""
         if "event/batch" not in trace.names:
             return NO_STEPS
         rows = np.flatnonzero(trace.name_id == trace.names.index("event/batch"))
-        rows = rows[[same_process(trace, int(row), int(rows[0])) for row in rows]]
+        rows = in_first_process(trace, rows)
         known = trace.args["batch"].as_dict() if "batch" in trace.args else {}
         labels = [known.get(row, i) for i, row in enumerate(rows.tolist(), 1)]
         if not all(isinstance(label, int) for label in labels):
             labels = list(range(1, len(rows) + 1))
         return Steps(tuple(spans(trace, rows, labels)), (), "event/batch spans")
 
-    def rank_steps(
-        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
-    ) -> RankSteps:
-        """Return the batches, each with its loading."""
-        from dialects.composer.composer_graph import record
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
+        """Return the batches, each from the end of the one before: its loading is a part of it.
 
-        return record(name, trace, self.find_steps(trace, by).whole, self.activities(trace), self.category)
+        Without PyTorch's profiler no communication is recorded. Then ranks meet in the backward pass: none
+        ends it before the last has begun it.
+        """
+        from dialects.span_graph import Meaning, record_spans
+
+        trace = rank.trace
+        calls = by_name(trace, _CALL.fullmatch)
+        meaning = Meaning(
+            left_out=by_name(trace, PROFILER_STEP.fullmatch),
+            communication=is_communication(self.activities(trace)),
+            collective=calls if calls.any() else by_name(trace, "event/backward".__eq__),
+            phases=_PHASES,
+            category=self.category,
+        )
+        return record_spans(rank.name, trace, _with_loading(trace, self.find_steps(trace, by).whole), meaning)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Return which slices (n,) are ``event/forward``, and which ``event/backward``."""
@@ -100,6 +128,22 @@ class Composer(System):
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category, unless that lists the events and callbacks it belongs to."""
         return name if "," in cat or not cat else cat
+
+
+def _with_loading(trace: Trace, batches: Sequence[Step]) -> list[Step]:
+    """Return each batch from the end of the one before it; the first from when it began to be loaded."""
+    loads = np.sort(trace.ts_ns[by_name(trace, _LOADER.__eq__)])
+    steps = []
+    ended = int(trace.ts_ns.min()) if len(trace) else 0
+    for batch, before in zip(batches, (None, *batches), strict=False):
+        begin = batch.start_ns
+        if before is not None and before.label == batch.label - 1 and before.end_ns <= batch.start_ns:
+            begin = before.end_ns
+        elif len(own := loads[(loads >= ended) & (loads < begin)]):
+            begin = int(own[-1])
+        steps.append(batch._replace(start_ns=begin))
+        ended = batch.end_ns
+    return steps
 
 
 def clock_sync(timestamp_us: Any, error_us: Any) -> SyncPoints:

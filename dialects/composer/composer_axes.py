@@ -18,7 +18,7 @@ from dialects.system import SecondAxis
 from errors import counted
 from formats.columns import Int64, Trace
 
-_STEP = re.compile(r"ProfilerStep#\d+")
+PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _CALLBACK, _BATCH = "callback/TorchProfiler/event/batch_end", "event/batch"
 _YEAR_NS = 365.25 * 24 * 3600 * 1e9
 #: Two axes are at least this far apart.
@@ -71,7 +71,7 @@ def _marks(trace: Trace, own: Mask) -> tuple[Int64, Int64]:
     end_ns = trace.end_ns
     calls = end_ns[own & by_name(trace, _CALLBACK.__eq__)]
     batches = end_ns[own & by_name(trace, _BATCH.__eq__)]
-    return np.sort(trace.ts_ns[own & by_name(trace, _STEP.fullmatch)]), np.sort(
+    return np.sort(trace.ts_ns[own & by_name(trace, PROFILER_STEP.fullmatch)]), np.sort(
         calls if len(calls) else batches
     )
 

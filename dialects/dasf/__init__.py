@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.step_parts import Beside, RankSteps
 from dialects.system import Activity, System
 from formats.columns import Trace
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
 
 
 class Dasf(System):
     """Tasks and handlers; the analyses of `statistic.dasf_analyses` read them by their fields."""
 
     name = "dasf"
+    counted_by = "A DASF profile records tasks only: all of them compute."
     has_tasks = True
     edge_args = ("key", "dependencies", "dependents")
 
@@ -25,14 +30,8 @@ class Dasf(System):
         """Return the `Activity` of each slice (n,): computation."""
         return np.full(len(trace), Activity.COMPUTE, np.int8)
 
-    def rule(self, trace: Trace) -> str:
-        """Return by which rule slices count."""
-        return "A DASF profile records tasks only: all of them compute."
-
-    def rank_steps(
-        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
-    ) -> RankSteps:
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the tasks of a database as one step."""
         from dialects.dasf.dasf_graph import record
 
-        return record(name, trace)
+        return record(rank.name, rank.trace)

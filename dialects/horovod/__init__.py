@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_name
-from dialects.step_parts import Beside, RankSteps
-from dialects.steps import NO_STEPS, Step, Steps, between
+from dialects.steps import NO_STEPS, Steps, rounds
 from dialects.system import Activity, Metadata, System, whole_number
 from formats.columns import Int64, Points, Trace
 from formats.values import FARTHEST_NS
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
 
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
 _OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
@@ -24,6 +27,10 @@ class Horovod(System):
     """One step is one round of reductions over all tensors."""
 
     name = "horovod"
+    counted_by = (
+        "A Horovod timeline records communication only: its computation counts as idle. "
+        "Communication: collectives without their negotiation."
+    )
     process_is_operation = True
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
@@ -45,9 +52,9 @@ class Horovod(System):
     def finished(self, trace: Trace) -> Trace:
         """Return the trace with the ticks of ranks in negotiations as what they are: instants."""
         ticks = by_name(trace, str.isdecimal) & (trace.dur_ns == 0)
-        if not ticks.any():
-            return trace
         points, n = trace.points, int(ticks.sum())
+        if not n:
+            return trace
         points = Points(
             phase=[*points.phase, *["i"] * n],
             name_id=np.append(points.name_id, trace.name_id[ticks]),
@@ -64,27 +71,17 @@ class Horovod(System):
         found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Activity.WAIT
         return found
 
-    def rule(self, trace: Trace) -> str:
-        """Return by which rule slices count."""
-        return (
-            "A Horovod timeline records communication only: its computation counts as idle. "
-            "Communication: collectives without their negotiation."
-        )
-
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps from the end of one round of reductions over all tensors to the next's."""
         kinds = {name.removeprefix("NEGOTIATE_") for name in trace.names if name.startswith("NEGOTIATE_")}
         kinds -= {kind for kind in kinds if "BROADCAST" in kind}
         begins = trace.ts_ns[by_name(trace, {f"NEGOTIATE_{kind}" for kind in kinds}.__contains__)]
-        tensors = _rounds(trace, kinds)
-        if not tensors or not len(begins):
+        tensors = _reductions(trace, kinds)
+        complete = min(map(len, tensors), default=0)
+        if not complete or not len(begins):
             return NO_STEPS
-        complete = min(map(len, tensors))
-        ends = np.array([max(int(tensor[i]) for tensor in tensors) for i in range(complete)], np.int64)
-        if not complete:
-            return NO_STEPS
-        whole = [step._replace(label=step.label + 1) for step in between(ends)]
-        return Steps(tuple(whole), (Step(1, int(begins.min()), int(ends[0])),), "rounds of reductions")
+        ends = np.max([tensor[:complete] for tensor in tensors], axis=0)
+        return rounds(int(begins.min()), ends, "rounds of reductions")
 
     def filterable(self, trace: Trace) -> Mask:
         """Return which slices (n,) are of a tensor: all that have a process of their own."""
@@ -118,20 +115,18 @@ class Horovod(System):
                 waits.setdefault(rank, []).append(at_ns - min(of_tensor.values()))
         return waits
 
-    def rank_steps(
-        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
-    ) -> RankSteps:
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the rounds of reductions, as rank 0 recorded them for all."""
         from dialects.horovod.horovod_graph import record
 
-        return record(name, trace, self.find_steps(trace, by))
+        return record(rank.name, rank.trace, self.find_steps(rank.trace, by))
 
     def category(self, name: str, cat: str) -> str:
         """Return the name: Horovod's events have no category that groups them."""
         return cat or name
 
 
-def _rounds(trace: Trace, kinds: set[str]) -> list[Int64]:
+def _reductions(trace: Trace, kinds: set[str]) -> list[Int64]:
     """Return per tensor when its reductions end, of the tensors that are reduced once a step.
 
     A tensor is a process in a Horovod timeline; its n-th reduction belongs to the n-th step. Once a

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,8 @@ from dialects.kineto.collectives import (
     is_collective_kernel,
     message_sizes,
 )
-from dialects.masks import Mask, by_cat, by_name
-from dialects.step_parts import Beside, RankSteps
-from dialects.steps import NO_STEPS, Steps, has_inside, same_process, spans
+from dialects.masks import Mask, by_cat, by_name, ids_in
+from dialects.steps import NO_STEPS, Steps, has_inside, in_first_process, spans
 from dialects.sync_points import SyncPart
 from dialects.system import (
     DEVICE_CATS,
@@ -35,6 +34,9 @@ from dialects.system import (
 )
 from formats.columns import Trace
 from formats.values import FARTHEST_NS
+
+if TYPE_CHECKING:
+    from dialects.step_parts import RankSteps, RankTrace
 
 _HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
 _CATS = {
@@ -106,9 +108,9 @@ class Kineto(System):
         numbers = {i: int(match[1]) for i, match in found if match}
         if not numbers:
             return NO_STEPS
-        on_gpu = np.array([cat == "gpu_user_annotation" for cat in trace.cats], np.bool_)
-        rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu[trace.cat_id])
-        rows = rows[[len(rows) > 0 and same_process(trace, int(row), int(rows[0])) for row in rows]]
+        on_gpu = by_cat(trace, "gpu_user_annotation".__eq__)
+        rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu)
+        rows = in_first_process(trace, rows)
         steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
         return Steps(tuple(step for step in steps if has_inside(trace, step)), (), "ProfilerStep annotations")
 
@@ -134,15 +136,13 @@ class Kineto(System):
         """Return what the kernels of collectives move."""
         return message_sizes(trace)
 
-    def rank_steps(
-        self, name: str, worker: int | None, trace: Trace, beside: Beside, by: str | None = None
-    ) -> RankSteps:
+    def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""
         from dialects.kineto.kineto_graph import record
 
-        return record(name, trace, self.find_steps(trace, by).whole)
+        return record(rank.name, rank.trace, self.find_steps(rank.trace, by).whole)
 
 
 def has_device(trace: Trace) -> bool:
     """Whether the trace holds work of a device (kernels and copies)."""
-    return any(trace.cats[i] in DEVICE_CATS for i in np.unique(trace.cat_id).tolist())
+    return any(trace.cats[i] in DEVICE_CATS for i in ids_in(trace.cat_id))

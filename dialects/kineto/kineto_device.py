@@ -67,7 +67,8 @@ def read_works(trace: Trace, end_ns: Int64) -> Works:
     number, streams = _streams(trace, rows)
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
     rows, number = rows[order], number[order]
-    call = _launched_by(trace, rows)
+    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
+    call = _with_correlation(trace, calls, integers(trace, "correlation", rows))
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
     call_end = np.where(call >= 0, end_ns[call], start)
@@ -108,13 +109,8 @@ def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
     return np.array(numbers, np.int64)[which.reshape(-1)], list(place)
 
 
-def _launched_by(trace: Trace, rows: Int64) -> Int64:
-    """Return the host call with the correlation of each of `rows`; -1 for none."""
-    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
-    return _with_correlation(trace, calls, integers(trace, "correlation", rows))
-
-
 def _with_correlation(trace: Trace, calls: Int64, wanted: Int64) -> Int64:
+    """Return which of `calls` has each correlation that is wanted; -1 for none."""
     correlation = integers(trace, "correlation", calls)
     calls, correlation = calls[correlation >= 0], correlation[correlation >= 0]
     if not len(calls):
@@ -196,7 +192,7 @@ def _likely_waits(works: Works) -> Int64:
 
 def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
     """Return pairs: (work, row of the call that returns only when it has ended)."""
-    waits = by_name(trace, lambda name: _WAITS.fullmatch(name) is not None)
+    waits = by_name(trace, _WAITS.fullmatch)
     calls = np.flatnonzero(waits & by_cat(trace, RUNTIME.__contains__))
     start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
     only = _awaited_streams(trace, works, calls)

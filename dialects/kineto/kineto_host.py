@@ -156,22 +156,19 @@ def _main_thread(trace: Trace, rows: Int64, begins_ns: Sequence[int]) -> int:
 def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
     """Return which of `rows` (by thread and start) are operations, and which lie in an optimizer's step."""
     thread, start = trace.track_id[rows], trace.ts_ns[rows]
-    is_frame = (by_cat(trace, "user_annotation".__eq__) | by_name(trace, _is_annotation))[rows]
+    is_frame = (by_cat(trace, "user_annotation".__eq__) | by_name(trace, _ANNOTATION.match))[rows]
     has_inside = np.zeros(len(rows), np.bool_)
     has_inside[:-1] = (thread[1:] == thread[:-1]) & (start[1:] < end_ns[rows][:-1])
     loads = by_name(trace, _loads)[rows]
-    is_operation = ~by_name(trace, _is_step)[rows] & (~is_frame | loads | ~has_inside)
+    is_operation = ~by_name(trace, _STEP.fullmatch)[rows] & (~is_frame | loads | ~has_inside)
     updates = np.flatnonzero(by_name(trace, lambda name: name.startswith("Optimizer."))[rows])
     in_update = np.zeros(len(rows) + 1, np.int64)
     for i in updates.tolist():
-        until = i + np.searchsorted(start[i : _thread_end(thread, i)], end_ns[rows[i]])
+        thread_end = np.searchsorted(thread, thread[i], side="right")
+        until = i + np.searchsorted(start[i:thread_end], end_ns[rows[i]])
         in_update[i] += 1
         in_update[max(until, i + 1)] -= 1
     return is_operation, np.cumsum(in_update)[:-1] > 0
-
-
-def _thread_end(thread: NDArray[np.int32], i: int) -> int:
-    return int(np.searchsorted(thread, thread[i], side="right"))
 
 
 def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:
@@ -180,14 +177,6 @@ def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:
     phase[by_name(trace, lambda name: name.startswith(_BACKWARD))[outermost]] = PHASES.index("BW")
     phase[by_name(trace, _loads)[outermost]] = PHASES.index("I/O")
     return phase
-
-
-def _is_step(name: str) -> bool:
-    return _STEP.fullmatch(name) is not None
-
-
-def _is_annotation(name: str) -> bool:
-    return _ANNOTATION.match(name) is not None
 
 
 def _loads(name: str) -> bool:

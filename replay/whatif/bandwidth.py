@@ -124,9 +124,8 @@ def with_sizes(recording: Recording) -> Recording:
     if one <= none:
         return recording
     sized = [
-        replace(
-            operation,
-            n_bytes=round(_UNIT * min((copies[operation.owner, operation.key] - none) / (one - none), 1.0)),
+        operation._replace(
+            n_bytes=round(_UNIT * min((copies[operation.owner, operation.key] - none) / (one - none), 1.0))
         )
         if operation.key is not None and (operation.owner, operation.key) in copies
         else operation

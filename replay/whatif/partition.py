@@ -175,7 +175,7 @@ class _Cut:
             self._number[template, key] = len(self.operations)
             old = self.operations[template]
             track = old.track._replace(tid=str(key))
-            self.operations.append(replace(old, key=key, n_bytes=tensor.sizes[piece], track=track))
+            self.operations.append(old._replace(key=key, n_bytes=tensor.sizes[piece], track=track))
         return self._number[template, key]
 
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from clocks.offsets import Clock
 from combine import external_sort as runs
 from combine.collective_finder import SyncFinder
 from combine.event_text import microseconds
-from combine.external_sort import Events, RunWriter, merge
+from combine.external_sort import Events, cut, merge, run_writer
 from combine.stepwise_shift import stepwise
 from combine.unique_ids import unique_id
 from conftest import run_cli
@@ -33,12 +32,19 @@ def _unmoved(ts: Ints) -> Ints:
 
 
 def _spill(path: Path, events: list[tuple[bytes, int, int]], piece: int = 7) -> list[runs.Run]:
-    with RunWriter(path) as writer:
+    with run_writer(path) as writer:
         for i in range(0, len(events), piece):
             texts, ts, dur = zip(*events[i : i + piece], strict=True)
             heads = np.zeros(len(ts), np.int32)
             writer.add(Events(np.array(ts, np.int64), np.array(dur, np.int64), heads, list(texts)))
     return writer.runs
+
+
+def _merged(parts: Sequence[runs.Source], n: int = 1) -> list[Events]:
+    """Return the merged blocks, of `n` parts one after the other."""
+    at = cut(parts, n)
+    size = (len(at) - 1) // n
+    return [block for i in range(n) for block in merge(parts, at[i * size : (i + 1) * size + 1])]
 
 
 # -- whole events ---------------------------------------------------------------------------------
@@ -80,7 +86,7 @@ def test_a_merge_is_a_stable_sort(
         for number, times in enumerate(sources):
             events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
             parts += [(run, _unmoved, 0) for run in _spill(directory / f"{number}", events)]
-        merged = [text for block in merge(parts) for text in block.tails or ()]
+        merged = [text for block in _merged(parts) for text in block.tails or ()]
     order = sorted((t, number, i) for number, times in enumerate(sources) for i, t in enumerate(times))
     assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
 
@@ -99,15 +105,24 @@ def test_parts_of_a_merge_are_the_whole(
         parts += [
             (run, lambda ts: np.full(len(ts), 100), 0) for run in _spill(directory / f"{number}", events)
         ]
-    edges = [None, *runs.cuts(parts, n), None]
-    assert len(edges) == n + 1
-    found = [
-        text
-        for since, until in itertools.pairwise(edges)
-        for block in merge(parts, since=since, until=until)
-        for text in block.tails or ()
+    found, whole = ([text for block in _merged(parts, k) for text in block.tails or ()] for k in (n, 1))
+    assert found == whole
+    assert len(found) == sum(map(len, sources))
+
+
+def test_no_stretch_holds_many_more_events_than_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_FEWEST", 10)
+    monkeypatch.setattr(runs, "_MERGE_BYTES", 1)
+    parts = [
+        (run, _unmoved, 0)
+        for number in range(3)
+        for run in _spill(tmp_path / f"{number}", [(b"x", 3 * i + number, -1) for i in range(200)])
     ]
-    assert found == [text for block in merge(parts) for text in block.tails or ()]
+    sizes = [len(block) for block in _merged(parts)]
+    assert sum(sizes) == 600
+    assert max(sizes) <= 20
 
 
 def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
@@ -116,7 +131,7 @@ def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
     for number, shift in enumerate(shifts):
         events = [(b"{%d" % number, t, 1) for t in (10, 20)]
         parts += [(run, shift, 0) for run in _spill(tmp_path / f"{number}", events)]
-    blocks = list(merge(parts))
+    blocks = _merged(parts)
     assert np.concatenate([block.ts for block in blocks]).tolist() == [-5, 5, 10, 20]
 
 
@@ -195,7 +210,8 @@ def test_without_a_quiet_moment_all_is_moved_alike(tmp_path: Path) -> None:
 def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bool) -> None:
     finder = SyncFinder("kineto")
     event = WholeEvent(ph="X", name=name, cat=cat)
-    finder.add([event], np.array([0]), np.array([5], np.int64), np.array([7], np.int64))
+    roles = np.array([finder.role(name, cat, None)])
+    finder.add([event], roles, np.array([5], np.int64), np.array([7], np.int64))
     waited = [point for point in finder.found().values() if point.all_wait]
     assert [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in waited] == [([5], [12])] * is_anchor
 

@@ -11,8 +11,7 @@ import pytest
 
 from conftest import run_cli
 from dag.dependencies import dag_from_gml, dag_from_inputs
-from dag.longest_path import longest_path
-from dag.model import Dag
+from dag.model import Dag, longest_path
 from errors import DagError
 from formats.columns import ArgColumn, Trace, Track
 from formats.gml import parse_gml

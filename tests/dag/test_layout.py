@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from dag.layout import draw
-from dag.longest_path import longest_path
-from dag.model import Dag, new_dag
+from dag.model import Dag, longest_path, new_dag
 from make import random_dags
 from result import Network
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dag.longest_path import longest_path
 from dag.mean_graph import mean_dags
+from dag.model import longest_path
 
 GML = """graph [ directed 1
   node [ id 0 label "FW.a" ] node [ id 1 label "BW.a" ] node [ id 2 label "Comm.w" ]

@@ -1,11 +1,114 @@
-"""Depth and components of graphs."""
+"""Graphs: depth, components, and the longest path, worked out by hand and with networkx as the oracle."""
 
 from __future__ import annotations
 
-from dag.model import new_dag
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dag.model import Dag, longest_path, new_dag
+from errors import DagError
+from make import random_dags
 
 
 def test_components_and_depth() -> None:
     dag = new_dag("abcde", [""] * 5, [1] * 5, [(0, 1), (1, 2), (0, 2)])
     assert dag.components() == 3
     assert dag.depths() == [1, 2, 3, 1, 1]
+
+
+def test_a_diamond_takes_its_longer_side() -> None:
+    #    0:1 -> 1:5 -> 3:2     and 0 -> 2:3 -> 3
+    found = longest_path(new_dag("abcd", [""] * 4, [1, 5, 3, 2], [(0, 1), (0, 2), (1, 3), (2, 3)]))
+    assert (found.nodes, found.length_ns) == ([0, 1, 3], 8)
+    assert found.slack_ns.tolist() == [0, 0, 2, 0]
+
+
+def test_a_tie_goes_to_the_edge_that_comes_first() -> None:
+    found = longest_path(new_dag("abcd", [""] * 4, [1, 5, 5, 2], [(0, 2), (0, 1), (2, 3), (1, 3)]))
+    assert found.nodes == [0, 2, 3]
+    assert found.slack_ns.tolist() == [0, 0, 0, 0]
+
+
+def test_operations_without_time_are_on_the_path_too() -> None:
+    found = longest_path(new_dag("abc", [""] * 3, [0, 4, 0], [(0, 1), (1, 2)]))
+    assert (found.nodes, found.length_ns) == ([0, 1, 2], 4)
+
+
+def test_all_durations_zero() -> None:
+    found = longest_path(new_dag("abc", [""] * 3, [0, 0, 0], [(0, 1), (1, 2)]))
+    assert (found.nodes, found.length_ns, found.slack_ns.tolist()) == ([0, 1, 2], 0, [0, 0, 0])
+
+
+def test_of_several_sinks_the_latest_ends_the_path() -> None:
+    found = longest_path(new_dag("abc", [""] * 3, [1, 3, 7], [(0, 1), (0, 2)]))
+    assert (found.nodes, found.slack_ns.tolist()) == ([0, 2], [0, 4, 0])
+
+
+def test_parts_that_nothing_connects() -> None:
+    found = longest_path(new_dag("abcd", [""] * 4, [1, 2, 10, 4], [(0, 1)]))
+    assert (found.nodes, found.slack_ns.tolist()) == ([2], [7, 7, 0, 6])
+
+
+def test_one_operation_and_none() -> None:
+    assert longest_path(new_dag("a", [""], [5])).nodes == [0]
+    empty = longest_path(new_dag("", [], []))
+    assert (empty.nodes, empty.length_ns) == ([], 0)
+
+
+def test_a_cycle_is_an_error_that_prints_it() -> None:
+    with pytest.raises(DagError, match=r"^the graph has a cycle: (a -> b -> a|b -> a -> b)$"):
+        longest_path(new_dag("abc", [""] * 3, [1, 1, 1], [(0, 1), (1, 0), (1, 2)]))
+
+
+def test_a_long_cycle_is_shortened() -> None:
+    n = 100
+    with pytest.raises(DagError, match=r"n4 -> … \(100 operations\)"):
+        longest_path(
+            new_dag([f"n{i}" for i in range(n)], [""] * n, [1] * n, [(i, (i + 1) % n) for i in range(n)])
+        )
+
+
+# -- against networkx
+
+
+def _networkx_length(dag: Dag) -> int:
+    """The longest path of a graph whose edges carry the duration of their source."""
+    graph: nx.DiGraph[Any] = nx.DiGraph()
+    durations = dag.dur_ns.tolist()
+    graph.add_nodes_from(range(len(dag)))
+    graph.add_weighted_edges_from((a, b, durations[a]) for a, b, _ in dag.edges.tolist())
+    graph.add_weighted_edges_from((node, "end", durations[node]) for node in range(len(dag)))
+    return int(nx.dag_longest_path_length(graph))
+
+
+@settings(max_examples=200, deadline=None)
+@given(random_dags())
+def test_length_is_networkx_length(dag: Dag) -> None:
+    assert longest_path(dag).length_ns == _networkx_length(dag)
+
+
+@settings(max_examples=200, deadline=None)
+@given(random_dags())
+def test_the_path_is_a_chain_of_edges_with_no_slack(dag: Dag) -> None:
+    found = longest_path(dag)
+    pairs = {(a, b) for a, b, _ in dag.edges.tolist()}
+    assert all(step in pairs for step in zip(found.nodes, found.nodes[1:], strict=False))
+    assert dag.dur_ns[found.nodes].sum() == found.length_ns
+    assert all(found.slack_ns[node] == 0 for node in found.nodes)
+    assert (found.slack_ns >= 0).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(random_dags(), st.data())
+def test_slack_is_what_an_operation_may_grow_by(dag: Dag, data: st.DataObject) -> None:
+    found = longest_path(dag)
+    node = data.draw(st.integers(0, len(dag) - 1))
+    for extra, longer in ((int(found.slack_ns[node]), 0), (int(found.slack_ns[node]) + 1, 1)):
+        dur = dag.dur_ns.copy()
+        dur[node] += extra
+        assert longest_path(replace(dag, dur_ns=dur)).length_ns == found.length_ns + longer

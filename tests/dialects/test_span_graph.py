@@ -12,7 +12,7 @@ import dialects
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_parts import Beside, RankSteps
+from dialects.step_parts import RankSteps, RankTrace
 from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace
@@ -31,7 +31,7 @@ def trace_of(folder: Path, spans: Sequence[Span], name: str = "t") -> Trace:
 
 
 def record(trace: Trace, name: str = "rank0", by: str | None = None) -> RankSteps:
-    return dialects.of(trace).rank_steps(name, None, trace, Beside(), by)
+    return dialects.of(trace).rank_steps(RankTrace(name, trace), by)
 
 
 def path_of(job: Recording, row: int = 0) -> list[tuple[str, str, int]]:

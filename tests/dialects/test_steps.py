@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 
 import dialects
 from collector.gpu.iteration_times import fw_bw_ns, iterations
-from dialects import find_steps
-from dialects.steps import Step
+from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
 
 Slice = tuple[str, int, int]  # name, start, duration
+
+
+def steps_of(trace: Trace) -> Steps:
+    return dialects.of(trace).find_steps(trace)
 
 
 def make(
@@ -56,12 +59,12 @@ def make(
 
 def whole_steps(trace: Trace) -> list[Step]:
     """Return the steps of which all is recorded."""
-    return list(find_steps(trace).whole)
+    return list(steps_of(trace).whole)
 
 
 def recorded_steps(trace: Trace) -> list[Step]:
     """Return the steps, also the last one of which only a part is recorded."""
-    steps = find_steps(trace)
+    steps = steps_of(trace)
     return sorted(steps.whole + steps.partial, key=lambda step: step.start_ns)
 
 
@@ -102,7 +105,7 @@ def test_a_forward_pass_that_only_began_is_no_step() -> None:
 def test_one_load_a_step_marks_it_more_exactly() -> None:
     loads = [("I/O", 95, 5), ("I/O", 198, 2), ("I/O", 290, 5)]
     trace = make([*loads, *byteps_step(100), *byteps_step(205)])
-    steps = find_steps(trace)
+    steps = steps_of(trace)
     assert steps.how == "I/O to I/O"
     assert list(steps.whole) == [Step(1, 95, 198), Step(2, 198, 290)]
 
@@ -124,7 +127,7 @@ def test_communication_alone_steps_from_the_end_of_a_round_to_the_end_of_the_nex
     # a ends at 5, 105, 225, b at 8, 108, 228
     slices = [(name, start, 5) for k in (0, 100, 220) for name, start in (("Comm.b", k + 3), ("Comm.a", k))]
     parts = [("Comm.a.PUSH", k + 1, 2) for k in (0, 100, 220)]
-    steps = find_steps(make(slices + parts))
+    steps = steps_of(make(slices + parts))
     assert steps.whole == (Step(2, 8, 108), Step(3, 108, 228))
     assert steps.partial == (Step(1, 0, 8),)
 
@@ -324,7 +327,7 @@ def test_steps_end_where_the_optimizer_ends() -> None:
         for i in range(3)
         for s in (("aten::mm", 100 * i, 60), ("Optimizer.step#SGD.step", 100 * i + 70, 20))
     ]
-    steps = find_steps(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
+    steps = steps_of(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
     assert steps.whole == (Step(2, 90, 190), Step(3, 190, 290))
     assert steps.partial == (Step(1, 0, 90),)
 
@@ -332,7 +335,7 @@ def test_steps_end_where_the_optimizer_ends() -> None:
 def test_without_an_optimizer_steps_begin_with_a_load_of_data() -> None:
     name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     slices = [s for i in range(3) for s in ((name, 100 * i, 20), ("aten::mm", 100 * i + 30, 60))]
-    steps = find_steps(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
+    steps = steps_of(make(slices, dialect="kineto", cats=["cpu_op"] * 6))
     assert steps.whole == (Step(1, 0, 100), Step(2, 100, 200))
     assert steps.partial == (Step(3, 200, 290),)
 
@@ -350,6 +353,6 @@ def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
 
 def test_the_user_may_name_what_marks_a_step() -> None:
     trace = make([*loop("outer", 2, "inner"), ("ProfilerStep#4", 0, 300)], dialect="kineto")
-    assert dialects.find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))
+    assert dialects.of(trace).find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))
     with pytest.raises(TraceError, match="--step_by nothing: no annotation has that name"):
-        dialects.find_steps(trace, "nothing")
+        dialects.of(trace).find_steps(trace, "nothing")

@@ -6,17 +6,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formats.pairs import pair, pair_neighbours
+from formats.pairs import Rule, pair
 
 Row = tuple[str, int, int]  # B or E, track, ts
 
 
-def pairs(rows: list[Row], names: list[int] | None = None) -> tuple[list[tuple[int, int]], int, int]:
+def pairs(
+    rows: list[Row], names: list[int] | None = None, rule: Rule = Rule.NESTED
+) -> tuple[list[tuple[int, int]], int, int]:
     found = pair(
         np.array([row[0] == "B" for row in rows], np.bool_),
         np.array([row[1] for row in rows], np.int32),
         np.array([row[2] for row in rows], np.int64),
-        None if names is None else np.array(names, np.int32),
+        np.array(names or [0] * len(rows), np.int32),
+        rule,
     )
     return (
         list(zip(found.begin.tolist(), found.end.tolist(), strict=True)),
@@ -61,7 +64,7 @@ def test_pairs_out_of_time_order_with_a_shared_instant() -> None:
 def test_an_end_by_name_passes_over_others_and_ignores_strangers() -> None:
     rows: list[Row] = [("E", 0, 0), ("B", 0, 1), ("B", 0, 2), ("E", 0, 3), ("E", 0, 4)]
     #        names:      9            1            2            1            9
-    assert pairs(rows, [9, 1, 2, 1, 9]) == ([(1, 3)], 1, 2)
+    assert pairs(rows, [9, 1, 2, 1, 9], Rule.NESTED_BY_NAME) == ([(1, 3)], 1, 2)
 
 
 @given(
@@ -73,23 +76,14 @@ def test_agrees_with_a_stack_on_files_in_time_order(rows: list[Row]) -> None:
     assert pairs(rows) == by_hand(rows)
 
 
-def neighbours(rows: list[Row]) -> tuple[list[tuple[int, int]], int, int]:
-    found = pair_neighbours(
-        np.array([row[0] == "B" for row in rows], np.bool_),
-        np.array([row[1] for row in rows], np.int32),
-        np.array([row[2] for row in rows], np.int64),
-        np.zeros(len(rows), np.int32),
-    )
-    return list(zip(found.begin.tolist(), found.end.tolist(), strict=True)), found.unclosed, found.unopened
-
-
 def test_an_end_right_behind_its_begin_closes_it_though_operations_overlap() -> None:
-    assert neighbours([("B", 1, 0), ("E", 1, 9), ("B", 1, 2), ("E", 1, 5)]) == ([(0, 1), (2, 3)], 0, 0)
+    rows: list[Row] = [("B", 1, 0), ("E", 1, 9), ("B", 1, 2), ("E", 1, 5)]
+    assert pairs(rows, rule=Rule.NEIGHBOURS) == ([(0, 1), (2, 3)], 0, 0)
 
 
 def test_what_has_no_end_right_behind_is_matched_by_nesting() -> None:
     rows: list[Row] = [("B", 1, 0), ("B", 2, 1), ("E", 1, 3), ("E", 2, 4), ("B", 1, 5), ("E", 3, 6)]
-    assert neighbours(rows) == ([(0, 2), (1, 3)], 1, 1)
+    assert pairs(rows, rule=Rule.NEIGHBOURS) == ([(0, 2), (1, 3)], 1, 1)
 
 
 @given(st.lists(st.integers(0, 2), max_size=20))
@@ -97,4 +91,4 @@ def test_neighbours_and_nesting_agree_where_nothing_overlaps(tracks: list[int]) 
     rows: list[Row] = [
         (phase, track, 2 * i + k) for i, track in enumerate(tracks) for k, phase in enumerate("BE")
     ]
-    assert neighbours(rows) == pairs(rows)
+    assert pairs(rows, rule=Rule.NEIGHBOURS) == pairs(rows)

@@ -87,7 +87,7 @@ def test_a_job_has_a_scope_for_each_gpu_each_worker_and_itself(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("scope", "shown"),
     [
-        ("GPU", ["GPU-0", "GPU-1"] * 2),
+        ("GPU", [f"worker-{w} GPU-{rank}" for w in (0, 1) for rank in (0, 1)]),
         ("worker", ["worker-0", "worker-1"]),
         ("job", ["job"]),
         (None, ["job"]),

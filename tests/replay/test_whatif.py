@@ -154,7 +154,7 @@ def test_an_annotation_is_dropped_with_all_that_runs_inside_it() -> None:
     times = {"FW.a": (0, 4), "extra": (4, 14), "mm": (5, 9), "add": (9, 13), "BW.a": (14, 20)}
     inputs = {"extra": ["FW.a"], "mm": ["FW.a"], "add": ["mm"], "BW.a": ["extra", "add"]}
     recording = job(rank("rank0", [(times, (0, 20))], inputs))
-    one_thread = [replace(one, track=recording.operations[0].track) for one in recording.operations]
+    one_thread = [one._replace(track=recording.operations[0].track) for one in recording.operations]
     assert iteration_ms(replace(recording, operations=one_thread), "drop=extra") == 10
 
 
@@ -213,7 +213,7 @@ def test_larger_partitions_carry_the_same_bytes() -> None:
 def test_what_a_partition_costs_is_told_by_small_ones() -> None:
     # 0.1 ms each whatever its size (see the small tensor), 0.5 bytes a nanosecond
     recording = partitions([1_048_576] * 9 + [16_384], [2.197152] * 9 + [0.1 + 0.032768])
-    kinds = [replace(one, whole="Comm.b") if one.n_bytes == 16_384 else one for one in recording.operations]
+    kinds = [one._replace(whole="Comm.b") if one.n_bytes == 16_384 else one for one in recording.operations]
     smaller = apply(replace(recording, operations=kinds), ["partition_bytes=65536"])
     cut = [smaller.operations[i].whole == "Comm.a" for i in smaller.steps[0].operation]
     assert sum(cut) == 9 * 16

@@ -34,7 +34,15 @@ TABLE = Table(
 
 
 def arguments(**given: Any) -> Namespace:
-    defaults = {"format": "table", "pretty": False, "xlsx": None, "html": None, "path": []}
+    defaults = {
+        "format": "table",
+        "pretty": False,
+        "full": False,
+        "head": None,
+        "xlsx": None,
+        "html": None,
+        "path": [],
+    }
     return Namespace(**{**defaults, **given})
 
 
@@ -166,7 +174,8 @@ _SHOW = (
     "import sys; sys.path.insert(0, {repo!r}); import report, errors\n"
     "from argparse import Namespace; from result import *\n"
     "t = Table('t', 'T', (Column('n', 'N', 'int'),), [(i,) for i in range(100000)])\n"
-    "try: report.show(Result('o', 'T', {{}}, (t,)), Namespace(format={face!r}, pretty=False, path=[]))\n"
+    "args = Namespace(format={face!r}, pretty=False, full=False, head=None, path=[])\n"
+    "try: report.show(Result('o', 'T', {{}}, (t,)), args)\n"
     "except errors.AnalyzeError as error: sys.exit(str(error))\n"
     "except BrokenPipeError: sys.exit('broken pipe')\n"
 )

@@ -43,9 +43,9 @@ RESULT = Result(
 )
 
 
-def shown(result: Result, *, pretty: bool = False) -> str:
+def shown(result: Result, *, pretty: bool = False, full: bool = False, head: int | None = None) -> str:
     stream = io.StringIO()
-    text.write(result, stream, Namespace(pretty=pretty))
+    text.write(result, stream, Namespace(pretty=pretty, full=full, head=head))
     return stream.getvalue()
 
 
@@ -100,7 +100,7 @@ def test_the_headline_comes_first_and_is_bold_on_a_terminal(
     if no_color:
         monkeypatch.setenv("NO_COLOR", no_color)
     stream, result = Terminal(), Result("o", "Title", {}, headline="It is slow.", notes=("A note.",))
-    text.write(result, stream, Namespace(pretty=False))
+    text.write(result, stream, Namespace(pretty=False, full=False, head=None))
     assert stream.getvalue().splitlines() == [first, "", "A note."]
     assert shown(result, pretty=True).splitlines() == ["It is slow.", "", "A note."]
 
@@ -137,6 +137,24 @@ def test_a_detail_table_is_not_printed() -> None:
 
 def test_an_empty_table_says_so() -> None:
     assert shown(table_of(NAME, rows=[])) == "T\n  nothing\n"
+
+
+@pytest.mark.parametrize(
+    ("full", "head", "n_shown", "rest"),
+    [(False, None, 20, "5 more rows with --full"), (True, None, 25, ""), (False, 23, 23, "2 more rows with"),
+     (False, 3, 20, "5 more rows with --full")],
+)  # fmt: skip
+def test_a_table_shows_20_rows_and_counts_the_rest(
+    full: bool, head: int | None, n_shown: int, rest: str
+) -> None:
+    result = table_of(NAME, rows=[(f"a{i}",) for i in range(25)])
+    lines = shown(result, full=full, head=head).splitlines()
+    assert [line for line in lines if line[0] == "a"] == [f"a{i}" for i in range(n_shown)]
+    assert lines[-1].startswith(rest)
+
+
+def test_a_table_of_20_rows_is_whole() -> None:
+    assert "more rows" not in shown(table_of(NAME, rows=[("a",)] * 20))
 
 
 def test_what_is_below_the_floor_of_its_column_is_said_to_be_that() -> None:

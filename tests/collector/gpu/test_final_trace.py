@@ -13,11 +13,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from collector.gpu.comm_events import collect_comm
 from collector.gpu.dag_from_symbols import from_order, from_symbols
 from collector.gpu.final_trace import gather
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
-from collector.gpu.parts import of_category, part_of
+from collector.gpu.parts import collect_comm, of_category, part_of
 from conftest import run_cli
 from dialects.byteps.gradient_names import GradientNames
 from errors import UsageError

@@ -30,10 +30,7 @@ class Recorder:
         self.times: list[tuple[int, int]] = []
         self.closed = False
         self.trip_ns: int | None = None
-        self.begun = False
-
-    def begin(self) -> None:
-        self.begun = True
+        self.from_start = False
 
     def feed(self, block: bytes, start: int, end: int, seen_ns: int, now_ns: int) -> None:
         self.data += block[start:end]
@@ -41,9 +38,6 @@ class Recorder:
 
     def lost(self, n_bytes: int | None, now_ns: int) -> None:
         self.lost_bytes.append(n_bytes)
-
-    def round_trip(self, ns: int) -> None:
-        self.trip_ns = ns
 
     def close(self) -> None:
         self.closed = True
@@ -161,7 +155,7 @@ def test_a_syn_captured_after_the_data_is_no_new_connection() -> None:
 
 def test_only_a_direction_whose_syn_was_captured_begins() -> None:
     made = feed(segment(5, flags=SYN, ack=-1), segment(6, b"x", ack=900), segment(900, b"y", ends=BACK))
-    assert [half.begun for half in made[0]] == [True, False]
+    assert [half.from_start for half in made[0]] == [True, False]
 
 
 def test_a_reset_ends_the_connection() -> None:

@@ -32,8 +32,7 @@ class Sink:
 
     def reader(self, from_start: bool = True) -> Reader:
         reader = Reader(self.take, self.identities.append, locate)
-        if from_start:
-            reader.begin()
+        reader.from_start = from_start
         return reader
 
 
@@ -89,7 +88,7 @@ def test_bytes_lost_inside_a_large_body_are_stepped_over() -> None:
     feed(reader, data[:1000])
     reader.lost(2000, 0)
     feed(reader, data[3000:])
-    assert [(m.frames[0], m.n_missing) for m in sink.messages] == [(b"meta", 2000), (b"next", 0)]
+    assert [(m.frames[0], m.sizes) for m in sink.messages] == [(b"meta", [4, 3, 5000, 4]), (b"next", [4])]
 
 
 def test_a_message_whose_end_is_lost_is_told_and_the_next_one_found() -> None:

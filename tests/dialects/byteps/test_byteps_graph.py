@@ -13,7 +13,7 @@ from conftest import REPO
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
-from dialects.step_parts import Beside, Joint, Meet, Operation, RankStep, RankSteps
+from dialects.step_parts import Joint, Meet, Operation, RankStep, RankSteps, RankTrace
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
 
@@ -72,7 +72,7 @@ def gpu(
     **beside: object,
 ) -> RankSteps:
     found = trace(rows)
-    return dialects.of(found).rank_steps(name, worker, found, Beside(edges, **beside))  # type: ignore[arg-type]
+    return dialects.of(found).rank_steps(RankTrace(name, found, worker, edges, **beside))  # type: ignore[arg-type]
 
 
 def operation(steps: RankSteps, step: RankStep, event: int) -> Operation:
@@ -265,7 +265,7 @@ def test_inputs_may_name_the_weights_of_the_step_before() -> None:
                 by_key.setdefault(f"arg{place}", {})[row] = source
     found = trace(rows, by_key)
     pairs = [(source, name) for name, _, source in inputs]
-    steps = dialects.of(found).rank_steps("rank0", None, found, Beside(pairs))
+    steps = dialects.of(found).rank_steps(RankTrace("rank0", found, dag_edges=pairs))
     assert ("Comm.a of an earlier step", "FW.a", HEAD) in edges(steps, 1)
     assert ("Comm.a", "FW.a", HEAD) not in edges(steps) | edges(steps, 1)
 
@@ -404,7 +404,8 @@ def test_waiting_for_the_other_worker_is_not_work() -> None:
     step = job.steps[0]
     names = [job.name_of(step, event) for event in range(len(step))]
     pull = names.index(f"wk0.rank0.Comm.a.PULL.{KEY}")
-    assert (int(step.work_ns[pull]) / MS, int(step.wait_ns[pull]) / MS) == (2, 30)
+    waits_ns = step.end_ns - step.start_ns - step.work_ns
+    assert (int(step.work_ns[pull]) / MS, int(waits_ns[pull]) / MS) == (2, 30)
     # the server's link answers worker 0 until 43, then worker 1 until 45
     assert int(step.work_ns[names.index(f"wk1.rank0.Comm.a.PULL.{KEY}")]) / MS == 2
 
@@ -502,7 +503,9 @@ def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_
 ) -> None:
     for job in recorded(shared_data):
         loaded = load_steps([job], progress=False)
-        bounds = [{step.label: step for step in dialects.find_steps(one).whole} for one in loaded.job.traces]
+        bounds = [
+            {step.label: step for step in dialects.of(one).find_steps(one).whole} for one in loaded.job.traces
+        ]
         common = set.intersection(*(set(own) for own in bounds))
         assert common <= {step.number for step in loaded.recording.steps}, job
         for step in loaded.recording.steps:
@@ -516,7 +519,7 @@ def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_
 def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times(shared_data: Path) -> None:
     for job in recorded(shared_data):
         for owner, found in enumerate(load_steps([job], progress=False).job.traces):
-            steps = dialects.of(found).rank_steps(f"rank{owner}", None, found, Beside())
+            steps = dialects.of(found).rank_steps(RankTrace(f"rank{owner}", found))
             for step in steps.steps:
                 source, target, joint, _ = step.edges.T
                 at = np.where(joint % 2 == 1, step.start_ns[source], step.end_ns[source])

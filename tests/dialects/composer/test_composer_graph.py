@@ -16,7 +16,7 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.composer.composer_axes import tie_axes
-from dialects.step_parts import Beside, RankSteps
+from dialects.step_parts import RankSteps, RankTrace
 from formats.columns import Trace
 from trace_utils import read_trace
 
@@ -44,7 +44,7 @@ def trace_of(folder: Path, spans: Sequence[Span], torch: Sequence[Span] = (), ra
 
 
 def record(trace: Trace, name: str = "rank0") -> RankSteps:
-    return dialects.of(trace).rank_steps(name, None, trace, Beside())
+    return dialects.of(trace).rank_steps(RankTrace(name, trace))
 
 
 def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+import dialects
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects import find_steps
 from dialects.horovod.horovod_graph import record as record_found
 from dialects.step_parts import RankSteps
 from errors import TraceError
@@ -46,7 +46,7 @@ def timeline(folder: Path, *tensors: Tensor) -> Trace:
 
 
 def record(name: str, trace: Trace) -> RankSteps:
-    return record_found(name, trace, find_steps(trace))
+    return record_found(name, trace, dialects.of(trace).find_steps(trace))
 
 
 def path_of(job: Recording, row: int) -> list[tuple[str, str, int]]:
@@ -156,7 +156,7 @@ CASES = ("2ranks-base", "2ranks-cycles", "2ranks-killed", "2ranks-slow-rank1")
 def test_recorded_steps_are_those_of_iter_time_without_the_start_up(shared_data: Path, case: str) -> None:
     trace = read_trace(shared_data / "horovod" / case / "trace" / "timeline.json")
     job = join([record("rank0", trace)])
-    expected = [(step.label, step.dur_ns) for step in find_steps(trace).whole]
+    expected = [(step.label, step.dur_ns) for step in dialects.of(trace).find_steps(trace).whole]
     assert [(step.number, int(step.iteration_ns[0])) for step in job.steps] == expected
     assert [critical_path(step).length_ns for step in job.steps] == [dur for _, dur in expected]
 

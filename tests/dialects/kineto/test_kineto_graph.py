@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dialects
 from conftest import SHARED
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects import find_steps
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
 from dialects.step_parts import Joint, Kind, RankStep, RankSteps
@@ -72,7 +72,7 @@ def steps_of(tmp_path: Path) -> Any:
 
     def steps(events: Sequence[Ev], rank: int = 0) -> RankSteps:
         trace = load(tmp_path / f"rank{rank}.json", events, rank)
-        return record(f"rank{rank}", trace, find_steps(trace).whole)
+        return record(f"rank{rank}", trace, dialects.of(trace).find_steps(trace).whole)
 
     return steps
 
@@ -536,7 +536,7 @@ JOBS = sorted(
 @pytest.mark.parametrize("job", JOBS)
 def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(shared_data: Path, job: str) -> None:
     trace = read_trace(shared_data / "kineto" / job, args=Kineto.edge_args, points=True)
-    found = record("rank0", trace, find_steps(trace).whole)
+    found = record("rank0", trace, dialects.of(trace).find_steps(trace).whole)
     assert found.steps
     for step in found.steps:
         assert_lawful(step)
@@ -582,7 +582,7 @@ def recorded(shared_data: Path, case: str) -> Recording:
     ranks = []
     for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
         trace = read_trace(path, args=Kineto.edge_args, points=True)
-        ranks.append(record(f"rank{i}", trace, find_steps(trace).whole))
+        ranks.append(record(f"rank{i}", trace, dialects.of(trace).find_steps(trace).whole))
     return join(ranks)
 
 
@@ -635,3 +635,21 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
     theirs = {event["ts"] for event in on_device}
     assert ours <= theirs
     assert all(ts > end // US - 1_000 for ts in theirs - ours)  # the host was on its way by then
+
+
+def test_a_call_of_30_s_that_is_no_operator_is_on_the_path_by_its_name(steps_of: Any) -> None:
+    # the call lies in no operator, and yet the 30 s before the copy are its work, not a gap
+    found = steps_of(
+        [
+            mark(1, 0, 30_001_000),
+            host("aten::a", 0, 100),
+            host("cudaDeviceGetStreamPriorityRange", 100, 30_000_000, cat="cuda_runtime", correlation=1),
+            host("aten::copy_", 30_000_100, 500),
+            call("cudaMemcpyAsync", 30_000_200, 100, 2),
+            work("Memcpy HtoD", 30_000_300, 600, 2, cat="gpu_memcpy"),
+        ]
+    )
+    path = path_of(join([found]))
+    assert path["rank0", "cudaDeviceGetStreamPriorityRange", ""] == 30_000_000
+    assert sum(path.values()) == 30_001_000
+    assert sum(us for (_, _, kind), us in path.items() if kind == "gap") < 1_000
