@@ -18,7 +18,9 @@ from diagnose.gains import Gain, Gains
 from diagnose.host import slow_input
 from diagnose.job_view import JobView
 from diagnose.late_ranks import late_ranks, uneven_work
+from diagnose.memory import memory
 from diagnose.operations import hot_operation, outlier_steps
+from diagnose.overhead import profiling_overhead
 from diagnose.slow_transfers import negotiation, priority_inversion, slow_links, slow_server, small_messages
 from dialects.system import COPY_CATS
 from replay.simulation import replay
@@ -47,6 +49,8 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.RANK, late_ranks),
     (Level.RANK, outlier_steps),
     (Level.RANK, idle),
+    (Level.RANK, profiling_overhead),
+    (Level.RANK, memory),
     (Level.RANK, capture_quality),
     (Level.CAUSE, uneven_work),
     (Level.CAUSE, slow_input),

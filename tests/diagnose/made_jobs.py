@@ -41,6 +41,7 @@ class Job:
     more_load: Sequence[float] = ()  # by rank
     more_forward: Sequence[float] = ()  # by rank
     more_in_step: tuple[int, float] | None = None  # forward, on the last rank: of a step (from 0)
+    before: Sequence[float] = ()  # BytePS: how long the steps before the traced ones took
 
     def times(self) -> tuple[Float, Float, Float, Float]:
         """Return load, forward, backward (steps, ranks) and transfer (steps,)."""
@@ -155,6 +156,7 @@ class DeviceStep:
     sync_every: int = 0
     think: float = 0.0
     gap: float = 0.0  # before the first launch, not recorded
+    peak_gb: Sequence[float] = ()  # of memory, in each step; of 40 GB
 
 
 def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, float]:
@@ -182,9 +184,17 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
                 at += job.think
         at = _synchronise(events, at, free)
         events.add(f"ProfilerStep#{i}", begin, at, cat="user_annotation", pid=1, tid=1, args={})
-    document = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": events}
+        events += [_allocated(gb, begin + 1) for gb in job.peak_gb[i : i + 1]]
+    properties = [{"id": 0, "totalGlobalMem": 40_000_000_000}]
+    document = {"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}
     (directory / "rank0.pt.trace.json").write_text(json.dumps(document))
     return directory, at / steps
+
+
+def _allocated(gb: float, at: float) -> Event:
+    args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Allocated": round(gb * 1e9)}
+    return {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1,
+            "ts": round(at * 1000), "args": args}  # fmt: skip
 
 
 def _synchronise(events: Events, at: float, free: float) -> float:
@@ -201,6 +211,9 @@ def byteps(directory: Path, job: Job) -> Path:
     """Write a worker of one GPU for each rank; a gradient is pushed after the backward pass."""
     for rank, own in enumerate(moments(job)):
         events = Events()
+        loads = np.cumsum([0.0, *reversed(job.before)])[:0:-1].tolist()
+        for at in loads:
+            events.add("I/O", -at, 0.5 - at, _EPOCH_US, pid="0", tid="io", cat="operator")
         for step in own:
             _compute(events, step)
             # all workers agree on something small as they begin: that ties their clocks
