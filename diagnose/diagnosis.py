@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -98,34 +98,56 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
     (communication is not hidden) is about what the specific ones leave.
     """
     view = JobView(loaded)
-    gains = Gains(view.recording, view.rows)
-    known: list[tuple[Finding, Gain | None]] = []
-    skipped: list[Skipped] = []
-    small, recording, least_ns = 0, view.recording, LEAST_SHARE * gains.recorded_ns
+    search = _Search(Gains(view.recording, view.rows), view.recording)
     for level in Level:
-        before = recording
-        looked_at = view if before is view.recording else _as_replayed(view, before, gains)
+        before = search.recording
+        looked_at = view if before is view.recording else _as_replayed(view, before, search.gains)
         for of_level, detect in _DETECTORS:
-            if of_level != level:
-                continue
-            for found in detect(looked_at):
-                if isinstance(found, Skipped):
-                    skipped.append(found)
-                elif found.edit is None:
-                    known.append((found, None))
-                else:
-                    gain, left = (
-                        gains.of(found.edit, one, own_gaps=found.as_recorded) for one in (before, recording)
-                    )
-                    if min(gain.mid_ns, left.mid_ns) < least_ns or not (gain.is_certain or found.as_recorded):
-                        small += gain.mid_ns > 0
-                        continue
-                    known.append((found, gain))
-                    recording = found.edit(recording)
-    ranked = _ranked(view.recording, known, gains)
+            if of_level == level:
+                search.judge(detect(looked_at), before)
     return Diagnosis(
-        ranked, skipped, small, view.iteration_ns, view.numbers, view.recording.owners, _limit(view)
+        findings=_ranked(view.recording, search.known, search.gains),
+        skipped=search.skipped,
+        small=search.small,
+        iteration_ns=view.iteration_ns,
+        numbers=view.numbers,
+        ranks=view.recording.owners,
+        limit=_limit(view),
     )
+
+
+@dataclass(slots=True)
+class _Search:
+    """What was found so far; `recording` is the job without all of that."""
+
+    gains: Gains
+    recording: Recording
+    known: list[tuple[Finding, Gain | None]] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    small: int = 0
+
+    def judge(self, found: Iterable[Finding | Skipped], before: Recording) -> None:
+        """Keep findings that win something in the job that is `before`, and still do without the others."""
+        for one in found:
+            if isinstance(one, Skipped):
+                self.skipped.append(one)
+            elif one.edit is None:
+                self.known.append((one, None))
+            elif (gain := self._gain(one, before)) is not None:
+                self.known.append((one, gain))
+                self.recording = self.gains.edited(one.edit, self.recording)
+
+    def _gain(self, finding: Finding, before: Recording) -> Gain | None:
+        """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
+        assert finding.edit is not None
+        gain = self.gains.of(finding.edit, before, own_gaps=finding.as_recorded)
+        least_ns = LEAST_SHARE * self.gains.recorded_ns
+        if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
+            left = self.gains.of(finding.edit, self.recording, own_gaps=finding.as_recorded)
+            if left.mid_ns >= least_ns:
+                return gain
+        self.small += gain.mid_ns > 0
+        return None
 
 
 def _as_replayed(view: JobView, recording: Recording, gains: Gains) -> JobView:
@@ -145,7 +167,7 @@ def _ranked(recording: Recording, known: Sequence[tuple[Finding, Gain | None]], 
         if gain is None or finding.edit is None:
             ranked.append(Ranked(finding, None, None, None))
             continue
-        after = finding.edit(recording)
+        after = gains.edited(finding.edit, recording)
         left = gains.between(recording, after, own_gaps=finding.as_recorded).mid_ns
         ranked.append(Ranked(finding, gain, gain.mid_ns / gains.recorded_ns, max(left, 0.0)))
         recording = after

@@ -20,7 +20,7 @@ _NO_TRANSFER = "Comm=0.001"
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     """Find transfers on the critical path, and time in which ranks wait for a different one each time."""
     recording = view.recording
-    transfers = view.which(lambda one: one.is_communication)
+    transfers = view.is_communication
     if not transfers.any():
         yield Skipped("exposed_communication", "no communication between ranks is recorded")
         return

@@ -42,7 +42,15 @@ class Gains:
         self.rows = rows
         self.recorded_ns = _recorded_ns(recording, rows)
         self._times: dict[tuple[int, bool], tuple[Recording, Float]] = {}
+        self._edited: dict[tuple[int, int], tuple[Edit, Recording, Recording]] = {}
         self._usual_ns = float(self.times_ns(recording, own_gaps=False).mean())
+
+    def edited(self, edit: Edit, before: Recording) -> Recording:
+        """Return the recording after an edit; made once, though it is asked for in several places."""
+        key = id(edit), id(before)
+        if key not in self._edited:
+            self._edited[key] = edit, before, edit(before)  # both are kept, so that their ids stay theirs
+        return self._edited[key][2]
 
     def times_ns(self, recording: Recording, *, own_gaps: bool) -> Float:
         """Return how long the job takes for each step (steps,), as replayed.
@@ -63,7 +71,7 @@ class Gains:
 
     def of(self, edit: Edit, before: Recording, *, own_gaps: bool = False) -> Gain:
         """Return what `edit` wins in the job as `before` has it."""
-        return self.between(before, edit(before), own_gaps=own_gaps)
+        return self.between(before, self.edited(edit, before), own_gaps=own_gaps)
 
     def between(self, before: Recording, after: Recording, *, own_gaps: bool = False) -> Gain:
         """Return what is won by the change from one recording to another of the same steps.

@@ -88,9 +88,14 @@ class JobView:
         return self.which(lambda one: "I/O" in (one.cat, one.phase))
 
     @cached_property
+    def is_communication(self) -> Bool:
+        """Which operations (n,) move data between ranks."""
+        return self.which(lambda one: one.is_communication)
+
+    @property
     def is_own(self) -> Bool:
         """Which operations (n,) are a rank's own work: computation and input, no communication."""
-        return self.which(lambda one: not one.is_communication)
+        return ~self.is_communication
 
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:

@@ -125,7 +125,7 @@ def _bandwidths(view: JobView) -> Float:
         which: dict[int, int] = {}
         for row in view.rows:
             step = view.loaded.recording.steps[row]
-            chosen = view.which(lambda one: one.is_communication)[step.operation] & (step.owner == owner)
+            chosen = view.is_communication[step.operation] & (step.owner == owner)
             for event in np.flatnonzero(chosen).tolist():
                 at = int(np.searchsorted(ends[order], step.end_ns[event] - _TOLERANCE_NS))
                 if at < len(order) and abs(int(ends[order[at]] - step.end_ns[event])) <= _TOLERANCE_NS:
