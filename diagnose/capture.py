@@ -52,7 +52,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
             "let the profiler finish writing before the job ends",
         )
     if view.loaded.broken:
-        yield "some graphs cannot be used", listed(view.loaded.broken, 1), "record them again"
+        yield "parts of the recording cannot be used", listed(view.loaded.broken, 1), "record them again"
     clocks = [note for note in view.recording.notes if "clock" in note and "moved" not in note]
     if clocks:
         yield "the clocks of the ranks are not aligned", listed(clocks, 1), "compare within a rank only"

@@ -14,6 +14,8 @@ MUCH = 1.25
 _MOSTLY = 2 / 3
 #: A rank with less excess, of the step, holds nobody up.
 LEAST_EXCESS = 0.01
+#: Communication and waiting that nothing hides are as good as hidden below this share of the step.
+EXPOSED = 0.10
 
 
 def is_no_chance(excess: Float, ratio: float, n_owners: int) -> bool:

@@ -121,8 +121,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
 
 def idle(view: JobView) -> Iterator[Finding | Skipped]:
     """Find time on the critical path in which nothing was recorded."""
-    gaps = view.path_gap_ns()
-    share = gaps / max(view.step_ns, 1.0)
+    gaps, share = view.path_gap_ns(), view.path_gap_share()
     if share < _LEAST:
         return
     by_operation = view.path_gaps_by_operation

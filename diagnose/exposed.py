@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.chance import EXPOSED
 from diagnose.even_work import even_in_each_step
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from replay.whatif.edits import apply
 
-#: Exposed communication below this share of the step is as good as hidden.
-LEAST = 0.10
 #: Transfers that take no time to speak of, in the words of `--set`.
 _NO_TRANSFER = "Comm=0.001"
 
@@ -26,7 +25,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
         return
     on_path = view.path_work_ns(transfers)
     waiting = _waiting_in_turn(view)
-    if on_path + waiting < LEAST * view.step_ns:
+    if on_path + waiting < EXPOSED * view.step_ns:
         return
     by_operation = np.where(transfers, view.path_work_by_operation, 0.0)
     names, kind = view.kind_of

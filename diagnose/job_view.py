@@ -146,6 +146,11 @@ class JobView:
         """Return the gaps on the path of a step, the median over steps."""
         return float(np.median(self._path_ns[1].sum(axis=1)))
 
+    def path_gap_share(self) -> float:
+        """Return what share of the path of a step gaps are, the median over steps."""
+        work, gaps = (column.sum(axis=1) for column in self._path_ns)
+        return float(np.median(gaps / np.maximum(work + gaps, 1)))
+
     @cached_property
     def path_gaps_by_operation(self) -> Float:
         """The gaps before each operation (n + 1,) on the path of a step, the mean over steps."""

@@ -8,12 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Recording
-from diagnose.chance import LEAST_EXCESS, MUCH, is_no_chance
+from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Kind
 from formats.columns import Int64
 from replay.uncertainty import Float
+
+#: Without ticks, the wait for whichever rank is last is taken for that of one where it is half of the step.
+_HALF = 0.5
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
@@ -26,28 +29,45 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
         return
     who, per_step = max(waited.items(), key=lambda pair: float(np.median(pair[1])))
     usual = float(np.median(per_step))
-    name = who.removesuffix(": computation")
-    is_told = "ticks" not in name and name.startswith("rank ")
-    # without ticks, the wait for whichever rank is last is taken for that of one
     others = [times for name, times in waited.items() if name != who] or [np.zeros(len(per_step))]
-    more = per_step - np.median(others, axis=0)
-    if usual < (LEAST_EXCESS if is_told else MUCH - 1) * view.step_ns or not is_no_chance(
-        more, 1.0, len(waited)
-    ):
+    if not is_no_chance(per_step - np.median(others, axis=0), 1.0, len(waited)):
         return
+    name = who.removesuffix(": computation")
+    is_told = name.startswith("rank ") and "ticks" not in name
+    if usual >= (LEAST_EXCESS if is_told else _HALF) * view.step_ns:
+        yield _late(view, who, usual)
+    elif usual >= EXPOSED * view.step_ns:
+        yield _waiting(view, who, usual)
+
+
+def _late(view: JobView, who: str, usual_ns: float) -> Finding:
+    name = who.removesuffix(": computation")
     is_known = name.startswith("rank ")
     rank = f"rank{name.split()[1]}" if is_known else "the last rank"
-    chosen = view.which(lambda one: one.name == who)
-    yield Finding(
+    return Finding(
         kind="late_rank",
-        title=f"{rank} holds up the others: they wait {usual / 1e6:.1f} ms a step for it in negotiations",
+        title=f"{rank} holds up the others: they wait {usual_ns / 1e6:.1f} ms a step for it in negotiations",
         cause=f"{rank} is ready with its tensors later than the first rank"
         + (" (the ticks of the first negotiations tell which rank)" if "ticks" in name else ""),
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edit=lambda one: ready_with_the_first(one, who),
         ranks=[rank] if is_known else [],
-        evidence=view.show(chosen, 3),
+        evidence=view.show(view.which(lambda one: one.name == who), 3),
         caveat="" if is_known else "the recording does not tell which rank was last",
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+def _waiting(view: JobView, who: str, usual_ns: float) -> Finding:
+    return Finding(
+        kind="exposed_communication",
+        title=f"ranks wait {usual_ns / 1e6:.1f} ms a step in negotiations for whichever is last",
+        cause="which rank that is, the recording does not tell after the first negotiations",
+        action="record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
+        edit=lambda one: ready_with_the_first(one, who),
+        ranks=view.recording.owners,
+        evidence=view.show(view.which(lambda one: one.cat == WAIT), 3),
+        caveat="an upper bound: the last rank is taken to be ready when the first one is",
         look=("--option", "critical", "--head", "10"),
     )
 

@@ -39,7 +39,7 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
         if found is not None:
             peaks[view.recording.owners[owner]] = found
     if not peaks:
-        yield Skipped("memory", "no memory events are recorded (profile_memory=True records them)")
+        yield Skipped("memory", "no memory events are recorded; profile_memory=True records them")
         return
     for title, cause, action, ranks, weight in _flaws(peaks):
         yield Finding(

@@ -40,8 +40,8 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
         yield from slow_collectives(view)
         return
     ratios = _push_ratios(view, pushes)
-    owner = int(np.nanargmax(ratios))
-    if not ratios[owner] > _SLOW:
+    owner = int(ratios.argmax())
+    if ratios[owner] <= _SLOW:
         return
     name = recording.owners[owner]
     edit = f"{name}.PUSH={1 / ratios[owner]:.3g}"
@@ -60,7 +60,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _push_ratios(view: JobView, pushes: Bool) -> Float:
-    """Return how much longer the pushes of each owner (m,) take than the same ones of its peers."""
+    """Return how much longer the pushes of each owner (m,) take than the same ones of its peers; 0: none."""
     operations, n_owners = view.recording.operations, len(view.recording.owners)
     keys = {key: i for i, key in enumerate(dict.fromkeys((one.main, one.key) for one in operations))}
     number = np.array([keys[one.main, one.key] for one in operations], np.int64)
@@ -69,12 +69,13 @@ def _push_ratios(view: JobView, pushes: Bool) -> Float:
         step = view.recording.steps[row]
         mine = pushes[step.operation]
         np.add.at(total, (step.owner[mine], number[step.operation[mine]]), step.work_ns[mine])
-    everywhere = (total > 0).all(axis=0)
-    if not everywhere.any():
-        return np.full(n_owners, np.nan)
-    sums = total[:, everywhere].sum(axis=1)
-    peers = np.array([np.median(np.delete(sums, owner)) for owner in range(n_owners)])
-    ratios: Float = sums / np.maximum(peers, 1)
+    pushing = np.flatnonzero(total.sum(axis=1))  # of several GPUs of a worker only one pushes
+    total = total[pushing][:, (total[pushing] > 0).all(axis=0)]
+    ratios = np.zeros(n_owners)
+    if len(pushing) > 1 and total.size:
+        sums = total.sum(axis=1)
+        peers = [np.median(np.delete(sums, place)) for place in range(len(pushing))]
+        ratios[pushing] = sums / np.maximum(peers, 1)
     return ratios
 
 
