@@ -14,12 +14,14 @@ from errors import TraceError
 from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.columns import Trace
+from formats.event import args_object
 from formats.reader import EventReader
 from formats.scan import find_boundary
 from jobfiles import head_of
 
 _SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
 _FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
+_SLICES = frozenset({"X", "B", "E", "M"})
 _UNPACKED = 12  # what a gzip file's size is taken to grow by
 
 
@@ -65,6 +67,18 @@ def read_document(path: Path) -> dict[str, Any]:
     reader = EventReader(path, types=(dict,))
     events = [event for piece, _ in reader for event in piece]
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
+
+
+def read_point_args(path: Path, name: str) -> list[dict[str, Any]]:
+    """Return the args of the events called `name` that are no slices, in the order of the file.
+
+    It is a reading of its own: few analyses want what few files have.
+    """
+    reader = EventReader(path)
+    found: list[dict[str, Any]] = []
+    for piece, _ in reader:
+        found.extend(args_object(one.args) for one in piece if one.name == name and one.ph not in _SLICES)
+    return found
 
 
 def read_all(

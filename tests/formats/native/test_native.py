@@ -8,6 +8,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -144,11 +145,10 @@ def test_it_reads_what_it_is_wished_for(
     tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, wish: str
 ) -> None:
     monkeypatch.setenv("ANALYZE_NATIVE", wish)
-    calls = []
-    scan = scanner.Scanner.scan
-    monkeypatch.setattr(scanner.Scanner, "scan", lambda self, *given: calls.append(1) or scan(self, *given))
+    scan = mock.Mock(wraps=scanner.Scanner.scan)
+    monkeypatch.setattr(scanner.Scanner, "scan", lambda *given: scan(*given))
     read_trace(trace_file(tmp_path))
-    assert bool(calls) == (wish == "1")
+    assert scan.called == (wish == "1")
 
 
 def test_the_source_lies_where_the_program_looks() -> None:
