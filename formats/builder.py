@@ -199,9 +199,9 @@ class Builder:
             self._repaired(missing, "X event", "without a duration taken as 0 long")
             self._repaired(is_x & (dur < 0) & ~missing, "negative duration", "taken as 0")
             dur = np.where(is_x & (dur > 0) & ~missing, dur, 0)
-        self._key.frombytes(ids.view(np.uint8))
-        self._ts.frombytes(ts.view(np.uint8))
-        self._dur.frombytes(dur.view(np.uint8))
+        self._key.frombytes(ids.view(np.uint8).data)
+        self._ts.frombytes(ts.view(np.uint8).data)
+        self._dur.frombytes(dur.view(np.uint8).data)
         return rows
 
     def _repaired(self, where: NDArray[np.bool_], noun: str, fate: str) -> None:

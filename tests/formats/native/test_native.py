@@ -144,9 +144,14 @@ def test_it_reads_what_it_is_wished_for(
     tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch, wish: str
 ) -> None:
     monkeypatch.setenv("ANALYZE_NATIVE", wish)
-    calls = []
+    calls: list[int] = []
     scan = scanner.Scanner.scan
-    monkeypatch.setattr(scanner.Scanner, "scan", lambda self, *given: calls.append(1) or scan(self, *given))
+
+    def counted(self: scanner.Scanner, data: bytearray, at: int) -> Any:
+        calls.append(at)
+        return scan(self, data, at)
+
+    monkeypatch.setattr(scanner.Scanner, "scan", counted)
     read_trace(trace_file(tmp_path))
     assert bool(calls) == (wish == "1")
 
