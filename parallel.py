@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError
@@ -43,6 +43,26 @@ def process_pool(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_program(command: Sequence[str], seconds: float) -> None:
+    """Run another program, its output caught, for at most so long.
+
+    Raises
+    ------
+    RuntimeError
+        It failed, or took too long; the message is what it said.
+    OSError
+        It could not be started.
+    """
+    import subprocess
+
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"not done after {seconds:.0f} s") from error
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
 
 
 def cores() -> int:

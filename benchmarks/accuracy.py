@@ -41,6 +41,7 @@ JOBS = (
     "kineto/gpu-hta-nccl-rank0of2/trace", "kineto/gpu-hta-ns-resolution",
     "kineto/gpu-hta-rank1of2-memory", "kineto/gpu-hta-rank0of16", "horovod/2ranks-base/trace",
     "horovod/2ranks-cycles/trace", "horovod/2ranks-slow-rank1/trace", "composer/ws2/trace",
+    "composer/ws2-slow-rank1/trace",
 )  # fmt: skip
 
 #: (recorded, what is asked of it, what was then recorded)
@@ -49,6 +50,7 @@ PAIRS = (
     ("byteps/fork_lenet_base", "bandwidth=100Mbit", "byteps/fork_lenet_slownet"),
     ("byteps/fork_lenet_slownet", "bandwidth=10", "byteps/fork_lenet_base"),
     ("byteps/fork_lenet_slownet", "bandwidth=1Gbit", "byteps/fork_lenet_base"),
+    ("byteps/fork_lenet_straggler", "straggler=none", "byteps/fork_lenet_base"),
     ("kineto/ddp2-gloo-base/trace", "rank1.I/O=+400ms", "kineto/ddp2-gloo-slow-rank1/trace"),
     ("kineto/ddp2-gloo-slow-rank1/trace", "straggler=none", "kineto/ddp2-gloo-base/trace"),
     (
@@ -56,6 +58,7 @@ PAIRS = (
         "allreduce.10.bias.NEGOTIATE_ALLREDUCE=+80ms",
         "horovod/2ranks-slow-rank1/trace",
     ),
+    ("composer/ws2-slow-rank1/trace", "straggler=none", "composer/ws2/trace"),
 )
 
 #: The same for the conditions of `benchmarks/ddp_job.py`; the edits change what its conditions change.

@@ -60,6 +60,32 @@ class SecondAxis(NamedTuple):
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 
 
+class MessageSizes(NamedTuple):
+    """What k collectives of a trace move.
+
+    `row` (k,) of the trace, `kind` (k) such as ``allreduce``, `n_bytes` (k,) of a rank, `n_ranks` (k,) of
+    the group.
+    """
+
+    row: Int64
+    kind: Sequence[str]
+    n_bytes: Int64
+    n_ranks: Int64
+
+    def bus_factor(self, place: int) -> float:
+        """Return what the bus carries of each byte: ``2 (n - 1) / n`` in an all-reduce.
+
+        As nccl-tests count it, so that the rate of a link is the same whatever the collective.
+        """
+        n, kind = max(int(self.n_ranks[place]), 1), self.kind[place].lower().replace("_", "")
+        if "allreduce" in kind:
+            return 2 * (n - 1) / n
+        return (n - 1) / n if any(one in kind for one in ("gather", "scatter", "alltoall")) else 1.0
+
+
+NO_SIZES = MessageSizes(np.empty(0, np.int64), (), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 class System:
     """A system that writes traces; the answers here are those for any chrome trace."""
 
@@ -89,6 +115,8 @@ class System:
     step_args: Sequence[str] = ()
     #: Keys of the events' args that say what waits for what.
     edge_args: Sequence[str] = ()
+    #: Keys of the events' args that say how much a collective moves.
+    size_args: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the metadata events alone show that the system wrote the file."""
@@ -215,6 +243,10 @@ class System:
     def category(self, name: str, cat: str) -> str:
         """Return the category that an operation is counted under."""
         return cat
+
+    def message_sizes(self, trace: Trace) -> MessageSizes:
+        """Return what collectives move, as far as that is recorded; read `trace` with `size_args`."""
+        return NO_SIZES
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""

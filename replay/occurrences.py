@@ -8,19 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Recording, StepGraph
+from dialects.step_windows import turns
 from formats.columns import Int64
-
-
-def occurrence(values: Int64) -> Int64:
-    """Return for each value how many equal ones stand before it (n,)."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    is_first = np.ones(len(values), np.bool_)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    position = np.arange(len(values))
-    count = np.empty(len(values), np.int64)
-    count[order] = position - np.maximum.accumulate(np.where(is_first, position, 0))
-    return count
 
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
@@ -31,7 +20,7 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     if not steps:
         return []
     operation = np.concatenate([step.operation for step in steps])
-    nth = np.concatenate([occurrence(step.operation) for step in steps])
+    nth = np.concatenate([turns(step.operation) for step in steps])
     number = numbered(operation, nth)
     return np.split(number, np.cumsum([len(step) for step in steps])[:-1])
 

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from dag.step_graph import Bool, Recording
+from dag.step_graph import Recording
 from dialects.step_parts import Operation
 from formats.columns import Int64
 from parallel import cores, process_pool
@@ -32,7 +32,7 @@ class Group:
     kind: str  # operation, category, rank or link
     name: str
     cat: str
-    members: Bool  # (operations,)
+    members: Int64  # numbers of operations
     tails: frozenset[int] = frozenset()  # owners whose untraced forward pass belongs to it
 
 
@@ -80,19 +80,19 @@ def _operations(recording: Recording, parts: bool) -> list[Group]:
 
 
 def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str]) -> list[Group]:
-    names = [name_of(operation) for operation in recording.operations]
-    first: dict[str, Operation] = {}
-    for name, operation in zip(names, recording.operations, strict=True):
-        if name:
-            first.setdefault(name, operation)
-    table = np.array(names)
+    """Return the groups of operations of one name each; those without a name are in none."""
+    members: dict[str, list[int]] = {}
+    for number, operation in enumerate(recording.operations):
+        if name := name_of(operation):
+            members.setdefault(name, []).append(number)
     untraced = {one.owner for one in recording.operations if not one.is_traced}
     groups = []
-    for name, one in first.items():
+    for name, numbers in members.items():
+        one = recording.operations[numbers[0]]
         is_rank, is_forward = kind == "rank", (kind, name) == ("category", "FW")
         tails = untraced & {one.owner} if is_rank else untraced if is_forward else set()
         cat = "" if is_rank else one.phase or one.cat
-        groups.append(Group(kind, name, cat, table == name, frozenset(tails)))
+        groups.append(Group(kind, name, cat, np.array(numbers), frozenset(tails)))
     return groups
 
 
@@ -166,7 +166,9 @@ def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
 
 
 def _effect(base: _Base, group: Group) -> Effect:
-    ratio = np.where((base.operation >= 0) & group.members[base.operation], base.ratio, 1.0)
+    changed = np.zeros(len(base.result.recording.operations) + 1, np.bool_)  # the last is -1: none
+    changed[group.members] = True
+    ratio = np.where(changed[base.operation], base.ratio, 1.0)
     ratio[np.isin(base.tail_of, list(group.tails))] = base.tail_ratio
     before = base.result.plan.dur_ns
     dur = np.rint(before * ratio).astype(np.int64)

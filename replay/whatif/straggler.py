@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import WAIT
+from dialects.step_windows import turns
 from formats.columns import Int64
-from replay.occurrences import medians, numbered, occurrence
+from replay.occurrences import medians, numbered
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
@@ -120,4 +121,4 @@ def kinds(names: Sequence[str]) -> tuple[list[str], Int64]:
 def _same(step: StepGraph, kind: Int64) -> Int64:
     """Return for each event of a step a number that the n-th events of one kind share on all owners."""
     of_event = kind[step.operation]
-    return numbered(of_event, occurrence(of_event * len(step.begin_ns) + step.owner))
+    return numbered(of_event, turns(of_event * len(step.begin_ns) + step.owner))
