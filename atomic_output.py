@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, cast
 
 from errors import OutputError, UsageError
@@ -26,7 +25,7 @@ _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
 class Outputs:
     """The files of one command. `open_output` within ``with outputs:`` prepares, `commit` renames all.
 
-    An error within the block discards all that was prepared. Without a guard any file is replaced.
+    An error within the block discards all. Without a guard any file is replaced.
     """
 
     def __init__(self, guard: Guard = lambda path: None) -> None:
@@ -37,9 +36,7 @@ class Outputs:
         self._token = _current.set(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
         _current.reset(self._token)
         if kind is not None:
             self.discard()
@@ -47,12 +44,8 @@ class Outputs:
     def check(self, path: Path) -> None:
         """Refuse a file that `open` would refuse.
 
-        Raises
-        ------
-        UsageError
-            A directory, another output of this command, or a file that must stay.
-        OutputError
-            Something that cannot be looked at: a loop of links, a directory that may not be searched.
+        That is (UsageError) a directory, another output of this command, or a file that must stay, and
+        (OutputError) what cannot be looked at: a loop of links, a directory that may not be searched.
         """
         with _translated(path):
             status = _status(path)
@@ -60,7 +53,7 @@ class Outputs:
                 raise UsageError(f"{path}: is a directory; name a file in it")
             if _is_stream(path, status):
                 return
-            if any(_is_same(path, prepared.target) for prepared in self._prepared):
+            if any(is_same(path, prepared.target) for prepared in self._prepared):
                 raise UsageError(f"{path}: is the name of another output too")
             if status is not None:
                 self._guard(path)
@@ -74,40 +67,32 @@ class Outputs:
                 with os.fdopen(_open_stream(path), "wb") as stream:
                     yield stream
                 return
-            prepared = self._prepare(path)
+            with uninterrupted():
+                target = Path(os.path.realpath(path))
+                prepared = _Prepared(path, target, Temporary(target))
+                self._prepared.append(prepared)
             try:
-                with prepared.open() as stream:
+                with (
+                    os.fdopen(prepared.temporary.open(), "wb") as raw,
+                    _gzip_writer(raw) if target.suffix == ".gz" else raw as stream,
+                ):
                     yield stream
             except BaseException:
                 self._prepared.remove(prepared)
                 prepared.finish()
                 raise
 
-    def _prepare(self, path: Path) -> _Prepared:
-        with uninterrupted():
-            target = Path(os.path.realpath(path))
-            prepared = _Prepared(path, target, Temporary(target))
-            self._prepared.append(prepared)
-            return prepared
-
     def commit(self) -> None:
-        """Give every prepared file its name; where one cannot have it, all names stay as they were.
-
-        Raises
-        ------
-        OutputError
-        """
+        """Give every prepared file its name; where one cannot have it (OutputError), none is changed."""
         with uninterrupted(), contextlib.ExitStack() as undo:
             for prepared in self._prepared:
                 with _translated(prepared.path):
                     prepared.rename(undo)
             undo.pop_all()
-            for prepared in self._prepared:
-                prepared.finish()
-            self._prepared.clear()
+            self.discard()
 
     def discard(self) -> None:
-        """Remove what was prepared."""
+        """Remove the temporary files of all that was prepared."""
         with uninterrupted():
             for prepared in self._prepared:
                 prepared.finish()
@@ -125,12 +110,8 @@ def open_output(path: Path) -> Iterator[IO[bytes]]:
     beside `path`; a name that ends in ``.gz`` is compressed. An existing file keeps its mode. A pipe or a
     device (``/dev/stdout``) is written as it is; of a link, the target is replaced.
 
-    Raises
-    ------
-    OutputError
-        The directory does not exist or is not writable, the disk is full, or nobody reads the pipe.
-    UsageError
-        The name is that of a directory or of another output, or the file must stay.
+    Raises OutputError where the directory does not exist or is not writable, the disk is full, or nobody
+    reads the pipe, and UsageError where `Outputs.check` does.
     """
     outputs = _current.get()
     if outputs is not None:
@@ -156,16 +137,6 @@ class _Prepared:
     target: Path
     temporary: Temporary
     old: Temporary | None = None  # a directory with another name of the file, until all are replaced
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        """Open the content for writing, compressed if the name says so."""
-        with os.fdopen(self.temporary.open(), "wb") as raw:
-            if self.target.suffix == ".gz":
-                with _gzip_writer(raw) as packed:
-                    yield packed
-            else:
-                yield raw
 
     def rename(self, undo: contextlib.ExitStack) -> None:
         """Give the file its name, and tell `undo` how to take it back."""
@@ -206,9 +177,8 @@ def _status(path: Path) -> os.stat_result | None:
 
 def _is_stream(path: Path, status: os.stat_result | None) -> bool:
     """Whether `path` is written as it is instead of being replaced."""
-    if str(path).startswith(_DESCRIPTORS):
-        return True
-    return status is not None and not stat.S_ISREG(status.st_mode)
+    is_special = status is not None and not stat.S_ISREG(status.st_mode)
+    return is_special or str(path).startswith(_DESCRIPTORS)
 
 
 def _open_stream(path: Path) -> int:
@@ -226,11 +196,10 @@ def _open_stream(path: Path) -> int:
     return fd
 
 
-def _is_same(path: Path, target: Path) -> bool:
-    """Whether two names lead to one file, which need not exist."""
-    if Path(os.path.realpath(path)) == target:
-        return True
-    return path.exists() and target.exists() and path.samefile(target)
+def is_same(path: Path, target: Path) -> bool:
+    """Whether a name leads to the file `target` (without links), which need not exist."""
+    same_name = Path(os.path.realpath(path)) == target
+    return same_name or (path.exists() and target.exists() and path.samefile(target))
 
 
 def _mode(path: Path) -> int:

@@ -4,7 +4,7 @@
 - `read_partitions`: what logs tell about a job's partitions
 - `choose_step`: the row of a step by its number, or of the one of median length
 - `critical_path`, `slack_ns`: what makes a step as long as it is, and how much room the rest has
-- `path_items`, `by_name`, `by_category`, `headline`: a path in words
+- `path_items`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it
 - `mean_dags`, `longest_path`: average durations through the DAG of a GPU
@@ -26,7 +26,17 @@ from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
 from dag.marked_timeline import marked_events
 from dag.mean_graph import mean_dags
 from dag.model import Dag, LongestPath, longest_path
-from dag.path_summary import PathItem, by_category, by_name, category, headline, path_items
+from dag.path_summary import (
+    BY_NAME,
+    PATH,
+    PathItem,
+    by_category,
+    by_name,
+    category,
+    headline,
+    path_items,
+    records,
+)
 from dag.step_graph import Recording, StepGraph
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
@@ -37,10 +47,10 @@ from formats.stream import find_file
 from trace_utils import LoadedJob, Source, load_paths
 
 __all__ = [
-    "MOST_IN_A_STILL", "MOST_NODES", "CriticalPath", "Dag", "LoadedSteps", "LongestPath", "Partitions",
-    "PathItem", "Recording", "StepGraph", "by_category", "by_name", "category", "choose_step",
+    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
+    "Partitions", "PathItem", "Recording", "StepGraph", "by_category", "by_name", "category", "choose_step",
     "critical_path", "draw", "drawn_step", "headline", "load_steps", "longest_path", "marked_events",
-    "mean_dags", "path_items", "read_partitions", "slack_ns",
+    "mean_dags", "path_items", "read_partitions", "records", "slack_ns",
 ]  # fmt: skip
 
 

@@ -18,8 +18,7 @@ def innermost(
 
     Parameters
     ----------
-    start_ns, end_ns : (n,) the slices, in any order
-    track : (n,) numbers of their tracks; all slices are of one track if not given
+    start_ns, end_ns, track : (n,) the slices, in any order; all are of one track if that is not given
 
     Returns
     -------

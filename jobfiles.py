@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
@@ -26,9 +28,8 @@ _TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz"
 _JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
 _GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"(\d{1,18})")
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
-_SNIFF = 1 << 20  # bytes of a file that tell whether it is a trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class GpuDir:
     def final_trace(self) -> Path | None:
         """Return the profiler's final trace, the newest by its step where there are several."""
         found = [p for p in _listing(self.path) if _is_final_trace(p)]
-        return max(found, key=_final_order) if found else None
+        return max(found, key=_final_order, default=None)
 
     def trace(self) -> Path | None:
         """Return the final trace, else the file that tells the most of those that it is collected from."""
@@ -75,8 +76,7 @@ class GpuDir:
     @property
     def is_raw(self) -> bool:
         """Whether a final trace is still to be collected, from operators or loads of data."""
-        has_parts = self.file("temp.json") is not None or self.file("io.json") is not None
-        return has_parts and self.final_trace() is None
+        return self.final_trace() is None and bool(self.file("temp.json") or self.file("io.json"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,7 @@ class Job:
 
 
 def find_job(path: Path) -> Job:
-    """Return the traces that `path` holds.
-
-    Raises
-    ------
-    TraceError
-        There is no such path, or nothing under it is a trace.
-    """
+    """Return the traces that `path` holds; TraceError where there is no such path, or no trace under it."""
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_file():
@@ -118,8 +112,8 @@ def find_job(path: Path) -> Job:
 def is_input(file: Path, given: Sequence[Path]) -> bool:
     """Whether an option may read the existing `file` when the paths `given` are those of its command.
 
-    These are the files given, the traces of directories given, and what lies in or below these, or beside
-    a file given, and has the name of a graph, a capture, a log or one of BytePS's files.
+    It may read the files given, the traces of directories given, and, in or below these or beside a file
+    given, what has the name of a graph, a capture, a log or one of BytePS's files.
     """
     return any(path.exists() and _is_input_of(file, path) for path in given)
 
@@ -137,7 +131,7 @@ def _is_input_of(file: Path, path: Path) -> bool:
 
 def _is_job_file(path: Path) -> bool:
     name = path.resolve().name.lower()
-    return is_gpu_file(name) or _JOB_SUFFIX.search(name.removesuffix(".gz")) is not None
+    return _is_gpu_file(name) or _JOB_SUFFIX.search(name.removesuffix(".gz")) is not None
 
 
 def find_gpus(path: Path) -> list[GpuDir]:
@@ -161,15 +155,11 @@ def find_gpus(path: Path) -> list[GpuDir]:
 
 
 def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
-    """Return for each worker under `path` its (local rank, GPU directory) pairs.
-
-    A directory that merely wraps a worker or a job is passed through.
-    """
+    """Return for each worker under `path`, or what wraps it, its (local rank, GPU directory) pairs."""
     children = _subdirectories(path)
-    gpus = [child for child in children if _is_gpu_dir(child)]
-    if gpus:
+    if gpus := list(filter(_is_gpu_dir, children)):
         return _split_by_rank(gpus)
-    workers = [[gpu for gpu in _subdirectories(child) if _is_gpu_dir(gpu)] for child in children]
+    workers = [list(filter(_is_gpu_dir, _subdirectories(child))) for child in children]
     if any(workers):
         return [group for gpus in workers if gpus for group in _split_by_rank(gpus)]
     if depth == 0:
@@ -183,17 +173,15 @@ def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
 
 def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
     """Give each GPU directory its local rank and put those that come again into the next worker."""
-    workers: list[list[tuple[int, Path]]] = []
+    workers: defaultdict[int, list[tuple[int, Path]]] = defaultdict(list)
     seen: dict[int, int] = {}
     for order, gpu in enumerate(gpus):
         match = _GPU_NAME.fullmatch(gpu.name)
-        rank = int(match.group(2)) if match else order
-        worker = seen.get(rank, 0) if match and match.group(1) else 0
+        rank = int(match[2]) if match else order
+        worker = seen.get(rank, 0) if match and match[1] else 0
         seen[rank] = worker + 1
-        while len(workers) <= worker:
-            workers.append([])
         workers[worker].append((rank, gpu))
-    return [sorted(worker, key=lambda pair: pair[0]) for worker in workers]
+    return [sorted(workers[worker], key=itemgetter(0)) for worker in sorted(workers)]
 
 
 def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
@@ -213,16 +201,15 @@ def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
 
 
 def _local_rank_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
-    by_worker: dict[int | None, list[int]] = {}
+    by_worker: defaultdict[int | None, list[int]] = defaultdict(list)
     for gpu in gpus:
-        by_worker.setdefault(gpu.worker, []).append(gpu.rank or 0)
-    widest = max(max(ranks) for ranks in by_worker.values()) + 1 if len(gpus) > 1 else 0
-    return [
-        note
-        for worker, ranks in by_worker.items()
-        for whose in (f"{path}" if worker is None else f"{path}, worker {worker}",)
-        for note in rank_notes(whose, ranks, widest, "local rank", "directories")
-    ]
+        by_worker[gpu.worker].append(gpu.rank or 0)
+    widest = max(gpu.rank or 0 for gpu in gpus) + 1 if len(gpus) > 1 else 0
+    notes = []
+    for worker, ranks in by_worker.items():
+        whose = f"{path}" if worker is None else f"{path}, worker {worker}"
+        notes += rank_notes(whose, ranks, widest, "local rank", "directories")
+    return notes
 
 
 def rank_notes(
@@ -246,34 +233,25 @@ def _empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
         f"{child}: an empty directory, left out"
         for folder in dict.fromkeys(inside)
         for child in _subdirectories(folder)
-        if child not in known and not _holds_file(child)
+        if child not in known and not any(names for _, _, names in os.walk(child))
     ]
 
 
-def _holds_file(path: Path) -> bool:
-    return any(names for _, _, names in os.walk(path))
-
-
 def _rank_job(path: Path) -> Job:
-    """Return the job whose rank files lie in `path`, or in directories of it.
-
-    What this program made of other traces is left out, unless there is nothing else.
-    """
+    """Return the job of the rank files in `path` or its directories; our own products only in need."""
     notes: list[str] = []
     products: list[Path] = []
     files = _rank_files(path, notes, products)
     if not files:
-        children = {child: _rank_files(child, notes, []) for child in _subdirectories(path)}
-        children = {child: found for child, found in children.items() if found}
+        children = {
+            child: found for child in _subdirectories(path) if (found := _rank_files(child, notes, []))
+        }
         files = [file for found in children.values() for file in found]
-        if files:
-            notes += _empty_notes(path, list(children))
+        notes += _empty_notes(path, list(children))
         ranks = [_rank_of(file) for file in files]
         if len(children) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
-            names = ", ".join(child.name for child in children)
-            raise TraceError(
-                f"{path}: several directories in it hold traces of the same ranks; give one: {names}"
-            )
+            one = f"give one: {', '.join(child.name for child in children)}"
+            raise TraceError(f"{path}: several directories in it hold traces of the same ranks; {one}")
     # a replay is of the other one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
@@ -315,13 +293,11 @@ def _is_trace(path: Path) -> bool:
 
 def head_of(path: Path) -> bytes:
     """Return the beginning of a file's content, unpacked, up to 1 MiB."""
-    return next(iter(ByteStream(path)), b"")[:_SNIFF]
+    return next(iter(ByteStream(path)), b"")
 
 
 def _is_gpu_dir(path: Path) -> bool:
-    return any(
-        child.name.removesuffix(".gz") in GPU_FILES or _is_final_trace(child) for child in _listing(path)
-    )
+    return any(c.name.removesuffix(".gz") in GPU_FILES or _is_final_trace(c) for c in _listing(path))
 
 
 def _is_final_trace(path: Path) -> bool:
@@ -329,14 +305,14 @@ def _is_final_trace(path: Path) -> bool:
 
 
 def _final_order(path: Path) -> tuple[bool, list[int], str]:
-    """`bps_trace_final.json` goes before all others, then the one of the latest step."""
+    """Sort `bps_trace_final.json` above all others, else by step."""
     return path.name.startswith("bps_trace_final"), [int(n) for n in _DIGITS.findall(path.name)], path.name
 
 
 def local_rank(name: str) -> int | None:
     """Return the local rank that a GPU directory's name states (``<rank>_<local_rank>`` or one number)."""
     match = _GPU_NAME.fullmatch(name)
-    return int(match.group(2)) if match else None
+    return int(match[2]) if match else None
 
 
 def _rank_of(path: Path) -> int | None:
@@ -348,20 +324,19 @@ def _rank_of(path: Path) -> int | None:
 def _rank_of_file(path: Path) -> int | None:
     """Return the rank of a file given by itself: by its name, else its directory's."""
     home = path.resolve().parent
-    if is_gpu_file(path.name) and _GPU_NAME.fullmatch(home.name):
+    if _is_gpu_file(path.name) and _GPU_NAME.fullmatch(home.name):
         return local_rank(home.name)
     rank = _rank_in_name(path)
     return rank if rank is not None or path.name.split(".")[0] in PRODUCTS else _rank_in_name(home)
 
 
-def is_gpu_file(name: str) -> bool:
-    """Whether a file of that name lies in a GPU's directory."""
+def _is_gpu_file(name: str) -> bool:
     return name.removesuffix(".gz") in GPU_FILES or name.startswith("bps_trace")
 
 
 def _rank_in_name(path: Path) -> int | None:
     match = _RANK_IN_NAME.search(path.name)
-    return int(match.group(1)) if match else None
+    return int(match[1]) if match else None
 
 
 def _subdirectories(path: Path) -> list[Path]:
@@ -371,13 +346,14 @@ def _subdirectories(path: Path) -> list[Path]:
 def _listing(path: Path) -> list[Path]:
     """Return what is in a directory, numbers in names in the order of numbers."""
     try:
-        return sorted(path.iterdir(), key=_natural)
+        return sorted(path.iterdir(), key=lambda entry: natural(entry.name))
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    parts = _DIGITS.split(path.name)
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
+    parts = _DIGITS.split(name)
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError
@@ -26,11 +26,9 @@ def process_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Start `n` processes that run functions; any error in the block ends them at once.
 
-    Raises
-    ------
-    AnalyzeError
-        A process was killed.
+    Raises AnalyzeError where a process was killed.
     """
+    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
     from concurrent.futures.process import BrokenProcessPool
 
@@ -38,12 +36,33 @@ def process_pool(
     try:
         yield pool
     except BaseException as error:
-        _kill_children()
+        for child in multiprocessing.active_children():
+            child.kill()
         if isinstance(error, BrokenProcessPool):
             raise AnalyzeError("a worker process was killed (memory?); try --jobs 1") from error
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_program(command: Sequence[str], seconds: float) -> None:
+    """Run another program, its output caught, for at most so long.
+
+    Raises
+    ------
+    RuntimeError
+        It failed, or took too long; the message is what it said.
+    OSError
+        It could not be started.
+    """
+    import subprocess
+
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"not done after {seconds:.0f} s") from error
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
 
 
 def cores() -> int:
@@ -84,10 +103,3 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)
-
-
-def _kill_children() -> None:
-    import multiprocessing
-
-    for child in multiprocessing.active_children():
-        child.kill()

@@ -21,6 +21,7 @@ except ImportError:  # no locks on this system: nothing is locked, and nothing i
     fcntl = None  # type: ignore[assignment]
 
 _NAME = re.compile(r"\..*\.analyze-\d+-[0-9a-f]{8}\.tmp")
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 _NAME_CHARACTERS = 40  # of the target, in the name of its temporary file
 
 
@@ -32,7 +33,9 @@ class Temporary:
         while True:
             name = f".{target.name[:_NAME_CHARACTERS]}.analyze-{os.getpid()}-{os.urandom(4).hex()}.tmp"
             self.path = target.parent / name
-            self._fd = _create(self.path, is_directory=is_directory)
+            if is_directory:
+                self.path.mkdir(0o700)
+            self._fd = os.open(self.path, os.O_RDONLY if is_directory else _NEW_FILE, 0o600)
             if _lock(self._fd, self.path) is not False:  # else another run has just swept it away
                 return
             self.remove()
@@ -41,28 +44,18 @@ class Temporary:
         """Return a new descriptor of the file, which shares its lock."""
         return os.dup(self._fd)
 
-    def release(self) -> None:
-        """Give up the lock: the file was renamed, or removed."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
     def remove(self) -> None:
         """Remove the file, or the directory with all in it, and give up the lock."""
         with uninterrupted():
             _remove(self.path)
-            self.release()
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
 
 
 @contextlib.contextmanager
 def temporary_directory(beside: Path | None = None) -> Iterator[Path]:
-    """Make a directory beside the file `beside` (None: among the system's temporary files), and remove it.
-
-    Raises
-    ------
-    OSError
-        It cannot be made.
-    """
+    """Make a directory beside the file `beside` (None: among the system's temporary files), and remove it."""
     with uninterrupted():
         made = Temporary(beside or Path(tempfile.gettempdir(), "work"), is_directory=True)
     try:
@@ -102,13 +95,6 @@ def _sweep_one(path: Path) -> None:
             _remove(path)
     finally:
         os.close(fd)
-
-
-def _create(path: Path, *, is_directory: bool) -> int:
-    if is_directory:
-        path.mkdir(0o700)
-        return os.open(path, os.O_RDONLY)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def _lock(fd: int, path: Path) -> bool | None:

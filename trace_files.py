@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dialects
 import parallel
 import progress as bars
 from errors import TraceError
-from formats import chrome
+from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.columns import Trace
 from formats.event import args_object
@@ -27,7 +27,8 @@ _UNPACKED = 12  # what a gzip file's size is taken to grow by
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
     """Load one trace file, whatever its dialect; see `read_traces`."""
-    return _read_one(path, args, points, None)
+    (trace,) = read_traces([path], args=args, points=points, jobs=1, progress=False)
+    return trace
 
 
 def read_traces(
@@ -47,16 +48,14 @@ def read_traces(
     jobs : processes; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
 
-    Raises
-    ------
-    TraceError
-        A file is missing, unreadable, or no trace.
+    Raises TraceError where a file is missing, unreadable, or no trace.
     """
-    results = read_all(paths, args, points, jobs, progress)
-    for result in results:
+    traces = []
+    for result in read_all(paths, args, points, jobs, progress):
         if isinstance(result, TraceError):
             raise result
-    return [result for result in results if isinstance(result, Trace)]
+        traces.append(result)
+    return traces
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -65,10 +64,8 @@ def read_document(path: Path) -> dict[str, Any]:
     For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
     repaired as in `read_trace`, and the phrases are under the key "repairs".
     """
-    events: list[dict[str, Any]] = []
     reader = EventReader(path, types=(dict,))
-    for piece, _ in reader:
-        events.extend(piece)
+    events = [event for piece, _ in reader for event in piece]
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
@@ -94,18 +91,43 @@ def read_all(
     unpacked = sum(
         size * (_UNPACKED if path.suffix == ".gz" else 1) for path, size in zip(paths, sizes, strict=True)
     )
+    wish = _Wish(args, points, scan=native.is_worth(unpacked) and native.library() is not None)
     with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
         if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
-            return [_joined(p, [_read(p, args, points, on_read=bar.update)], args, points) for p in paths]
-        parts = _in_processes([(paths[r.index], args, points, r) for r in ranges], jobs, bar.update)
+            return [_joined(p, [_read(p, wish, on_read=bar.update)], wish) for p in paths]
+        tasks = [(paths[r.number], wish, r) for r in ranges]
+        run = _in_threads if wish.scan and len(paths) == 1 else _in_processes
+        parts = run(tasks, jobs, bar.update)
     found: list[list[Any]] = [[] for _ in paths]
     for part, in_range in zip(parts, ranges, strict=True):
-        found[in_range.index].append(part)
-    return [_joined(path, own, args, points) for path, own in zip(paths, found, strict=True)]
+        found[in_range.number].append(part)
+    return [_joined(path, own, wish) for path, own in zip(paths, found, strict=True)]
+
+
+class _Wish(NamedTuple):
+    """What is wanted of each file, as for `read_traces`, and whether the scanner in C reads it."""
+
+    args: Collection[str]
+    points: bool
+    scan: bool
+
+
+def _in_threads(
+    tasks: Sequence[tuple[Path, _Wish, _Range]], jobs: int, on_read: chrome.OnRead
+) -> list[Trace | chrome.Part | TraceError]:
+    """Read ranges of a file in `jobs` threads: the scanner leaves the interpreter to the others."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    parts = []
+    with ThreadPoolExecutor(jobs) as pool:
+        for task, part in zip(tasks, pool.map(lambda task: _read(*task), tasks), strict=True):
+            parts.append(part)
+            on_read(task[2].size)
+    return parts
 
 
 def _in_processes(
-    tasks: Sequence[tuple[Path, Collection[str], bool, _Range]], jobs: int, on_read: Callable[[int], object]
+    tasks: Sequence[tuple[Path, _Wish, _Range]], jobs: int, on_read: chrome.OnRead
 ) -> list[Trace | chrome.Part | TraceError]:
     """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
     own = 1 if len(tasks) <= jobs else 0
@@ -114,22 +136,21 @@ def _in_processes(
         parts = [_read(*task, on_read) for task in tasks[:own]]
         for task, future in zip(tasks[own:], futures, strict=True):
             parts.append(future.result())
-            on_read(task[3].size)
+            on_read(task[2].size)
     return parts
 
 
-def _joined(path: Path, parts: Sequence[Any], args: Collection[str], points: bool) -> Trace | TraceError:
+def _joined(path: Path, parts: Sequence[Any], wish: _Wish) -> Trace | TraceError:
     """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
     if len(parts) > 1 and any(isinstance(part, TraceError) or not part.aligned for part in parts):
-        parts = [_read(path, args, points)]
+        parts = [_read(path, wish)]
     return dialects.finish(path, parts) if len(parts) > 1 else parts[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """The bytes [start, stop) of the file `index`; `stop` is None where they reach its end."""
+class _Range(NamedTuple):
+    """The bytes [start, stop) of the file `number`; `stop` is None where they reach its end."""
 
-    index: int
+    number: int
     start: int
     stop: int | None
     size: int
@@ -138,7 +159,7 @@ class _Range:
 def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Range]:
     """Return what each task reads; big files in several ranges."""
     ranges: list[_Range] = []
-    for index, (path, size) in enumerate(zip(paths, sizes, strict=True)):
+    for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
         starts = [0]
         if size > _SPLIT and jobs > 1 and _splittable(path):
             pieces = min(jobs, -(-size // _SPLIT))
@@ -146,7 +167,7 @@ def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Ran
             starts += [start for start in found if start is not None]
         stops = [*starts[1:], None]
         ranges += [
-            _Range(index, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
+            _Range(number, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
         ]
     return ranges
 
@@ -158,31 +179,29 @@ def _splittable(path: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    try:
+    with contextlib.suppress(OSError):  # reading it will say what is wrong
         return path.stat().st_size
-    except OSError:
-        return 0  # reading it will say what is wrong
+    return 0
 
 
 def _read(
     path: Path,
-    args: Collection[str],
-    points: bool,
+    wish: _Wish,
     part: _Range | None = None,
-    on_read: Callable[[int], object] | None = None,
+    on_read: chrome.OnRead | None = None,
 ) -> Trace | chrome.Part | TraceError:
     """Return a file's trace, or a part of it; the error where that fails."""
     try:
         if part is None or (part.start == 0 and part.stop is None):
-            return _read_one(path, args, points, on_read)
-        return chrome.read_part(path, args, points, part.start, part.stop, on_read=on_read)
+            return _read_one(path, wish, on_read)
+        return chrome.read_part(
+            path, wish.args, wish.points, part.start, part.stop, on_read=on_read, scan=wish.scan
+        )
     except TraceError as error:
         return error
 
 
-def _read_one(
-    path: Path, args: Collection[str], points: bool, on_read: Callable[[int], object] | None
-) -> Trace:
+def _read_one(path: Path, wish: _Wish, on_read: chrome.OnRead | None) -> Trace:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_dir():
@@ -190,5 +209,7 @@ def _read_one(
     if path.suffix == ".gml":
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
     if dasf.is_dasf(head_of(path)[:64]):
-        return dasf.read(path, args, points)
-    return dialects.finish(path, [chrome.read_part(path, args, points, on_read=on_read)])
+        return dasf.read(path, wish.args, wish.points)
+    return dialects.finish(
+        path, [chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)]
+    )

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +21,10 @@ from temporary_files import temporary_directory
 from trace_files import read_all, read_document, read_trace, read_traces
 
 __all__ = [
-    "GpuDir",
-    "Job",
-    "LoadedJob",
-    "Source",
-    "TraceFile",
-    "files_to_read",
-    "find_gpus",
-    "find_job",
-    "find_paths",
-    "load_job",
-    "load_paths",
-    "rank_notes",
-    "read_document",
-    "read_trace",
-    "read_traces",
+    "GpuDir", "Job", "LoadedJob", "Source", "TraceFile", "files_to_read", "find_gpus", "find_job",
+    "find_paths", "load_job", "load_paths", "rank_notes", "read_document", "read_trace", "read_traces",
     "select_communication",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +74,9 @@ class LoadedJob:
         ]
 
 
-def load_job(
-    path: Path,
-    *,
-    args: Collection[str] = (),
-    points: bool = False,
-    only: Collection[str] = (),
-    jobs: int | None = None,
-    progress: bool | None = None,
-) -> LoadedJob:
-    """Find and load all traces of one path; see `load_paths`."""
-    return load_paths([path], args=args, points=points, only=only, jobs=jobs, progress=progress)
+def load_job(path: Path, **how: Any) -> LoadedJob:
+    """Find and load all traces of one path; the keywords are those of `load_paths`."""
+    return load_paths([path], **how)
 
 
 def load_paths(
@@ -119,12 +99,7 @@ def load_paths(
     args, points, jobs, progress : as for `trace_files.read_traces`
     only : names of the only communications to keep; see `select_communication`
 
-    Raises
-    ------
-    TraceError
-        A path does not exist, or holds no trace that can be read.
-    AnalyzeError
-        A name in `only` is not a communication of the job.
+    Raises TraceError where a path does not exist or holds no trace that can be read.
     """
     job = find_paths(paths)
     notes = list(job.notes)
@@ -147,19 +122,14 @@ def load_paths(
         ranks = _ranked(job.root, ranks, notes)
     sources, traces = [source for source, _ in ranks], [trace for _, trace in ranks]
     loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files)
-    return select_communication([loaded], only)[0] if only else loaded
+    return select_communication([loaded], only)[0]
 
 
 def find_paths(paths: Sequence[Path]) -> Job:
     """Return what several paths hold as one job; nothing is read.
 
     Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
-    the order given. The traces of several GPU directories stand for these.
-
-    Raises
-    ------
-    TraceError
-        A path does not exist, or holds no trace.
+    the order given. The traces of several GPU directories stand for these. TraceError as of `find_job`.
     """
     found = [find_job(path) for path in paths]
     if len(found) == 1:
@@ -227,8 +197,8 @@ def _owned(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
 
 def _file(parts: Sequence[tuple[Source, Trace]]) -> TraceFile:
     source, trace = parts[0]
-    ranks = [source.rank for source, _ in parts if source.rank is not None]
-    return TraceFile(source.path, trace.dialect, trace.phases, sorted(ranks), trace.repairs)
+    ranks = sorted(source.rank for source, _ in parts if source.rank is not None)
+    return TraceFile(source.path, trace.dialect, trace.phases, ranks, trace.repairs)
 
 
 def _ranked(
@@ -260,12 +230,7 @@ def select_communication(jobs: Sequence[LoadedJob], only: Collection[str]) -> li
 
     A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
     it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
-    rank only.
-
-    Raises
-    ------
-    AnalyzeError
-        None of the jobs has a communication of that name.
+    rank only. AnalyzeError where none of the jobs has a communication of a name.
     """
     if not only:
         return list(jobs)

@@ -23,12 +23,13 @@ from combine.pid_tid import Place, Process, Tables, Track
 from combine.unique_ids import EXACT_SOURCES, first_id, make_unique
 from formats.event import NO_ARGS, NO_TIME, args_object
 from formats.values import FARTHEST_NS, cleaned
-from formats.whole import KEY, ExactWholeEvent, LearnedWhole, WholeEvent, encode
+from formats.whole import KEY, ExactWholeEvent, LearnedWhole, OddEvent, WholeEvent, encode
 
 _ARGS = attrgetter("args")
 _ID = attrgetter("id")
 _ARGS_MEMBER = b',"args":'
 _ROLE = itemgetter(3)
+_ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
 _Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
 #: Metadata that is gathered, and written anew at the head of the combined file.
@@ -165,9 +166,7 @@ class Rewriter:
         if not self.filter:
             self.anchors.add(events, roles, ts[rows], dur[rows])
         make_unique(events, self._place.number)
-        for event in events:
-            event.ts = NO_ARGS if isinstance(event, ExactWholeEvent) else None  # type: ignore[assignment]
-        texts = list(map(encode, events))
+        texts = _encode(events)
         self.n_events += len(events)
         timed = ts[rows] != NO_TIME
         self.untimed += [texts[i] for i in np.flatnonzero(~timed).tolist()]
@@ -243,6 +242,19 @@ class Rewriter:
 @lru_cache(_REMEMBERED)
 def _packed_args(text: bytes) -> msgspec.Raw:
     return msgspec.Raw(packed(text))
+
+
+def _encode(events: list[WholeEvent]) -> list[bytes]:
+    """Return the events as JSON, without their times."""
+    kinds = set(map(type, events))
+    nothing: Any = NO_ARGS if kinds == {ExactWholeEvent} else None
+    for event in events:
+        event.ts = nothing
+    if ExactWholeEvent in kinds and len(kinds) > 1:
+        for event in events:
+            if isinstance(event, ExactWholeEvent):
+                event.ts = NO_ARGS
+    return list(map(encode if OddEvent in kinds else _ENCODE, events))
 
 
 class _Kinds(dict[tuple[Any, ...], int]):

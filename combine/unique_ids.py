@@ -25,8 +25,10 @@ def make_unique(events: Sequence[WholeEvent], source: int) -> None:
     for event in events:
         if event.id is not None and event.ph not in OWN_SCOPE:
             event.id = unique_id(event.id, source)
-        if isinstance(event, OddEvent):
-            event.others = _unique_others(event, source)
+    if OddEvent in set(map(type, events)):
+        for event in events:
+            if isinstance(event, OddEvent):
+                event.others = _unique_others(event, source)
 
 
 def unique_id(value: Any, source: int) -> int | str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from result import Bars, Cell, Chart, Column, Kind, Table
+from result import Bars, Cell, Chart, Column, Table
 
 if TYPE_CHECKING:
-    from compare.change import Change
     from compare.comparison import Comparison, OpChange
     from compare.run_table import MeasuredRun
+    from compare.significance import Change
 
 _MOST_BARS = 20
 
@@ -44,11 +44,14 @@ CHANGE = (
     _ms("ci_low_ms", "95 % from (ms)", "low_ns", minor=True),
     _ms("ci_high_ms", "to (ms)", "high_ns", minor=True),
 )
+_COUNTS = (
+    Column("count_a", "base count", "int", minor=True, value=lambda item: item.count[0]),
+    Column("count_b", "new count", "int", minor=True, value=lambda item: item.count[1]),
+)
 _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """A comparison and the names of its runs."""
 
     found: Comparison
@@ -95,13 +98,6 @@ def _sides(key: str, what: str, of: str, *, minor: bool = False) -> list[Column]
     ]
 
 
-def _counts() -> list[Column]:
-    return [
-        Column("count_a", "base count", "int", minor=True, value=lambda item: item.count[0]),
-        Column("count_b", "new count", "int", minor=True, value=lambda item: item.count[1]),
-    ]
-
-
 def _tested_columns(*, minor: bool) -> list[Column]:
     """Return the columns `CHANGE` for the average durations of items."""
 
@@ -115,7 +111,7 @@ def _operations(pair: Pair, args: Namespace) -> Table:
     columns = (
         Column("name", "operation"),
         Column("cat", "category", minor=True),
-        *_counts(),
+        *_COUNTS,
         *_sides("avg_*_ms", "avg", "average"),
         *_tested_columns(minor=False),
         _ms("explained_ms", "explains of the step (ms)", "explained.ns", minor=True, scale="diverging"),
@@ -131,7 +127,7 @@ def _categories(pair: Pair) -> Table:
         *_sides("step_*_ms", "step", "explained"),
         _ms("explained_ms", "explains (ms)", "explained.ns", scale="diverging"),
         Column("explains", "significantly", "bool", value=attrgetter("explained.significant")),
-        *_counts(),
+        *_COUNTS,
         *_sides("avg_*_ms", "avg", "average", minor=True),
         *_tested_columns(minor=True),
     )
@@ -174,14 +170,13 @@ def input_table(run: MeasuredRun, name: str) -> Table:
     from compare.run_table import operations
 
     ops = operations(run, tell_workers=len(run.workers) > 1)
-    kinds: list[tuple[str, str, Kind]] = [
-        ("name", "operation", "text"),
-        ("cat", "category", "text"),
-        ("count", "count", "int"),
-        ("total_ms", "total (ms)", "float"),
-        ("avg_ms", "avg (ms)", "float"),
-    ]
-    columns = [Column(*kind) for kind in kinds]
+    columns = (
+        Column("name", "operation"),
+        Column("cat", "category"),
+        Column("count", "count", "int"),
+        Column("total_ms", "total (ms)", "float"),
+        Column("avg_ms", "avg (ms)", "float"),
+    )
     figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
     rows = [(*key, *row) for key, *row in zip(ops.keys, *(each.tolist() for each in figures), strict=True)]
     return Table(name, f"Operations of {name}", columns, rows, detail=True)

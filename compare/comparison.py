@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 import dialects
 from compare import match_operations as renamed
-from compare.change import Change, changes
 from compare.exposure import COMPUTE, NOTHING, Spent, time_spent
-from compare.families import Float, families
-from compare.rank_changes import RankChange, later_ns, rank_changes, straggler
+from compare.families import families
+from compare.rank_changes import RankChange, later_ns, rank_changes
 from compare.run_table import (
     MeasuredRun,
     Operations,
@@ -22,10 +22,11 @@ from compare.run_table import (
     load_run,
     operations,
 )
-from compare.significance import Samples, sample
+from compare.significance import Change, Float, Samples, changes, sample
 from errors import TraceError, counted
 
 _NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
+_STRAGGLES = 0.3  # of the iteration's change: what a straggler's own work must explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,13 @@ class Comparison:
 
     @property
     def straggler(self) -> RankChange | None:
-        """The rank whose own work, unlike that of the others, explains the change, if there is one."""
-        return straggler(self.ranks, self.iteration)
+        """The rank whose own work changed by far the most, where that makes up the iteration's change."""
+        if len(self.ranks) < 2 or not self.iteration.significant or not self.iteration.ns:
+            return None
+        sign = np.sign(self.iteration.ns)
+        first = max(self.ranks, key=lambda rank: sign * (rank.ahead.ns or 0))
+        explains = sign * (first.ahead.ns or 0) >= _STRAGGLES * abs(self.iteration.ns)
+        return first if explains and first.ahead.significant and sign * (first.own.ns or 0) > 0 else None
 
 
 def compare(
@@ -80,15 +86,13 @@ def compare(
     Parameters
     ----------
     wanted : communication operations to list, beside all that is no communication; () lists all.
-        Categories, ranks and steps are those of everything in either case.
+        Categories, ranks and steps are those of everything in either case. `AnalyzeError` if neither has one.
     jobs : processes that read a trace again where the shapes of operations are needed
 
     Raises
     ------
     TraceError
         They have no operation in common.
-    AnalyzeError
-        A name in `wanted` is no communication operation of either.
     """
     tell_workers = len(a.workers) > 1 and a.workers == b.workers
     base, new = (_measured(run, tell_workers=tell_workers) for run in (a, b))
@@ -97,7 +101,8 @@ def compare(
         raise TraceError(_nothing_common(a, b))
     notes = []
     if max(len(a.workers), len(b.workers)) > 1 and not tell_workers:
-        notes.append(f"{_workers(a)} against {_workers(b)}: their operations are pooled")
+        pooled = " against ".join(counted(max(1, len(run.workers)), "worker") for run in (a, b))
+        notes.append(f"{pooled}: their operations are pooled")
     if a.dialects != b.dialects:
         notes.append(f"different kinds of traces: {', '.join(a.dialects)} against {', '.join(b.dialects)}")
     iteration, steps = _iteration(a, b)
@@ -134,10 +139,7 @@ class _Side:
 
     @property
     def share_of_step(self) -> Float:
-        """How long the events of each operation last (m,), as a share of the time of all ranks' steps.
-
-        Where no steps are marked, as a share of what all computation lasts.
-        """
+        """How long the events of each operation last (m,), as a share of all steps (else of computation)."""
         total = self.ops.total_ns.sum(1)
         per_rank = [float((rank.own + rank.communication).sum()) for rank in self.spent.ranks]
         whole = sum(per_rank) or float(total[self.spent.layer == COMPUTE].sum())
@@ -173,10 +175,8 @@ def _match(
 def _left(a: _Side, b: _Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """Return the operations of each run that are in no pair."""
     in_a, in_b = {i for i, _ in pairs}, {j for _, j in pairs}
-    return (
-        [i for i in range(len(a.ops.keys)) if i not in in_a],
-        [j for j in range(len(b.ops.keys)) if j not in in_b],
-    )
+    left_a = [i for i in range(len(a.ops.keys)) if i not in in_a]
+    return left_a, [j for j in range(len(b.ops.keys)) if j not in in_b]
 
 
 def _with_shapes(run: MeasuredRun, jobs: int | None) -> MeasuredRun:
@@ -195,23 +195,18 @@ def _nothing_common(a: MeasuredRun, b: MeasuredRun) -> str:
     return f"{a.path} and {b.path}: no operation in common; are these runs of one model?"
 
 
-def _workers(run: MeasuredRun) -> str:
-    return counted(max(1, len(run.workers)), "worker")
-
-
 def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpChange]:
     in_a, in_b = np.array(rows).T
-    keys, others = ([side.ops.keys[i] for i in of] for side, of in ((a, in_a), (b, in_b)))
+    sides = ((a, in_a), (b, in_b))
+    keys, others = ([side.ops.keys[i] for i in of] for side, of in sides)
     family = families(
         [key.name for key in keys],
         np.minimum(a.spent.layer[in_a], b.spent.layer[in_b]),
         (a.share_of_step[in_a] + b.share_of_step[in_b]) / 2,
     )
-    sides = ((a, in_a), (b, in_b))
-    averages = changes(
-        *(sample(side.ops.total_ns[of], side.ops.count[of]) for side, of in sides), family=family
-    )
-    explained = changes(*(sample(side.spent.job[:, of].T) for side, of in sides), family=family)
+    in_families = partial(changes, correct=family.corrected, alike=family.family)
+    averages = in_families(*(sample(side.ops.total_ns[of], side.ops.count[of]) for side, of in sides))
+    explained = in_families(*(sample(side.spent.job[:, of].T) for side, of in sides))
     counts = [side.ops.count[of].sum(1).tolist() for side, of in sides]
     return [
         OpChange(
@@ -243,6 +238,5 @@ def _iteration(a: MeasuredRun, b: MeasuredRun) -> tuple[Change, tuple[int, int]]
     times = [iteration_ns(run) for run in (a, b)]
     steps = (len(times[0]), len(times[1]))
     if not all(steps):
-        means = [float(each.mean()) if len(each) else None for each in times]
-        return Change(means[0], means[1]), steps
+        return Change(*(float(each.mean()) if len(each) else None for each in times)), steps
     return changes(sample(times[0]), sample(times[1]))[0], steps

@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
-from compare.run_table import MeasuredRun, Operations, Rank
+from compare.run_table import Float, MeasuredRun, Operations
 from dialects import Activity
 from dialects.steps import Step
 from formats.columns import Int64, Trace
 from innermost import innermost
-
-Float = NDArray[np.float64]
 
 NOTHING = "(nothing recorded)"
 
@@ -50,32 +48,24 @@ _LAYER_OF[Activity.IGNORED] = IGNORED
 
 @dataclass(frozen=True, slots=True)
 class RankSpent:
-    """What one rank spent its whole steps on, nanoseconds.
-
-    `own` (k,) is what it computed, prepared or recorded nothing in, `communication` (k,) what it only
-    communicated or waited in, step by step (`labels`); `mean` (m + 1,) is what each operation, and last
-    nothing, took of an average step, and `is_comm` (m + 1,) which of them are communication.
-    """
+    """What one rank spent its whole steps on, nanoseconds."""
 
     name: str
-    labels: Sequence[int]
-    own: Float
-    communication: Float
-    mean: Float
-    is_comm: NDArray[np.bool_]
+    labels: Sequence[int]  # of the k steps
+    own: Float  # (k,) what it computed, prepared or recorded nothing in
+    communication: Float  # (k,) what it only communicated or waited in
+    mean: Float  # (m + 1,) what each operation, and last nothing, took of an average step
+    is_comm: NDArray[np.bool_]  # (m + 1,) which of them are communication
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run spent its whole steps on: `job` (k, m + 1), averaged over the ranks step by step.
-
-    `layer` (m,) is the first layer that events of each operation belong to.
-    """
+    """What a run spent its whole steps on."""
 
     names: Sequence[str]  # (m + 1) the operations, and `NOTHING`
-    job: Float
+    job: Float  # (k, m + 1) averaged over the ranks step by step
     ranks: Sequence[RankSpent]
-    layer: NDArray[np.int64]
+    layer: Int64  # (m,) the first layer that events of each operation belong to
 
 
 def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
@@ -88,24 +78,17 @@ def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
         of_slice = layers(rank.trace)
         np.minimum.at(layer, ids, of_slice)
         if rank.steps.whole:
-            steps, part = _rank_spent(rank, of_slice, ids, n_columns)
-            ranks.append(part)
-            for label, row in zip(part.labels, steps, strict=True):
+            steps = exposed_ns(rank.trace, of_slice, ids, n_columns - 1, rank.steps.whole)
+            is_comm = np.zeros(n_columns, np.bool_)
+            is_comm[ids[of_slice == COMMUNICATION]] = True
+            own, communication = steps[:, ~is_comm].sum(1), steps[:, is_comm].sum(1)
+            labels = [step.label for step in rank.steps.whole]
+            ranks.append(RankSpent(rank.name, labels, own, communication, steps.mean(0), is_comm))
+            for label, row in zip(labels, steps, strict=True):
                 by_label.setdefault(label, []).append(row)
     job = [sum(by_label[label]) / len(by_label[label]) for label in sorted(by_label)]
     names = [*(key.name for key in ops.keys), NOTHING]
     return Spent(names, np.array(job).reshape(-1, n_columns), ranks, layer)
-
-
-def _rank_spent(
-    rank: Rank, layer: NDArray[np.int64], ids: NDArray[np.int64], n_columns: int
-) -> tuple[Float, RankSpent]:
-    found = exposed_ns(rank.trace, layer, ids, n_columns - 1, rank.steps.whole)
-    is_comm = np.zeros(n_columns, np.bool_)
-    is_comm[ids[layer == COMMUNICATION]] = True
-    own, communication = found[:, ~is_comm].sum(1), found[:, is_comm].sum(1)
-    labels = [step.label for step in rank.steps.whole]
-    return found, RankSpent(rank.name, labels, own, communication, found.mean(0), is_comm)
 
 
 def exposed_ns(
@@ -139,7 +122,7 @@ def exposed_ns(
     return result
 
 
-def layers(trace: Trace) -> NDArray[np.int64]:
+def layers(trace: Trace) -> Int64:
     """Return the layer of each slice (n,).
 
     Whole communications and model updates frame: queues, and the time from backward to forward, are in them.

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compare.exposure import COMMUNICATION, COMPUTE
-from compare.significance import corrected
+from compare.significance import Float, corrected
 from opname import OpName
-
-Float = NDArray[np.float64]
 
 _LARGE = 0.001  # of a step: what a computation takes at least to be tested among the large ones
 
@@ -59,12 +57,9 @@ class Families:
 
 
 def families(names: Sequence[str], layer: NDArray[np.int64], share_of_step: Float) -> Families:
-    """Return the family of each of m operations.
+    """Return the family of each of m operations, by name and the first layer (m,) that its events belong to.
 
-    Parameters
-    ----------
-    layer : (m,) the first layer of `compare.exposure` that its events belong to
-    share_of_step : (m,) what its events last together, as a share of the step
+    `share_of_step` (m,) is what its events last together, as a share of the step.
     """
     found = np.full(len(names), int(Family.REST))
     found[(layer == COMPUTE) & (share_of_step >= _LARGE)] = Family.COMPUTATION

@@ -6,13 +6,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 import dialects
-from compare.run_table import MeasuredRun, Operations
+from compare.run_table import Float, MeasuredRun, Operations
 from opname import OpName
-
-Float = NDArray[np.float64]
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
 _CLEARLY = 3.0  # times nearer than the next candidate
@@ -28,18 +25,11 @@ def pairs(
     shapes_a: Sequence[Hashable],
     shapes_b: Sequence[Hashable],
 ) -> list[tuple[int, int]]:
-    """Pair operations of `a` with those of `b` that have another name.
+    """Pair operations of `a` with those of `b` that have another name, by their indices.
 
-    Parameters
-    ----------
-    left_a, left_b : the operations to pair, as indices
-    shapes_a, shapes_b : what is known of the shape of *every* operation, as `shapes` returns it
-
-    Returns
-    -------
-    list of (index in a, index in b)
-        Same worker, category, shape and count per step, and each the other's clearly nearest in
-        where they come in the step.
+    They have the same worker, category, shape and count per step, and each is the other's clearly nearest in
+    where they come in the step. `left_a` and `left_b` are to be paired; `shapes_a` and `shapes_b` are what
+    `shapes` knows of *every* operation.
     """
     of_a, of_b = _by_signature(a, left_a, shapes_a), _by_signature(b, left_b, shapes_b)
     tie = _TIE if len(left_a) == len(left_b) else 0.0

@@ -6,52 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 import dialects
-from compare.change import Change, changes
 from compare.exposure import RankSpent, Spent
 from compare.run_table import MeasuredRun
-from compare.significance import Samples, sample
-
-Float = NDArray[np.float64]
-
-_STRAGGLES = 0.3  # of the iteration's change: what a straggler's own work must explain
+from compare.significance import Change, Float, Samples, changes, sample
 
 
 @dataclass(frozen=True, slots=True)
 class RankChange:
-    """One rank of both runs.
-
-    `own` is the part of a step in which it computed, prepared or recorded nothing; `communication`
-    that in which it only communicated, or waited for others; `ahead` is how much larger its own part
-    is than that of the other ranks in the same step. `top` names the operation of its own part,
-    `top_wait` that of its communication, that changed most in the direction of the iteration.
-    """
+    """One rank of both runs."""
 
     name: str
     iteration: Change
-    own: Change
-    communication: Change
-    ahead: Change
-    top: tuple[str, float]  # name, change (ns)
-    top_wait: tuple[str, float]
+    own: Change  # the part of a step in which it computed, prepared or recorded nothing
+    communication: Change  # that in which it only communicated, or waited for others
+    ahead: Change  # how much larger its own part is than that of the other ranks in the same step
+    top: tuple[str, float]  # name and change (ns) of the operation that changed its own part most
+    top_wait: tuple[str, float]  # and its communication
 
 
 def rank_changes(a: Spent, b: Spent, iteration: Change) -> list[RankChange]:
     """Return the change of each rank where both runs have the same ranks, two or more; else []."""
     of_b = {rank.name: rank for rank in b.ranks}
     names = [rank.name for rank in a.ranks]
-    if (
-        len(names) < 2
-        or len(set(names)) < len(names)
-        or sorted(names) != sorted(rank.name for rank in b.ranks)
-    ):
+    if not 2 <= len(names) == len(b.ranks) == len({*names} & of_b.keys()):
         return []
     sides = (a.ranks, [of_b[name] for name in names])
     measures = [[_measures(side, i) for i in range(len(names))] for side in sides]
     whole, own, comm, ahead = (
-        changes(*(_stacked([sample(rank[kind]) for rank in side]) for side in measures)) for kind in range(4)
+        changes(*(_joined([rank[kind] for rank in side]) for side in measures)) for kind in range(4)
     )
     sign = float(np.sign(iteration.ns or 0.0)) or 1.0
     found = []
@@ -59,16 +43,6 @@ def rank_changes(a: Spent, b: Spent, iteration: Change) -> list[RankChange]:
         top, top_wait = (_top(a, b, sides[0][i], sides[1][i], sign, comm=kind) for kind in (False, True))
         found.append(RankChange(name, whole[i], own[i], comm[i], ahead[i], top, top_wait))
     return found
-
-
-def straggler(ranks: Sequence[RankChange], iteration: Change) -> RankChange | None:
-    """Return the rank whose own part changed by far the most, where that makes up the iteration's change."""
-    if len(ranks) < 2 or not iteration.significant or not iteration.ns:
-        return None
-    sign = np.sign(iteration.ns)
-    first = max(ranks, key=lambda rank: sign * (rank.ahead.ns or 0))
-    explains = sign * (first.ahead.ns or 0) >= _STRAGGLES * abs(iteration.ns)
-    return first if explains and first.ahead.significant and sign * (first.own.ns or 0) > 0 else None
 
 
 def later_ns(a: MeasuredRun, b: MeasuredRun) -> dict[str, float]:
@@ -86,10 +60,9 @@ def _measures(ranks: Sequence[RankSpent], index: int) -> tuple[Float, Float, Flo
     return rank.own + rank.communication, rank.own, rank.communication, ahead
 
 
-def _stacked(samples: Sequence[Samples]) -> Samples:
-    """Join the samples of single quantities."""
-    mean, sd, n = (np.concatenate([getattr(each, name) for each in samples]) for name in ("mean", "sd", "n"))
-    return Samples(mean, sd, n, np.concatenate([each.steps for each in samples]))
+def _joined(series: Sequence[Float]) -> Samples:
+    """Return the samples of single quantities as one."""
+    return Samples(*map(np.concatenate, zip(*map(sample, series), strict=True)))
 
 
 def _top(

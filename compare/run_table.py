@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,17 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
-from compare.folded_names import folded
 from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Int64, Trace
 from opname import OpName
-from trace_utils import LoadedJob, load_job, select_communication
+from trace_utils import LoadedJob, Source, load_job, select_communication
 
 Float = NDArray[np.float64]
 
 #: Keys of the events' args that tell where steps begin.
 _STEP_ARGS = ("batch", "input*", "arg*")
+#: What of an operation's name differs from call to call, and what stands for it.
+_FOLDS = (
+    (re.compile(r"ProfilerStep#\d+"), "ProfilerStep*"),
+    (re.compile(r"\b0x[0-9a-fA-F]{4,}\b"), "0x…"),  # <function f at 0x7f63ad2b1510>
+    (re.compile(r"#\d+\b"), "#*"),
+    (re.compile(r"\b((?:\w*_)?(?:step|iteration|iter|batch|epoch)[ _#:=-]+)\d+\b", re.IGNORECASE), r"\1*"),
+)
 _BATCHES = 10  # samples into which the occurrences of an operation are pooled where no step is marked
 
 
@@ -34,18 +42,16 @@ class OpKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The trace of one GPU or process, and its steps; `worker` and `rank` None where there is only one."""
+    """The trace of one GPU or process, and its steps."""
 
-    worker: int | None
-    rank: int | None
+    source: Source
     trace: Trace
     steps: Steps
 
     @property
     def name(self) -> str:
         """``wk<i>.rank<r>``, or what of it is known."""
-        parts = (("wk", self.worker), ("rank", self.rank))
-        return ".".join(f"{kind}{n}" for kind, n in parts if n is not None)
+        return self.source.prefix.rstrip(".")
 
     @property
     def bounds(self) -> list[Step]:
@@ -62,11 +68,6 @@ class MeasuredRun:
     job: LoadedJob
 
     @property
-    def repairs(self) -> list[str]:
-        """What was repaired, left out or is missing: a line per file."""
-        return self.job.repairs
-
-    @property
     def dialects(self) -> list[str]:
         """What wrote its traces, each once."""
         return list(dict.fromkeys(rank.trace.dialect for rank in self.ranks if len(rank.trace)))
@@ -79,23 +80,18 @@ class MeasuredRun:
     @property
     def workers(self) -> set[int]:
         """The indices of its workers; empty where they are not told apart."""
-        return {rank.worker for rank in self.ranks if rank.worker is not None}
+        return {rank.source.worker for rank in self.ranks if rank.source.worker is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Every operation of a run, by first appearance.
-
-    `count` and `total_ns` (m, k) are its events and their durations in each of k steps, over all
-    ranks; `place` (m,) is where in a step it starts on average, from 0 to 1; `ids` are for each rank the
-    operations (0 … m - 1) of its slices (n,).
-    """
+    """Every operation of a run, by first appearance."""
 
     keys: Sequence[OpKey]
-    count: Int64
-    total_ns: Float
-    place: Float
-    ids: Sequence[Int64] = ()
+    count: Int64  # (m, k) its events in each of k steps, over all ranks
+    total_ns: Float  # (m, k) what they last together
+    place: Float  # (m,) where in a step it starts on average, from 0 to 1
+    ids: Sequence[Int64] = ()  # for each rank the operations (0 … m - 1) of its slices (n,)
 
     @property
     def mean_ns(self) -> Float:
@@ -124,27 +120,18 @@ def load_run(
     if not any(map(len, job.traces)):
         raise TraceError(f"{path}: the trace holds no operation")
     ranks = [
-        Rank(source.worker, source.rank, trace, dialects.of(trace).find_steps(trace, step_by))
+        Rank(source, trace, dialects.of(trace).find_steps(trace, step_by))
         for source, trace in zip(job.job.sources, job.traces, strict=True)
     ]
     return MeasuredRun(path, ranks, job)
 
 
 def filtered(runs: Sequence[MeasuredRun], wanted: Collection[str]) -> list[MeasuredRun]:
-    """Return the runs without the communication operations that are not in `wanted`; () keeps all.
-
-    Raises
-    ------
-    AnalyzeError
-        A name in `wanted` is no communication operation of any of the runs.
-    """
+    """Return the runs without communications that `wanted` does not name; see `select_communication`."""
+    jobs = select_communication([run.job for run in runs], wanted)
     return [
-        replace(
-            run,
-            ranks=[replace(r, trace=trace) for r, trace in zip(run.ranks, job.traces, strict=True)],
-            job=job,
-        )
-        for run, job in zip(runs, select_communication([run.job for run in runs], wanted), strict=True)
+        MeasuredRun(run.path, [replace(r, trace=t) for r, t in zip(run.ranks, job.traces, strict=True)], job)
+        for run, job in zip(runs, jobs, strict=True)
     ]
 
 
@@ -202,7 +189,8 @@ def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
     track_id = trace.track_id if system.names_by_track else np.zeros_like(trace.track_id)
     code = (trace.name_id.astype(np.int64) * n_cats + trace.cat_id) * n_tracks + track_id
     distinct, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    prefix = f"wk{rank.worker}." if tell_workers and rank.worker is not None else ""
+    worker = rank.source.worker
+    prefix = f"wk{worker}." if tell_workers and worker is not None else ""
     ids = np.empty(len(distinct), np.int64)
     for at in np.argsort(first).tolist():
         name_and_cat, track = divmod(int(distinct[at]), n_tracks)
@@ -215,6 +203,14 @@ def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
             name = folded(name)
         ids[at] = keys.setdefault(OpKey(prefix + name, cat), len(keys))
     return ids[inverse]
+
+
+@lru_cache(maxsize=65536)
+def folded(name: str) -> str:
+    """Return the name without what changes from call to call: addresses and the numbers of steps."""
+    for pattern, instead in _FOLDS:
+        name = pattern.sub(instead, name)
+    return name
 
 
 def _step_ids(rank: Rank, ids: Int64) -> Int64:

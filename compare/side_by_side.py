@@ -35,10 +35,7 @@ class Sweep:
 def sweep(runs: Sequence[MeasuredRun]) -> Sweep:
     """Put runs side by side, in the order given; partitions of a communication count as one operation.
 
-    Raises
-    ------
-    TraceError
-        No operation occurs in more than one run.
+    Raises `TraceError` where no operation occurs in more than one run.
     """
     parts = [(operations(run, tell_workers=False), dialects.named(run.dialects[0])) for run in runs]
     cats = _rows([_totals(*part, merged=True) for part in parts])
@@ -59,15 +56,12 @@ def run_labels(paths: Sequence[Path]) -> list[str]:
 def _totals(ops: Operations, system: System, *, merged: bool) -> _Totals:
     """Return time and events of each operation without its partition; or, `merged`, of each category."""
     table: _Totals = {}
-    for key, ns, events in zip(
-        ops.keys, ops.total_ns.sum(1).tolist(), ops.count.sum(1).tolist(), strict=True
-    ):
+    for key, ns, events in zip(ops.keys, ops.total_ns.sum(1), ops.count.sum(1), strict=True):
         cat = system.category(key.name, key.cat)
-        total = table.setdefault(
-            (cat if merged else str(OpName.parse(key.name)._replace(key=None)), cat), [0, 0]
-        )
-        total[0] += ns
-        total[1] += events
+        name = cat if merged else str(OpName.parse(key.name)._replace(key=None))
+        total = table.setdefault((name, cat), [0, 0])
+        total[0] += float(ns)
+        total[1] += int(events)
     return table
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compare.change import Change
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.exposure import NOTHING
-from compare.significance import FEWEST_STEPS
+from compare.significance import FEWEST_STEPS, Change
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -35,7 +34,9 @@ def _without_steps(comparison: Comparison) -> str:
     """Return the sentence where a run marks no steps: what the operations say."""
     ops = comparison.operations
     changed = [op for op in ops if op.average.significant]
-    head = f"no iteration time (steps are not marked in {_stepless(comparison)})"
+    a, b = comparison.steps
+    stepless = "both runs" if a == b == 0 else "the new run" if a else "the base"
+    head = f"no iteration time (steps are not marked in {stepless})"
     if not changed:
         return f"{head}; no operation of {len(ops)} changed significantly"
     top = max(changed, key=lambda op: abs((op.average.ns or 0) * max(op.count)))
@@ -43,11 +44,6 @@ def _without_steps(comparison: Comparison) -> str:
         f"{head}; {len(changed)} of {len(ops)} operations changed significantly, most of all "
         f"{top.name} {_signed(top.average.ns or 0)} ({_percent(top.average)})"
     )
-
-
-def _stepless(comparison: Comparison) -> str:
-    a, b = comparison.steps
-    return "both runs" if a == b == 0 else "the new run" if a else "the base"
 
 
 def _brackets(comparison: Comparison) -> str:

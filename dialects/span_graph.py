@@ -49,13 +49,7 @@ class Meaning:
 
 
 def record_spans(name: str, trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RankSteps:
-    """Return the steps of one rank from its spans; without `steps` the whole recording is step 1.
-
-    Raises
-    ------
-    TraceError
-        No slice lasts any time.
-    """
+    """Return the steps of one rank from its spans; without `steps` the whole recording is step 1."""
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)

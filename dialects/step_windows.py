@@ -131,6 +131,7 @@ def _step(
         meets=_meets_within(events, new),
         last=_last_that_leads(events, part, new, end),
         continued=np.column_stack((place_before[goes_on], new[goes_on])),
+        across=_edges_across(events, place_before, new, begin, end),
     )
 
 
@@ -168,6 +169,16 @@ def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> I
     return edges
 
 
+def _edges_across(events: RecordedEvents, before: Int64, new: Int64, begin: int, end: int) -> Int64:
+    """Return (source, target, joint) of what was asked for in the step before but began here (k, 3)."""
+    low, high = np.searchsorted(events.start_ns[events.edges[:, 1]], [begin, end])
+    source, target, joint, _ = events.edges[low:high].T
+    keep = (before[source] >= 0) & (new[source] < 0) & (events.issued_ns[target] < begin)
+    keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
+    across: Int64 = np.column_stack((before[source], new[target], joint))[keep]
+    return across
+
+
 def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:
     """Return a step's part in what several ranks do together."""
     event = new[np.array([meet.event for meet in events.meets], np.int64)]
@@ -178,13 +189,7 @@ def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:
     """Return, for each of `moments` (k,), what had ended last by then in a group other than `own` (k,).
 
-    Parameters
-    ----------
-    end_ns, group : (n,)
-
-    Returns
-    -------
-    (k,) indices, -1 for none
+    `end_ns` and `group` are of what may have ended (n,); what is returned are indices (k,), -1 for none.
     """
     if not len(end_ns):
         return np.full(len(moments), -1, np.int64)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
-from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
+from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Int64, Trace, Track
 from formats.event import NO_TIME
@@ -49,8 +48,7 @@ class Activity(IntEnum):
     IGNORED = 9  # stands for the recording itself, or repeats other slices
 
 
-@dataclass(frozen=True, slots=True)
-class SecondAxis:
+class SecondAxis(NamedTuple):
     """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
 
     border_ns: int
@@ -62,8 +60,7 @@ class SecondAxis:
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSizes:
+class MessageSizes(NamedTuple):
     """What k collectives of a trace move.
 
     `row` (k,) of the trace, `kind` (k) such as ``allreduce``, `n_bytes` (k,) of a rank, `n_ranks` (k,) of
@@ -166,12 +163,14 @@ class System:
         """Return the steps of `trace` and how they were found.
 
         The recording's own marks, else the calls of the optimizer, else of the data loader, else the
-        outermost span that repeats. `by` names the annotation that marks a step instead.
+        outermost span that repeats. `by` names the annotation that marks a step instead. A number occurs
+        once: where the recording counts anew (an epoch, a file written twice), steps are counted here.
         """
         if by is not None:
             return steps_by_name(trace, by)
         marked = self.marked_steps(trace)
-        return marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
+        found = marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
+        return numbered_once(found)
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return which slices (n,) may be the body of the training loop, if they repeat."""

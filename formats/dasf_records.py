@@ -64,12 +64,8 @@ def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:
     -------
     Trace
         `ts_ns` counts from the start of the host's monotonic clock, which no other host shares. A
-        file of 0 bytes (the client's monitor may leave one) is a trace without events.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be read, or none of its records is an event.
+        file of 0 bytes (the client's monitor may leave one) is a trace without events; TraceError where
+        a file cannot be read, or none of its records is an event.
     """
     builder = _Builder(frozenset(args), points)
     try:
@@ -126,8 +122,7 @@ def _records(fileno: int, size: int, repairs: list[str]) -> Iterator[_Record]:
         while at < size:
             end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "big")
             if end > size or end <= at + _HEAD:
-                after = _next_record(data, at + 1)
-                if after is None:
+                if (after := _next_record(data, at + 1)) is None:
                     repairs.append(f"cut off in its last record: {size - at} bytes left out")
                     break
                 damaged += after - at
@@ -171,7 +166,7 @@ class _Builder:
         self._keep_points = points
         self._ids = Interner()
         self._key, self._ts_ns, self._dur_ns = array("i"), array("q"), array("q")
-        self._args: dict[str, tuple[list[int], list[Any]]] = {}
+        self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
         self._point_key, self._point_ts_ns = array("i"), array("q")
         self._point_args: list[dict[str, Any]] = []
         self._marks: list[_Record] = []  # B and E: paired at the end, when it is known whether E occurs
@@ -179,22 +174,20 @@ class _Builder:
     def add(self, record: _Record) -> None:
         """Take one record."""
         self.phases[record.phase] += 1
+        at_ns, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
         if record.phase in ("B", "E"):
             self._marks.append(record)
         elif record.phase != "X":
             if self._keep_points:
                 self._point_key.append(self._id(record, record.phase, record.name))
-                self._point_ts_ns.append(_nanoseconds(record.timestamp))
+                self._point_ts_ns.append(at_ns)
                 self._point_args.append(cleaned(record.args or {}))
         elif record.name == COMPUTE:
             args = record.args or {}
             name = str(args.get("name") or function_of(args.get("key", COMPUTE)))
-            end_ns, dur_ns = _nanoseconds(record.timestamp), max(0, _nanoseconds(record.duration))
-            self._add_slice(record, end_ns - dur_ns, dur_ns, name, COMPUTE)
+            self._add_slice(record, at_ns - dur_ns, dur_ns, name, COMPUTE)
         else:
-            self._add_slice(
-                record, _nanoseconds(record.timestamp), _nanoseconds(record.duration), record.name
-            )
+            self._add_slice(record, at_ns, dur_ns, record.name)
 
     def trace(self, path: Path) -> Trace:
         """Return all that was added."""
@@ -202,13 +195,13 @@ class _Builder:
         rows = Rows(
             keys=list(self._ids),
             counts=np.zeros(len(self._ids), np.int64),  # `phases` are those of the file's records
-            key=np.array(self._key, np.int32),
-            ts_ns=np.array(self._ts_ns, np.int64),
-            dur_ns=np.array(self._dur_ns, np.int64),
-            args={key: (np.array(at, np.int64), values) for key, (at, values) in self._args.items()},
+            key=np.frombuffer(self._key, np.int32),
+            ts_ns=np.frombuffer(self._ts_ns, np.int64),
+            dur_ns=np.frombuffer(self._dur_ns, np.int64),
+            args={key: (np.frombuffer(at, np.int64), values) for key, (at, values) in self._args.items()},
             points=(
-                np.array(self._point_key, np.int32),
-                np.array(self._point_ts_ns, np.int64),
+                np.frombuffer(self._point_key, np.int32),
+                np.frombuffer(self._point_ts_ns, np.int64),
                 [None] * len(self._point_key),
             ),
             metadata=[],
@@ -223,10 +216,6 @@ class _Builder:
     def _add_slice(
         self, record: _Record, start_ns: int, dur_ns: int, name: str, cat: str | None = None
     ) -> None:
-        row = len(self._key)
-        self._key.append(self._id(record, "X", name, cat))
-        self._ts_ns.append(start_ns)
-        self._dur_ns.append(max(0, dur_ns))
         args = record.args or {}
         for key in self._wanted & args.keys():
             value = cleaned(args[key])
@@ -234,9 +223,12 @@ class _Builder:
                 value = key_text(value)
             elif key in ("dependencies", "dependents"):
                 value = [key_text(each) for each in value] if isinstance(value, list) else []
-            rows, values = self._args.setdefault(key, ([], []))
-            rows.append(row)
+            rows, values = self._args[key]
+            rows.append(len(self._key))
             values.append(value)
+        self._key.append(self._id(record, "X", name, cat))
+        self._ts_ns.append(start_ns)
+        self._dur_ns.append(dur_ns)
 
     def _pair_marks(self) -> None:
         ends_are_begins = not self.phases["E"]
@@ -247,8 +239,8 @@ class _Builder:
             same = bool(stack) and stack[-1].name == mark.name
             if same and (mark.phase == "E" or ends_are_begins):
                 begin = stack.pop()
-                start_ns = _nanoseconds(begin.timestamp)
-                self._add_slice(begin, start_ns, _nanoseconds(mark.timestamp) - start_ns, begin.name)
+                start_ns, end_ns = _nanoseconds(begin.timestamp), _nanoseconds(mark.timestamp)
+                self._add_slice(begin, start_ns, max(0, end_ns - start_ns), begin.name)
             elif mark.phase == "B":
                 stack.append(mark)
             else:

@@ -70,7 +70,7 @@ _QUOTE = re.compile(r'\\.|"', re.DOTALL)
 _STRING_ENDED = re.compile(r'\s*(?:[:}\]]|,\s*(?:[\[{0-9tfn-]|"[^"\\]*"\s*[:,\]])|$)')
 
 
-def tolerant(text: bytes, *, mend_quotes: bool = True) -> Any:
+def tolerant(text: bytes | bytearray, *, mend_quotes: bool = True) -> Any:
     """Decode one JSON value that a strict decoder refuses; None if nothing helps.
 
     Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; where `mend_quotes`,
@@ -85,15 +85,14 @@ def tolerant(text: bytes, *, mend_quotes: bool = True) -> Any:
 
 
 def _loose(words: str) -> Any:
-    return json.loads(words, strict=False, parse_int=_integer)
+    def integer(digits: str) -> int | None:
+        return int(digits) if len(digits) <= _MOST_DIGITS else None
+
+    return json.loads(words, strict=False, parse_int=integer)
 
 
 def _requoted(words: str) -> Any:
     return _loose(_escape_inner_quotes(words))
-
-
-def _integer(digits: str) -> int | None:
-    return int(digits) if len(digits) <= _MOST_DIGITS else None
 
 
 def _escape_inner_quotes(words: str) -> str:
@@ -144,9 +143,7 @@ def clean_members(event: dict[str, Any]) -> dict[str, Any]:
 
 def args_object(raw: msgspec.Raw | bytes) -> dict[str, Any]:
     """Decode an event's `args`; {} if it has none or they are no object."""
-    text = bytes(raw)
-    if not text:
-        return {}
+    text = bytes(raw) or b"{}"
     try:
         value = msgspec.json.decode(text)
     except UNDECODABLE:

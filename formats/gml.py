@@ -71,13 +71,7 @@ def is_gml(path: Path) -> bool:
 
 
 def read_gml(path: Path) -> Gml:
-    """Read a GML file (``.gz`` too).
-
-    Raises
-    ------
-    DagError
-        The file cannot be read, or is no GML: the message says where.
-    """
+    """Read a GML file (``.gz`` too); DagError where it cannot be read, or where and why it is no GML."""
     try:
         stream = ByteStream(path)
         data = b"".join(stream)
@@ -95,10 +89,7 @@ def read_gml(path: Path) -> Gml:
 def parse_gml(text: str, path: str = "GML") -> Gml:
     """Return the graph that `text` describes; `path` is for the messages.
 
-    Raises
-    ------
-    DagError
-        `text` is no GML, or an edge names a missing node, or ids or labels are doubled.
+    Raises DagError where it is no GML, an edge names a missing node, or ids or labels are doubled.
     """
     with contextlib.suppress(_OtherLayoutError):
         return _parse_blocks(text)
@@ -206,12 +197,7 @@ def _fitting(value: Any) -> Any:
 
 
 def write_gml(gml: Gml, path: Path) -> None:
-    """Write a directed `gml` to `path`, whole or not at all; see `format_gml`.
-
-    Raises
-    ------
-    OutputError
-    """
+    """Write a directed `gml` to `path`, whole or not at all (OutputError); see `format_gml`."""
     with open_output(path) as file:
         file.write(format_gml(gml).encode("ascii"))
 

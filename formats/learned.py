@@ -34,15 +34,8 @@ class LearnedType:
 def learn(keys: Iterable[Sequence[Any]], times: type[Any], *, with_names: bool) -> LearnedType | None:
     """Return the type of a file whose events had these (phase, name, category, pid, tid) so far.
 
-    Parameters
-    ----------
-    times : a type whose `ts` and `dur` have the types and defaults to use
-    with_names : False leaves names free, for files in which ever new ones appear
-
-    Returns
-    -------
-    LearnedType or None
-        None where B and E must be paired, or no X event was seen.
+    `ts` and `dur` are as in the type `times`; names are free unless `with_names`, for files in which ever
+    new ones appear. None where B and E must be paired, or no X event was seen.
     """
     known = list(keys)
     phases = {key[0] for key in known}

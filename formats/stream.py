@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -15,8 +16,6 @@ from errors import TraceError
 
 PIECE = 1 << 20  # bytes handed on at a time: measured best between 256 KiB and 4 MiB
 _GZIP = b"\x1f\x8b"
-
-
 #: Bytes that a packed file may unpack to, as `--max_unpacked` says; None: by the file's size.
 max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
 _ALWAYS_UNPACKED = 256 << 20
@@ -32,27 +31,13 @@ def most_unpacked(path: Path) -> int:
     return min(most, max(PIECE, _NEVER_TIMES * size))
 
 
-def too_large(path: Path, most: int) -> TraceError:
-    """Return the error for a packed file that unpacks to more than `most` bytes."""
-    return TraceError(
-        f"{path}: unpacks to more than {most / 1e6:,.0f} MB; --max_unpacked SIZE (such as 8G) allows more, "
-        f"up to {_NEVER_TIMES:,} times the file's size"
-    )
-
-
 def find_file(directory: Path, name: str) -> Path | None:
     """Return the file called `name`, or its packed form ``name.gz``, if it is in `directory`."""
     return next((path for path in (directory / name, directory / f"{name}.gz") if path.is_file()), None)
 
 
 def read_text(path: Path) -> str:
-    """Return a whole text file, packed or not; what is not UTF-8 is replaced.
-
-    Raises
-    ------
-    TraceError
-        It cannot be read.
-    """
+    """Return a whole text file, packed or not; what is not UTF-8 is replaced, TraceError if unreadable."""
     return b"".join(ByteStream(path)).decode("utf-8", errors="replace")
 
 
@@ -84,13 +69,11 @@ class ByteStream:
             raise unreadable(self.path, error) from error
 
     def _plain(self, file: Any) -> Iterator[bytes]:
-        left = -1 if self.stop is None else self.stop - self.start
-        while piece := file.read(PIECE if left < 0 else min(PIECE, left)):
+        left = sys.maxsize if self.stop is None else self.stop - self.start
+        while piece := file.read(min(PIECE, left)):
             self.consumed += len(piece)
-            left = left if left < 0 else left - len(piece)
+            left -= len(piece)
             yield piece
-            if left == 0:
-                return
 
     def _unpack(self, file: Any, most: int) -> Iterator[bytes]:
         """Yield unpacked pieces; several gzip members may follow one another."""
@@ -115,7 +98,10 @@ class ByteStream:
                 inflater = None
             unpacked += len(piece)
             if unpacked > most:
-                raise too_large(self.path, most)
+                raise TraceError(
+                    f"{self.path}: unpacks to more than {most / 1e6:,.0f} MB; --max_unpacked SIZE "
+                    f"(such as 8G) allows more, up to {_NEVER_TIMES:,} times the file's size"
+                )
             if piece:
                 yield piece
         if inflater is not None:

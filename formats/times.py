@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -23,35 +25,19 @@ class InexactError(Exception):
 
 
 def times_ns(values: Iterable[Any], n: int, event_type: type[Any]) -> Int64:
-    """Return the `n` times of events as nanoseconds; `event_type` is what they were decoded as.
-
-    Raises
-    ------
-    InexactError
-        As `to_ns`.
-    """
+    """Return the `n` times of events, decoded as `event_type`, as nanoseconds; raises as `to_ns`."""
     if event_type in INT_TIMES:
-        return _ints(_int64s(values, n))
+        try:
+            return _ints(np.fromiter(values, np.int64, n))
+        except OverflowError:  # an integer beyond 64 bits
+            raise InexactError from None
     if event_type in FLOAT_TIMES:
         return floats_to_ns(np.fromiter(values, np.float64, n))
     return text_to_ns(list(values)) if event_type is ExactEvent else to_ns(list(values))
 
 
-def _int64s(values: Iterable[Any], n: int) -> Int64:
-    try:
-        return np.fromiter(values, np.int64, n)
-    except OverflowError:  # an integer beyond 64 bits
-        raise InexactError from None
-
-
 def floats_to_ns(us: NDArray[np.float64]) -> Int64:
-    """Return microseconds (n,) as nanoseconds; `NO_TIME` where one is not finite.
-
-    Raises
-    ------
-    InexactError
-        A time is so large that the digits written in the file may be lost.
-    """
+    """Return microseconds (n,) as nanoseconds, `NO_TIME` where one is not finite; raises as `to_ns`."""
     if len(us) and np.nanmax(np.abs(us), initial=0.0) >= FLOAT_LIMIT_US:
         raise InexactError
     return _floats(us)
@@ -60,22 +46,17 @@ def floats_to_ns(us: NDArray[np.float64]) -> Int64:
 def to_ns(values: Sequence[Any]) -> Int64:
     """Return microseconds (numbers or numeric text) as nanoseconds; `NO_TIME` where a value is neither.
 
-    Raises
-    ------
-    InexactError
-        A float is so large that the digits written in the file are lost.
+    Raises InexactError where a float is so large that the digits written in the file are lost.
     """
     kinds = set(map(type, values))
-    if kinds <= {int}:
-        try:
+    with contextlib.suppress(OverflowError):
+        if kinds <= {int}:
             return _ints(np.array(values, np.int64))
-        except OverflowError:
-            return _one_by_one(values)
-    if kinds <= {int, float}:
-        try:
-            return _floats(np.array(values, np.float64))
-        except OverflowError:
-            return _one_by_one(values)
+        if kinds <= {int, float}:
+            us = np.array(values, np.float64)
+            if any(map(_is_inexact, values)):
+                raise InexactError
+            return _floats(us)
     return _one_by_one(values)
 
 
@@ -103,8 +84,6 @@ def _ints(us: Int64) -> Int64:
 def _floats(us: NDArray[np.float64]) -> Int64:
     finite = np.isfinite(us)
     whole = np.floor(np.where(finite, us, 0.0))
-    if len(us) and np.abs(whole).max() >= FLOAT_LIMIT_US and (whole != us)[finite].any():
-        raise InexactError
     if len(us) and np.abs(whole).max() > _LIMIT_US:
         finite &= np.abs(whole) <= _LIMIT_US
         whole = np.where(finite, whole, 0.0)
@@ -119,7 +98,12 @@ def _one_by_one(values: Sequence[Any]) -> Int64:
     for i, value in enumerate(values):
         if isinstance(value, bool) or value is None:
             continue
-        if isinstance(value, float) and abs(value) >= FLOAT_LIMIT_US and value % 1:
+        if _is_inexact(value):
             raise InexactError
         out[i] = exact_ns(repr(value) if isinstance(value, float) else str(value))
     return out
+
+
+def _is_inexact(value: Any) -> bool:
+    """Whether a decoded time is a float so large that its text may have said more."""
+    return type(value) is float and FLOAT_LIMIT_US <= abs(value) < math.inf

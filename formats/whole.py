@@ -19,10 +19,7 @@ from formats.values import clean_text, cleaned_scalar
 
 
 class WholeEvent(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """An event of the members that nearly every tracer writes; `args` stays JSON text.
-
-    An object with any other member does not decode as this type; it becomes an `OddEvent`.
-    """
+    """An event of the members that nearly every tracer writes; with any other it is an `OddEvent`."""
 
     ph: str | None = None
     name: Scalar = None
@@ -64,8 +61,8 @@ def encode(event: WholeEvent) -> bytes:
     """Return the JSON object of `event`."""
     if not isinstance(event, OddEvent):
         return _ENCODER.encode(event)
-    plain = {key: getattr(event, key) for key in _PLAIN}
-    text = _ENCODER.encode({key: value for key, value in plain.items() if value is not None})
+    plain = {key: value for key in _PLAIN if (value := getattr(event, key)) is not None}
+    text = _ENCODER.encode(plain)
     others: dict[str, Any] = {**event.others, **({"args": event.args} if bytes(event.args) else {})}
     if not others:
         return text
@@ -83,9 +80,8 @@ class WholeReader(EventReader):
         super().use(*types)
         fast = types[-1]
         many: Any = _Fallback(list[fast], list[dict[str, msgspec.Raw]])  # type: ignore[valid-type]
-        one: Any = _Fallback(fast, dict[str, msgspec.Raw])
+        self._one: Any = _Fallback(fast, dict[str, msgspec.Raw])
         self._ladder = [(fast, many)]
-        self._one = one
 
     def _mended(self, members: dict[str, Any]) -> OddEvent:
         return _odd({key: msgspec.Raw(msgspec.json.encode(member)) for key, member in members.items()})
@@ -160,9 +156,8 @@ class Lessons:
         seen = {name: literal_type(values, _LITERALS) for name, values in self._seen.items()}
         if Scalar in seen.values() or None in self._seen["ph"]:
             return None
-        nothing = type(None)
-        times = (self._kinds["ts"] | self._kinds["dur"]) - {nothing}
-        ids = self._kinds["id"] - {nothing}
+        times = (self._kinds["ts"] | self._kinds["dur"]) - {type(None)}
+        ids = self._kinds["id"] - {type(None)}
         if not times or not times <= {int, float} or not ids <= {int}:
             return None
         if not with_names or len(self._seen["name"]) > min(_LITERALS, self._n / 8):
@@ -170,7 +165,7 @@ class Lessons:
         is_int = times == {int}
         key = tuple(name for name in KEY if self._seen[name] != {None} or name in ("name", "cat"))
         fields: list[Any] = [(name, seen[name], None) for name in key]
-        kind: tuple[Any, Any] = (int, MISSING) if is_int else (float, math.nan)
+        kind = (int, MISSING) if is_int else (float, math.nan)
         fields += [("ts", *kind), ("dur", *kind)]
         if ids:
             fields.append(("id", Annotated[int, msgspec.Meta(ge=0, lt=ID_LIMIT)], -1))

@@ -22,8 +22,7 @@ from errors import UsageError, counted
 from result import Result
 
 if TYPE_CHECKING:
-    from compare.comparison import CategoryChange, Comparison, OpChange
-    from compare.run_table import MeasuredRun
+    from compare.comparison import CategoryChange, OpChange
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -39,15 +38,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 
 def run(args: Namespace) -> Result:
-    """Compare each further run with the first.
-
-    Raises
-    ------
-    UsageError
-        Fewer than two paths, or a file among directories.
-    TraceError
-        A path holds no trace, or two runs have no operation in common.
-    """
+    """Compare each further run with the first."""
     if args.output is not None:
         raise UsageError(
             "--output: compare writes no trace or picture; --xlsx FILE and --html FILE write its tables"
@@ -55,6 +46,7 @@ def run(args: Namespace) -> Result:
     check_words(args)
     from compare.comparison import compare
     from compare.run_table import labels, load_run
+    from compare.verdict import verdict
 
     runs = [
         load_run(path, step_by=args.step_by, jobs=args.jobs, progress=args.progress) for path in args.path
@@ -64,23 +56,30 @@ def run(args: Namespace) -> Result:
         Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
-    regressed = [pair for pair in pairs if _regressed(pair.found, args.fail_above)]
+    limit = math.inf if args.fail_above is None else args.fail_above / 100
+    regressed = [pair for pair in pairs if pair.found.iteration.significant]
+    regressed = [pair for pair in regressed if (pair.found.iteration.relative or 0) > limit]
     return Result(
         "compare",
         f"{names[0]} (base) against {', '.join(names[1:])}",
         _document(pairs, args),
+        headline="; ".join(f"{pair.b} against {pair.a}: {verdict(pair.found)}" for pair in pairs) + ".",
         tables=[
             *(table for pair in pairs for table in tables_of(pair, args, alone=len(pairs) == 1)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
         charts=charts_of(pairs[0]),
         figures=[figure for pair in pairs for figure in _figures(pair)],
-        read=[_read_line(each) for each in runs],
+        read=[
+            f"{run.path}: {', '.join(run.dialects)}, {counted(len(run.ranks), 'rank')}, "
+            f"{run.n_slices:,} slices"
+            for run in runs
+        ],
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),
         ],
-        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
+        repairs=list(dict.fromkeys(line for each in runs for line in each.job.repairs)),
         beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
@@ -110,11 +109,6 @@ def check_words(args: Namespace) -> None:
             f"{files[0]} is a file, {folders[0]} a directory: compare files with files, "
             "or directories with directories"
         )
-
-
-def _regressed(found: Comparison, percent: float | None) -> bool:
-    grown = found.iteration.relative
-    return percent is not None and grown is not None and found.iteration.significant and grown > percent / 100
 
 
 def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | None) -> list[str]:
@@ -196,7 +190,6 @@ def _figures(pair: Pair) -> list[tuple[str, str]]:
 
 def _notes(pair: Pair, *, alone: bool) -> list[str]:
     from compare.significance import FEWEST_STEPS
-    from compare.verdict import verdict
 
     found = pair.found
     notes = [*found.notes]
@@ -210,9 +203,4 @@ def _notes(pair: Pair, *, alone: bool) -> list[str]:
         notes.append(
             "No steps are marked: the tests take up to ten stretches of each operation's occurrences."
         )
-    return [note if alone else f"{pair.b}: {note}" for note in [*notes, verdict(found)]]
-
-
-def _read_line(run: MeasuredRun) -> str:
-    ranks = counted(len(run.ranks), "rank")
-    return f"{run.path}: {', '.join(run.dialects)}, {ranks}, {run.n_slices:,} slices"
+    return [note if alone else f"{pair.b}: {note}" for note in notes]

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import dialects
-from errors import TraceError, UsageError, counted
+from errors import TraceError, counted
 from formats.columns import Trace
 from formats.dasf_records import COMPUTE, MANAGED_MEMORY, RESOURCE_USAGE
 from result import Cell, Column, Table
 from trace_utils import load_job
-
-SUB_OPTIONS = ("function_bottleneck", "task_bottleneck", "task_balance")
 
 #: The keys of the events' args that the analyses need, beside the points.
 ARGS = ("key", "size", "dependencies", "dependents")
@@ -48,11 +46,6 @@ class Task:
     dependencies: Sequence[str]
     dependents: Sequence[str]
 
-    @property
-    def gpu(self) -> str:
-        """What DASF calls so: the last part of the worker's name."""
-        return self.worker.rpartition("-")[2]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
@@ -69,16 +62,8 @@ def analyse(
 ) -> tuple[Table, list[str]]:
     """Return the table of one analysis of DASF databases, and a line for each that was repaired or left out.
 
-    Parameters
-    ----------
-    sub_option : one of `SUB_OPTIONS`; the table is named like it, its columns have DASF's own titles
-    paths : databases, or directories that hold some; together they are one run
-    jobs, progress : as in `trace_utils.read_traces`
-
-    Raises
-    ------
-    TraceError
-        A path is not a DASF profile, or none holds the records that the analysis needs.
+    `paths` are databases, or directories that hold some; together they are one run. Raises `TraceError` where
+    one is not a DASF profile, or none holds the records that the analysis needs.
     """
     traces: list[Trace] = []
     repairs: list[str] = []
@@ -99,8 +84,6 @@ def analyse(
 
 def table(sub_option: str, traces: Sequence[Trace]) -> Table:
     """Return the table of one analysis; `traces` were read with `ARGS` and their points."""
-    if sub_option not in SUB_OPTIONS:
-        raise UsageError(f"--sub_option {sub_option}: must be one of {', '.join(SUB_OPTIONS)}")
     if sub_option == "task_balance":
         return _task_balance(traces)
     tasks = [task for trace in traces for task in _tasks(trace)]
@@ -123,15 +106,15 @@ def _tasks(trace: Trace) -> Iterator[Task]:
         if trace.cats[trace.cat_id[row]] == COMPUTE:
             host, worker = map(_text, trace.tracks[trace.track_id[row]])
             yield Task(
-                host,
-                worker,
-                trace.names[trace.name_id[row]],
-                str(key.get(row, "")),
-                int(trace.ts_ns[row]),
-                int(trace.dur_ns[row]),
-                _integer(size.get(row)),
-                dependencies.get(row, ()),
-                dependents.get(row, ()),
+                host=host,
+                worker=worker,
+                function=trace.names[trace.name_id[row]],
+                key=str(key.get(row, "")),
+                start_ns=int(trace.ts_ns[row]),
+                dur_ns=int(trace.dur_ns[row]),
+                size=_integer(size.get(row)),
+                dependencies=dependencies.get(row, ()),
+                dependents=dependents.get(row, ()),
             )
 
 
@@ -159,22 +142,14 @@ def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[Sample]) -> Ta
     duration; both are averaged over tasks, and over the runs of one that ran again. GPU figures are averages
     over the samples that fell into any task of the function, on whatever worker, and 0 where none did.
     """
-    total = _worker_ns(tasks)
     data = _input_bytes(tasks)
     usage = _usage_per_function(tasks, samples)
-    groups: dict[tuple[str, str, str], list[Task]] = defaultdict(list)
-    for task in tasks:
-        groups[task.host, task.worker, task.function].append(task)
 
     def used(group: list[Task]) -> list[Sample]:
         return usage[group[0].function]
 
     columns = (
-        _column("Host", lambda group: group[0].host),
-        _column("GPU", lambda group: group[0].gpu),
-        _column("Function", lambda group: group[0].function),
-        _column("Duration (s)", lambda group: _dur_ns(group) / 1e9, 6),
-        _column("Percentage of total time (%)", lambda group: _percent(group, total), 3),
+        *_worker_columns(tasks, "Function", lambda group: group[0].function),
         _column("Mean GPU Utilization (%)", lambda group: _mean(s.utilization for s in used(group)), 3),
         _column("Mean GPU Memory Used (GB)", lambda group: _mean(s.memory for s in used(group)) / 1e9, 3),
         _column("Mean Data Size (MB)", lambda group: _mean(data[task.key] for task in group) / 1e6, 3),
@@ -189,10 +164,8 @@ def _function_bottleneck(tasks: Sequence[Task], samples: Sequence[Sample]) -> Ta
             f"{counted(again, 'task')} ran more than once: the throughput of each run is by its own duration "
             "(DASF: by that of the last run)."
         )
-    longest_first = sorted(groups.values(), key=_dur_ns, reverse=True)
-    return Table.of(
-        "function_bottleneck", "Function bottleneck", columns, longest_first, note=" ".join(notes)
-    )
+    rows = _longest_first(tasks, "function")
+    return Table.of("function_bottleneck", "Function bottleneck", columns, rows, note=" ".join(notes))
 
 
 def _task_bottleneck(tasks: Sequence[Task]) -> Table:
@@ -200,21 +173,38 @@ def _task_bottleneck(tasks: Sequence[Task]) -> Table:
 
     A task that a worker ran more than once is one row with the sum of its durations.
     """
-    total = _worker_ns(tasks)
     size = {task.key: task.size for task in tasks}
-    groups: dict[tuple[str, str, str], list[Task]] = defaultdict(list)
-    for task in tasks:
-        groups[task.host, task.worker, task.key].append(task)
     columns = (
-        _column("Host", lambda group: group[0].host),
-        _column("GPU", lambda group: group[0].gpu),
-        _column("Task Key", lambda group: group[0].key),
-        _column("Duration (s)", lambda group: _dur_ns(group) / 1e9, 6),
-        _column("Percentage of total time (%)", lambda group: _percent(group, total), 3),
+        *_worker_columns(tasks, "Task Key", lambda group: group[0].key),
         _column("Memory usage (Mb)", lambda group: size[group[0].key] / 1e6, 3),
     )
-    longest_first = sorted(groups.values(), key=_dur_ns, reverse=True)
-    return Table.of("task_bottleneck", "Task bottleneck", columns, longest_first)
+    return Table.of("task_bottleneck", "Task bottleneck", columns, _longest_first(tasks, "key"))
+
+
+def _longest_first(tasks: Sequence[Task], by: str) -> list[list[Task]]:
+    """Return the tasks in groups of one worker and one `by`."""
+    groups: dict[tuple[str, str, str], list[Task]] = defaultdict(list)
+    for task in tasks:
+        groups[task.host, task.worker, getattr(task, by)].append(task)
+    return sorted(groups.values(), key=_dur_ns, reverse=True)
+
+
+def _worker_columns(tasks: Sequence[Task], title: str, what: Callable[[list[Task]], Cell]) -> list[Column]:
+    """Return the columns that tell groups of tasks apart, and what each took of its worker's time."""
+    total: Counter[tuple[str, str]] = Counter()
+    for task in tasks:
+        total[task.host, task.worker] += task.dur_ns
+
+    def percent(group: list[Task]) -> float:
+        return 100 * _dur_ns(group) / max(1, total[group[0].host, group[0].worker])
+
+    return [
+        _column("Host", lambda group: group[0].host),
+        _column("GPU", lambda group: group[0].worker.rpartition("-")[2]),  # DASF calls it so
+        _column(title, what),
+        _column("Duration (s)", lambda group: _dur_ns(group) / 1e9, 6),
+        _column("Percentage of total time (%)", percent, 3),
+    ]
 
 
 def _task_balance(traces: Sequence[Trace]) -> Table:
@@ -238,10 +228,7 @@ def _task_balance(traces: Sequence[Trace]) -> Table:
 
 
 def _input_bytes(tasks: Sequence[Task]) -> dict[str, int]:
-    """Return per task key the bytes of the results that the task takes.
-
-    An edge counts once, whichever of its ends names it.
-    """
+    """Return per task key the bytes of the results it takes; an edge counts once, whoever names it."""
     size = {task.key: task.size for task in tasks}
     inputs: dict[str, set[str]] = {key: set() for key in size}
     for task in tasks:
@@ -268,19 +255,8 @@ def _usage_per_function(tasks: Sequence[Task], samples: Sequence[Sample]) -> Map
     return usage
 
 
-def _worker_ns(tasks: Sequence[Task]) -> Counter[tuple[str, str]]:
-    total: Counter[tuple[str, str]] = Counter()
-    for task in tasks:
-        total[task.host, task.worker] += task.dur_ns
-    return total
-
-
 def _dur_ns(group: Sequence[Task]) -> int:
     return sum(task.dur_ns for task in group)
-
-
-def _percent(group: Sequence[Task], worker_ns: Mapping[tuple[str, str], int]) -> float:
-    return 100 * _dur_ns(group) / max(1, worker_ns[group[0].host, group[0].worker])
 
 
 def _column(title: str, value: Callable[[list[Task]], Cell], digits: int | None = None) -> Column:

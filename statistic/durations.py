@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,14 +71,13 @@ def statistics(trace: Trace, prefix: str = "") -> list[Stat]:
 
 def categories(traces: Sequence[Trace], stats: Sequence[Stat]) -> list[CategoryStat]:
     """Return the statistics per category of traces whose operations have the statistics `stats`."""
-    total: dict[str, int] = {}
-    count: dict[str, int] = {}
+    total: Counter[str] = Counter()
+    count: Counter[str] = Counter()
     for trace in traces:
-        for cat, ns in _category_totals(trace).items():
-            total[cat] = total.get(cat, 0) + ns
+        total.update(_category_totals(trace))
     best: dict[str, Stat] = {}
     for stat in stats:
-        count[stat.cat] = count.get(stat.cat, 0) + stat.count
+        count[stat.cat] += stat.count
         if stat.cat not in best or stat.mean_ns > best[stat.cat].mean_ns:
             best[stat.cat] = stat
     return [CategoryStat(cat, count[cat], total[cat], top.name, top.mean_ns) for cat, top in best.items()]
@@ -97,7 +97,11 @@ def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     names = [trace.names[i] for i in trace.name_id[first].tolist()]
     for i in np.flatnonzero(staged[trace.name_id[first]]).tolist():
         names[i] = with_key(names[i], trace.tracks[trace.track_id[first[i]]].tid)
-    return _merged(op, list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True)))
+    pairs = list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True))
+    distinct = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
+    if len(distinct) < len(pairs):  # one key on several tracks
+        op = np.array([distinct[pair] for pair in pairs], np.int32)[op]
+    return op, list(distinct)
 
 
 def _categories(trace: Trace) -> tuple[Int32, list[str]]:
@@ -105,46 +109,28 @@ def _categories(trace: Trace) -> tuple[Int32, list[str]]:
     number = {cat: i for i, cat in enumerate(trace.cats)}
     if "" not in number:
         return trace.cat_id, list(number)
-    derived = [number.setdefault(_derived_cat(name), len(number)) for name in trace.names]
+    derived = [number.setdefault(OpName.parse(name).cat or "", len(number)) for name in trace.names]
     has_none = trace.cat_id == number[""]
     return np.where(has_none, np.array(derived, np.int32)[trace.name_id], trace.cat_id), list(number)
 
 
 def _dense(code: Int64) -> tuple[Int32, Int64]:
     """Renumber codes (n,) by first appearance; return also the row of each number's first one."""
-    space = int(code.max()) + 1
-    if space <= 4 * len(code) + (1 << 20):  # a table is faster than sorting
-        first_row = np.full(space, -1, np.int64)
-        first_row[code[::-1]] = np.arange(len(code) - 1, -1, -1)
-        used = np.flatnonzero(first_row >= 0)
-        used = used[np.argsort(first_row[used])]
-        number = np.empty(space, np.int32)
-        number[used] = np.arange(len(used))
-        return number[code], first_row[used]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    number = np.empty(len(order), np.int32)
-    number[order] = np.arange(len(order))
-    return number[inverse], first[order]
-
-
-def _merged(op: Int32, names: list[tuple[str, str]]) -> tuple[Int32, list[tuple[str, str]]]:
-    """Join operations that have the same name and category after all (one key on several tracks)."""
-    distinct = {pair: i for i, pair in enumerate(dict.fromkeys(names))}
-    if len(distinct) == len(names):
-        return op, names
-    return np.array([distinct[pair] for pair in names], np.int32)[op], list(distinct)
+    if int(code.max()) >= 4 * len(code) + (1 << 20):  # else a table of all codes is faster than sorting
+        code = np.unique(code, return_inverse=True)[1]
+    first_row = np.full(int(code.max()) + 1, -1, np.int64)
+    first_row[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    used = np.flatnonzero(first_row >= 0)
+    used = used[np.argsort(first_row[used])]
+    number = np.empty(len(first_row), np.int32)
+    number[used] = np.arange(len(used))
+    return number[code], first_row[used]
 
 
 def _lacks_key(name: str) -> bool:
     """Whether the name is a stage of a communication without its partition key."""
     parsed = OpName.parse(name)
     return parsed.queue is not None and parsed.key is None
-
-
-def _derived_cat(name: str) -> str:
-    """Return the category that an event without one has by its name."""
-    return OpName.parse(name).cat or ""
 
 
 def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
@@ -170,9 +156,9 @@ def _quantile(dur: Int64, start: Int64, count: Int64, q: float) -> NDArray[np.fl
     return out
 
 
-def _category_totals(trace: Trace) -> dict[str, int]:
+def _category_totals(trace: Trace) -> Counter[str]:
     """Return nanoseconds per category: on each track, the time in which a slice of it was open."""
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     if len(trace) == 0:
         return totals
     cat_id, cats = _categories(trace)
@@ -193,9 +179,8 @@ def _category_totals(trace: Trace) -> dict[str, int]:
     has_nests = np.logical_or.reduceat(nests, bounds)
     for i, begin in enumerate(bounds.tolist()):
         stop = int(bounds[i + 1]) if i + 1 < len(bounds) else len(start)
-        cat = cats[cat_id[order[begin]]]
         ns = union_length(start[begin:stop], end[begin:stop]) if has_nests[i] else int(sums[i])
-        totals[cat] = totals.get(cat, 0) + ns
+        totals[cats[cat_id[order[begin]]]] += ns
     return totals
 
 

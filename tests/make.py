@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
@@ -109,3 +110,55 @@ def write_gpu(directory: Path, gml: str, events: list[dict[str, Any]]) -> Path:
 def x(name: str, tid: str, ts: float, dur: float, cat: str = "operator") -> dict[str, Any]:
     """Return a complete event as the profiler writes it; times in microseconds."""
     return {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": tid, "ts": ts, "dur": dur}
+
+
+def span(name: str, ts: float, dur: float, cat: str = "", pid: object = 0, tid: object = 0) -> dict[str, Any]:
+    """Return a complete event of any chrome trace; times in microseconds."""
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "pid": pid, "tid": tid}
+
+
+def comm(tensor: str, stage: str, key: int, ts: float, dur: float) -> dict[str, Any]:
+    """Return a stage of BytePS's communication; its partition is the track."""
+    return span(f"Comm.{tensor}.{stage}", ts, dur, "Comm", f"Comm.{tensor}", str(key))
+
+
+def step(number: int, ts: float, dur: float) -> dict[str, Any]:
+    """Return a step as PyTorch's profiler marks it."""
+    return span(f"ProfilerStep#{number}", ts, dur, "user_annotation")
+
+
+def write(path: Path, events: Sequence[dict[str, Any]], **header: Any) -> Path:
+    """Write a trace of these events."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": list(events), **header}), encoding="utf-8")
+    return path
+
+
+def two_workers(root: Path) -> Path:
+    """Write a job of two workers with two ranks each; the second worker's pushes take twice as long."""
+    for worker in (0, 1):
+        for rank in (0, 1):
+            write(root / f"worker_{worker}" / str(rank) / "comm.json",
+                  [comm("w", "PUSH", 1, ts, 10 * (worker + 1)) for ts in (0, 100, 200)])  # fmt: skip
+    return root
+
+
+DASF_KEY = "('sum-0a1b2c3d', 1, 2)"
+
+
+def dasf_bytes(*records: dict[str, Any]) -> bytes:
+    """Return the bytes of a DASF database that holds `records`."""
+    bodies = [msgspec.msgpack.encode(record) for record in records]
+    return b"".join(len(body).to_bytes(8, "big") + body for body in bodies)
+
+
+def dasf_compute(end_s: float, dur_s: float, **args: Any) -> dict[str, Any]:
+    """Return DASF's record of a task."""
+    record = dasf_event("Compute", "X", end_s, args={"key": DASF_KEY, "name": "sum", **args})
+    return record | {"duration": dur_s}
+
+
+def dasf_event(name: str, phase: str, at_s: float, args: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return one record of DASF."""
+    where = {"process_id": "vm", "thread_id": "worker-vm-0"}
+    return {"name": name, "timestamp": at_s, "phase": phase, **where, "args": args or {}}

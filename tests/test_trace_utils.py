@@ -14,6 +14,8 @@ from conftest import REPO, run_cli
 from errors import AnalyzeError
 from trace_utils import load_job, load_paths, select_communication
 
+pytestmark = pytest.mark.usefixtures("decoder")
+
 Event = dict[str, Any]
 
 

@@ -69,13 +69,7 @@ _ROLES: Mapping[str, Sequence[_Role]] = {
 
 
 def record(gpu: RankTrace, steps: Steps) -> RankSteps:
-    """Return the steps of one GPU.
-
-    Raises
-    ------
-    TraceError
-        No training step is recorded in its trace.
-    """
+    """Return the steps of one GPU; see `System.rank_steps`."""
     bounds = _bounds(steps)
     if not bounds:
         raise TraceError(f"{gpu.trace.path}: no training step is recorded in it")

@@ -41,12 +41,7 @@ def record(name: str, trace: Trace) -> RankSteps:
 
     An operation is a key; the category is its function. A task waits for its dependencies (a message where
     another worker computed them) and for the task before it on its worker. Dependencies that another
-    database computed are met there.
-
-    Raises
-    ------
-    TraceError
-        No task is recorded.
+    database computed are met there. See `System.rank_steps`.
     """
     tasks = _tasks(trace)
     if not tasks:

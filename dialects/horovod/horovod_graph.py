@@ -44,13 +44,7 @@ class _Collective:
 
 
 def record(name: str, trace: Trace, found: Steps) -> RankSteps:
-    """Return the steps of a Horovod job from its timeline: the whole ones `found`, else the start-up.
-
-    Raises
-    ------
-    TraceError
-        No round of reductions is in it.
-    """
+    """Return the whole steps of a Horovod job, else its start-up; see `System.rank_steps`."""
     steps = found.whole or found.partial
     if not steps:
         raise TraceError(f"{trace.path}: no round of reductions is recorded in it")

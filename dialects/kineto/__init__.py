@@ -45,7 +45,7 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
-_PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
+_PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
 class Kineto(System):

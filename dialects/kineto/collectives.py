@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|ba
 _EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
 
 
+@lru_cache(maxsize=65536)  # ranks have the same kernels, with long names
 def is_collective_kernel(name: str) -> bool:
     """Whether a kernel of that name moves data between ranks."""
     return bool(_COLLECTIVE_KERNEL.search(name)) and not _COMPILED.match(name)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dialects.kineto.collectives import ENDS, SYNC_ARGS, collective, is_collective
 from dialects.kineto.kineto_device import (
@@ -61,14 +60,7 @@ class _Rank:
 
 
 def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
-    """Return the steps of one rank.
-
-    Parameters
-    ----------
-    name : of the rank
-    trace : read with `Kineto.edge_args` and points
-    steps : in order; where there are none, the whole recording is one step
-    """
+    """Return the steps of one rank; where none are marked, the whole recording is one."""
     rank = _read(trace, [step.start_ns for step in steps])
     events = _events(rank)
     notes = []
@@ -275,30 +267,19 @@ def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
     """Return edges from each forward operation to its backward one, by the flows of category ``fwdbwd``."""
     trace, points = rank.trace, rank.trace.points
     flows = np.flatnonzero(np.array([*(cat == "fwdbwd" for cat in trace.cats), False])[points.cat_id])
-    rows = _beginning_at(rank, points.track_id[flows], points.ts_ns[flows]).tolist()
+    rows = np.sort(rank.host.row)
+    columns = (trace.track_id[rows].tolist(), trace.ts_ns[rows].tolist(), rows.tolist())
+    begins = {(track, at_ns): row for track, at_ns, row in zip(*columns, strict=True)}
+    moments = zip(points.track_id[flows].tolist(), points.ts_ns[flows].tolist(), strict=True)
     ends: dict[str, dict[object, int]] = {"s": {}, "f": {}, "t": {}}
-    for i, row in zip(flows.tolist(), rows, strict=True):
-        if row >= 0 and points.phase[i] in ends:
-            ends[points.phase[i]][points.ids[i]] = row
+    for i, moment in zip(flows.tolist(), moments, strict=True):
+        if moment in begins and points.phase[i] in ends:
+            ends[points.phase[i]][points.ids[i]] = begins[moment]
     pairs = [(row, ends["f"][flow]) for flow, row in ends["s"].items() if flow in ends["f"]]
     forward, backward = np.array(pairs, np.int64).reshape(-1, 2).T
     source, target = last[forward], first[backward]
     over = rank.host.end_ns[source] <= rank.host.start_ns[target]
     return edge_rows(source[over], target[over], Joint.END_TO_HEAD, Kind.DATA)
-
-
-def _beginning_at(rank: _Rank, tracks: NDArray[np.int32], moments: Int64) -> Int64:
-    """Return the host operation that begins on each track at each moment, -1 for none."""
-    rows = np.unique(rank.host.row)
-    if not len(rows):
-        return np.full(len(moments), -1, np.int64)
-    times, place = np.unique(rank.trace.ts_ns[rows], return_inverse=True)
-    key = rank.trace.track_id[rows].astype(np.int64) * len(times) + place.reshape(-1)
-    order = np.argsort(key, kind="stable")
-    at = np.minimum(np.searchsorted(times, moments), len(times) - 1)
-    wanted = tracks.astype(np.int64) * len(times) + at
-    found = order[np.searchsorted(key[order], wanted, side="right") - 1]
-    return np.where((key[found] == wanted) & (times[at] == moments), rows[found], -1)
 
 
 # ---- collectives

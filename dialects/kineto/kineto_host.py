@@ -96,16 +96,11 @@ class Segments:
 
 
 def segments(trace: Trace, end_ns: Int64, aside: Mask, begins_ns: Sequence[int]) -> Segments:
-    """Return what the host threads did.
+    """Return what the host threads did, without the communications `aside` (n,) that run beside them.
 
-    Parameters
-    ----------
-    end_ns : ends of the slices (n,)
-    aside : (n,) communications that run beside the threads; they are left out
-    begins_ns : when the steps begin
-
-    Python frames and annotations that contain operations are no operations; time that only they cover is
-    a gap. An annotation with nothing inside is an operation, and so is the loading of input.
+    `end_ns` (n,) are the ends of the slices, `begins_ns` the begins of the steps. Python frames and
+    annotations that contain operations are no operations; time that only they cover is a gap. An annotation
+    with nothing inside is an operation, and so is the loading of input.
     """
     rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]

@@ -6,10 +6,10 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from compare.change import Change
 from compare.compare_tables import Pair, change_record, tables_of
 from compare.comparison import Comparison, OpChange
 from compare.run_table import OpKey
+from compare.significance import Change
 from report.html import _table as html_table
 from result import Table
 

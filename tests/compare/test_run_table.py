@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import dialects
-from compare.run_table import OpKey, filtered, iteration_ns, labels, load_run, operations
+from compare.run_table import OpKey, filtered, folded, iteration_ns, labels, load_run, operations
 from errors import AnalyzeError, TraceError
-
-
-def x(name: str, ts: float, dur: float, cat: str = "", pid: object = 0, tid: object = 0) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "ts": ts, "dur": dur, "cat": cat, "pid": pid, "tid": tid}
-
-
-def comm(tensor: str, stage: str, key: int, ts: float, dur: float) -> dict[str, Any]:
-    return x(f"Comm.{tensor}.{stage}", ts, dur, "Comm", f"Comm.{tensor}", str(key))
-
-
-def step(number: int, ts: float, dur: float) -> dict[str, Any]:
-    return x(f"ProfilerStep#{number}", ts, dur, "user_annotation")
-
-
-def write(path: Path, events: Sequence[dict[str, Any]], **header: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"traceEvents": list(events), **header}), encoding="utf-8")
-    return path
+from make import comm, step, two_workers, write
+from make import span as x
 
 
 def test_events_belong_to_the_step_in_which_they_begin(tmp_path: Path) -> None:
@@ -58,14 +39,6 @@ def test_without_steps_ten_stretches_stand_for_them(tmp_path: Path) -> None:
     found = operations(load_run(write(tmp_path / "t.json", events)), tell_workers=False)
     counts = {key.name: row[row > 0].tolist() for key, row in zip(found.keys, found.count, strict=True)}
     assert counts == {"work": [3, 2, 3, 2, 3, 2, 3, 2, 3, 2], "rare": [1, 1, 1, 1]}
-
-
-def two_workers(root: Path) -> Path:
-    for worker in (0, 1):
-        for rank in (0, 1):
-            write(root / f"worker_{worker}" / str(rank) / "comm.json",
-                  [comm("w", "PUSH", 1, ts, 10 * (worker + 1)) for ts in (0, 100, 200)])  # fmt: skip
-    return root
 
 
 def test_ranks_are_merged_and_workers_told_apart(tmp_path: Path) -> None:
@@ -132,3 +105,22 @@ def test_labels_take_as_much_of_the_paths_as_tells_them_apart(tmp_path: Path) ->
     assert labels([a, b]) == ["a/trace", "b/trace"]
     assert labels([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
     assert labels([a, a]) == ["trace", "trace (2)"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ProfilerStep#17", "ProfilerStep*"),
+        ("<built-in method acquire of _thread.lock object at 0x7f63ad2b1510>",
+         "<built-in method acquire of _thread.lock object at 0x…>"),
+        ("Optimizer.step#12", "Optimizer.step#*"),
+        ("Optimizer.step#SGD.step", "Optimizer.step#SGD.step"),
+        ("train_step 5", "train_step *"),
+        ("epoch=3 batch=12", "epoch=* batch=*"),
+        ("aten::conv2d", "aten::conv2d"),
+        ("void gemm_128x64_0x1(float*)", "void gemm_128x64_0x1(float*)"),
+        ("Comm.gradient_1.PUSH.65536", "Comm.gradient_1.PUSH.65536"),
+    ],
+)  # fmt: skip
+def test_what_changes_from_call_to_call_is_folded(name: str, expected: str) -> None:
+    assert folded(name) == expected

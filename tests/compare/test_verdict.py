@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compare.change import Change
 from compare.comparison import CategoryChange, Comparison
 from compare.rank_changes import RankChange
 from compare.run_table import MeasuredRun
+from compare.significance import Change
 from compare.verdict import interval, verdict
 from trace_utils import Job, LoadedJob
 

@@ -6,30 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errors import TraceError
 from formats import dasf_records as dasf
-
-KEY = "('sum-0a1b2c3d', 1, 2)"
-
-
-def packed(*records: dict[str, Any]) -> bytes:
-    """The bytes of a database that holds `records`."""
-    bodies = [msgspec.msgpack.encode(record) for record in records]
-    return b"".join(len(body).to_bytes(8, "big") + body for body in bodies)
-
-
-def compute(end_s: float, dur_s: float, **args: Any) -> dict[str, Any]:
-    return event("Compute", "X", end_s, args={"key": KEY, "name": "sum", **args}) | {"duration": dur_s}
-
-
-def event(name: str, phase: str, at_s: float, args: dict[str, Any] | None = None) -> dict[str, Any]:
-    where = {"process_id": "vm", "thread_id": "worker-vm-0"}
-    return {"name": name, "timestamp": at_s, "phase": phase, **where, "args": args or {}}
+from make import DASF_KEY as KEY
+from make import dasf_bytes as packed
+from make import dasf_compute as compute
+from make import dasf_event as event
 
 
 def written(folder: Path, *records: dict[str, Any]) -> Path:

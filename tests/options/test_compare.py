@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_run_table import comm, step, two_workers, write, x
 
 from compare.run_table import load_run, operations
 from compare.significance import LEVEL, Samples, corrected, sample, welch
 from conftest import run_cli
+from make import comm, step, two_workers, write
+from make import span as x
 
 
 def compared(*args: object) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_run_table import comm, write, x
 
 from conftest import run_cli
+from make import comm, write
+from make import span as x
 
 
 def run(folder: Path, push: float, *, extra: bool = False) -> Path:

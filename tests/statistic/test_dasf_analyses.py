@@ -7,19 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from test_dasf_records import compute, event, packed
 
-from errors import TraceError, UsageError
+from conftest import run_cli
+from errors import TraceError
 from formats import dasf_records as dasf
 from formats.columns import Trace
+from make import dasf_bytes as packed
+from make import dasf_compute as compute
+from make import dasf_event as event
 from result import Cell, Table
 from statistic import dasf_analyses as analysis
 
+SUB_OPTIONS = ("function_bottleneck", "task_bottleneck", "task_balance")
 ORACLES = [
-    ("one-host-2workers", "*TracePlugin*", "trace_only", analysis.SUB_OPTIONS),
-    ("two-hosts-4workers", "*TracePlugin*", "trace_only", analysis.SUB_OPTIONS),
-    ("gpu-metrics", "*TracePlugin*", "trace_only", analysis.SUB_OPTIONS),
-    ("gpu-metrics", "*", "with_resources", analysis.SUB_OPTIONS),
+    ("one-host-2workers", "*TracePlugin*", "trace_only", SUB_OPTIONS),
+    ("two-hosts-4workers", "*TracePlugin*", "trace_only", SUB_OPTIONS),
+    ("gpu-metrics", "*TracePlugin*", "trace_only", SUB_OPTIONS),
+    ("gpu-metrics", "*", "with_resources", SUB_OPTIONS),
     ("dask2024-tuple-keys", "*", "task_balance", ("task_balance",)),
 ]
 
@@ -144,8 +148,8 @@ def test_a_profile_without_tasks_is_refused_with_the_reason(tmp_path: Path) -> N
 
 
 def test_an_unknown_analysis_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="task_balance"):
-        analysis.table("bottleneck", traces_of(tmp_path, compute(1.0, 0.5)))
+    code, _, err = run_cli("--option", "statistic", "--sub_option", "bottleneck", "--path", tmp_path)
+    assert (code, "task_balance" in err) == (2, True)
 
 
 def test_an_empty_database_among_others_is_left_out_and_said(tmp_path: Path) -> None:

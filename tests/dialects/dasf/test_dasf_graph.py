@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_dasf_records import compute, event, packed
 
 from dag.critical_path import critical_path
 from dag.join_ranks import join
@@ -14,6 +13,9 @@ from dialects.dasf.dasf_graph import ARGS, record
 from dialects.step_parts import Kind, RankSteps
 from errors import TraceError
 from formats import dasf_records as dasf
+from make import dasf_bytes as packed
+from make import dasf_compute as compute
+from make import dasf_event as event
 
 
 def task(key: str, start_s: float, end_s: float, *needs: str, worker: str = "worker-vm-0") -> dict[str, Any]:
