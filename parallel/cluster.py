@@ -146,7 +146,9 @@ class Cluster:
             raise AnalyzeError(
                 f"{part.path}: the workers that read it were killed, one after the other (memory?)"
             ) from error
-        except (asyncio.CancelledError, OSError) as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if future.status == "error":  # the work itself has failed
+                raise
             raise self._lost() from error
         if problem:
             raise AnalyzeError(problem)
