@@ -9,13 +9,14 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the rest is imported an interrupt just ends this
 
 import argparse
+import contextlib
 import logging
 import os
 import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -73,12 +74,26 @@ def _run(args: argparse.Namespace) -> int:
     args.path = expand_paths(args.path)
     outputs = Outputs(guard(args))
     check_named(args, outputs)
-    with outputs:
+    with outputs, _cluster(args):
         result = options.load(args.option).run(args)
     import report
 
     report.show(result, args, outputs)
     return result.exit_code
+
+
+@contextlib.contextmanager
+def _cluster(args: argparse.Namespace) -> Iterator[None]:
+    """Let files be read on the cluster of `--cluster`, if there is one."""
+    if args.cluster is None:
+        yield
+        return
+    import parallel
+    from parallel import cluster
+
+    address = cluster.checked_address(args.cluster)
+    with cluster.connected(address, args.jobs) as connected, parallel.working_on(connected):
+        yield
 
 
 def _check_memory() -> None:
@@ -180,6 +195,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
     add("--force", action="store_true",
         help="replace files that this program did not write; inputs never")  # fmt: skip
+    add("--cluster", metavar="ADDRESS", nargs="?", const="",
+        help="read files on a Dask cluster: tcp://host:8786, a scheduler file (*.json) or local[:N] "
+        "(default: $DASK_SCHEDULER_ADDRESS)")  # fmt: skip
     add("--jobs", metavar="N", type=_positive, help="processes that read files (default: all cores)")
     add("--max_unpacked", metavar="SIZE", type=_size, help="bytes that a .gz file may unpack to, such as 8G")
     add("--progress", action=argparse.BooleanOptionalAction, help="bars (default: on a terminal)")

@@ -77,6 +77,11 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
+def is_temporary(path: Path) -> bool:
+    """Whether `path` is a temporary file or in a temporary directory of this program."""
+    return any(_NAME.fullmatch(part) for part in path.absolute().parts)
+
+
 def sweep(directory: Path) -> None:
     """Remove the temporary files in `directory` whose processes no longer live."""
     if fcntl is None:

@@ -1,9 +1,13 @@
-"""Trace files as columns, whatever their format, in parallel processes."""
+"""Trace files as columns, whatever their format, many at once."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,12 +21,13 @@ from formats.columns import Trace
 from formats.event import args_object
 from formats.reader import EventReader
 from formats.scan import find_boundary
+from formats.stream import max_unpacked
 from jobfiles import head_of
+from parallel import FilePart, OnRead
+from temporary_files import is_temporary
 
-_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
-_FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
 _SLICES = frozenset({"X", "B", "E", "M"})
-_UNPACKED = 12  # what a gzip file's size is taken to grow by
+_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
@@ -39,13 +44,13 @@ def read_traces(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> list[Trace]:
-    """Load trace files in parallel processes, in the order of `paths`.
+    """Load trace files in the order of `paths`, wherever `parallel.map_files` does that.
 
     Parameters
     ----------
     args : keys of the events' `args` to decode into `Trace.args` ("input*" means input0, input1, …)
     points : also keep the events that are no slices (`Trace.points`)
-    jobs : processes; None means the cores this process may use
+    jobs : files, or parts of one, at a time; None means the cores this process may use
     progress : show a bar on standard error; None means only on a terminal
 
     Raises TraceError where a file is missing, unreadable, or no trace.
@@ -85,23 +90,15 @@ def read_all(
     paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
 ) -> list[Trace | TraceError]:
     """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
-    jobs = jobs or parallel.cores()
-    sizes = [_size(path) for path in paths]
-    ranges = _ranges(paths, sizes, jobs)
-    unpacked = sum(
-        size * (_UNPACKED if path.suffix == ".gz" else 1) for path, size in zip(paths, sizes, strict=True)
-    )
-    wish = _Wish(args, points, scan=native.is_worth(unpacked) and native.library() is not None)
-    with bars.bar(total=sum(sizes), unit="B", enabled=progress) as bar:
-        if jobs == 1 or unpacked < _FORK_WORTH or len(ranges) < 2:
-            return [_joined(p, [_read(p, wish, on_read=bar.update)], wish) for p in paths]
-        tasks = [(paths[r.number], wish, r) for r in ranges]
-        run = _in_threads if wish.scan and len(paths) == 1 else _in_processes
-        parts = run(tasks, jobs, bar.update)
-    found: list[list[Any]] = [[] for _ in paths]
-    for part, in_range in zip(parts, ranges, strict=True):
-        found[in_range.number].append(part)
-    return [_joined(path, own, wish) for path, own in zip(paths, found, strict=True)]
+    parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
+    parts = list(itertools.chain(*parts_of))
+    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
+    work = partial(_read, wish=_Wish(args, points, scan, max_unpacked.get()))
+    in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
+    with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
+        read = iter(parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads))
+    found = [list(itertools.islice(read, len(own))) for own in parts_of]
+    return [_joined(path, own, work) for path, own in zip(paths, found, strict=True)]
 
 
 class _Wish(NamedTuple):
@@ -110,66 +107,40 @@ class _Wish(NamedTuple):
     args: Collection[str]
     points: bool
     scan: bool
+    most_unpacked: int | None
 
 
-def _in_threads(
-    tasks: Sequence[tuple[Path, _Wish, _Range]], jobs: int, on_read: chrome.OnRead
-) -> list[Trace | chrome.Part | TraceError]:
-    """Read ranges of a file in `jobs` threads: the scanner leaves the interpreter to the others."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    parts = []
-    with ThreadPoolExecutor(jobs) as pool:
-        for task, part in zip(tasks, pool.map(lambda task: _read(*task), tasks), strict=True):
-            parts.append(part)
-            on_read(task[2].size)
-    return parts
-
-
-def _in_processes(
-    tasks: Sequence[tuple[Path, _Wish, _Range]], jobs: int, on_read: chrome.OnRead
-) -> list[Trace | chrome.Part | TraceError]:
-    """Read ranges of files in `jobs` processes, of which this one is one if there are few ranges."""
-    own = 1 if len(tasks) <= jobs else 0
-    with parallel.process_pool(min(jobs, len(tasks)) - own) as pool:
-        futures = [pool.submit(_read, *task) for task in tasks[own:]]
-        parts = [_read(*task, on_read) for task in tasks[:own]]
-        for task, future in zip(tasks[own:], futures, strict=True):
-            parts.append(future.result())
-            on_read(task[2].size)
-    return parts
-
-
-def _joined(path: Path, parts: Sequence[Any], wish: _Wish) -> Trace | TraceError:
+def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace | TraceError:
     """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
     if len(parts) > 1 and any(isinstance(part, TraceError) or not part.aligned for part in parts):
-        parts = [_read(path, wish)]
-    return dialects.finish(path, parts) if len(parts) > 1 else parts[0]
+        parts = [work(FilePart(path), int)]
+    return dialects.finish(path, parts) if len(parts) > 1 else _named(parts[0], path)
 
 
-class _Range(NamedTuple):
-    """The bytes [start, stop) of the file `number`; `stop` is None where they reach its end."""
-
-    number: int
-    start: int
-    stop: int | None
-    size: int
+def _named(result: Trace | TraceError, path: Path) -> Trace | TraceError:
+    """Return a result of reading an absolute path with the path that the user gave."""
+    if isinstance(result, Trace):
+        return replace(result, path=str(path))
+    return TraceError(str(result).replace(str(path.absolute()), str(path), 1))
 
 
-def _ranges(paths: Sequence[Path], sizes: Sequence[int], jobs: int) -> list[_Range]:
-    """Return what each task reads; big files in several ranges."""
-    ranges: list[_Range] = []
-    for number, (path, size) in enumerate(zip(paths, sizes, strict=True)):
-        starts = [0]
-        if size > _SPLIT and jobs > 1 and _splittable(path):
-            pieces = min(jobs, -(-size // _SPLIT))
-            found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
-            starts += [start for start in found if start is not None]
-        stops = [*starts[1:], None]
-        ranges += [
-            _Range(number, a, b, (size if b is None else b) - a) for a, b in zip(starts, stops, strict=True)
-        ]
-    return ranges
+def _parts(path: Path, jobs: int) -> list[FilePart]:
+    """Return what is read of a file by itself: all of it, or stretches of a big one where cores are to spare.
+
+    Its path is absolute, because other processes may not be in this one's directory.
+    """
+    size = _size(path)
+    is_shared = os.path.isfile(path) and not is_temporary(path)
+    starts = [0]
+    if size > _SPLIT and jobs > 1 and not parallel.is_elsewhere() and _splittable(path):
+        pieces = min(jobs, -(-size // _SPLIT))
+        found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
+        starts += [start for start in found if start is not None]
+    stops = [*starts[1:], None]
+    return [
+        FilePart(path.absolute(), a, b, (size if b is None else b) - a, is_shared)
+        for a, b in zip(starts, stops, strict=True)
+    ]
 
 
 def _splittable(path: Path) -> bool:
@@ -184,24 +155,20 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _read(
-    path: Path,
-    wish: _Wish,
-    part: _Range | None = None,
-    on_read: chrome.OnRead | None = None,
-) -> Trace | chrome.Part | TraceError:
+def _read(part: FilePart, on_read: OnRead, wish: _Wish) -> Trace | chrome.Part | TraceError:
     """Return a file's trace, or a part of it; the error where that fails."""
+    max_unpacked.set(wish.most_unpacked)  # in a process elsewhere nobody else does
     try:
-        if part is None or (part.start == 0 and part.stop is None):
-            return _read_one(path, wish, on_read)
+        if part.start == 0 and part.stop is None:
+            return _read_one(part.path, wish, on_read)
         return chrome.read_part(
-            path, wish.args, wish.points, part.start, part.stop, on_read=on_read, scan=wish.scan
+            part.path, wish.args, wish.points, part.start, part.stop, on_read=on_read, scan=wish.scan
         )
     except TraceError as error:
         return error
 
 
-def _read_one(path: Path, wish: _Wish, on_read: chrome.OnRead | None) -> Trace:
+def _read_one(path: Path, wish: _Wish, on_read: OnRead) -> Trace:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_dir():
@@ -210,6 +177,5 @@ def _read_one(path: Path, wish: _Wish, on_read: chrome.OnRead | None) -> Trace:
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
     if dasf.is_dasf(head_of(path)[:64]):
         return dasf.read(path, wish.args, wish.points)
-    return dialects.finish(
-        path, [chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)]
-    )
+    part = chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)
+    return dialects.finish(path, [part])

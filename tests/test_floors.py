@@ -19,9 +19,9 @@ FLOORS = (
     ("errors",),
     (
         *("opname", "result", "progress"),
-        *("parallel", "temporary_files", "output_marks"),
+        *("temporary_files", "output_marks"),
     ),
-    ("atomic_output",),
+    ("atomic_output", "parallel"),
     ("formats",),
     ("intervals", "innermost"),
     ("dialects", "jobfiles"),
@@ -146,6 +146,22 @@ def _starts_processes(node: ast.AST) -> bool:
     return "ProcessPoolExecutor" in names or any(
         one.split(".")[0] in ("multiprocessing", "subprocess") for one in modules
     )
+
+
+def test_only_the_clusters_module_knows_its_library() -> None:
+    knowing = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if {module.split(".")[0] for module in _imported_by(node)} & {"dask", "distributed"}
+    }
+    assert knowing == {"parallel.cluster"}
+
+
+def _imported_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
 def test_every_module_has_a_floor() -> None:

@@ -16,7 +16,10 @@ from conftest import REPO, run_cli
 MANUAL = REPO / "docs/options"
 #: Pages whose commands are run.
 PAGES = [REPO / "README.md", *sorted(MANUAL.glob("*.md"))]
-PROSE = [*PAGES, *(REPO / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md"))]
+PROSE = [
+    *PAGES,
+    *(REPO / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/cluster.md")),
+]
 CUT = "…"  # a line that stands for any number of lines of output
 _BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")

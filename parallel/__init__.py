@@ -1,0 +1,204 @@
+"""Work on many files at once: here, in processes that end with this one however it ends, or on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from errors import AnalyzeError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+_PR_SET_PDEATHSIG = 1
+_LOOK_SECONDS = 0.2  # between looks at the parent, where it cannot be arranged otherwise
+_FORK_WORTH = 8 << 20  # bytes (unpacked) below which a second process costs more than it saves
+_UNPACKED = 12  # what a gzip file's size is taken to grow by
+
+OnRead = Callable[[int], object]  # is told of bytes that were read
+_T = TypeVar("_T")
+
+
+class FilePart(NamedTuple):
+    """The bytes [start, stop) of the file `path`; `stop` is None where they reach its end."""
+
+    path: Path
+    start: int = 0
+    stop: int | None = None
+    size: int = 0  # in bytes, as it lies on the disk
+    is_shared: bool = False  # whether other hosts may see the file as well
+
+
+Work = Callable[[FilePart, OnRead], _T]  # a function of a module (or a partial one), so that it can be sent
+
+
+class Engine(Protocol):
+    """Where `map_files` works instead of this machine."""
+
+    def map(self, work: Work[_T], parts: Sequence[FilePart], jobs: int | None, on_read: OnRead) -> list[_T]:
+        """Return what `work` makes of each part, in their order; at most `jobs` at a time."""
+
+
+_engine: ContextVar[Engine | None] = ContextVar("engine", default=None)
+
+
+@contextlib.contextmanager
+def working_on(engine: Engine) -> Iterator[None]:
+    """Let `map_files` work on `engine` in the block."""
+    token = _engine.set(engine)
+    try:
+        yield
+    finally:
+        _engine.reset(token)
+
+
+def is_elsewhere() -> bool:
+    """Whether `map_files` works on other machines or processes than this one's own."""
+    return _engine.get() is not None
+
+
+def map_files(
+    work: Work[_T],
+    parts: Sequence[FilePart],
+    *,
+    jobs: int | None = None,
+    on_read: OnRead = int,
+    in_threads: bool = False,
+) -> list[_T]:
+    """Return what `work` makes of each of some parts of files, in their order, wherever that is done.
+
+    Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
+    process, if there is little to read; else in `jobs` processes (None: as many as this one may use
+    cores), of which this one is one if there are few parts, or in threads, where work leaves the
+    interpreter to others. On an engine (`working_on`) whatever other hosts
+    may see.
+    """
+    engine = _engine.get()
+    if engine is None:
+        return _map_here(work, parts, jobs or cores(), on_read, in_threads)
+    shared = iter(engine.map(work, [part for part in parts if part.is_shared], jobs, on_read))
+    unshared = [part for part in parts if not part.is_shared]
+    own = iter(_map_here(work, unshared, jobs or cores(), on_read, in_threads))
+    return [next(shared if part.is_shared else own) for part in parts]
+
+
+def unpacked_size(parts: Sequence[FilePart]) -> int:
+    """Return about how many bytes there are to read."""
+    return sum(part.size * (_UNPACKED if part.path.suffix == ".gz" else 1) for part in parts)
+
+
+def _map_here(
+    work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnRead, in_threads: bool
+) -> list[_T]:
+    if jobs == 1 or unpacked_size(parts) < _FORK_WORTH or len(parts) < 2:
+        return [work(part, on_read) for part in parts]
+    if in_threads:
+        from concurrent.futures import ThreadPoolExecutor
+
+        results = []
+        with ThreadPoolExecutor(jobs) as threads:
+            for part, result in zip(parts, threads.map(lambda part: work(part, int), parts), strict=True):
+                results.append(result)
+                on_read(part.size)
+        return results
+    own = 1 if len(parts) <= jobs else 0
+    with process_pool(min(jobs, len(parts)) - own) as pool:
+        futures = [pool.submit(work, part, int) for part in parts[own:]]
+        results = [work(part, on_read) for part in parts[:own]]
+        for part, future in zip(parts[own:], futures, strict=True):
+            results.append(future.result())
+            on_read(part.size)
+    return results
+
+
+@contextlib.contextmanager
+def process_pool(
+    n: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
+) -> Iterator[ProcessPoolExecutor]:
+    """Start `n` processes that run functions; any error in the block ends them at once.
+
+    Raises AnalyzeError where a process was killed.
+    """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor  # costs small jobs more than it gives them
+    from concurrent.futures.process import BrokenProcessPool
+
+    pool = ProcessPoolExecutor(n, fork_context(), _start, (os.getpid(), initializer, initargs))
+    try:
+        yield pool
+    except BaseException as error:
+        for child in multiprocessing.active_children():
+            child.kill()
+        if isinstance(error, BrokenProcessPool):
+            raise AnalyzeError("a worker process was killed (memory?); try --jobs 1") from error
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_program(command: Sequence[str], seconds: float) -> None:
+    """Run another program, its output caught, for at most so long.
+
+    Raises
+    ------
+    RuntimeError
+        It failed, or took too long; the message is what it said.
+    OSError
+        It could not be started.
+    """
+    import subprocess
+
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"not done after {seconds:.0f} s") from error
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def fork_context() -> Any:
+    """Return how processes are started: forked where the system can do that."""
+    import multiprocessing
+
+    return multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else None)
+
+
+def end_with(parent: int) -> None:
+    """Let this process end when its parent does, and end it at once, without a word, on a signal."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+    if not sys.platform.startswith("linux"):
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that was arranged
+        os._exit(1)
+
+
+def _start(parent: int, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
+    end_with(parent)
+    if initializer is not None:
+        initializer(*initargs)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)

@@ -1,0 +1,50 @@
+"""What the tests let workers run: a module of its own, because workers should not have to load the tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from parallel import FilePart, OnRead
+
+
+def forget(folder: str) -> None:
+    """Let a worker not import from `folder`, which a worker that was started elsewhere could not either."""
+    sys.path[:] = [path for path in sys.path if path not in ("", folder)]
+
+
+def sizes(part: FilePart, on_read: OnRead, log: Path | None = None) -> tuple[str, int]:
+    """Return a file's name and the process that read it."""
+    if log is not None:
+        with log.open("a") as file:
+            file.write("+")
+            file.flush()
+            time.sleep(0.05)
+            running = log.read_text()
+            assert running.count("+") - running.count("-") == 1
+            file.write("-")
+    return part.path.name, os.getpid()
+
+
+def die_once(part: FilePart, on_read: OnRead, times: int = 1) -> str:
+    """Kill the worker the first times."""
+    left = part.path.read_text()
+    if part.path.name == "1.txt" and len(left) > 7 - times:
+        part.path.write_text(left[1:])
+        os.kill(os.getpid(), signal.SIGKILL)
+    return part.path.name
+
+
+def hide(folder: str) -> None:
+    """Let a worker not see what is below `folder`."""
+    seen = os.path.exists
+    os.path.exists = lambda path: not str(path).startswith(folder) and seen(path)
+
+
+def sleep(part: FilePart, on_read: OnRead) -> None:
+    """Say who works, and work for a minute."""
+    part.path.write_text(str(os.getpid()))
+    time.sleep(60)

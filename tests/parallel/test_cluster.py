@@ -1,0 +1,350 @@
+"""The same answers from a Dask cluster: real schedulers and workers, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parallel
+from conftest import REPO, run_cli
+from errors import AnalyzeError
+from parallel import FilePart, cluster, map_files, working_on
+from sent_work import die_once, forget, hide, sizes
+from trace_files import read_trace
+
+dask = pytest.importorskip("dask")
+distributed = pytest.importorskip("distributed")
+
+LENET = REPO / "examples" / "lenet"
+SLOW = REPO / "examples" / "lenet-100mbit"
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a scheduler with two workers of one thread each, which know nothing of the project."""
+    scratch = tmp_path_factory.mktemp("dask")
+    with (
+        dask.config.set({"temporary-directory": str(scratch), "distributed.scheduler.allowed-failures": 1}),
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=50,
+        ) as started,
+        distributed.Client(started.scheduler_address, set_as_default=False) as client,
+    ):
+        client.run(forget, str(REPO))
+        yield started.scheduler_address
+
+
+@pytest.fixture
+def connected(scheduler: str) -> Iterator[cluster.Cluster]:
+    with cluster.connected(scheduler) as made, working_on(made):
+        yield made
+
+
+def only_line(err: str) -> str:
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+# ---- the same answer
+
+
+@pytest.mark.parametrize(
+    ("option", "paths"),
+    [
+        ("statistic", [LENET]),
+        ("critical", [LENET]),
+        ("replay", [LENET, "--sub_option", "whatif", "--set", "bandwidth=0.1", "--output", "-"]),
+        ("compare", [LENET, SLOW]),
+        ("3dcompare", [LENET, SLOW]),
+        ("graph", [LENET / "worker_0" / "0"]),
+        ("combine", [LENET]),
+        ("collect", [REPO / "examples" / "mlp-raw", "--sub_option", "iter_time"]),
+        ("statistic", [REPO / "examples" / "mlp-raw"]),  # read from files that are made on the way
+    ],
+)
+def test_every_option_says_the_same(option: str, paths: list[Any], scheduler: str, tmp_path: Path) -> None:
+    shutil.copytree(REPO / "examples", tmp_path / "examples")
+    paths = [tmp_path / path.relative_to(REPO) if isinstance(path, Path) else path for path in paths]
+    command = ["--option", option, "--path", *paths, "--format", "json"]
+    if option in ("graph", "combine", "3dcompare"):
+        command += ["--output", tmp_path / ("output.json" if option == "combine" else "output.html")]
+    here = run_cli(*command)
+    assert here[0] == 0, here[2]
+    assert run_cli(*command, "--cluster", scheduler) == here
+
+
+def test_paths_from_here_and_a_rank_that_fails(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = tmp_path / "job"
+    ranks.mkdir()
+    for rank in range(3):
+        event = {"ph": "X", "name": f"op{rank}", "ts": 1, "dur": 1 + rank, "pid": 0, "tid": 0}
+        (ranks / f"rank{rank}.json").write_text(json.dumps({"traceEvents": [event]}))
+    (ranks / "rank1.json").write_text('{"traceEvents": 5}')
+    monkeypatch.chdir(tmp_path)
+    command = ["--option", "statistic", "--path", "job", "--format", "json"]
+    here = run_cli(*command)
+    repairs = json.loads(here[1])["repairs"]
+    assert any(line.startswith("job/rank1.json: JSON, but no trace: there is no list") for line in repairs)
+    assert run_cli(*command, "--cluster", scheduler) == here
+    broken = ["--option", "statistic", "--path", "job/rank1.json"]
+    assert run_cli(*broken, "--cluster", scheduler) == run_cli(*broken)
+
+
+def test_what_a_packed_file_may_unpack_to_holds_on_workers(scheduler: str, tmp_path: Path) -> None:
+    bomb = tmp_path / "t.json.gz"
+    bomb.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 3_000_000 + b"]}"))
+    command = ["--option", "statistic", "--path", bomb, "--max_unpacked", "1M"]
+    here = run_cli(*command)
+    assert here[0] == 1
+    assert run_cli(*command, "--cluster", scheduler) == here
+
+
+def shared_files(folder: Path, n: int) -> list[FilePart]:
+    paths = [folder / f"{i}.txt" for i in range(n)]
+    for path in paths:
+        path.write_text("x" * 7)
+    return [FilePart(path, size=7, is_shared=True) for path in paths]
+
+
+def test_answers_are_in_the_order_of_files_and_progress_is_told(
+    connected: cluster.Cluster, tmp_path: Path
+) -> None:
+    own = FilePart(tmp_path / "own.txt", size=1)  # no other host may see it
+    read: list[int] = []
+    answers = map_files(sizes, [own, *shared_files(tmp_path, 5)], on_read=read.append)
+    assert [name for name, _ in answers] == ["own.txt", *(f"{i}.txt" for i in range(5))]
+    assert [process == os.getpid() for _, process in answers] == [True] + 5 * [False]
+    assert sum(read) == 35
+
+
+def test_jobs_limits_how_many_tasks_run_at_a_time(connected: cluster.Cluster, tmp_path: Path) -> None:
+    work = partial(sizes, log=tmp_path / "log")  # fails where another one runs
+    assert len(map_files(work, shared_files(tmp_path, 6), jobs=1)) == 6
+
+
+def test_columns_are_sent_as_they_lie_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    n = 10_000
+    event = '{"ph": "X", "name": "op", "ts": %d, "dur": 1, "pid": 0, "tid": 0}'
+    path.write_text(f"[{','.join(event % i for i in range(n))}]")
+    buffers: list[pickle.PickleBuffer] = []
+    message = pickle.dumps(read_trace(path), protocol=5, buffer_callback=buffers.append)
+    assert len(message) < 3_000
+    assert sum(buffer.raw().nbytes for buffer in buffers) == n * (3 * 4 + 2 * 8)
+
+
+# ---- addresses
+
+
+def test_a_schedulers_file_and_the_environment_name_it_too(
+    scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"type": "Scheduler", "address": scheduler}))
+    command = ["--option", "statistic", "--path", LENET, "--format", "csv"]
+    here = run_cli(*command)
+    assert run_cli(*command, "--cluster", file) == here
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
+    assert run_cli(*command, "--cluster") == here
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        ((), 2, "DASK_SCHEDULER_ADDRESS is not set"),
+        (("nonsense",), 2, "neither tcp://host:port"),
+        (("local:0",), 2, "neither tcp://host:port"),
+        (("local:two",), 2, "neither tcp://host:port"),
+        (("missing.json",), 1, "No such file"),
+    ],
+)
+def test_a_wrong_address_is_one_line(
+    given: tuple[str, ...], code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    found, out, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", *given)
+    assert (found, out) == (code, "")
+    assert words in only_line(err)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"workers": {}}'])
+def test_a_file_that_no_scheduler_wrote_is_one_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_text(text)
+    code, out, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", file)
+    assert (code, out) == (1, "")
+    assert "names no address" in only_line(err)
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_an_address_where_no_scheduler_answers_is_one_line(
+    listens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 1)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        if listens:
+            taken.listen()  # and never says a word
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        began = time.monotonic()
+        code, out, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", address)
+    assert (code, out) == (1, "")
+    assert f"--cluster {address}: no Dask scheduler answers there" in only_line(err)
+    assert time.monotonic() - began < 10
+
+
+def test_a_scheduler_without_workers_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_WORKER_SECONDS", 0.5)
+    with (
+        dask.config.set({"temporary-directory": str(tmp_path)}),
+        distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=50) as empty,
+    ):
+        code, _, err = run_cli("--option", "statistic", "--path", LENET, "--cluster", empty.scheduler_address)
+    assert code == 1
+    assert "no worker for" in only_line(err)
+
+
+# ---- workers
+
+
+def test_the_task_of_a_killed_worker_is_done_again(connected: cluster.Cluster, tmp_path: Path) -> None:
+    assert map_files(die_once, shared_files(tmp_path, 3)) == ["0.txt", "1.txt", "2.txt"]
+    assert (tmp_path / "1.txt").read_text() == "x" * 6
+
+
+def test_a_task_that_kills_again_is_one_line(connected: cluster.Cluster, tmp_path: Path) -> None:
+    with pytest.raises(AnalyzeError, match=r"1.txt: the workers that read it were killed"):
+        map_files(partial(die_once, times=9), shared_files(tmp_path, 3))
+    assert (tmp_path / "1.txt").read_text() == "x" * 5  # tried once more, no oftener
+
+
+def test_a_worker_that_does_not_see_the_files_is_named_before_anything_begins(
+    scheduler: str, tmp_path: Path
+) -> None:
+    parts = shared_files(tmp_path, 2)
+    with distributed.Client(scheduler, set_as_default=False) as client:
+        blind = next(iter(client.nthreads()))
+        client.run(hide, str(tmp_path), workers=[blind])
+    log = tmp_path / "log"
+    with (
+        cluster.connected(scheduler) as connected,
+        working_on(connected),
+        pytest.raises(AnalyzeError) as caught,
+    ):
+        map_files(partial(sizes, log=log), parts)
+    said = f"{parts[0].path}: the worker on {socket.gethostname()} cannot see it"
+    assert str(caught.value).startswith(said)
+    assert not log.exists()
+
+
+def test_a_worker_with_other_code_is_refused(
+    connected: cluster.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "code", lambda: "another")
+    with pytest.raises(AnalyzeError, match="runs another version of this program; restart it"):
+        map_files(sizes, shared_files(tmp_path, 1))
+
+
+# ---- an own cluster
+
+
+def test_a_local_cluster_is_silent_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "analyze.py",
+        "--option",
+        "statistic",
+        "--path",
+        str(LENET),
+        "--format",
+        "json",
+    ]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [*command, "--cluster", "local:1"], cwd=REPO, env=environment, capture_output=True, check=True
+    )
+    assert done.stdout.decode() == run_cli(*command[2:])[1]
+    assert done.stderr == b""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_a_local_cluster(tmp_path: Path) -> None:
+    file = tmp_path / "worker"
+    file.touch()
+    script = (
+        f"import sys; sys.path[:0] = [{str(REPO)!r}, {str(Path(__file__).parent)!r}]\n"
+        "import pathlib, parallel, parallel.cluster, sent_work\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        "        with parallel.cluster.connected('local:1') as engine, parallel.working_on(engine):\n"
+        f"            part = parallel.FilePart(pathlib.Path({str(file)!r}), is_shared=True)\n"
+        "            parallel.map_files(sent_work.sleep, [part])\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted')\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "script.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as started:
+        while not file.read_text() and started.poll() is None:
+            time.sleep(0.05)
+        os.killpg(started.pid, signal.SIGINT)
+        out, err = started.communicate(timeout=30)
+    assert (out, err) == ("interrupted\n", "")
+    deadline = time.monotonic() + 10
+    while (left := living(started.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+    assert {path.name for path in tmp_path.iterdir()} == {"worker", "script.py"}
+
+
+def living(session: int) -> list[str]:
+    """Return the command lines of the processes of a session that have not ended."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, own_session = (process / "stat").read_text().rpartition(")")[2].split()[:4]
+            if own_session == str(session) and state != "Z":
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+def test_without_the_flag_the_library_is_not_imported() -> None:
+    script = (
+        "import sys, analyze\n"
+        f"analyze.main(['--option', 'statistic', '--path', {str(LENET)!r}])\n"
+        "loaded = {'parallel.cluster', 'dask', 'distributed'} & set(sys.modules)\n"
+        "print(sorted(loaded), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+    assert not parallel.is_elsewhere()
