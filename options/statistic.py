@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -13,16 +14,17 @@ from errors import TraceError, UsageError
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
-    from formats.columns import Trace
     from statistic.durations import CategoryStat, Stat
-    from trace_utils import LoadedJob
+    from statistic.job_figures import JobFigures
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
-FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output"})
+FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by"})
+
+_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
@@ -46,6 +48,17 @@ _OPERATIONS = (
     _ms("p95_ms", "p95"),
     _ms("p99_ms", "p99", minor=True),
 )
+#: Those of an operation over all ranks; what ranks differ in goes before what events differ in.
+_OVER_RANKS = (
+    *(
+        replace(column, minor=column.minor or column.key in ("min_ms", "max_ms", "p50_ms"))
+        for column in _OPERATIONS
+    ),
+    Column("ranks", "ranks", "int"),
+    Column("slowest_rank", "slowest rank"),
+    _ms("slowest_avg_ms", "its avg", "slowest_mean_ns"),
+    _ms("fastest_avg_ms", "fastest avg", "fastest_mean_ns"),
+)
 _CATEGORIES = (
     Column("cat", "category"),
     Column("count", "count", "int"),
@@ -66,7 +79,10 @@ _BREAKDOWN = (
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others."""
+    """Declare the flag of this option alone."""
+    group.add_argument("--group_by", choices=("operation", "rank"),
+        help="a row for each operation of all ranks, or of each rank (default; a table of more than 16 ranks "
+        "is by operation)")  # fmt: skip
 
 
 def run(args: Namespace) -> Result:
@@ -80,26 +96,41 @@ def run(args: Namespace) -> Result:
     if args.sub_option not in (None, "breakdown"):
         variants = ", ".join(("breakdown", *_DASF))
         raise UsageError(f"--sub_option {args.sub_option}: statistic has the variants {variants}")
+    if args.sub_option is not None and args.group_by is not None:
+        raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
+    from statistic.job_figures import job_figures
     from trace_utils import load_paths
 
     job = load_paths(args.path, only=args.filter, jobs=args.jobs, progress=args.progress)
     if not any(map(len, job.traces)):
         raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
-    return _breakdown(args, job) if args.sub_option == "breakdown" else _statistic(args, job)
+    by_step = args.sub_option == "breakdown"
+    figures = job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by)
+    return _breakdown(args, figures) if by_step else _statistic(args, figures)
 
 
-def _statistic(args: Namespace, job: LoadedJob) -> Result:
-    from statistic.durations import categories
+def _statistic(args: Namespace, job: JobFigures) -> Result:
+    from statistic.durations import categories, statistics
+    from statistic.over_ranks import over_ranks
 
-    stats = _statistics(job)
-    cats = categories(job.traces, stats)
-    if args.sort:
-        stats.sort(key=lambda stat: stat.mean_ns, reverse=True)
-    shown = stats[: args.head]
-    tables = (
-        Table.of("operations", "Operations", _OPERATIONS, shown),
-        Table.of("categories", "Categories", _CATEGORIES, cats),
-    )
+    groups = job.by_prefix
+    brief = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
+    grouped = over_ranks(groups.values()) if brief or args.group_by == "operation" else []
+    stats: list[Stat] = [*grouped]
+    if args.group_by != "operation":
+        stats = [stat for prefix, (_, own) in groups.items() for stat in statistics(own, prefix)]
+    totals = sum((Counter(rank.category_ns) for rank in job.ranks), Counter())
+    cats = categories(totals, stats)
+    shown = _longest_first(stats, args)
+    columns = _OPERATIONS if args.group_by != "operation" else _OVER_RANKS
+    operations = Table.of("operations", "Operations", columns, shown)
+    if brief:
+        note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
+        rows = _longest_first(grouped, args)
+        operations = replace(
+            operations, brief=Table.of("operations", "Operations", _OVER_RANKS, rows, note=note)
+        )
+    tables = (operations, Table.of("categories", "Categories", _CATEGORIES, cats))
     traces = [
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
@@ -113,14 +144,18 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
         {"traces": traces},
         tables,
         charts=_charts(stats, cats),
-        figures=(
-            ("operations", f"{len(stats):,}{of_all}"),
-            ("slices", f"{sum(map(len, job.traces)):,}"),
-        ),
+        figures=(("operations", f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
         notes=[note] if spans else [],
         repairs=job.repairs,
     )
+
+
+def _longest_first(stats: Sequence[Stat], args: Namespace) -> Sequence[Stat]:
+    """Return the statistics that `--sort` and `--head` ask for."""
+    if args.sort:
+        stats = sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)
+    return stats[: args.head]
 
 
 def _result(
@@ -137,27 +172,8 @@ def _result(
     )
 
 
-def _statistics(job: LoadedJob) -> list[Stat]:
-    """Return every operation's statistics; files that share a prefix (or have none) count as one trace."""
-    from formats.columns import concatenate
-    from statistic.durations import statistics
-
-    several = len(job.traces) > 1
-    by_prefix: dict[str, list[Trace]] = {}
-    for source, trace in zip(job.job.sources, job.traces, strict=True):
-        by_prefix.setdefault(source.prefix if several else "", []).append(trace)
-    return [stat for prefix, traces in by_prefix.items() for stat in statistics(concatenate(traces), prefix)]
-
-
-def _breakdown(args: Namespace, job: LoadedJob) -> Result:
-    import dialects
-    from statistic.breakdown import breakdown
-
-    parts = [
-        part
-        for name, trace in zip(job.names, job.traces, strict=True)
-        for part in breakdown(name, trace, args.step_by)
-    ]
+def _breakdown(args: Namespace, job: JobFigures) -> Result:
+    parts = [part for rank in job.ranks for part in rank.breakdown]
     stacked = {
         "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
         "both": [part.overlap_ns / 1e6 for part in parts],
@@ -167,12 +183,12 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
     x = [f"{part.rank}/{part.step}" for part in parts]
     return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
-        job.job.sources[0].path,
+        job.ranks[0].source.path,
         {},
         (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]),),
         charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, stacked, stacked=True),),
         read=_read_lines(job),
-        notes=list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace))),
+        notes=list(dict.fromkeys(rank.rule for rank in job.ranks if rank.rule)),
         repairs=job.repairs,
     )
 
@@ -187,7 +203,7 @@ def _dasf(args: Namespace) -> Result:
     return _result(title, args.path[0], {}, (table,), repairs=repairs)
 
 
-def _read_lines(job: LoadedJob) -> list[str]:
+def _read_lines(job: JobFigures) -> list[str]:
     return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]
 
 
