@@ -10,7 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError
+from errors import TraceError, UsageError, counted
+from output_marks import is_digest
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ HELP = (
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
-FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by"})
+FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by", "save"})
 
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
@@ -92,21 +93,47 @@ def run(args: Namespace) -> Result:
             "--output: statistic writes no trace or picture; --xlsx FILE and --html FILE write its tables"
         )
     if args.sub_option in _DASF:
+        if args.save is not None:
+            raise UsageError(f"--save has no effect with --sub_option {args.sub_option}")
         return _dasf(args)
     if args.sub_option not in (None, "breakdown"):
         variants = ", ".join(("breakdown", *_DASF))
         raise UsageError(f"--sub_option {args.sub_option}: statistic has the variants {variants}")
     if args.sub_option is not None and args.group_by is not None:
         raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
+    from digest.words import check_digests
+
+    check_digests(args)
+    figures = _from_digest(args) if any(map(is_digest, args.path)) else _from_traces(args)
+    result = _breakdown(args, figures) if args.sub_option == "breakdown" else _statistic(args, figures)
+    return result if args.save is None else replace(result, notes=[*result.notes, f"Digest: {args.save}"])
+
+
+def _from_traces(args: Namespace) -> JobFigures:
+    from compare.run_table import STEP_ARGS
     from statistic.job_figures import job_figures
     from trace_utils import load_paths
 
-    job = load_paths(args.path, only=args.filter, jobs=args.jobs, progress=args.progress)
+    by_step = args.sub_option == "breakdown"
+    keys: Sequence[str] = STEP_ARGS if by_step else ()
+    if args.save is not None:
+        from digest.saving import ARGS, save
+
+        keys = ARGS
+    job = load_paths(args.path, args=keys, only=args.filter, jobs=args.jobs, progress=args.progress)
     if not any(map(len, job.traces)):
         raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
-    by_step = args.sub_option == "breakdown"
-    figures = job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by)
-    return _breakdown(args, figures) if by_step else _statistic(args, figures)
+    if args.save is not None:
+        save(args.save, job, args.step_by)
+    return job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by)
+
+
+def _from_digest(args: Namespace) -> JobFigures:
+    from digest.reading import read_figures
+
+    if len(args.path) > 1:
+        raise UsageError("a digest is a whole job: statistic takes it alone")
+    return read_figures(args.path[0], args.step_by, steps=args.sub_option == "breakdown")
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:
@@ -135,19 +162,35 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
     ]
+    error = _sketch_error(job)
     of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
     spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
     return _result(
         f"Statistics of {', '.join(map(str, args.path))}",
         job.files[0].path,
-        {"traces": traces},
+        {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
         charts=_charts(stats, cats),
         figures=(("operations", f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
-        notes=[note] if spans else [],
+        notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
+    )
+
+
+def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
+    """Return by how much percentiles may be off, and a sentence that says so; () where all are exact."""
+    n_sketched = len(
+        {durations.operations[i] for _, durations in job.by_prefix.values() for i in durations.moments}
+    )
+    if not n_sketched:
+        return ()
+    from digest.quantile_sketch import ERROR, MOST_VALUES
+
+    return ERROR, (
+        f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
+        f"are from the digest's sketch: at most {100 * ERROR:g} % off. All else is exact."
     )
 
 

@@ -298,11 +298,12 @@ def _quantile(durations: Durations, count: Int64, q: float) -> NDArray[np.float6
 
 def _nth(durations: Durations, count: Int64, place: Int64) -> Int64:
     """Return the value at each operation's `place` (m,), from 0, among its `count` events."""
-    if durations.weight is None:
-        return durations.value_ns[durations.start[:-1] + place]
-    before = np.cumsum(count) - count
-    at: Int64 = np.searchsorted(np.cumsum(durations.weight), before + place, side="right")
-    return durations.value_ns[at]
+    at: Int64 = durations.start[:-1] + place
+    if durations.weight is not None:
+        before = np.cumsum(count) - count
+        at = np.searchsorted(np.cumsum(durations.weight), before + place, side="right")
+    value: Int64 = durations.value_ns[at]
+    return value
 
 
 def _time_order(group: Int32, ts_ns: Int64) -> Int64:

@@ -32,6 +32,7 @@ FLOORS = (
     ("dag",),
     ("dag_utils",),
     ("statistic", "combine", "compare", "replay"),
+    ("digest",),
     ("options", "report"),
     ("analyze",),
 )
