@@ -51,25 +51,18 @@ def is_digest(path: Path) -> bool:
 def _head(file: IO[bytes]) -> bytes:
     """Return the beginning of a file, unpacked where it is gzip."""
     head = file.read(_NEAR)
-    if head.startswith(b"\x1f\x8b"):
-        file.seek(0)
-        return _unpacked(file)
-    return head
+    if not head.startswith(b"\x1f\x8b"):
+        return head
+    import zlib
+
+    try:
+        return zlib.decompressobj(wbits=31).decompress(head, _NEAR)
+    except zlib.error:
+        return b""
 
 
 def _is_marked_head(head: bytes) -> bool:
     return head.startswith(JSON_START) or (head.startswith(_COMMENTED) and MARK.encode() in head)
-
-
-def _unpacked(file: IO[bytes]) -> bytes:
-    """Return the beginning of what a gzip file holds."""
-    import gzip
-    import zlib
-
-    try:
-        return gzip.GzipFile(fileobj=file).read(_NEAR)
-    except (EOFError, zlib.error):
-        return b""
 
 
 def _is_our_workbook(file: IO[bytes]) -> bool:

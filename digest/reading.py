@@ -61,8 +61,8 @@ def read_run(path: Path, step_by: str | None = None, *, steps: bool = True) -> M
 def _read(path: Path, step_by: str | None, *, steps: bool) -> JobDigest:
     digest = read_digest(path)
     if steps and digest.step_by != step_by:
-        how = "without --step_by" if digest.step_by is None else f"with --step_by {digest.step_by}"
-        raise UsageError(f"{path}: saved {how}; name the same annotation, or give the traces")
+        remedy = "leave out --step_by" if digest.step_by is None else f"give --step_by {digest.step_by}"
+        raise UsageError(f"{path}: its steps were marked otherwise when it was saved; {remedy}")
     return digest
 
 

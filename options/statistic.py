@@ -104,8 +104,10 @@ def run(args: Namespace) -> Result:
     from digest.words import check_digests
 
     check_digests(args)
-    figures = _from_digest(args) if any(map(is_digest, args.path)) else _from_traces(args)
-    result = _breakdown(args, figures) if args.sub_option == "breakdown" else _statistic(args, figures)
+    show = _breakdown if args.sub_option == "breakdown" else _statistic
+    if any(map(is_digest, args.path)):
+        return replace(show(args, _from_digest(args)), beside=args.path[0])
+    result = show(args, _from_traces(args))
     return result if args.save is None else replace(result, notes=[*result.notes, f"Digest: {args.save}"])
 
 
