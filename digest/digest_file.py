@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -14,7 +15,11 @@ from output_marks import DIGEST_START
 
 VERSION = 1
 
-Number = int | float
+_MOST = 1 << 62
+#: Whole numbers, and those of 0 and more, that any sum of a few of them can hold.
+Whole = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+Number = Count | float
 
 
 class FileEntry(msgspec.Struct):
@@ -22,19 +27,19 @@ class FileEntry(msgspec.Struct):
 
     path: str
     dialect: str
-    phases: dict[str, int]
-    ranks: list[int]
+    phases: dict[str, Count]
+    ranks: list[Whole]
     repairs: list[str]
 
 
 class SketchEntry(msgspec.Struct):
     """What is known of an operation whose durations are not all kept; sums may have more than 64 bits."""
 
-    weights: list[int]  # how many events each value stands for
+    weights: list[Count]  # how many events each value stands for
     total_ns: str
     squares_ns2: str
-    min_ns: int
-    max_ns: int
+    min_ns: Count
+    max_ns: Count
 
 
 class DurationsEntry(msgspec.Struct):
@@ -42,7 +47,7 @@ class DurationsEntry(msgspec.Struct):
 
     names: list[str]
     cats: list[str]
-    values_ns: list[list[int]]  # ascending: the first, and by how much each further one is greater
+    values_ns: list[list[Count]]  # ascending: the first, and by how much each further one is greater
     sketches: dict[int, SketchEntry]  # by operation
 
 
@@ -51,10 +56,10 @@ class OperationsEntry(msgspec.Struct):
 
     names: list[str]
     cats: list[str]
-    count: list[list[int]]  # (m, k)
+    count: list[list[Count]]  # (m, k)
     total_ns: list[list[Number]]  # (m, k)
     place: list[Number]  # (m,)
-    layer: list[int]  # (m,)
+    layer: list[Count]  # (m,)
     is_comm: list[bool]  # (m,)
     spent_ns: list[list[Number]]  # (whole steps, m + 1)
     shapes: list[list[str]]  # (m,)
@@ -64,18 +69,20 @@ class RankEntry(msgspec.Struct):
     """One rank: whose it is, its steps, and what its events amount to."""
 
     path: str
-    worker: int | None
-    rank: int | None
+    worker: Whole | None
+    rank: Whole | None
     name: str
     dialect: str
-    slices: int
-    steps: tuple[list[tuple[int, int, int]], list[tuple[int, int, int]], str]  # whole, partial, how
+    slices: Count
+    steps: tuple[
+        list[tuple[Whole, Whole, Whole]], list[tuple[Whole, Whole, Whole]], str
+    ]  # whole, partial, how
     durations: DurationsEntry
-    category_ns: dict[str, int]
-    breakdown: list[tuple[int | None, int, int, int, int, int]]
+    category_ns: dict[str, Count]
+    breakdown: list[tuple[Whole | None, Whole, Whole, Whole, Whole, Whole]]
     rule: str
     operations: OperationsEntry
-    late_ns: dict[str, list[int]]
+    late_ns: dict[str, Annotated[list[Whole], msgspec.Meta(min_length=1)]]
 
 
 class JobDigest(msgspec.Struct):

@@ -77,7 +77,7 @@ def _rank(own: RankFigures, rank: Rank) -> RankEntry:
         ],
         rule=own.rule,
         operations=_operations(rank),
-        late_ns={name: list(late) for name, late in late_ns(rank).items()},
+        late_ns={name: list(late) for name, late in late_ns(rank).items() if late},
     )
 
 

@@ -155,17 +155,18 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     operations = Table.of("operations", "Operations", columns, shown)
     if brief:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
-        rows = _longest_first(grouped, args)
-        operations = replace(
-            operations, brief=Table.of("operations", "Operations", _OVER_RANKS, rows, note=note)
-        )
+        together = _longest_first(grouped, args)
+        table = Table.of("operations", "Operations", _OVER_RANKS, together, note=note)
+        operations = replace(operations, brief=table)
     tables = (operations, Table.of("categories", "Categories", _CATEGORIES, cats))
     traces = [
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
     ]
     error = _sketch_error(job)
-    of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
+    rows, of_ranks = (grouped, f" on {len(groups):,} ranks") if brief else (stats, "")
+    n_shown = len(rows[: args.head])
+    of_all = f" ({n_shown:,} shown)" if n_shown < len(rows) else ""
     spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
     return _result(
@@ -174,7 +175,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
         charts=_charts(stats, cats),
-        figures=(("operations", f"{len(stats):,}{of_all}"), ("slices", f"{job.n_slices:,}")),
+        figures=(("operations", f"{len(rows):,}{of_ranks}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
         notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
