@@ -12,7 +12,7 @@ from jobfiles import is_input
 from output_marks import is_marked
 
 #: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
-_SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm")}
+_SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}
 _TIMELINE = (".json", ".trace")
 #: Options whose `--output` is a timeline; the others check their pictures' names themselves.
 _TIMELINES = ("combine", "critical", "replay", "collect")
@@ -54,7 +54,7 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
 
 def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
     """Yield (flag, path) for each output file that the command line names."""
-    for flag in ("output", "xlsx", "html"):
+    for flag in ("output", "xlsx", "html", "save"):
         value = getattr(args, flag)
         if value in (None, True):
             continue

@@ -48,6 +48,7 @@ class Table:
     note: str = ""
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
+    brief: Table | None = None  # what a terminal shows in its place
 
     @classmethod
     def of(
