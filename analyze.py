@@ -178,6 +178,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="FILE", type=Path, help="where the trace or picture goes (.gz compresses)")
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
+    add("--picture", metavar="FILE", type=Path, help="also draw the first chart (.svg .png .pdf)")
     add("--force", action="store_true",
         help="replace files that this program did not write; inputs never")  # fmt: skip
     add("--jobs", metavar="N", type=_positive, help="processes that read files (default: all cores)")

@@ -127,7 +127,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=first,
         document=_document(args, found, row, path, output),
         tables=[path_table(recording.steps[row].number, path), step_table(found, usual)],
-        charts=charts(found, position) if args.html else (),
+        charts=charts(found, position) if args.html or args.picture else (),
         figures=figures,
         notes=[*recording.notes, *written],
         repairs=loaded.repairs,

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from report.tables import ELLIPSIS, display_width, shorten
+from report.tables import ELLIPSIS, display_width, printable, shorten
 
 #: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
 _FUNCTION = re.compile(
@@ -15,6 +15,7 @@ _FUNCTION = re.compile(
 )
 _NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
 _NARROW = 10  # columns in which nothing can be told apart
+_MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
 _INNERMOST = re.compile(r"<[^<>]*>")
 
 
@@ -35,6 +36,20 @@ def short_names(names: Sequence[str], width: int) -> list[str]:
                 zip(same, _apart(same if len(set(forms)) < len(same) else forms, width), strict=True)
             )
     return [short[name] for name in names]
+
+
+def bounded(text: str, most: int = _MOST) -> str:
+    """Return `text` printable and in at most `most` characters, its middle replaced by ``…``."""
+    text = printable(text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[-most // 2 :])
+    return text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[1 - most // 2 :]
+
+
+def labels(names: Sequence[str], width: int) -> list[str]:
+    """Return names fit to be drawn in `width` columns: shortened, printable, none of them long by marks.
+
+    A character may carry any number of combining ones, which take no column but have to be drawn.
+    """
+    return [bounded(name, 3 * width) for name in short_names([bounded(name) for name in names], width)]
 
 
 def _shortest(name: str, width: int) -> str:

@@ -25,7 +25,7 @@ def test_help_lists_every_option_with_an_example() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = "numpy|msgspec|networkx|scipy|plotly|matplotlib|numba|scapy|xlsxwriter"
+    heavy = "numpy|msgspec|networkx|scipy|plotly|vl_convert|numba|scapy|xlsxwriter"
     script = (
         "import sys, analyze\n"
         "try: analyze.main(['--help'])\n"
