@@ -152,25 +152,19 @@ def _statistics(job: LoadedJob) -> list[Stat]:
 def _breakdown(args: Namespace, job: LoadedJob) -> Result:
     import dialects
     from statistic.breakdown import breakdown
+    from statistic.breakdown_charts import breakdown_charts
 
     parts = [
         part
         for name, trace in zip(job.names, job.traces, strict=True)
         for part in breakdown(name, trace, args.step_by)
     ]
-    stacked = {
-        "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
-        "both": [part.overlap_ns / 1e6 for part in parts],
-        "communication alone": [part.exposed_comm_ns / 1e6 for part in parts],
-        "idle": [part.idle_ns / 1e6 for part in parts],
-    }
-    x = [f"{part.rank}/{part.step}" for part in parts]
     return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.job.sources[0].path,
         {},
         (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]),),
-        charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, stacked, stacked=True),),
+        charts=breakdown_charts(parts),
         read=_read_lines(job),
         notes=list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace))),
         repairs=job.repairs,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import struct
 import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from atomic_output import open_output
 from errors import AnalyzeError, OutputError, UsageError
@@ -83,11 +83,22 @@ _CONFIG: dict[str, Any] = {
 _HEAT = "yelloworangered"
 
 #: What an SVG of Vega holds: nothing that runs, loads or leads anywhere.
-_SVG_TAG = re.compile(r"<\s*/?\s*([A-Za-z:]+)([^>]*)>")
-_INERT_TAGS = frozenset(
-    {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "clipPath", "linearGradient", "stop"}
-)
-_ACTIVE = re.compile(r"\s(?:on\w+|href|xlink:href|style)\s*=", re.IGNORECASE)
+_INERT = {
+    f"{{http://www.w3.org/2000/svg}}{tag}"
+    for tag in (
+        "svg",
+        "g",
+        "path",
+        "rect",
+        "line",
+        "text",
+        "tspan",
+        "defs",
+        "clipPath",
+        "linearGradient",
+        "stop",
+    )
+}
 
 _Values = list[dict[str, Any]]
 _Spec = dict[str, Any]
@@ -127,9 +138,10 @@ def svg(chart: Chart, width: int = WIDTH) -> str:
     Each mark has its name, value and unit as ``aria-label``.
     """
     picture = _converted(specification(chart, width))
-    for tag, attributes in _SVG_TAG.findall(picture):
-        if tag not in _INERT_TAGS or _ACTIVE.search(attributes):
-            raise OutputError(f"{chart.title}: a drawing with <{tag}> is not put into a page")
+    for part in ElementTree.fromstring(picture).iter():
+        active = [name for name in part.attrib if name.startswith("on") or name.endswith(("href", "style"))]
+        if part.tag not in _INERT or active:
+            raise OutputError(f"{chart.title}: a drawing with {part.tag} {active} is not put into a page")
     return picture
 
 
@@ -228,7 +240,12 @@ def _heat_map(chart: HeatMap, width: int) -> _Spec:
         for x, value in enumerate(row)
         if _is_number(value)
     ]
-    gradient = {"title": bounded(chart.value_label), "gradientLength": 220, "titleColor": _INK}
+    gradient = {
+        "title": bounded(chart.value_label),
+        "gradientLength": 220,
+        "titleColor": _INK,
+        "titleLimit": 400,
+    }
     encoding = {
         "x": _names("n", chart.x, chart.x_label),
         "y": _names("r", chart.y, "", upright=True),

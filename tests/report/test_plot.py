@@ -166,7 +166,15 @@ def test_a_hostile_name_stays_a_short_text(chart: Chart, tmp_path: Path) -> None
 def test_a_drawing_that_holds_more_than_shapes_does_not_get_into_a_page(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for picture in ("<svg><script>x</script></svg>", '<svg onload="x"/>', '<svg><a href="x"/></svg>'):
+    inside = (
+        "><script>x</script>",
+        ' onload="x">',
+        '><a href="x"/>',
+        '><path style="x"/>',
+        "><style>x</style>",
+    )
+    for words in inside:
+        picture = f'<svg xmlns="http://www.w3.org/2000/svg"{words}</svg>'
         monkeypatch.setattr(plot, "_converted", lambda spec, picture=picture: picture)
         with pytest.raises(OutputError, match="is not put into a page"):
             plot.svg(BARS)
