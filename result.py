@@ -75,6 +75,8 @@ class Bars:
 
     `x_label` is written along the bottom and `y_label` up the side, also where the bars are
     horizontal (there the values run along the bottom and the categories up the side).
+    `strips` has one for each of `x`: what has the same is drawn as one strip (bars upright and
+    stacked), the strips below each other.
     """
 
     title: str
@@ -84,6 +86,7 @@ class Bars:
     series: Mapping[str, Sequence[float | None]]
     stacked: bool = False
     horizontal: bool = False
+    strips: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,19 @@ class Lines:
     y_label: str
     x: Sequence[float]
     series: Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """A grid of values, the larger the darker. None is a gap."""
+
+    title: str
+    x_label: str
+    y_label: str
+    value_label: str  # with the unit
+    x: Sequence[str]
+    y: Sequence[str]
+    values: Sequence[Sequence[float | None]]  # values[row][column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +173,7 @@ class Network:
         return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
 
 
-Chart = Bars | Lines | Timeline | Bars3D | Network
+Chart = Bars | Lines | HeatMap | Timeline | Bars3D | Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,6 +234,7 @@ def _result(
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
+    from statistic.breakdown_charts import breakdown_charts
     from statistic.step_summary import exposed_and_outliers, summaries
 
     parts = [part for rank in job.ranks for part in rank.breakdown]
@@ -244,20 +245,13 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         for row, rank in zip(ranks.records(), of_ranks, strict=True)
     ]
     rules = list(dict.fromkeys(rank.rule for rank in job.ranks if rank.rule))
-    stacked = {
-        "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
-        "both": [part.overlap_ns / 1e6 for part in parts],
-        "communication alone": [part.exposed_comm_ns / 1e6 for part in parts],
-        "idle": [part.idle_ns / 1e6 for part in parts],
-    }
-    x = [f"{part.rank}/{part.step}" for part in parts]
     return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.ranks[0].source.path,
         {"rules": rules, "ranks": records},
         (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]), ranks),
         headline=exposed_and_outliers(parts),
-        charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, stacked, stacked=True),),
+        charts=breakdown_charts(parts),
         read=_read_lines(job),
         notes=rules,
         repairs=job.repairs,
