@@ -184,6 +184,12 @@ class Result:
     headline: str = ""
 
 
+def in_ms(ns: float) -> str:
+    """Return a duration as sentences have it: ``144.0 ms``, below a millisecond ``0.039 ms``."""
+    ms = ns / 1e6
+    return f"{ms:,.1f} ms" if abs(ms) >= 1 or ms == 0 else f"{ms:.3f} ms"
+
+
 @dataclass(slots=True)
 class Repairs:
     """Collects the lines about repaired or skipped input, each once, in order."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from errors import UsageError
 from options.compare import check_words
-from result import Bars, Bars3D, Chart, Column, Result, Table
+from result import Bars, Bars3D, Chart, Column, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from compare.side_by_side import Sweep, SweepRow
@@ -92,8 +92,8 @@ def _headline(names: Sequence[str], iteration_ms: Sequence[float | None]) -> str
     if not known:
         return f"Average times of {', '.join(names)}; no run marks its steps."
     (least, fastest), *others = sorted(known)
-    clauses = [f"{fastest} has the shortest steps, {least:,.1f} ms"]
-    clauses += [f"{name} takes {ms:,.1f} ms ({ms / least:.2f} times)" for ms, name in others[:_NAMED]]
+    clauses = [f"{fastest} has the shortest steps, {in_ms(least * 1e6)}"]
+    clauses += [f"{name} takes {in_ms(ms * 1e6)} ({ms / least:.2f} times)" for ms, name in others[:_NAMED]]
     if len(others) > _NAMED:
         clauses.append(f"{len(others) - _NAMED} more take longer")
     if len(known) < len(names):

@@ -200,12 +200,13 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
 
 def _dasf(args: Namespace) -> Result:
     """Return one of DASF's own analyses of its profiles."""
-    from statistic.dasf_analyses import analyse
+    from statistic.dasf_analyses import analyse, dasf_headline
 
     table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
+    first = dasf_headline(table)
     table = replace(table, rows=table.rows[: args.head])
     title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
-    return _result(title, args.path[0], {}, (table,), repairs=repairs)
+    return _result(title, args.path[0], {}, (table,), headline=first, repairs=repairs)
 
 
 def _read_lines(job: LoadedJob) -> list[str]:
