@@ -125,16 +125,19 @@ def run(args: Namespace) -> Result:
 
 
 def _from_traces(args: Namespace) -> JobFigures:
-    from compare.run_table import STEP_ARGS
     from statistic.job_figures import job_figures
     from trace_utils import load_paths
 
     by_step = args.sub_option == "breakdown"
-    keys: Sequence[str] = STEP_ARGS if by_step else ()
+    keys: Sequence[str] = ()
     if args.save is not None:
         from digest.saving import ARGS, save
 
         keys = ARGS
+    elif by_step:
+        from compare.run_table import STEP_ARGS
+
+        keys = STEP_ARGS
     job = load_paths(args.path, args=keys, only=args.filter, jobs=args.jobs, progress=args.progress)
     if not any(map(len, job.traces)):
         raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
