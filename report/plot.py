@@ -468,9 +468,8 @@ def can_draw() -> bool:
 
 def _check_limits() -> None:
     if not can_draw():
-        raise AnalyzeError(
-            f"charts need {_ADDRESS_SPACE >> 30} GiB of address space, {_HANDLES} file handles (ulimit -v, -n)"
-        )
+        room = f"{_ADDRESS_SPACE >> 30} GiB of address space and {_HANDLES} file handles"
+        raise AnalyzeError(f"charts need {room} (ulimit -v, ulimit -n)")
 
 
 def _encoded(picture: str, suffix: str) -> bytes:
