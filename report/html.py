@@ -30,7 +30,7 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
-_NOT_DRAWN = "Charts are left out: they need more address space than there is (ulimit -v)."
+_NOT_DRAWN = "Charts are left out: they need more than ulimit -v and ulimit -n leave."
 _PAGE = """<!doctype html>
 <!-- {mark} -->
 <html lang="en">

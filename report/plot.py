@@ -38,6 +38,7 @@ _LEAST_PIXELS = 0.3  # of a span
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _MOST_BITMAP_PIXELS = 50_000_000
 _LONGEST_SIDE = 14_400  # points, what PDF allows
+_HANDLES = 24
 _ADDRESS_SPACE = 80 << 30  # the engine that runs Vega reserves most of this, and aborts where it cannot
 
 _INK, _SOFT, _GRID = "#1b1f24", "#5a6472", "#e1e5ea"
@@ -114,7 +115,7 @@ def write(result: Result, path: Path) -> None:
     OutputError
         The file cannot be written.
     AnalyzeError
-        Too little address space for what draws charts.
+        Too little address space, or too few file handles, for what draws charts.
     """
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -443,7 +444,7 @@ def _is_number(value: float | None) -> bool:
 
 def _converted(spec: _Spec) -> str:
     """Return a specification as SVG."""
-    _check_address_space()
+    _check_limits()
     import vl_convert
 
     try:
@@ -455,18 +456,20 @@ def _converted(spec: _Spec) -> str:
 
 
 def can_draw() -> bool:
-    """Whether there is address space enough for charts (`ulimit -v`)."""
+    """Whether there are address space and file handles enough for charts (`ulimit -v`, `ulimit -n`)."""
     try:
         import resource
     except ImportError:  # not on this system
         return True
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return limit == resource.RLIM_INFINITY or limit >= _ADDRESS_SPACE
+    needed = ((resource.RLIMIT_AS, _ADDRESS_SPACE), (resource.RLIMIT_NOFILE, _HANDLES))
+    limits = [(resource.getrlimit(which)[0], least) for which, least in needed]
+    return all(limit == resource.RLIM_INFINITY or limit >= least for limit, least in limits)
 
 
-def _check_address_space() -> None:
+def _check_limits() -> None:
     if not can_draw():
-        raise AnalyzeError(f"charts need {_ADDRESS_SPACE >> 30} GiB of address space (ulimit -v unlimited)")
+        room = f"{_ADDRESS_SPACE >> 30} GiB of address space and {_HANDLES} file handles"
+        raise AnalyzeError(f"charts need {room} (ulimit -v, ulimit -n)")
 
 
 def _encoded(picture: str, suffix: str) -> bytes:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from result import Bars, HeatMap
+from report import html
+from result import Bars, HeatMap, Result
 from statistic.breakdown import Breakdown
 from statistic.breakdown_charts import breakdown_charts
 
@@ -54,3 +57,10 @@ def test_a_thousand_ranks_are_quantiles_and_the_ten_worst() -> None:
     assert len(exposed.y) == 15
     assert exposed.y[5] == "rank77"
     assert [row[0] for row in exposed.values[:6]] == [2, 1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("n", [32, 1024])
+def test_a_page_of_many_ranks_stays_small(n: int, tmp_path: Path) -> None:
+    parts = [part(rank, step, rank % 50) for rank in range(n) for step in range(20)]
+    html.write(Result("statistic", "T", {}, charts=breakdown_charts(parts)), tmp_path / "a.html")
+    assert (tmp_path / "a.html").stat().st_size <= 1_500_000
