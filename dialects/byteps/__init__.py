@@ -76,7 +76,7 @@ class BytePS(System):
             marks, how = _starts(trace, accepted(_is("STEP"))), "STEP to STEP"
         if not len(marks):
             return NO_STEPS
-        before = int(np.searchsorted(loads, marks[0])) if np.isin(marks[0], loads) else 0  # steps not traced
+        before = int(np.searchsorted(loads, marks[0])) if (loads == marks[0]).any() else 0  # steps not traced
         whole, partial = between(marks), _unfinished(trace, work, marks)
         return Steps(_numbered_from(before, whole), _numbered_from(before, partial), how)
 
