@@ -178,8 +178,8 @@ def expand_paths(words: Sequence[str] | None) -> list[Path]:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--option", "--type", required=True, choices=options.MODULES, metavar="OPTION",
-        help=", ".join(options.MODULES))  # fmt: skip
+    add("--option", "--type", default="diagnose", choices=options.MODULES, metavar="OPTION",
+        help=f"{', '.join(options.MODULES)} (default: diagnose)")  # fmt: skip
     add("--path", nargs="+", action="extend", metavar="PATH",
         help="files or directories; several as a comma list, separate words, or repeated "
         "(default: $BYTEPS_TRACE_DIR)")  # fmt: skip

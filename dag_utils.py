@@ -1,9 +1,10 @@
 """The only door to graphs: the recorded steps of whatever was loaded, the DAGs of GML files, critical paths.
 
 - `load_steps`: the recorded steps of a job, whatever the system, as `StepGraph`s in a `Recording`
+- `read_partitions`: what logs tell about a job's partitions
 - `choose_step`: the row of a step by its number, or of the one of median length
 - `critical_path`, `slack_ns`: what makes a step as long as it is, and how much room the rest has
-- `path_items`, `by_name`, `by_category`, `headline`: a path in words
+- `path_items`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it
 - `mean_dags`, `longest_path`: average durations through the DAG of a GPU
@@ -25,7 +26,17 @@ from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
 from dag.marked_timeline import marked_events
 from dag.mean_graph import mean_dags
 from dag.model import Dag, LongestPath, longest_path
-from dag.path_summary import PathItem, by_category, by_name, category, headline, path_items
+from dag.path_summary import (
+    BY_NAME,
+    PATH,
+    PathItem,
+    by_category,
+    by_name,
+    category,
+    headline,
+    path_items,
+    records,
+)
 from dag.step_graph import Recording, StepGraph
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
@@ -36,10 +47,10 @@ from formats.stream import find_file
 from trace_utils import LoadedJob, Source, load_paths
 
 __all__ = [
-    "MOST_IN_A_STILL", "MOST_NODES", "CriticalPath", "Dag", "LoadedSteps", "LongestPath", "Partitions",
-    "PathItem", "Recording", "StepGraph", "by_category", "by_name", "category", "choose_step",
+    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
+    "Partitions", "PathItem", "Recording", "StepGraph", "by_category", "by_name", "category", "choose_step",
     "critical_path", "draw", "drawn_step", "headline", "load_steps", "longest_path", "marked_events",
-    "mean_dags", "path_items", "slack_ns",
+    "mean_dags", "path_items", "read_partitions", "records", "slack_ns",
 ]  # fmt: skip
 
 
@@ -65,16 +76,31 @@ class LoadedSteps:
         return [*self.job.repairs, *self.broken]
 
 
+def read_partitions(paths: Sequence[Path]) -> Partitions:
+    """Return what the logs in or beside a job's directories say about its partitions."""
+    from collector.network.partition_keys import read_keys
+    from result import Repairs
+
+    bytes_of: dict[int, int] = {}
+    servers: dict[int, int] = {}
+    for path in paths:
+        keys = read_keys(path, Repairs())
+        servers |= keys.servers
+        bytes_of |= keys.partition_bytes()
+    return Partitions(bytes_of, servers)
+
+
 def load_steps(
     paths: Sequence[Path],
     *,
     only: Collection[str] = (),
     partitions: Partitions | None = None,
     step_by: str | None = None,
+    sizes: bool = False,
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> LoadedSteps:
-    """Load the job at `paths` and return its recorded steps.
+    """Load the job at `paths` and return its recorded steps; with `sizes`, what collectives move as well.
 
     Raises
     ------
@@ -85,7 +111,8 @@ def load_steps(
     AnalyzeError
         A name in `only` is not a communication of the job.
     """
-    job = load_paths(paths, args=dialects.EDGE_ARGS, points=True, only=only, jobs=jobs, progress=progress)
+    args = (*dialects.EDGE_ARGS, *dialects.SIZE_ARGS) if sizes else dialects.EDGE_ARGS
+    job = load_paths(paths, args=args, points=True, only=only, jobs=jobs, progress=progress)
     systems = sorted({trace.dialect for trace in job.traces if len(trace)})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")

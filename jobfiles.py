@@ -28,7 +28,7 @@ _TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz"
 _JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
 _GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"(\d{1,18})")
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
@@ -346,13 +346,14 @@ def _subdirectories(path: Path) -> list[Path]:
 def _listing(path: Path) -> list[Path]:
     """Return what is in a directory, numbers in names in the order of numbers."""
     try:
-        return sorted(path.iterdir(), key=_natural)
+        return sorted(path.iterdir(), key=lambda entry: natural(entry.name))
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def _natural(path: Path) -> list[tuple[int, str]]:
-    parts = _DIGITS.split(path.name)
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
+    parts = _DIGITS.split(name)
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
 
 

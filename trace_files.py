@@ -9,15 +9,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dialects
 import parallel
 import progress as bars
 from errors import TraceError
-from formats import chrome
+from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.columns import Trace
+from formats.event import args_object
 from formats.reader import EventReader
 from formats.scan import find_boundary
 from formats.stream import max_unpacked
@@ -26,11 +27,16 @@ from parallel import FilePart, OnRead
 from temporary_files import is_temporary
 
 _SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
+_SLICES = frozenset({"X", "B", "E", "M"})
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
     """Load one trace file, whatever its dialect; see `read_traces`."""
-    return _read_one(path, args, points, None)
+    (part,) = _parts(path, 1)
+    trace = _named(_read(part, int, _wish([part], args, points)), path)
+    if isinstance(trace, TraceError):
+        raise trace
+    return trace
 
 
 def read_traces(
@@ -71,17 +77,46 @@ def read_document(path: Path) -> dict[str, Any]:
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
+def read_point_args(path: Path, name: str) -> list[dict[str, Any]]:
+    """Return the args of the events called `name` that are no slices, in the order of the file.
+
+    It is a reading of its own: few analyses want what few files have.
+    """
+    reader = EventReader(path)
+    found: list[dict[str, Any]] = []
+    for piece, _ in reader:
+        found.extend(args_object(one.args) for one in piece if one.name == name and one.ph not in _SLICES)
+    return found
+
+
 def read_all(
     paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
 ) -> list[Trace | TraceError]:
     """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
-    work = partial(_read, args=args, points=points, most_unpacked=max_unpacked.get())
+    wish = _wish(parts, args, points)
+    work = partial(_read, wish=wish)
+    in_threads = wish.scan and len(paths) == 1
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
-        read = iter(parallel.map_files(work, parts, jobs=jobs, on_read=bar.update))
+        read = iter(parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads))
     found = [list(itertools.islice(read, len(own))) for own in parts_of]
     return [_joined(path, own, work) for path, own in zip(paths, found, strict=True)]
+
+
+class _Wish(NamedTuple):
+    """What is wanted of each file, as for `read_traces`, and how it is read."""
+
+    args: Collection[str]
+    points: bool
+    scan: bool  # whether by the scanner in C, where there is one
+    most_unpacked: int | None  # see `max_unpacked`
+
+
+def _wish(parts: Sequence[FilePart], args: Collection[str], points: bool) -> _Wish:
+    is_worth = native.is_worth(parallel.unpacked_bytes(parts))
+    scan = is_worth and (parallel.is_elsewhere() or native.library() is not None)
+    return _Wish(args, points, scan, max_unpacked.get())
 
 
 def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace | TraceError:
@@ -91,8 +126,8 @@ def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace
     return dialects.finish(path, parts) if len(parts) > 1 else _named(parts[0], path)
 
 
-def _named(result: Trace | TraceError, path: Path) -> Trace | TraceError:
-    """Return a result of reading an absolute path with the path that the user gave."""
+def _named(result: Any, path: Path) -> Trace | TraceError:
+    """Return a trace read from an absolute path, or the error, with the path that the user gave."""
     if isinstance(result, Trace):
         return replace(result, path=str(path))
     return TraceError(str(result).replace(str(path.absolute()), str(path), 1))
@@ -129,20 +164,20 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _read(
-    part: FilePart, on_read: OnRead, args: Collection[str], points: bool, most_unpacked: int | None
-) -> Trace | chrome.Part | TraceError:
+def _read(part: FilePart, on_read: OnRead, wish: _Wish) -> Trace | chrome.Part | TraceError:
     """Return a file's trace, or a part of it; the error where that fails."""
-    max_unpacked.set(most_unpacked)  # in a process elsewhere nobody else does
+    max_unpacked.set(wish.most_unpacked)  # in a process elsewhere nobody else does
     try:
         if part.start == 0 and part.stop is None:
-            return _read_one(part.path, args, points, on_read)
-        return chrome.read_part(part.path, args, points, part.start, part.stop, on_read=on_read)
+            return _read_one(part.path, wish, on_read)
+        return chrome.read_part(
+            part.path, wish.args, wish.points, part.start, part.stop, on_read=on_read, scan=wish.scan
+        )
     except TraceError as error:
         return error
 
 
-def _read_one(path: Path, args: Collection[str], points: bool, on_read: OnRead | None) -> Trace:
+def _read_one(path: Path, wish: _Wish, on_read: OnRead) -> Trace:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_dir():
@@ -150,5 +185,7 @@ def _read_one(path: Path, args: Collection[str], points: bool, on_read: OnRead |
     if path.suffix == ".gml":
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
     if dasf.is_dasf(head_of(path)[:64]):
-        return dasf.read(path, args, points)
-    return dialects.finish(path, [chrome.read_part(path, args, points, on_read=on_read)])
+        return dasf.read(path, wish.args, wish.points)
+    return dialects.finish(
+        path, [chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)]
+    )

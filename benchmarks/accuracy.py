@@ -1,16 +1,20 @@
 """How wrong replay is: on recorded jobs, on recorded pairs of jobs, and on jobs whose answer is arithmetic.
 
-    python3 -m benchmarks.accuracy [DATA] [--write docs/accuracy.md]
+    python3 -m benchmarks.accuracy [DATA] [--torch PYTHON | --ddp DIR] [--write docs/accuracy.md]
 
-DATA is a directory of recorded jobs (default: ``../shared/data`` beside the project). Nothing is fitted
-to what is predicted.
+DATA is a directory of recorded jobs (default: ``../shared/data`` beside the project). With ``--torch``, a
+Python that has torch records further pairs on this machine first (`benchmarks/ddp_job.py`, a minute), into
+DIR where ``--ddp`` is given too; with ``--ddp`` alone they are those of an earlier run. Nothing is fitted to
+what is predicted.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -37,6 +41,7 @@ JOBS = (
     "kineto/gpu-hta-nccl-rank0of2/trace", "kineto/gpu-hta-ns-resolution",
     "kineto/gpu-hta-rank1of2-memory", "kineto/gpu-hta-rank0of16", "horovod/2ranks-base/trace",
     "horovod/2ranks-cycles/trace", "horovod/2ranks-slow-rank1/trace", "composer/ws2/trace",
+    "composer/ws2-slow-rank1/trace",
 )  # fmt: skip
 
 #: (recorded, what is asked of it, what was then recorded)
@@ -45,6 +50,7 @@ PAIRS = (
     ("byteps/fork_lenet_base", "bandwidth=100Mbit", "byteps/fork_lenet_slownet"),
     ("byteps/fork_lenet_slownet", "bandwidth=10", "byteps/fork_lenet_base"),
     ("byteps/fork_lenet_slownet", "bandwidth=1Gbit", "byteps/fork_lenet_base"),
+    ("byteps/fork_lenet_straggler", "straggler=none", "byteps/fork_lenet_base"),
     ("kineto/ddp2-gloo-base/trace", "rank1.I/O=+400ms", "kineto/ddp2-gloo-slow-rank1/trace"),
     ("kineto/ddp2-gloo-slow-rank1/trace", "straggler=none", "kineto/ddp2-gloo-base/trace"),
     (
@@ -52,12 +58,33 @@ PAIRS = (
         "allreduce.10.bias.NEGOTIATE_ALLREDUCE=+80ms",
         "horovod/2ranks-slow-rank1/trace",
     ),
+    ("composer/ws2-slow-rank1/trace", "straggler=none", "composer/ws2/trace"),
+)
+
+#: The same for the conditions of `benchmarks/ddp_job.py`; the edits change what its conditions change.
+DDP_PAIRS = (
+    ("base", "Emulated=1", "base"),  # nothing: how alike two recordings of one job are
+    ("small", "Emulated=1", "small"),
+    ("base", "EmulatedBackward=2", "backward"),
+    ("backward", "EmulatedBackward=0.5", "base"),
+    ("base", "Emulated=2 EmulatedBackward=2", "batch"),
+    ("batch", "Emulated=0.5 EmulatedBackward=0.5", "base"),
+    ("backward", "Emulated=2", "batch"),
+    ("batch", "Emulated=0.5", "backward"),
+    ("base", "rank1.Emulated=1.6 rank1.EmulatedBackward=1.6", "slow"),
+    ("slow", "straggler=none", "base"),
+    ("base", "rank1.I/O=+40ms", "input"),
+    ("input", "straggler=none", "base"),
+    ("small", "rank1.Emulated=1.6 rank1.EmulatedBackward=1.6", "small_slow"),
+    ("small_slow", "straggler=none", "small"),
 )
 
 #: What is asked of the jobs whose answer is known, and of how many of them.
 _EDITS = ("FW=0.5", "BW=2", "reduce=0.5", "reduce=3", "rank0=0.7")
 _KNOWN_JOBS = 40
 _STEPS = 10
+#: How long recording may take.
+_LONGEST_S = 600
 
 
 def load(path: Path) -> Recording:
@@ -65,6 +92,29 @@ def load(path: Path) -> Recording:
     keys = read_keys(path, Repairs())
     partitions = Partitions(keys.partition_bytes(), keys.servers)
     return load_steps([path], partitions=partitions, progress=False).recording
+
+
+def record(python: str, directory: Path) -> None:
+    """Record the conditions of `benchmarks/ddp_job.py` into `directory`, which may not hold any yet.
+
+    Raises
+    ------
+    subprocess.SubprocessError
+        A rank failed, or they took longer than ten minutes.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    script = Path(__file__).with_name("ddp_job.py")
+    ranks = [
+        subprocess.Popen([python, str(script), str(directory), str(rank)], stderr=subprocess.DEVNULL)
+        for rank in range(2)
+    ]
+    try:
+        for one in ranks:
+            if one.wait(_LONGEST_S):
+                raise subprocess.CalledProcessError(one.returncode, one.args)
+    finally:
+        for one in ranks:
+            one.kill()
 
 
 def step_means(recording: Recording) -> Float:
@@ -82,13 +132,15 @@ def queue_errors(recording: Recording) -> Float:
     return np.asarray(errors[~np.isnan(errors)], np.float64)
 
 
-def tables(data: Path) -> Iterator[str]:
-    """Yield the lines of all tables."""
+def tables(data: Path, ddp: Path | None) -> Iterator[str]:
+    """Yield the lines of all tables; `ddp` is where the recordings of `benchmarks/ddp_job.py` lie."""
     recordings = {job: load(data / job) for job in JOBS if (data / job).is_dir()}
     yield from _model(recordings)
     yield from _halves(recordings)
     yield from _pairs(recordings)
     yield from _known()
+    if ddp is not None:
+        yield from _ddp([path for path in sorted(ddp.iterdir()) if path.is_dir()])
 
 
 def _model(recordings: dict[str, Recording]) -> Iterator[str]:
@@ -173,8 +225,36 @@ def _known() -> Iterator[str]:
     yield ""
 
 
+def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
+    yield "## 5. The what-if: pairs of PyTorch jobs, recorded on one machine"
+    yield ""
+    yield (
+        f"{len(rounds)} rounds of all conditions; each recording of one condition predicts each one of the "
+        "other, and with `Emulated=1`, which changes nothing, each other one of the same."
+    )
+    yield ""
+    yield "| recorded | `--set` | then | error: median | p90 | worst | inside the interval | median width |"
+    yield "| --- | --- | --- | --: | --: | --: | --: | --: |"
+    names = {name for job, _, then in DDP_PAIRS for name in (job, then)}
+    recordings = {(at, name): load(at / name) for at in rounds for name in sorted(names)}
+    means = {key: float(step_means(recording).mean()) for key, recording in recordings.items()}
+    together = _Score()
+    for job, edit, then in DDP_PAIRS:
+        score = _Score()
+        for at in rounds:
+            found = _foreseen(recordings[at, job], edit)
+            for other in rounds:
+                if job == then and at == other:
+                    continue
+                for one in (score, together)[: 1 + (job != then)]:
+                    one.cells(found.after_ns / 1e6, found.interval_ns, means[other, then])
+        yield f"| {job} | `{edit}` | {then} | {score.summary()} |"
+    yield f"| **all but `Emulated=1`** | | | {together.summary()} |"
+    yield ""
+
+
 def _foreseen(recording: Recording, edit: str) -> WhatIf:
-    return what_if(recording, [(edit, lambda one: apply(one, [edit]))])[0]
+    return what_if(recording, [(edit, lambda one: apply(one, edit.split()))])[0]
 
 
 class _Score:
@@ -224,14 +304,21 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("data", nargs="?", type=Path, default=ROOT.parent / "shared" / "data")
+    parser.add_argument("--torch", metavar="PYTHON", help="a Python with torch, to record further pairs")
+    parser.add_argument("--ddp", type=Path, metavar="DIR", help="where those lie, or are to lie")
     parser.add_argument("--write", type=Path, help="replace the tables in this document")
     args = parser.parse_args()
     if not args.data.is_dir():
         print(f"{args.data}: no directory of recorded jobs", file=sys.stderr)
         return 1
     try:
-        lines = list(tables(args.data))
-    except AnalyzeError as error:
+        with tempfile.TemporaryDirectory() as scratch:
+            ddp: Path | None = args.ddp
+            if args.torch:
+                ddp = ddp or Path(scratch)
+                record(args.torch, ddp)
+            lines = list(tables(args.data, ddp))
+    except (AnalyzeError, subprocess.SubprocessError) as error:
         print(error, file=sys.stderr)
         return 1
     print("\n".join(lines))

@@ -4,7 +4,7 @@
 
 Simulated BytePS jobs of 10 + 10 steps of about 130 ms: 30 computations, 60 transfers and 6 stages of each.
 In the second run one computation of 5 ms is 20 % slower. Every operation varies by 12 % from step to step
-on its own. The peer corrects all p-values together.
+on its own. The peer tests each by its own steps and corrects all p-values together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks import measure
 from compare.exposure import COMMUNICATION, COMPUTE, FRAME
 from compare.families import families
-from compare.significance import changes, corrected, sample
+from compare.significance import changes, sample
 
 Float = NDArray[np.float64]
 
@@ -57,10 +57,11 @@ def simulated(n_jobs: int, *, by_family: bool, seed: int = 0) -> Rates:
         family = families(names, layer, mean / mean[:30].sum())
         factor = np.where(np.arange(len(names)) == 0, _SLOWER, 1.0)
         runs = [sample(_steps(rng, mean)), sample(_steps(rng, mean * factor))]
-        significant = [
-            change.significant
-            for change in changes(*runs, correct=family.corrected if by_family else corrected)
-        ]
+        if by_family:
+            found_changes = changes(*runs, correct=family.corrected, alike=family.family)
+        else:
+            found_changes = changes(*runs)
+        significant = [change.significant for change in found_changes]
         found += significant[0]
         false += any(significant[1:])
     return Rates(found / n_jobs, false / n_jobs)

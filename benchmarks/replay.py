@@ -16,8 +16,7 @@ from collections.abc import Callable
 import networkx as nx
 import numpy as np
 
-from replay.engine import COMPILE_FROM, simulate
-from replay.plan import Plan, make_plan
+from replay.engine import COMPILE_FROM, Plan, make_plan, simulate
 
 SIZES = (10_000, 100_000, 1_000_000)
 PEER_UP_TO = 100_000
@@ -67,7 +66,7 @@ def as_graph(plan: Plan) -> nx.DiGraph[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     for op, (dur, device) in enumerate(zip(plan.dur_ns.tolist(), plan.device.tolist(), strict=True)):
         graph.add_node(op, dur=dur, device=device)
-    source, target = plan.edges()
+    source, target = np.repeat(np.arange(len(plan)), np.diff(plan.after_ptr)), plan.after
     graph.add_edges_from(zip(source.tolist(), target.tolist(), strict=True))
     return graph
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,10 +12,10 @@ from combine.pid_tid import Process, Track
 from combine.sources import Member, Timing
 from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
+from jobfiles import natural
 from output_marks import MEMBER, PROGRAM
 
 _ENCODE = msgspec.json.Encoder().encode
-_DIGITS = re.compile(r"(\d{1,18})")
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one
 _OWN = (MEMBER, "traceEvents", "baseTimeNanoseconds", "stackFrames", "otherData")
 
@@ -114,10 +113,8 @@ def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None
 
 
 def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tuple[int, str]]]:
-    parts = _DIGITS.split(process.text)
-    natural = [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]
-    last = process.sort_index is None
-    return last, process.sort_index or 0, natural if dialects.named(dialect).names_by_rank else []
+    name = natural(process.text) if dialects.named(dialect).names_by_rank else []
+    return process.sort_index is None, process.sort_index or 0, name
 
 
 def _meta(name: str, pid: int, tid: int, key: str, value: object) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -203,10 +204,9 @@ def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpC
         np.minimum(a.spent.layer[in_a], b.spent.layer[in_b]),
         (a.share_of_step[in_a] + b.share_of_step[in_b]) / 2,
     )
-    averages = changes(
-        *(sample(side.ops.total_ns[of], side.ops.count[of]) for side, of in sides), correct=family.corrected
-    )
-    explained = changes(*(sample(side.spent.job[:, of].T) for side, of in sides), correct=family.corrected)
+    in_families = partial(changes, correct=family.corrected, alike=family.family)
+    averages = in_families(*(sample(side.ops.total_ns[of], side.ops.count[of]) for side, of in sides))
+    explained = in_families(*(sample(side.spent.job[:, of].T) for side, of in sides))
     counts = [side.ops.count[of].sum(1).tolist() for side, of in sides]
     return [
         OpChange(

@@ -13,6 +13,7 @@ Float = NDArray[np.float64]
 
 LEVEL = 0.05  # a difference is significant where its p-value is at most this
 FEWEST_STEPS = 3  # steps a run must have for a p-value
+_FEWEST_ALIKE = 10  # quantities that tell together how much such quantities vary
 _FEWEST_FOR_CORRELATION = 8  # steps from which on the correlation between neighbours can be judged
 
 
@@ -75,8 +76,12 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
     )
 
 
-def welch(a: Samples, b: Samples) -> Differences:
-    """Test b against a with Welch's unequal-variances t-test (scipy), quantity by quantity."""
+def welch(a: Samples, b: Samples, alike: NDArray[np.int64] | None = None) -> Differences:
+    """Test b against a with Welch's unequal-variances t-test (scipy), quantity by quantity.
+
+    The p-values of quantities of one number in `alike` (m,) are told by the variances of all of them; see
+    `_steadier`. Intervals are those of each quantity's own.
+    """
     from scipy import stats
 
     enough = (a.steps >= FEWEST_STEPS) & (b.steps >= FEWEST_STEPS)
@@ -85,9 +90,13 @@ def welch(a: Samples, b: Samples) -> Differences:
     if enough.any():
         x, y = (Samples(*(column[enough] for column in side)) for side in (a, b))
         with np.errstate(all="ignore"):
-            error = np.sqrt(x.sd**2 / x.n + y.sd**2 / y.n)
-            freedom = _freedom(x, y)
-            p[enough] = 2 * stats.t.sf(np.abs(change[enough]) / error, freedom)
+            error, freedom = _error(x, y)
+            size = np.abs(change[enough])
+            p[enough] = 2 * stats.t.sf(size / error, freedom)
+            if alike is not None:
+                (x, more_x), (y, more_y) = _steadier(x, alike[enough]), _steadier(y, alike[enough])
+                steadier, more = _error(x, y, more_x, more_y)
+                p[enough] = 2 * stats.t.sf(size / steadier, more)
             half = np.nan_to_num(stats.t.ppf(1 - LEVEL / 2, freedom) * error)
         low[enough], high[enough] = change[enough] - half, change[enough] + half
         constant = enough & (a.sd == 0) & (b.sd == 0)
@@ -144,13 +153,15 @@ def changes(
     *,
     tested: NDArray[np.bool_] | None = None,
     correct: Callable[[Float], Float] = corrected,
+    alike: NDArray[np.int64] | None = None,
 ) -> list[Change]:
     """Return the changes of m quantities, their p-values (m,) corrected for their number by `correct`.
 
     `tested` (m,) leaves quantities out of the tests that are too small to matter, judged by both runs
     together: so the others need not be corrected for them (Bourgon, Gentleman, Huber, PNAS 2010).
+    Quantities of one number in `alike` (m,) are taken to vary alike.
     """
-    found = welch(a, b)
+    found = welch(a, b, alike)
     p = correct(found.p if tested is None else np.where(tested, found.p, np.nan))
     columns = (a.mean, b.mean, found.low, found.high, p)
     return [Change(*map(_known, row)) for row in zip(*(column.tolist() for column in columns), strict=True)]
@@ -169,7 +180,50 @@ def _inflation(deviation: Float, seen: NDArray[np.bool_], k: NDArray[np.int64]) 
     return np.asarray((1 + r) / (1 - r), np.float64)
 
 
-def _freedom(a: Samples, b: Samples) -> Float:
-    """Degrees of freedom of the difference of means, by Welch and Satterthwaite."""
+def _error(a: Samples, b: Samples, more_a: Float | int = 0, more_b: Float | int = 0) -> tuple[Float, Float]:
+    """Return the standard error of the difference of means, and its degrees of freedom (Satterthwaite).
+
+    Those of `a` and `b` are one less than their steps, and `more`.
+    """
     of_a, of_b = a.sd**2 / a.n, b.sd**2 / b.n
-    return np.asarray((of_a + of_b) ** 2 / (of_a**2 / (a.n - 1) + of_b**2 / (b.n - 1)), np.float64)
+    each = of_a**2 / (a.n - 1 + more_a) + of_b**2 / (b.n - 1 + more_b)
+    return np.sqrt(of_a + of_b), (of_a + of_b) ** 2 / each
+
+
+def _steadier(samples: Samples, alike: NDArray[np.int64]) -> tuple[Samples, Float]:
+    """Return samples with standard deviations steadied by similar quantities, and the freedom gained (m,).
+
+    A few steps tell a variance badly; many quantities tell together how variances, relative to the squared
+    mean, scatter. Each is drawn towards the usual one, and gains the degrees of freedom that this is worth
+    (Smyth, Statistical Applications in Genetics and Molecular Biology 3, 2004, sections 3 and 6.2); but no
+    quantity is taken to vary less than it did.
+    """
+    relative = (samples.sd / samples.mean) ** 2
+    sd, more = samples.sd.copy(), np.zeros(len(relative))
+    for number in np.unique(alike):
+        own = np.flatnonzero((alike == number) & np.isfinite(relative) & (relative > 0))
+        if len(own) >= _FEWEST_ALIKE:
+            freedom = samples.steps[own] - 1
+            usual, weight = usual_variance(relative[own], freedom)
+            drawn = (weight * usual + freedom * relative[own]) / (weight + freedom)
+            sd[own] = np.sqrt(np.maximum(drawn, relative[own])) * np.abs(samples.mean[own])
+            more[own] = weight
+    return samples._replace(sd=sd), more
+
+
+def usual_variance(variance: Float, freedom: Float) -> tuple[float, float]:
+    """Return the prior of some variances (m,): its value, and the degrees of freedom it is worth.
+
+    By the mean and the variance of their logarithms, which are those of a scaled F distribution.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import digamma, polygamma
+
+    half = freedom / 2
+    logs = np.log(variance) - digamma(half) + np.log(half)
+    beyond = float(logs.var(ddof=1) - polygamma(1, half).mean())
+    most = 500.0  # as good as all variances alike
+    if beyond <= polygamma(1, most):
+        return float(np.exp(logs.mean())), 2 * most
+    weight = float(brentq(lambda x: polygamma(1, x) - beyond, 1e-3, most)) if beyond < 1e5 else 1e-3
+    return float(np.exp(logs.mean() + digamma(weight) - np.log(weight))), 2 * weight

@@ -118,7 +118,8 @@ def _join_step(
         turn=np.argsort(np.argsort(end, kind="stable")),
         overtaken=np.empty((0, 2), np.int64),
         held=np.zeros(len(start), np.bool_),
-        continued=_continued(parts, before),
+        continued=_from_before([part.continued for part in parts], parts, before),
+        across=_from_before([part.across for part in parts], parts, before),
     )
     return _fitted(step, last)
 
@@ -128,12 +129,15 @@ def _offsets(parts: Sequence[RankStep]) -> list[int]:
     return [int(at) for at in np.cumsum([0, *map(len, parts)])[:-1]]
 
 
-def _continued(parts: Sequence[RankStep], before: Sequence[RankStep]) -> Int64:
-    """Return (event of the step before, event of this step) of all ranks (c, 2)."""
+def _from_before(rows: Sequence[Int64], parts: Sequence[RankStep], before: Sequence[RankStep]) -> Int64:
+    """Return rows of (event of the step before, event of this step, …) of all ranks as one table."""
     if not before:
-        return np.empty((0, 2), np.int64)
-    places = zip(parts, _offsets(before), _offsets(parts), strict=True)
-    return np.concatenate([part.continued + np.array([then, now]) for part, then, now in places])
+        return rows[0][:0]
+    found = np.concatenate(rows)
+    counts = [len(one) for one in rows]
+    found[:, 0] += np.repeat(_offsets(before), counts)
+    found[:, 1] += np.repeat(_offsets(parts), counts)
+    return found
 
 
 # ---- edges

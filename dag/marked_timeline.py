@@ -140,7 +140,7 @@ def _named_tracks(traces: Sequence[Trace], owners: Sequence[str]) -> tuple[list[
                 pid = pid_of[track.pid] = next(pids)
                 process = own.get(("process_name", track.pid, None), _text(track.pid))
                 name = f"{owner}.{process}" if len(traces) > 1 else process
-                events.append(metadata("process_name", pid, 0, name))
+                events.append(metadata("process_name", pid, 0, name or "process"))
                 events.append(metadata("process_sort_index", pid, 0, pid))
             if track not in place_of:
                 pid, tid = place_of[track] = pid_of[track.pid], next(tids)

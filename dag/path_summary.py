@@ -9,11 +9,33 @@ from typing import NamedTuple
 from dag.critical_path import NO_EVENT, CriticalPath, Stretch
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import GAP, WAIT, Kind, Operation
+from result import Cell, Column, Table
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
 
 _LABELS = [kind.label for kind in Kind]
+
+
+_WHAT = (
+    Column("name", "operation"),
+    Column("cat", "category"),
+    Column("rank", "rank", value=lambda item: item.owner),
+)
+#: Columns of a `NameShare`.
+BY_NAME = (
+    *_WHAT,
+    Column("count", "count", "int", minor=2, value=lambda share: share.stretches),
+    Column("ms", "on the path (ms)", "float", value=lambda share: share.ns / 1e6),
+    Column("share", "share", "percent", 1),
+)
+#: Columns of a `PathItem`.
+PATH = (
+    *_WHAT,
+    Column("ts_ms", "after the step's start (ms)", "float", value=lambda item: item.start_ns / 1e6),
+    Column("dur_ms", "on the path (ms)", "float", value=lambda item: item.dur_ns / 1e6),
+    Column("because", "after", minor=1),
+)
 
 
 class PathItem(NamedTuple):
@@ -65,6 +87,12 @@ def by_name(items: Iterable[PathItem]) -> list[NameShare]:
     length = max(ns.total(), 1)
     shares = [NameShare(*key, count[key], ns[key], ns[key] / length) for key in ns]
     return sorted(shares, key=lambda share: -share.ns)
+
+
+def records(items: Iterable[PathItem], *, owned: bool) -> list[dict[str, Cell]]:
+    """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
+    name = Column("name", "", value=lambda item: f"{item.owner}.{item.name}" if owned else item.name)
+    return Table.of("path", "", (name, *PATH[1:]), items).records()
 
 
 def by_category(items: Iterable[PathItem]) -> dict[str, int]:

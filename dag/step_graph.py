@@ -45,6 +45,8 @@ class StepGraph:
     held : (n,) transfers that were recorded from when the link served them, not from when they were asked
         for; `start_ns` is the latter, so that they have no gap but wait for the link
     continued : (c, 2) events of the step before, and the events of this one that are the rest of them
+    across : (k, 3) events of the step before, the device work of this one that they asked for or that
+        follows them, and the `Joint`
     """
 
     number: int
@@ -64,6 +66,7 @@ class StepGraph:
     overtaken: Int64
     held: Bool
     continued: Int64
+    across: Int64
 
     def __len__(self) -> int:
         return len(self.operation)

@@ -22,6 +22,7 @@ from formats.columns import Trace
 
 __all__ = [
     "EDGE_ARGS",
+    "SIZE_ARGS",
     "SYSTEMS",
     "Activity",
     "System",
@@ -36,6 +37,8 @@ __all__ = [
 SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Kineto(), BytePS(), Dasf(), Chrome())
 #: Keys of the events' args that say what waits for what, in any system.
 EDGE_ARGS = tuple(dict.fromkeys(key for system in SYSTEMS for key in (*system.edge_args, *system.step_args)))
+#: … that say how much a collective moves.
+SIZE_ARGS = tuple(dict.fromkeys(key for system in SYSTEMS for key in system.size_args))
 _BY_NAME = {system.name: system for system in SYSTEMS}
 
 

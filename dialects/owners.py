@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +13,8 @@ from dialects.masks import Mask, ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
 
-_LABEL = re.compile(r"(?:worker (\d+) )?rank (\d+)")
-_NAME = re.compile(r"(?:worker[ _]?(\d+)[ ._:-]+)?rank[ _:#-]?(\d+)(?!\w)", re.IGNORECASE)
+_LABEL = re.compile(r"(?:worker (\d{1,9}) )?rank (\d{1,9})")
+_NAME = re.compile(r"(?:worker[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)", re.IGNORECASE)
 _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
@@ -27,14 +27,13 @@ class Owned(NamedTuple):
     trace: Trace
 
 
-@dataclass(frozen=True, slots=True)
-class _Owner:
+class _Owner(NamedTuple):
     """One rank of a combined trace, and how its processes are labelled there."""
 
     worker: int | None
     rank: int | None
     label: str = ""
-    header: Mapping[str, Any] = field(default_factory=dict)  # of its own file
+    header: Mapping[str, Any] | None = None  # of its own file
 
 
 def split(trace: Trace, *, by_names: bool) -> list[Owned]:
@@ -83,7 +82,7 @@ def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, 
     for i in present:
         pids = {pid for pid, owner in owner_of.items() if owner == i}
         part = _part(trace, of_row == i, pids, owners[i].label)
-        header = {**part.header, **owners[i].header}
+        header = {**part.header, **(owners[i].header or {})}
         if owners[i].label:
             header.pop("otherData", None)
         parts.append(Owned(owners[i].worker, owners[i].rank, replace(part, header=header)))

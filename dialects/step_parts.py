@@ -137,7 +137,8 @@ class RankStep:
     Everything that ran between `begin_ns` and `next_ns` belongs to the step, whoever launched it when.
     Work of an earlier step that still ran at `begin_ns` is an event of this step too, cut to begin there,
     and listed in `continued`, as (event of the step before, event of this step); what waited for it has
-    an edge from it here.
+    an edge from it here. Work that was asked for in the step before but began in this one has its edges
+    from there in `across`.
 
     Attributes
     ----------
@@ -148,6 +149,7 @@ class RankStep:
     edges : (source, target, joint, kind) as rows (m, 4) of numbers
     last : the events that must be over before the next step begins (the main thread's last operation);
         None where that is every event that ends in the step and that nothing else of the step follows
+    across : (source in the step before, target in this step, joint) as rows (k, 3)
     """
 
     number: int
@@ -160,6 +162,7 @@ class RankStep:
     meets: Sequence[Meet] = ()
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    across: Int64 = field(default_factory=lambda: np.empty((0, 3), np.int64))
 
     def __len__(self) -> int:
         return len(self.operation)

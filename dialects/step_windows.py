@@ -131,6 +131,7 @@ def _step(
         meets=_meets_within(events, new),
         last=_last_that_leads(events, part, new, end),
         continued=np.column_stack((place_before[goes_on], new[goes_on])),
+        across=_edges_across(events, place_before, new, begin, end),
     )
 
 
@@ -166,6 +167,16 @@ def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> I
     edges = edges[keep]
     edges[:, :2] = new[edges[:, :2]]
     return edges
+
+
+def _edges_across(events: RecordedEvents, before: Int64, new: Int64, begin: int, end: int) -> Int64:
+    """Return (source, target, joint) of what was asked for in the step before but began here (k, 3)."""
+    low, high = np.searchsorted(events.start_ns[events.edges[:, 1]], [begin, end])
+    source, target, joint, _ = events.edges[low:high].T
+    keep = (before[source] >= 0) & (new[source] < 0) & (events.issued_ns[target] < begin)
+    keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
+    across: Int64 = np.column_stack((before[source], new[target], joint))[keep]
+    return across
 
 
 def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:

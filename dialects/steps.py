@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +30,7 @@ class Step(NamedTuple):
         return self.end_ns - self.start_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(NamedTuple):
     """The steps of one trace, in order, and how they were told."""
 
     whole: tuple[Step, ...]  # begin and end are both in the trace
@@ -70,6 +68,19 @@ def in_first_process(trace: Trace, rows: Int64) -> Int64:
 def has_inside(trace: Trace, step: Step) -> bool:
     """Whether any other slice begins in `step`: the profiler may close an empty one when it stops."""
     return int(np.count_nonzero((trace.ts_ns >= step.start_ns) & (trace.ts_ns < step.end_ns))) > 1
+
+
+def numbered_once(steps: Steps) -> Steps:
+    """Return the steps, each once; where two have one number they are counted from 1 in order of time."""
+    every = sorted({*steps.whole, *steps.partial}, key=lambda step: step[1:])
+    if len({step.label for step in every}) == len(steps.whole) + len(steps.partial):
+        return steps
+    number = {step: i for i, step in enumerate(every, 1)}
+    whole, partial = (
+        tuple(step._replace(label=number[step]) for step in dict.fromkeys(part))
+        for part in (steps.whole, steps.partial)
+    )
+    return Steps(whole, partial, steps.how)
 
 
 # ---- steps that nothing marks: the training loop shows them

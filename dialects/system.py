@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
-from dialects.steps import NO_STEPS, Step, Steps, loop_steps, steps_by_name
+from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Int64, Trace, Track
 from formats.event import NO_TIME
@@ -49,8 +48,7 @@ class Activity(IntEnum):
     IGNORED = 9  # stands for the recording itself, or repeats other slices
 
 
-@dataclass(frozen=True, slots=True)
-class SecondAxis:
+class SecondAxis(NamedTuple):
     """The clock of PyTorch's profiler in a Composer trace: times before `border_ns` are by it."""
 
     border_ns: int
@@ -60,6 +58,32 @@ class SecondAxis:
     def moved(self, ts_ns: Int64) -> Int64:
         """Return times (n,) on Composer's clock."""
         return np.where((ts_ns < self.border_ns) & (ts_ns != NO_TIME), ts_ns + self.offset_ns, ts_ns)
+
+
+class MessageSizes(NamedTuple):
+    """What k collectives of a trace move.
+
+    `row` (k,) of the trace, `kind` (k) such as ``allreduce``, `n_bytes` (k,) of a rank, `n_ranks` (k,) of
+    the group.
+    """
+
+    row: Int64
+    kind: Sequence[str]
+    n_bytes: Int64
+    n_ranks: Int64
+
+    def bus_factor(self, place: int) -> float:
+        """Return what the bus carries of each byte: ``2 (n - 1) / n`` in an all-reduce.
+
+        As nccl-tests count it, so that the rate of a link is the same whatever the collective.
+        """
+        n, kind = max(int(self.n_ranks[place]), 1), self.kind[place].lower().replace("_", "")
+        if "allreduce" in kind:
+            return 2 * (n - 1) / n
+        return (n - 1) / n if any(one in kind for one in ("gather", "scatter", "alltoall")) else 1.0
+
+
+NO_SIZES = MessageSizes(np.empty(0, np.int64), (), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class System:
@@ -91,6 +115,8 @@ class System:
     step_args: Sequence[str] = ()
     #: Keys of the events' args that say what waits for what.
     edge_args: Sequence[str] = ()
+    #: Keys of the events' args that say how much a collective moves.
+    size_args: Sequence[str] = ()
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the metadata events alone show that the system wrote the file."""
@@ -137,12 +163,14 @@ class System:
         """Return the steps of `trace` and how they were found.
 
         The recording's own marks, else the calls of the optimizer, else of the data loader, else the
-        outermost span that repeats. `by` names the annotation that marks a step instead.
+        outermost span that repeats. `by` names the annotation that marks a step instead. A number occurs
+        once: where the recording counts anew (an epoch, a file written twice), steps are counted here.
         """
         if by is not None:
             return steps_by_name(trace, by)
         marked = self.marked_steps(trace)
-        return marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
+        found = marked if marked.whole or marked.partial else loop_steps(trace, self.loop_spans(trace))
+        return numbered_once(found)
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return which slices (n,) may be the body of the training loop, if they repeat."""
@@ -215,6 +243,10 @@ class System:
     def category(self, name: str, cat: str) -> str:
         """Return the category that an operation is counted under."""
         return cat
+
+    def message_sizes(self, trace: Trace) -> MessageSizes:
+        """Return what collectives move, as far as that is recorded; read `trace` with `size_args`."""
+        return NO_SIZES
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
+from types import GenericAlias
 from typing import Any
 
 import msgspec
@@ -41,6 +44,28 @@ class _SliceInterner(dict[tuple[Any, Any, Any, Any], int]):
         return number
 
 
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """The events that one call of the scanner found; the arrays are valid until the next call.
+
+    Attributes
+    ----------
+    new_keys : JSON lists of the keys that were new, each ended by a comma; the scanner numbers keys from 0
+    key, ts_ns, dur_ns : (n,) the numbers of the events' keys, and their times
+    args_row : (k,) the events that have wanted args
+    args : their wanted args (k), as JSON objects, each ended by a comma
+    ids : the ids of the events that are no slices, as JSON values, each ended by a comma
+    """
+
+    new_keys: bytes
+    key: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    args_row: Int32
+    args: bytes
+    ids: bytes
+
+
 class Builder:
     """Gathers pieces of events into `Rows`."""
 
@@ -50,6 +75,7 @@ class Builder:
         self._prefixes = tuple(key[:-1] for key in wanted if key.endswith("*"))
         self._ids = Interner()
         self._slice_ids = _SliceInterner(self._ids)
+        self._scanned_ids = np.empty(0, np.int32)  # of the keys as the scanner numbers them
         self._learned: LearnedType | None = None
         self._times: type[Any] = Event
         self._pieces = 0  # decoded as a general lean type so far
@@ -66,6 +92,9 @@ class Builder:
         struct = msgspec.defstruct("Args", [(name, Any, None) for name in names], rename=names, gc=False)
         self._arg_fields = list(names.items())
         self._arg_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(struct)
+        self._args_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            GenericAlias(list, (dict if self._prefixes else struct,))
+        )
 
     @property
     def types(self) -> Sequence[type[Any]]:
@@ -108,7 +137,30 @@ class Builder:
             self._point_ts.frombytes(ts[points].tobytes())
             self._point_ids.extend(_id_of(events[i]) for i in points.tolist())
         if self.wanted:
-            self._add_args([events[i] for i in rows.tolist()], first)
+            args = self._decode_args([events[i] for i in rows.tolist()])
+            self._add_args(range(first, first + len(rows)), args)
+
+    def add_scanned(self, found: Scanned) -> None:
+        """Append the events that the scanner found."""
+        if found.new_keys:
+            new = [self._ids[tuple(key)] for key in msgspec.json.decode(_as_list(found.new_keys))]
+            self._scanned_ids = np.append(self._scanned_ids, np.array(new, np.int32))
+        ids, ts = self._scanned_ids[found.key], found.ts_ns
+        self._learn_roles()
+        roles = self._roles[ids]
+        first = len(self._key)
+        rows = self._add_slices(ids, roles, ts, found.dur_ns)
+        if found.ids:
+            points = np.flatnonzero(roles == OTHER)
+            timed = ts[points] != NO_TIME
+            values = itertools.compress(msgspec.json.decode(_as_list(found.ids)), timed.tolist())
+            self._point_key.frombytes(ids[points[timed]].tobytes())
+            self._point_ts.frombytes(ts[points[timed]].tobytes())
+            self._point_ids.extend(None if value is None else str(value) for value in values)
+        if found.args:
+            place = np.full(len(ids), -1, np.int64)
+            place[rows] = np.arange(first, first + len(rows))
+            self._add_args(place[found.args_row].tolist(), self._args_decoder.decode(_as_list(found.args)))
 
     def _add_learned(
         self, events: Sequence[Any], learned: LearnedType, whole: Callable[[], list[Event]]
@@ -135,16 +187,21 @@ class Builder:
     def _add_slices(self, ids: Int32, roles: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
         """Count events by key and append the X, B and E ones that have a time; return their rows."""
         self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
-        is_slice, is_timed = roles <= END, ts != NO_TIME
-        rows = np.flatnonzero(is_slice & is_timed)
-        self._repaired(is_slice & ~is_timed, "event", "without a time ignored")
-        is_x, dur = roles[rows] == SLICE, dur[rows]
-        missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
-        self._repaired(missing, "X event", "without a duration taken as 0 long")
-        self._repaired(is_x & (dur < 0) & ~missing, "negative duration", "taken as 0")
-        self._key.frombytes(ids[rows].tobytes())
-        self._ts.frombytes(ts[rows].tobytes())
-        self._dur.frombytes(np.where(is_x & (dur > 0) & ~missing, dur, 0).tobytes())
+        is_slice = roles <= END
+        rows = np.flatnonzero(is_slice & (ts != NO_TIME))
+        if untimed := int(np.count_nonzero(is_slice)) - len(rows):
+            self._repairs["event", "without a time ignored"] += untimed
+        if len(rows) < len(ids):
+            ids, roles, ts, dur = ids[rows], roles[rows], ts[rows], dur[rows]
+        if roles.any() or dur.min(initial=0) < 0 or dur.max(initial=0) > LONGEST_NS:  # SLICE is 0
+            is_x = roles == SLICE
+            missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
+            self._repaired(missing, "X event", "without a duration taken as 0 long")
+            self._repaired(is_x & (dur < 0) & ~missing, "negative duration", "taken as 0")
+            dur = np.where(is_x & (dur > 0) & ~missing, dur, 0)
+        self._key.frombytes(ids.view(np.uint8).data)
+        self._ts.frombytes(ts.view(np.uint8).data)
+        self._dur.frombytes(dur.view(np.uint8).data)
         return rows
 
     def _repaired(self, where: NDArray[np.bool_], noun: str, fate: str) -> None:
@@ -187,24 +244,33 @@ class Builder:
             if event.ph == "M"
         )
 
-    def _add_args(self, events: Sequence[Event], first: int) -> None:
+    def _decode_args(self, events: Sequence[Event]) -> Sequence[Any]:
+        """Return the `args` of events with the wanted keys: all of them structs, or dictionaries."""
         texts = [bytes(event.args) or b"{}" for event in events]
         if not self._prefixes:
             with contextlib.suppress(*UNDECODABLE):
-                args = list(map(self._arg_decoder.decode, texts))
-                for name, key in self._arg_fields:
-                    values = list(map(attrgetter(name), args))
-                    if present := [i for i, value in enumerate(values) if value is not None]:
-                        rows, column = self._args[key]
-                        rows.extend([first + i for i in present])
-                        column.extend([values[i] for i in present])
-                return
-        for row, text in enumerate(texts, first):
-            for key, value in args_object(text).items():
+                return list(map(self._arg_decoder.decode, texts))
+        return list(map(args_object, texts))
+
+    def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
+        """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is none."""
+        if args and not isinstance(args[0], dict):
+            for name, key in self._arg_fields:
+                values = list(map(attrgetter(name), args))
+                if present := [i for i, value in enumerate(values) if value is not None and rows[i] >= 0]:
+                    self._args[key][0].extend([rows[i] for i in present])
+                    self._args[key][1].extend([values[i] for i in present])
+            return
+        for row, members in zip(rows, args, strict=True):
+            for key, value in members.items() if row >= 0 else ():
                 if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
-                    rows, column = self._args[key]
-                    rows.append(row)
-                    column.append(value)
+                    self._args[key][0].append(row)
+                    self._args[key][1].append(value)
+
+
+def _as_list(items: bytes) -> bytes:
+    """Return JSON values, each ended by a comma, as a JSON list."""
+    return b"[" + items[:-1] + b"]"
 
 
 def _id_of(event: Event) -> str | None:

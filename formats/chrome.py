@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from formats import native
 from formats.builder import Builder
 from formats.columns import Trace
 from formats.event import ExactEvent
+from formats.native.scanner import Scanner, ScanningReader
 from formats.pairs import Rule
 from formats.reader import Damage, EventReader
 from formats.rows import Rows, columns, join
@@ -38,23 +40,38 @@ def read_part(
     stop: int | None = None,
     pieces: int | None = None,
     on_read: OnRead | None = None,
+    scan: bool = False,
 ) -> Part:
-    """Load the events in bytes [`start`, `stop`) of a file, or its first `pieces`; see `EventReader`."""
+    """Load the events in bytes [`start`, `stop`) of a file, or its first `pieces`; see `EventReader`.
+
+    Where `scan`, they are scanned in C if that can be done.
+    """
     builder = Builder(args, points)
-    reader = EventReader(path, types=builder.types, start=start, stop=stop)
     consumed = 0
-    for events, piece in itertools.islice(reader, pieces):
+
+    def add(events: Sequence[Any], piece: memoryview) -> None:
+        nonlocal consumed
         again = partial(reader.decode_again, piece)
-        try:
-            builder.add(events, reader.uniform, again)
-        except InexactError:
-            reader.use(ExactEvent)
-            builder.add(again(), ExactEvent, again)
-        if (better := builder.better_types(reader.uniform)) is not None:
-            reader.use(*better)
+        if events:
+            try:
+                builder.add(events, reader.uniform, again)
+            except InexactError:
+                reader.use(ExactEvent)
+                builder.add(again(), ExactEvent, again)
+            if (better := builder.better_types(reader.uniform)) is not None:
+                reader.use(*better)
         if on_read is not None:
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
+
+    library = native.library() if scan and pieces is None else None
+    reader = (
+        EventReader(path, types=builder.types, start=start, stop=stop)
+        if library is None
+        else ScanningReader(path, Scanner(library, args, points), builder, add, start=start, stop=stop)
+    )
+    for events, piece in itertools.islice(reader, pieces):
+        add(events, piece)
     return Part(builder.rows(), reader.header, reader.damage, reader.aligned)
 
 
@@ -73,6 +90,7 @@ def joined(parts: Sequence[Part]) -> Part:
 def assemble(path: Path, part: Part, pairing: Rule = Rule.NESTED) -> Trace:
     """Return the trace of a whole file, its times as written; `dialects.finish` says what they mean."""
     trace = columns(part.rows, pairing)
-    return replace(
-        trace, path=str(path), header=part.header, repairs=(*part.damage.phrases(), *trace.repairs)
-    )
+    rows = part.rows
+    no_phase = sum(n for key, n in zip(rows.keys, rows.counts.tolist(), strict=True) if key[0] is None)
+    damage = part.damage + Damage(strays=no_phase)
+    return replace(trace, path=str(path), header=part.header, repairs=(*damage.phrases(), *trace.repairs))

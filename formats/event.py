@@ -70,7 +70,7 @@ _QUOTE = re.compile(r'\\.|"', re.DOTALL)
 _STRING_ENDED = re.compile(r'\s*(?:[:}\]]|,\s*(?:[\[{0-9tfn-]|"[^"\\]*"\s*[:,\]])|$)')
 
 
-def tolerant(text: bytes, *, mend_quotes: bool = True) -> Any:
+def tolerant(text: bytes | bytearray, *, mend_quotes: bool = True) -> Any:
     """Decode one JSON value that a strict decoder refuses; None if nothing helps.
 
     Accepts NaN, infinities, control characters, bad UTF-8 and lone surrogates; where `mend_quotes`,

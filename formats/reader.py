@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -123,10 +124,9 @@ class EventReader:
         """Yield (events, their bytes). The bytes are the list's items with the commas between them."""
         chunks = iter(self.stream)
         carry = b"" if self._is_part else self._read_head(chunks)
-        for chunk in chunks:
+        for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
             self._patience += _PATIENCE_PER_BYTE * len(chunk)
-            data = bytearray(b"[" + carry)
-            data += chunk
+            data = bytearray().join((b"[", carry, chunk))
             events, end = self._decode_piece(data)
             carry = bytes(memoryview(data)[end:])
             if events:
@@ -205,18 +205,22 @@ class EventReader:
         else:
             self.damage.strays += 1
 
-    def _walk(self, data: bytes, *, at_end: bool) -> tuple[list[Any], int, bool]:
-        """Take events from `data` one by one; return (events, bytes used, whether the list ended).
+    def _walk(
+        self, data: bytes | bytearray, at: int = 0, *, at_end: bool, most: float = math.inf
+    ) -> tuple[list[Any], int, bool]:
+        """Take events from byte `at` on one by one; return (events, where they end, whether the list ended).
 
-        Unless `at_end`, an event that may go on in the next piece is left for it.
+        Unless `at_end`, an event that may go on in the next piece is left for it. After `most` items of the
+        list it is enough.
         """
         events: list[Any] = []
-        at = 0
-        ending = EVENT_END.search(data)
+        items = 0
+        ending = EVENT_END.search(data, at)
         while True:
             at = BETWEEN.match(data, at).end()  # type: ignore[union-attr]
-            if at == len(data):
+            if at == len(data) or items >= most:
                 return events, at, False
+            items += 1
             if data[at] == 0x5D and not self._lines:  # ]
                 return events, at + 1, True
             if data[at] != 0x7B:  # {
@@ -238,7 +242,7 @@ class EventReader:
                 end = following.start(1)
             at = end
 
-    def _take(self, data: bytes, at: int, ending: int | None, events: list[Any]) -> int | None:
+    def _take(self, data: bytes | bytearray, at: int, ending: int | None, events: list[Any]) -> int | None:
         """Append the event that begins at `at` to `events`, or count it as lost; return where it ends.
 
         The end is None, and nothing is counted, where none is found. `ending` is where the first event
@@ -257,7 +261,7 @@ class EventReader:
         self.damage.lost += end is not None
         return end
 
-    def _mend(self, text: bytes, events: list[Any]) -> bool:
+    def _mend(self, text: bytes | bytearray, events: list[Any]) -> bool:
         """Decode one object by all means and keep it; False if `text` is not a whole JSON object."""
         try:
             self._keep(self._one.decode(text), events)
@@ -276,7 +280,7 @@ class EventReader:
         """Return an event that the tolerant decoder read, as the general type."""
         return members if self._event_type is dict else from_object(members, self._event_type)
 
-    def _skip_stray(self, data: bytes, at: int, *, at_end: bool) -> int | None:
+    def _skip_stray(self, data: bytes | bytearray, at: int, *, at_end: bool) -> int | None:
         """Return the end of a list item that is no object; None if it may go on."""
         stray = STRAY.match(data, at)
         if stray is not None and (stray.end() < len(data) or at_end):

@@ -89,8 +89,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     phases: Counter[Any] = Counter()
     for (phase, *_), n in zip(rows.keys, rows.counts.tolist(), strict=True):
         phases[phase] += n
-    if no_phase := phases.pop(None, 0):
-        repairs.append(f"{counted(no_phase, 'list item')} ignored: no event")
+    del phases[None]  # no events; `chrome.assemble` counts them
     if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}

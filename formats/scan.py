@@ -51,7 +51,7 @@ def last_boundary(data: bytearray) -> int:
         window *= 8
 
 
-def object_end(data: bytes, at: int, limit: int = EVENT_LIMIT) -> int | None:
+def object_end(data: bytes | bytearray, at: int, limit: int = EVENT_LIMIT) -> int | None:
     """Return the end of the JSON object or array that begins at `at`.
 
     None if its brackets do not match, or not within `limit` bytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -52,7 +53,10 @@ def to_ns(values: Sequence[Any]) -> Int64:
         if kinds <= {int}:
             return _ints(np.array(values, np.int64))
         if kinds <= {int, float}:
-            return _floats(np.array(values, np.float64))
+            us = np.array(values, np.float64)
+            if any(map(_is_inexact, values)):
+                raise InexactError
+            return _floats(us)
     return _one_by_one(values)
 
 
@@ -80,8 +84,6 @@ def _ints(us: Int64) -> Int64:
 def _floats(us: NDArray[np.float64]) -> Int64:
     finite = np.isfinite(us)
     whole = np.floor(np.where(finite, us, 0.0))
-    if len(us) and np.abs(whole).max() >= FLOAT_LIMIT_US and (whole != us)[finite].any():
-        raise InexactError
     if len(us) and np.abs(whole).max() > _LIMIT_US:
         finite &= np.abs(whole) <= _LIMIT_US
         whole = np.where(finite, whole, 0.0)
@@ -96,7 +98,12 @@ def _one_by_one(values: Sequence[Any]) -> Int64:
     for i, value in enumerate(values):
         if isinstance(value, bool) or value is None:
             continue
-        if isinstance(value, float) and abs(value) >= FLOAT_LIMIT_US and value % 1:
+        if _is_inexact(value):
             raise InexactError
         out[i] = exact_ns(repr(value) if isinstance(value, float) else str(value))
     return out
+
+
+def _is_inexact(value: Any) -> bool:
+    """Whether a decoded time is a float so large that its text may have said more."""
+    return type(value) is float and FLOAT_LIMIT_US <= abs(value) < math.inf

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from result import Result
 
 MODULES = {
+    "diagnose": "options.diagnose",
     "statistic": "options.statistic",
     "graph": "options.graph",
     "combine": "options.combine",

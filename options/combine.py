@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +78,6 @@ def run(args: Namespace) -> Result:
     workers = _workers(combined)
     shown = [{**worker, "ranks": ", ".join(map(str, worker["ranks"]))} for worker in workers]
     rows = [[worker[column.key] for column in _WORKERS] for worker in shown]
-    agree = all(worker["offset_us"] == 0 and worker["bound_us"] is not None for worker in workers)
-    verdict = (
-        ["All clocks agree within the bounds: no worker was shifted."]
-        if agree and combined.aligned_by in ("causality", "matched ends")
-        else []
-    )
     return Result(
         "combine",
         f"Combined {counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}",
@@ -93,13 +87,43 @@ def run(args: Namespace) -> Result:
             "workers": workers,
             "aligned_by": combined.aligned_by,
         },
+        headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
         read=[f"{member.path}: {combined.dialect}" for member in combined.members],
-        notes=[*verdict, f"Wrote {output}; open it in chrome://tracing or Perfetto."],
+        notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
         repairs=[*notes, *combined.warnings],
         beside=output.parent,
     )
+
+
+def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked: bool) -> str:
+    """Return one sentence: what was combined, and how far apart the clocks were and still may be."""
+    parts = f"{counted(len(combined.members), 'trace')} of {counted(len(workers), 'worker')}"
+    sentence = f"Combined {parts}, {counted(combined.n_events, 'event')}"
+    others = workers[1:]
+    if not others:
+        return f"{sentence}, all on one clock."
+    if not asked:
+        return f"{sentence}; their clocks were not compared."
+    known = [worker for worker in others if worker["bound_us"] is not None]
+    if not known:
+        return f"{sentence}; nothing ties their clocks together, so they may be apart."
+    apart = max(abs(worker["offset_us"]) for worker in known)
+    within = f"within ± {_time(max(worker['bound_us'] for worker in known))}"
+    were = f"clocks were up to {_time(apart)} apart and now agree" if apart else "clocks agree as recorded"
+    anchors = counted(sum(worker["anchors"] for worker in known), "anchor")
+    sentence += f"; {were} {within} (by {combined.aligned_by}, {anchors})"
+    before, after = (sum(w[f"violations_{when}"] or 0 for w in workers) for when in ("before", "after"))
+    if before or after:
+        sentence += f"; out of order: {before:,} before, {after:,} now"
+    if len(known) < len(others):
+        sentence += f"; nothing ties {counted(len(others) - len(known), 'clock')} to the others"
+    return sentence + "."
+
+
+def _time(us: float) -> str:
+    return f"{us / 1e3:,.1f} ms" if us >= 1e3 else f"{us:,.1f} us"
 
 
 def _members(job: Job, files: Sequence[Path]) -> list[Member]:

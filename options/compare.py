@@ -46,6 +46,7 @@ def run(args: Namespace) -> Result:
     check_words(args)
     from compare.comparison import compare
     from compare.run_table import labels, load_run
+    from compare.verdict import verdict
 
     runs = [
         load_run(path, step_by=args.step_by, jobs=args.jobs, progress=args.progress) for path in args.path
@@ -62,6 +63,7 @@ def run(args: Namespace) -> Result:
         "compare",
         f"{names[0]} (base) against {', '.join(names[1:])}",
         _document(pairs, args),
+        headline="; ".join(f"{pair.b} against {pair.a}: {verdict(pair.found)}" for pair in pairs) + ".",
         tables=[
             *(table for pair in pairs for table in tables_of(pair, args, alone=len(pairs) == 1)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
@@ -188,7 +190,6 @@ def _figures(pair: Pair) -> list[tuple[str, str]]:
 
 def _notes(pair: Pair, *, alone: bool) -> list[str]:
     from compare.significance import FEWEST_STEPS
-    from compare.verdict import verdict
 
     found = pair.found
     notes = [*found.notes]
@@ -202,4 +203,4 @@ def _notes(pair: Pair, *, alone: bool) -> list[str]:
         notes.append(
             "No steps are marked: the tests take up to ten stretches of each operation's occurrences."
         )
-    return [note if alone else f"{pair.b}: {note}" for note in [*notes, verdict(found)]]
+    return [note if alone else f"{pair.b}: {note}" for note in notes]

@@ -20,6 +20,12 @@ EXAMPLE = "analyze.py --option 3dcompare --path examples/lenet examples/lenet-10
 FLAGS = frozenset({"sub_option", "filter", "sort", "head", "output"})
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
+_RUNS = (
+    Column("run", "run"),
+    Column("steps", "steps", "int"),
+    Column("iteration_ms", "iteration (ms)", "float"),
+)
+_NAMED = 4  # runs in the headline beside the fastest
 _MOST_ROWS = 80  # operations that a 3-D chart can still show
 
 _WHOLE_STEPS = ("ProfilerStep*", "event/batch")  # would dwarf what they are made of
@@ -35,7 +41,7 @@ def run(args: Namespace) -> Result:
     output = args.output or Path("3dcompare.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from compare.run_table import filtered, load_run
+    from compare.run_table import filtered, iteration_ns, load_run
     from compare.side_by_side import run_labels, sweep
 
     loaded = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
@@ -50,9 +56,12 @@ def run(args: Namespace) -> Result:
         Column("cat", "category", value=lambda row: row.cat or "(none)"),
         *map(_average, count(), names),
     )
+    steps = [iteration_ns(run) for run in loaded]
+    iteration_ms = [float(of_run.mean()) / 1e6 if len(of_run) else None for of_run in steps]
     tables = (
         Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows),
         Table.of("categories", "Categories", columns, found.categories),
+        Table("runs", "Iteration time", _RUNS, list(zip(names, map(len, steps), iteration_ms, strict=True))),
     )
     return Result(
         "3dcompare",
@@ -60,10 +69,12 @@ def run(args: Namespace) -> Result:
         {
             "runs": names,
             "paths": [str(path) for path in args.path],
+            "iteration_ms": iteration_ms,
             "categories": [{"cat": row.cat, "avg_ms": _ms(row)} for row in found.categories],
             "operations": [{"name": row.name, "cat": row.cat, "avg_ms": _ms(row)} for row in rows],
             "output": str(output),
         },
+        headline=_headline(names, iteration_ms),
         tables=tables,
         charts=_charts(found, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
@@ -73,6 +84,22 @@ def run(args: Namespace) -> Result:
         beside=output.parent,
         picture=output,
     )
+
+
+def _headline(names: Sequence[str], iteration_ms: Sequence[float | None]) -> str:
+    """Return one sentence: which run has the shortest steps, and how much longer those of others are."""
+    known = [(ms, name) for ms, name in zip(iteration_ms, names, strict=True) if ms]
+    if not known:
+        return f"Average times of {', '.join(names)}; no run marks its steps."
+    (least, fastest), *others = sorted(known)
+    clauses = [f"{fastest} has the shortest steps, {least:,.1f} ms"]
+    clauses += [f"{name} takes {ms:,.1f} ms ({ms / least:.2f} times)" for ms, name in others[:_NAMED]]
+    if len(others) > _NAMED:
+        clauses.append(f"{len(others) - _NAMED} more take longer")
+    if len(known) < len(names):
+        unknown = [name for name, ms in zip(names, iteration_ms, strict=True) if not ms]
+        clauses.append(f"no steps are marked in {', '.join(unknown)}")
+    return "; ".join(clauses) + "."
 
 
 def _longest(row: SweepRow) -> float:

@@ -20,32 +20,18 @@ HELP = "the critical path of a recorded step, per GPU, worker and job, and the s
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queue", "sort", "head", "output"})
 
-_SCOPE = Column("scope", "Scope", minor=True)
-_NAME, _CAT = Column("name", "Operation"), Column("cat", "Category")
-_OWNED_NAME = Column("name", "Operation", value=lambda item: f"{item.owner}.{item.name}")
-_RANK = Column("rank", "Rank", value=lambda item: item.owner)
-_BY_NAME = (  # of a `NameShare`
-    _NAME, _CAT, _RANK,
-    Column("count", "Count", "int", minor=True, value=lambda share: share.stretches),
-    Column("ms", "Time on the path (ms)", "float", value=lambda share: share.ns / 1e6),
-    Column("share", "Share", "percent", 1),
-)  # fmt: skip
-_PATH = (  # of a `PathItem`
-    _NAME, _CAT, _RANK,
-    Column("ts_ms", "After the step's start (ms)", "float", value=lambda item: item.start_ns / 1e6),
-    Column("dur_ms", "Time on the path (ms)", "float", value=lambda item: item.dur_ns / 1e6),
-    Column("because", "After", minor=True),
-)  # fmt: skip
-_CHAIN = (_NAME, _CAT, Column("dur_ms", "Average (ms)", "float", value=lambda item: item.dur_ns / 1e6))
+_SCOPE = Column("scope", "scope", minor=3)
+_NAME, _CAT = Column("name", "operation"), Column("cat", "category")
+_CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float", value=lambda item: item.dur_ns / 1e6))
 _BY_CAT = (  # of a category, its nanoseconds and its share
-    Column("cat", "Category", value=lambda row: row[0]),
-    Column("ms", "Time on the path (ms)", "float", value=lambda row: row[1] / 1e6),
-    Column("share", "Share", "percent", 1, value=lambda row: row[2]),
+    Column("cat", "category", value=lambda row: row[0]),
+    Column("ms", "on the path (ms)", "float", value=lambda row: row[1] / 1e6),
+    Column("share", "share", "percent", 1, value=lambda row: row[2]),
 )  # fmt: skip
 _OPERATIONS = (
     _NAME, _CAT,
-    Column("dur_ms", "Duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
-    Column("slack_ms", "Slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
+    Column("dur_ms", "duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
+    Column("slack_ms", "slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
 SCOPES = ("GPU", "worker", "job", "all")
 
@@ -77,9 +63,8 @@ class _Scope(NamedTuple):
         length = max(self.length_ns, 1)
         return [(cat, ns, ns / length) for cat, ns in by_category(self.items).items()]
 
-    def document(self, columns: Sequence[Column], **more: object) -> dict[str, Any]:
-        """Return the path for JSON, with `more` about it."""
-        path = Table.of("path", "", columns, self.items).records()
+    def document(self, path: object, **more: object) -> dict[str, Any]:
+        """Return the scope for JSON, with its path as records and `more` about it."""
         length = {"length_ms": self.length_ns / 1e6}
         by_cat = {cat: ns / 1e6 for cat, ns, _ in self.shares()}
         return {"scope": self.name, "worker": self.worker, **length, "path": path, **more, "by_cat": by_cat}
@@ -135,7 +120,7 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, StepGraph]:
 
 def _recorded(args: Namespace) -> Result:
     """Return the critical paths of one recorded step, gaps and waits included."""
-    from dag_utils import by_name, headline, slack_ns
+    from dag_utils import BY_NAME, PATH, by_name, headline, records, slack_ns
 
     loaded, step = recorded_step(args)
     recording = loaded.recording
@@ -146,12 +131,14 @@ def _recorded(args: Namespace) -> Result:
     of_cats = [(scope, scope.shares()) for scope in shown]
     whole = [(scope, scope.items) for scope in shown]
     several = len(recording.owners) > 1
-    path_columns = (_OWNED_NAME, *_PATH[1:]) if several else _PATH
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
         "scopes": [
-            scope.document(path_columns, by_name=Table.of("", "", _BY_NAME, by_name(scope.items)).records())
+            scope.document(
+                records(scope.items, owned=several),
+                by_name=Table.of("", "", BY_NAME, by_name(scope.items)).records(),
+            )
             for scope in scopes
         ],
         "operations": slack.records(),
@@ -167,10 +154,10 @@ def _recorded(args: Namespace) -> Result:
         document,
         headline=headline(recording, step, path, scopes[-1].items),
         tables=[
-            _per_scope(args, "by_name", "Critical path by operation", _BY_NAME, of_names),
+            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names),
             replace(slack, rows=slack.rows[: args.head]),
             _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
-            replace(_per_scope(args, "path", "Critical path", _PATH, whole), detail=not args.full),
+            replace(_per_scope(args, "path", "Critical path", PATH, whole), detail=not args.full),
         ],
         charts=(_bars(scopes),),
         figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
@@ -321,7 +308,7 @@ def _mean(args: Namespace) -> Result:
         {
             "step": "mean",
             "iteration_ms": None,
-            "scopes": [scope.document(_CHAIN) for scope in scopes],
+            "scopes": [scope.document(Table.of("", "", _CHAIN, scope.items).records()) for scope in scopes],
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "

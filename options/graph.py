@@ -111,7 +111,7 @@ def _result(args: Namespace, loaded: _Loaded, chart: Network, output: Path) -> R
         "components": dag.components(),
         "depth": max(dag.depths(), default=0),
     }
-    columns = (Column("cat", "Category"), Column("count", "Operations", "int"))
+    columns = (Column("cat", "category"), Column("count", "operations", "int"))
     rows = by_cat.most_common() if args.sort else list(by_cat.items())
     length = [("critical path", f"{path.length_ns / 1e6:.3f} ms")] if path.length_ns else []
     return Result(

@@ -13,7 +13,7 @@ from result import Repairs, Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dag_utils import LoadedSteps, Partitions, PathItem, Recording
+    from dag_utils import LoadedSteps, Partitions, PathItem, Recording, StepGraph
     from replay.answer import Answer, WhatIf
     from replay.sensitivity import Effect
     from replay.simulation import Replay
@@ -64,7 +64,7 @@ def run(args: Namespace) -> Result:
         args.path,
         only=args.filter,
         step_by=args.step_by,
-        partitions=_partitions(args) if _needs_sizes(args) else None,
+        partitions=_partitions(args),
         jobs=args.jobs,
         progress=args.progress,
     )
@@ -88,12 +88,10 @@ def _check(args: Namespace) -> None:
         )
 
 
-def _needs_sizes(args: Namespace) -> bool:
-    return any(edit.startswith(("bandwidth", "partition_bytes")) for edit in args.set)
-
-
-def _partitions(args: Namespace) -> Partitions:
-    """Return what the logs in or beside the job's directories say about its partitions."""
+def _partitions(args: Namespace) -> Partitions | None:
+    """Return what the logs in or beside the job's directories say of its partitions, where an edit asks."""
+    if not any(edit.startswith(("bandwidth", "partition_bytes")) for edit in args.set):
+        return None
     from collector.network.partition_keys import read_keys
     from dag_utils import Partitions
 
@@ -109,29 +107,31 @@ def _partitions(args: Namespace) -> Partitions:
 # ---- the replay itself
 
 
+def _common(args: Namespace, loaded: LoadedSteps) -> dict[str, Any]:
+    """Return what the results of all variants have in common."""
+    return {"option": "replay", "title": "", "repairs": loaded.repairs, "beside": args.path[0]}
+
+
 def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
+    from dag_utils import choose_step
     from replay.answer import answer, leave_one_out, with_gaps_of_others
-    from replay.replay_tables import charts, path_table, step_table
+    from replay.replay_tables import charts, path_tables, step_table
 
     recording = loaded.recording
     found = answer(recording, args.step_num)
-    row, path = _recorded_path(args, recording)
+    row = choose_step(recording)
+    path = _path(args, recording, recording.steps[row])
     output, written = _write(args, found.result)
     usual = with_gaps_of_others(recording)
     figures = _informative(found, leave_one_out(recording, usual))
-    first = _headline(found, figures)
-    position = list(found.result.rows).index(row) if row in found.result.rows else 0
     return Result(
-        option="replay",
-        title="",
-        headline=first,
+        **_common(args, loaded),
+        headline=_headline(found, figures),
         document=_document(args, found, row, path, output),
-        tables=[path_table(recording.steps[row].number, path), step_table(found, usual)],
-        charts=charts(found, position) if args.html else (),
+        tables=[*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)],
+        charts=charts(found, _position(found.result, row)) if args.html else (),
         figures=figures,
         notes=[*recording.notes, *written],
-        repairs=loaded.repairs,
-        beside=args.path[0],
     )
 
 
@@ -141,11 +141,9 @@ def _informative(found: Answer, errors: Any) -> list[tuple[str, str]]:
 
     figures = []
     if len(errors):
-        size = np.abs(errors)
-        median, most = np.median(size), np.percentile(size, 90)
-        figures.append(
-            (_FROM_OTHERS, f"within {median:.2%} of the recorded one (median; 9 in 10: {most:.2%})")
-        )
+        median, most = np.percentile(np.abs(errors), [50, 90])
+        within = f"within {median:.2%} of the recorded one (median; 9 in 10: {most:.2%})"
+        figures.append((_FROM_OTHERS, within))
     figures.append((_FURTHER, _range(found.interval_ns)))
     figures.append(("iteration time, replayed", f"{found.iteration_ns / 1e6:.3f} ms"))
     if found.recorded_ns is not None and found.error is not None:
@@ -164,43 +162,34 @@ def _range(interval_ns: tuple[float, float] | None) -> str:
 
 def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:
     known = dict(figures)
-    clauses = [f"A step takes {found.iteration_ns / 1e6:.1f} ms"]
+    answer = f"A step takes {found.iteration_ns / 1e6:.1f} ms"
     if found.interval_ns is not None:
-        clauses.append(f"the next steps will take {known[_FURTHER]} on average (95 %)")
+        answer += f"; the next steps will take {known[_FURTHER]} on average (95 %)"
     if _FROM_OTHERS in known:
-        clauses.append(f"with the other steps' gaps it comes out {known[_FROM_OTHERS]}")
-    return "; ".join(clauses) + "."
+        answer += f"; with the other steps' gaps it comes out {known[_FROM_OTHERS]}"
+    return answer + "."
 
 
-def _recorded_path(args: Namespace, recording: Recording) -> tuple[int, list[PathItem]]:
-    """Return the recorded step of median length and its critical path, as `critical` gives it."""
-    from dag_utils import choose_step, critical_path, path_items
-
-    row = choose_step(recording)
-    step = recording.steps[row]
-    return row, path_items(recording, step, critical_path(step), parts=args.del_queue)
-
-
-def _replayed_path(args: Namespace, result: Replay, row: int) -> list[PathItem]:
-    """Return the critical path of a recorded step as it was simulated."""
+def _path(args: Namespace, recording: Recording, step: StepGraph) -> list[PathItem]:
+    """Return the critical path of a step, recorded or simulated, as `critical` gives it."""
     from dag_utils import critical_path, path_items
 
-    step = result.step(list(result.rows).index(row) if row in result.rows else 0)
-    return path_items(result.recording, step, critical_path(step), parts=args.del_queue)
+    return path_items(recording, step, critical_path(step), parts=args.del_queue)
+
+
+def _position(result: Replay, row: int) -> int:
+    """Return where a recorded step stands in a replay; the first place where it is not replayed."""
+    return list(result.rows).index(row) if row in result.rows else 0
 
 
 def _document(
-    args: Namespace,
-    found: Answer,
-    row: int,
-    path: Sequence[PathItem],
-    output: Path | None,
-    ratio: float = 1.0,
+    args: Namespace, found: Answer, row: int, path: Sequence[PathItem], output: Path | None, ratio: float = 1
 ) -> dict[str, Any]:
     """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
-    recording = found.result.recording
+    from dag_utils import records
+
+    recording, recorded = found.result.recording, found.recorded_ns
     owners = recording.owners
-    recorded = found.recorded_ns
     return {
         "steps": len(found.result.rows),
         "operations": _n_operations(recording, args.del_queue),
@@ -211,16 +200,7 @@ def _document(
         "measured_ms": None if recorded is None else recorded / 1e6,
         "error": None if recorded is None else (found.iteration_ns * ratio - recorded) / recorded,
         "critical_step": recording.steps[row].number,
-        "critical_path": [
-            {
-                "name": f"{item.owner}.{item.name}" if len(owners) > 1 else item.name,
-                "cat": item.cat,
-                "rank": item.owner,
-                "ts_ms": item.start_ns / 1e6,
-                "dur_ms": item.dur_ns / 1e6,
-            }
-            for item in path
-        ],
+        "critical_path": records(path, owned=len(owners) > 1),
         "interval_ms": _milliseconds(found.interval_ns),
         "output": None if output is None else str(output),
     }
@@ -254,28 +234,34 @@ def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
 
 
 def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
-    from dag_utils import by_category
+    from dag_utils import by_category, choose_step
     from replay.answer import what_if
-    from replay.replay_tables import moved_chart, moved_table, path_table, slowdown_table, whatif_table
+    from replay.replay_tables import moved_chart, moved_table, path_tables, slowdown_table, whatif_table
+    from replay.slowdown import slowdown
 
     recording = loaded.recording
     found = what_if(recording, _edits(args, loaded), args.step_num)
     last = found[-1]
-    row, _ = _recorded_path(args, recording)
-    before = by_category(_replayed_path(args, last.before, row))
-    paths = {edit.name: by_category(_replayed_path(args, edit.after, row)) for edit in found}
-    path = _replayed_path(args, last.after, row)
-    slower = _slowdown(args, recording)
+    row = choose_step(recording)
+    position = _position(last.before, row)
+    before = by_category(_path(args, recording, last.before.step(position)))
+    after = [_path(args, edit.after.recording, edit.after.step(position)) for edit in found]
+    paths = {edit.name: by_category(path) for edit, path in zip(found, after, strict=True)}
+    slower = slowdown(recording) if "straggler=mean" in args.set else None
     output, written = _write(args, last.after)
     number = recording.steps[row].number
-    first = _change_headline(last)
-    tables = [whatif_table(found), moved_table(before, paths[last.name]), path_table(number, path)]
+    tables = [
+        whatif_table(found),
+        moved_table(before, paths[last.name]),
+        *path_tables(number, after[-1], full=args.full),
+    ]
+    ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
+    times = f"{last.after_ns / 1e6:.1f} ms{ahead} instead of {last.before_ns / 1e6:.1f}"
     return Result(
-        option="replay",
-        title="",
-        headline=first,
+        **_common(args, loaded),
+        headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}.",
         document={
-            **_document(args, last.recorded, row, path, output, last.ratio),
+            **_document(args, last.recorded, row, after[-1], output, last.ratio),
             "interval_ms": _milliseconds(last.interval_ns),
             "before_ms": last.before_ns / 1e6,
             "after_ms": last.after_ns / 1e6,
@@ -287,15 +273,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         tables=tables if slower is None else [*tables, slowdown_table(slower)],
         charts=[moved_chart({"recorded": before, **paths})],
         notes=[*recording.notes, *_cautions(args, recording), *written],
-        repairs=loaded.repairs,
-        beside=args.path[0],
     )
-
-
-def _change_headline(edit: WhatIf) -> str:
-    ahead = "" if edit.interval_ns is None else f" ({_range(edit.interval_ns)}, 95 %)"
-    times = f"{edit.after_ns / 1e6:.1f} ms{ahead} instead of {edit.before_ns / 1e6:.1f}"
-    return f"With {edit.name} a step takes {times}: {edit.ratio - 1:+.1%}."
 
 
 def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:
@@ -312,32 +290,21 @@ def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:
     return row
 
 
-def _slowdown(args: Namespace, recording: Recording) -> Slowdown | None:
-    """Return the job's slowdown over the ideal one where that is asked for."""
-    from replay.slowdown import slowdown
-
-    return slowdown(recording) if "straggler=mean" in args.set else None
-
-
 def _cautions(args: Namespace, recording: Recording) -> list[str]:
     """Return what an edit takes for granted, or why it changes nothing."""
+    from replay.whatif.bandwidth import is_sized, link_rate
     from replay.whatif.straggler import why_none
 
     notes = []
     if "straggler=none" in args.set and (why := why_none(recording)):
         notes.append(f"straggler=none changes nothing: {why}")
-    if any(edit.startswith("bandwidth") for edit in args.set) and (why := _guessed_rate(recording)):
-        notes.append(f"bandwidth: the rate of the links is not known; {why}")
+    if any(edit.startswith("bandwidth") for edit in args.set):
+        unknown = "bandwidth: the rate of the links is not known;"
+        if link_rate(recording) is None:
+            notes.append(f"{unknown} a ratio scales whole transfers")
+        elif not is_sized(recording):
+            notes.append(f"{unknown} sizes are taken from the copies to host memory")
     return notes
-
-
-def _guessed_rate(recording: Recording) -> str:
-    """Return what stands for the bytes of transfers that are not recorded; "" where they are."""
-    from replay.whatif.bandwidth import is_sized, link_rate
-
-    if link_rate(recording) is None:
-        return "a ratio scales whole transfers"
-    return "" if is_sized(recording) else "sizes are taken from the copies to host memory"
 
 
 def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
@@ -358,6 +325,7 @@ def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
 
 
 def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
+    from dag_utils import choose_step
     from replay.answer import answer
     from replay.replay_tables import effect_chart, effect_table
     from replay.sensitivity import delay_each, speed_up_each
@@ -370,23 +338,17 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     effects = search(recording, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
-    row, path = _recorded_path(args, recording)
+    row = choose_step(recording)
+    path = _path(args, recording, recording.steps[row])
     table = effect_table(key, title, effects[: args.head], found.iteration_ns)
-    first = _effect_headline(effects, found, ratio)
     return Result(
-        option="replay",
-        title="",
-        headline=first,
-        document={
-            **_document(args, found, row, path, None),
-            key: table.records(),
-        },
+        **_common(args, loaded),
+        headline=_effect_headline(effects, found, ratio),
+        document={**_document(args, found, row, path, None), key: table.records()},
         tables=[table],
         charts=[effect_chart(title, effects)],
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
         notes=recording.notes,
-        repairs=loaded.repairs,
-        beside=args.path[0],
     )
 
 

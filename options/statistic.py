@@ -27,7 +27,7 @@ FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output"})
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
 
-def _ms(key: str, title: str, attribute: str = "", *, minor: bool = False) -> Column:
+def _ms(key: str, title: str, attribute: str = "", *, minor: int = 0) -> Column:
     """Return a column of milliseconds; its items hold nanoseconds, by default in ``key`` with ``_ns``."""
     get = attrgetter(attribute or f"{key.removesuffix('_ms')}_ns")
     return Column(key, f"{title} (ms)", "float", minor=minor, value=lambda item: get(item) / 1e6)
@@ -38,13 +38,13 @@ _OPERATIONS = (
     Column("cat", "category"),
     Column("count", "count", "int"),
     _ms("total_ms", "total"),
-    _ms("min_ms", "min"),
-    _ms("max_ms", "max"),
+    _ms("min_ms", "min", minor=2),
+    _ms("max_ms", "max", minor=1),
     _ms("avg_ms", "avg", "mean_ns"),
-    Column("var_ms2", "variance (ms²)", "float", minor=True, value=lambda stat: stat.var_ns2 / 1e12),
-    _ms("p50_ms", "p50"),
-    _ms("p95_ms", "p95"),
-    _ms("p99_ms", "p99", minor=True),
+    Column("var_ms2", "variance (ms²)", "float", minor=3, value=lambda stat: stat.var_ns2 / 1e12),
+    _ms("p50_ms", "p50", minor=1),
+    _ms("p95_ms", "p95", minor=2),
+    _ms("p99_ms", "p99", minor=3),
 )
 _CATEGORIES = (
     Column("cat", "category"),
@@ -63,6 +63,17 @@ _BREAKDOWN = (
     _ms("exposed_comm_ms", "comm alone"),
     _ms("idle_ms", "idle"),
 )
+_RANKS = (  # of a `RankSummary`
+    Column("rank", "rank"),
+    Column("steps", "steps", "int"),
+    _ms("mean_ms", "mean"),
+    _ms("median_ms", "median"),
+    *_BREAKDOWN[3:5],
+    *_BREAKDOWN[6:],
+    Column(
+        "outlier_steps", "far longer than the median", value=lambda r: ", ".join(map(str, r.outlier_steps))
+    ),
+)
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -76,6 +87,8 @@ def run(args: Namespace) -> Result:
             "--output: statistic writes no trace or picture; --xlsx FILE and --html FILE write its tables"
         )
     if args.sub_option in _DASF:
+        if args.step_by is not None:
+            raise UsageError(f"--step_by has no effect with --sub_option {args.sub_option}")
         return _dasf(args)
     if args.sub_option not in (None, "breakdown"):
         variants = ", ".join(("breakdown", *_DASF))
@@ -90,6 +103,7 @@ def run(args: Namespace) -> Result:
 
 def _statistic(args: Namespace, job: LoadedJob) -> Result:
     from statistic.durations import categories
+    from statistic.step_summary import where_time_goes
 
     stats = _statistics(job)
     cats = categories(job.traces, stats)
@@ -112,6 +126,7 @@ def _statistic(args: Namespace, job: LoadedJob) -> Result:
         job.files[0].path,
         {"traces": traces},
         tables,
+        headline=where_time_goes(dict(zip(job.names, job.traces, strict=True)), args.step_by),
         charts=_charts(stats, cats),
         figures=(
             ("operations", f"{len(stats):,}{of_all}"),
@@ -130,7 +145,7 @@ def _result(
     return Result(
         "statistic",
         title,
-        {**document, **{table.name: table.records() for table in tables}},
+        {**document, **{table.name: table.records() for table in tables if table.name not in document}},
         tables=tables,
         beside=beside,
         **more,
@@ -152,12 +167,17 @@ def _statistics(job: LoadedJob) -> list[Stat]:
 def _breakdown(args: Namespace, job: LoadedJob) -> Result:
     import dialects
     from statistic.breakdown import breakdown
+    from statistic.step_summary import exposed_and_outliers, summaries
 
-    parts = [
-        part
-        for name, trace in zip(job.names, job.traces, strict=True)
-        for part in breakdown(name, trace, args.step_by)
+    named = zip(job.names, job.traces, strict=True)
+    parts = [part for name, trace in named for part in breakdown(name, trace, args.step_by)]
+    of_ranks = summaries(parts)
+    ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
+    records = [
+        {**row, "outlier_steps": rank.outlier_steps}
+        for row, rank in zip(ranks.records(), of_ranks, strict=True)
     ]
+    rules = list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace)))
     stacked = {
         "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
         "both": [part.overlap_ns / 1e6 for part in parts],
@@ -168,11 +188,12 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
     return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.job.sources[0].path,
-        {},
-        (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]),),
+        {"rules": rules, "ranks": records},
+        (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]), ranks),
+        headline=exposed_and_outliers(parts),
         charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, stacked, stacked=True),),
         read=_read_lines(job),
-        notes=list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace))),
+        notes=rules,
         repairs=job.repairs,
     )
 

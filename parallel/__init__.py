@@ -66,27 +66,48 @@ def is_elsewhere() -> bool:
 
 
 def map_files(
-    work: Work[_T], parts: Sequence[FilePart], *, jobs: int | None = None, on_read: OnRead = int
+    work: Work[_T],
+    parts: Sequence[FilePart],
+    *,
+    jobs: int | None = None,
+    on_read: OnRead = int,
+    in_threads: bool = False,
 ) -> list[_T]:
     """Return what `work` makes of each of some parts of files, in their order, wherever that is done.
 
     Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
     process, if there is little to read; else in `jobs` processes (None: as many as this one may use
-    cores), of which this one is one if there are few parts. On an engine (`working_on`) whatever other hosts
-    may see.
+    cores), of which this one is one if there are few parts; or in threads, where `in_threads` says that the
+    work leaves the interpreter to others. On an engine (`working_on`) whatever other hosts may see.
     """
     engine = _engine.get()
     if engine is None:
-        return _map_here(work, parts, jobs or cores(), on_read)
+        return _map_here(work, parts, jobs or cores(), on_read, in_threads)
     shared = iter(engine.map(work, [part for part in parts if part.is_shared], jobs, on_read))
-    own = iter(_map_here(work, [part for part in parts if not part.is_shared], jobs or cores(), on_read))
+    kept = [part for part in parts if not part.is_shared]
+    own = iter(_map_here(work, kept, jobs or cores(), on_read, in_threads))
     return [next(shared if part.is_shared else own) for part in parts]
 
 
-def _map_here(work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnRead) -> list[_T]:
-    unpacked = sum(part.size * (_UNPACKED if part.path.suffix == ".gz" else 1) for part in parts)
-    if jobs == 1 or unpacked < _FORK_WORTH or len(parts) < 2:
+def unpacked_bytes(parts: Sequence[FilePart]) -> int:
+    """Return about how many bytes parts of files have when they are unpacked."""
+    return sum(part.size * (_UNPACKED if part.path.suffix == ".gz" else 1) for part in parts)
+
+
+def _map_here(
+    work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnRead, in_threads: bool
+) -> list[_T]:
+    if jobs == 1 or unpacked_bytes(parts) < _FORK_WORTH or len(parts) < 2:
         return [work(part, on_read) for part in parts]
+    if in_threads:
+        from concurrent.futures import ThreadPoolExecutor
+
+        results: list[_T] = []
+        with ThreadPoolExecutor(jobs) as threads:
+            for part, result in zip(parts, threads.map(lambda part: work(part, int), parts), strict=True):
+                results.append(result)
+                on_read(part.size)
+        return results
     own = 1 if len(parts) <= jobs else 0
     with process_pool(min(jobs, len(parts)) - own) as pool:
         futures = [pool.submit(work, part, int) for part in parts[own:]]
@@ -122,6 +143,26 @@ def process_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def run_program(command: Sequence[str], seconds: float) -> None:
+    """Run another program, its output caught, for at most so long.
+
+    Raises
+    ------
+    RuntimeError
+        It failed, or took too long; the message is what it said.
+    OSError
+        It could not be started.
+    """
+    import subprocess
+
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"not done after {seconds:.0f} s") from error
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -152,6 +193,7 @@ def end_with(parent: int) -> None:
 
 def _start(parent: int, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
     end_with(parent)
+    _engine.set(None)  # its connection is the parent's
     if initializer is not None:
         initializer(*initargs)
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from formats.columns import Int64
-from replay.occurrences import medians, slots, with_usual_gaps
+from replay.occurrences import slots, usual_gaps, with_usual_gaps
 from replay.simulation import Replay
 from replay.simulation import replay as run_steps
 from replay.uncertainty import MODEL_ERROR, Float, mean_interval, paired_change
@@ -98,9 +97,8 @@ def _known_mean(times: Float) -> Float:
 
 
 def _distinct(result: Replay) -> Float:
-    """Return how long each recorded step took that was replayed, once each."""
-    first = np.sort(np.unique(np.asarray(result.rows), return_index=True)[1])
-    times: Float = result.iteration_ns.mean(axis=1)[first]
+    """Return how long each recorded step took that was replayed, once each: they come round in order."""
+    times: Float = result.iteration_ns.mean(axis=1)[: len(set(result.rows))]
     return times
 
 
@@ -175,13 +173,12 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
     rows = recording.whole_steps
     if len(recording.steps) < 2:
         return {}
-    chosen = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_LEFT_OUT).astype(int))]
     number = slots(recording.steps)
-    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
     times = {}
-    for row in chosen:
-        steps = list(recording.steps)
-        steps[row] = replace(steps[row], gap_ns=_gaps_of_others(recording, number, row, n_slots))
+    for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_LEFT_OUT).astype(int)).tolist():
+        row, steps = rows[i], list(recording.steps)
+        usual = usual_gaps(steps, number, without=row)[number[row]]
+        steps[row] = replace(steps[row], gap_ns=np.where(usual < 0, steps[row].gap_ns, usual))
         times[row] = run_steps(replace(recording, steps=steps), [row]).iteration_ns[0].astype(np.float64)
     return times
 
@@ -189,17 +186,6 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
 def leave_one_out(recording: Recording, times: Mapping[int, Float]) -> Float:
     """Return the errors (k,) of the `times` that steps take with the gaps of the others."""
     recorded = measured_ns(recording)
-    errors = [(of_step - recorded[row]) / recorded[row] for row, of_step in times.items()]
-    flat: Float = np.concatenate([*errors, np.empty(0)])
-    known: Float = flat[~np.isnan(flat)]
+    errors = np.concatenate([(ns - recorded[row]) / recorded[row] for row, ns in times.items()] or [[]])
+    known: Float = errors[~np.isnan(errors)]
     return known
-
-
-def _gaps_of_others(recording: Recording, number: Sequence[Int64], row: int, n_slots: int) -> Int64:
-    """Return the median gap in the other steps of each event of a step; its own where it has none there."""
-    others = [i for i in range(len(recording.steps)) if i != row]
-    group = np.concatenate([number[i] for i in others])
-    usual = medians(group, np.concatenate([recording.steps[i].gap_ns for i in others]), n_slots)
-    occurs = np.bincount(group, minlength=n_slots) > 0
-    mine = number[row]
-    return np.where(occurs[mine], usual[mine], recording.steps[row].gap_ns)

@@ -1,4 +1,4 @@
-"""The simulation: a clock, a heap of events, and a queue before each device."""
+"""The simulation: operations with a clock, a heap of events, and a queue before each device."""
 
 from __future__ import annotations
 
@@ -6,29 +6,72 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from errors import DagError
 from formats.columns import Int64
-from replay.plan import UNLIMITED, Plan
 
+#: The device of an operation that never waits for another one: threads, and links without contention.
+UNLIMITED = -1
 #: From how many operations on the compiled loop pays for its start (about a second).
 COMPILE_FROM = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Plan:
+    """n operations as columns, and who comes after whom.
+
+    Attributes
+    ----------
+    dur_ns : (n,) how long an operation holds its device, at least 0
+    gap_ns : (n,) what passes between an operation's last input and its joining the device's queue
+    device : (n,) what runs one operation at a time, from 0; or `UNLIMITED`
+    priority : (n,) in the queue of a device the smallest goes first, then first ready, then by number
+    after_ptr, after : the successors of operation i are ``after[after_ptr[i]:after_ptr[i + 1]]``
+    """
+
+    dur_ns: Int64
+    gap_ns: Int64
+    device: Int64
+    priority: Int64
+    after_ptr: Int64
+    after: Int64
+
+    def __len__(self) -> int:
+        return len(self.dur_ns)
+
+
+def make_plan(
+    dur_ns: ArrayLike,
+    edges: ArrayLike = (),
+    *,
+    device: ArrayLike = UNLIMITED,
+    priority: ArrayLike = 0,
+    gap_ns: ArrayLike = 0,
+) -> Plan:
+    """Return the plan of n operations with (e, 2) edges; a column may be one number for all."""
+    dur = np.asarray(dur_ns, np.int64)
+    n = len(dur)
+    pairs = np.asarray(edges, np.int64).reshape(-1, 2)
+    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    return Plan(
+        dur_ns=dur,
+        gap_ns=np.full(n, gap_ns, np.int64),
+        device=np.full(n, device, np.int64),
+        priority=np.full(n, priority, np.int64),
+        after_ptr=np.searchsorted(pairs[:, 0], np.arange(n + 1)).astype(np.int64),
+        after=pairs[:, 1].copy(),
+    )
+
+
+class Schedule(NamedTuple):
     """When each operation of a plan ran: start and end (n,) in nanoseconds from the begin."""
 
     start_ns: Int64
     end_ns: Int64
-
-    @property
-    def makespan_ns(self) -> int:
-        """When the last operation ends."""
-        return int(self.end_ns.max(initial=0))
 
 
 def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
@@ -49,13 +92,14 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     """
     if compiled is None:
         compiled = len(plan) >= COMPILE_FROM
-    contends = bool((plan.device != UNLIMITED).any())
+    n_devices = int(plan.device.max(initial=UNLIMITED)) + 1
+    contends = n_devices > 0
     times = [plan.dur_ns, plan.gap_ns, plan.after_ptr, plan.after]
-    columns = [*times, plan.priority, plan.device, plan.slots] if contends else times
+    columns = [*times, plan.priority, plan.device, np.ones(n_devices, np.int64)] if contends else times
     plain = _loop if contends else _loop_without_queues
     loop = _compiled(plain) if compiled else None
     start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
-    waiting = plan.n_inputs()
+    waiting = np.bincount(plan.after, minlength=len(plan)).astype(np.int64)
     if loop is not None:
         done = loop(*columns, waiting, start)
     else:
@@ -104,7 +148,7 @@ def _loop_without_queues(dur: Any, gap: Any, after_ptr: Any, after: Any, waiting
 
 
 def _loop(
-    dur: Any, gap: Any, after_ptr: Any, after: Any, priority: Any, device: Any, slots: Any,
+    dur: Any, gap: Any, after_ptr: Any, after: Any, priority: Any, device: Any, is_free: Any,
     waiting: Any, start: Any,
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.
@@ -119,10 +163,9 @@ def _loop(
     for op in range(n):
         if waiting[op] == 0 and gap[op] > 0:
             heappush(events, (now + gap[op], n + op))
-    queues = [[(now, now, op) for op in range(0)] for _ in range(len(slots))]
-    free = list(slots)
+    queues = [[(now, now, op) for op in range(0)] for _ in range(len(is_free))]
     dirty = list(range(0))  # devices at which something changed at this moment
-    is_dirty = [False for _ in range(len(slots))]
+    is_dirty = [False for _ in range(len(is_free))]
     done = 0
     while len(events) > 0:
         now = events[0][0]
@@ -142,7 +185,7 @@ def _loop(
                 continue
             done += 1
             if where >= 0:
-                free[where] += 1
+                is_free[where] = 1
             for edge in range(after_ptr[op], after_ptr[op + 1]):
                 then = after[edge]
                 waiting[then] -= 1
@@ -150,9 +193,9 @@ def _loop(
                     heappush(events, (now + gap[then], n + then))
         for where in dirty:
             is_dirty[where] = False
-            while free[where] > 0 and len(queues[where]) > 0:
+            if is_free[where] and len(queues[where]) > 0:
                 op = heappop(queues[where])[2]
-                free[where] -= 1
+                is_free[where] = 0
                 start[op] = now
                 heappush(events, (now + dur[op], op))
         dirty.clear()

@@ -8,19 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Recording, StepGraph
+from dialects.step_windows import turns
 from formats.columns import Int64
-
-
-def occurrence(values: Int64) -> Int64:
-    """Return for each value how many equal ones stand before it (n,)."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    is_first = np.ones(len(values), np.bool_)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    position = np.arange(len(values))
-    count = np.empty(len(values), np.int64)
-    count[order] = position - np.maximum.accumulate(np.where(is_first, position, 0))
-    return count
 
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
@@ -31,7 +20,7 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     if not steps:
         return []
     operation = np.concatenate([step.operation for step in steps])
-    nth = np.concatenate([occurrence(step.operation) for step in steps])
+    nth = np.concatenate([turns(step.operation) for step in steps])
     number = numbered(operation, nth)
     return np.split(number, np.cumsum([len(step) for step in steps])[:-1])
 
@@ -54,6 +43,15 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     return np.where(count > 0, middle, 0)
 
 
+def usual_gaps(steps: Sequence[StepGraph], number: Sequence[Int64], *, without: int | None = None) -> Int64:
+    """Return the median gap of each slot (see `slots`) over the steps, or all but one; -1 for no gap."""
+    kept = [row for row in range(len(steps)) if row != without]
+    group = np.concatenate([number[row] for row in kept])
+    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
+    usual = medians(group, np.concatenate([steps[row].gap_ns for row in kept]), n_slots)
+    return np.where(np.bincount(group, minlength=n_slots) > 0, usual, -1)
+
+
 def with_usual_gaps(recording: Recording) -> Recording:
     """Return the recording with gaps no longer than usual: the median of the event's over the steps.
 
@@ -62,8 +60,7 @@ def with_usual_gaps(recording: Recording) -> Recording:
     if not recording.steps:
         return recording
     number = slots(recording.steps)
-    gaps = np.concatenate([step.gap_ns for step in recording.steps])
-    usual = medians(np.concatenate(number), gaps, 1 + max(int(one.max(initial=0)) for one in number))
+    usual = usual_gaps(recording.steps, number)
     steps = [
         replace(step, gap_ns=np.minimum(step.gap_ns, usual[one]))
         for step, one in zip(recording.steps, number, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dag.path_summary import PathItem
+from dag.path_summary import BY_NAME, PATH, PathItem, by_name
 from replay.answer import Answer, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay
@@ -14,20 +14,11 @@ from replay.slowdown import Slowdown
 from replay.uncertainty import Float
 from result import Bars, Chart, Column, Span, Table, Timeline
 
-#: Stretches of the path below this share of the step are left out of the table (not of the JSON).
-SHORTEST = 0.005
 #: Boxes that a timeline shows at most: the longest.
 MOST_SPANS = 4000
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
 
-_PATH = (  # of a `PathItem` and its share of the path
-    Column("owner", "rank", value=lambda row: row[0].owner),
-    Column("name", "operation", value=lambda row: row[0].name),
-    Column("cat", "category", value=lambda row: row[0].cat),
-    Column("dur_ms", "on the path (ms)", "float", value=lambda row: row[0].dur_ns / 1e6),
-    Column("share", "share", "percent", 1, value=lambda row: row[1]),
-)
 _WHATIF = (
     Column("set", "what if", value=lambda edit: edit.name),
     Column("before_ms", "before (ms)", "float", value=lambda edit: edit.before_ns / 1e6),
@@ -75,14 +66,11 @@ def _per_step(found: Answer) -> list[tuple[float | None, float]]:
     return pairs
 
 
-def path_table(step: int, path: Sequence[PathItem]) -> Table:
-    """Return the longer stretches of the critical path through one step."""
-    total = sum(item.dur_ns for item in path) or 1
-    shown = [(item, item.dur_ns / total) for item in path if item.dur_ns >= SHORTEST * total]
-    left = [item.dur_ns for item in path if item.dur_ns < SHORTEST * total]
-    left_ms = f"{sum(left) / 1e6:.3f} ms together"
-    note = f"{len(left)} stretches below {SHORTEST:.1%} are not shown, {left_ms}" if left else ""
-    return Table.of("critical_path", f"Critical path through step {step}", _PATH, shown, note=note)
+def path_tables(step: int, path: Sequence[PathItem], *, full: bool) -> list[Table]:
+    """Return the critical path through one step, summed by operation, and whole."""
+    title = f"Critical path through step {step}"
+    summed = Table.of("path_by_name", f"{title}, by operation", BY_NAME, by_name(path))
+    return [summed, Table.of("critical_path", title, PATH, path, detail=not full)]
 
 
 def whatif_table(found: Sequence[WhatIf]) -> Table:

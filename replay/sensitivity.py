@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from dag.step_graph import Bool, Recording
+from dag.step_graph import Recording
 from dialects.step_parts import Operation
 from formats.columns import Int64
 from parallel import cores, process_pool
 from progress import bar
-from replay.engine import simulate
 from replay.occurrences import with_usual_gaps
 from replay.simulation import Replay
 from replay.simulation import replay as run_steps
@@ -31,7 +32,7 @@ class Group:
     kind: str  # operation, category, rank or link
     name: str
     cat: str
-    members: Bool  # (operations,)
+    members: Int64  # numbers of operations
     tails: frozenset[int] = frozenset()  # owners whose untraced forward pass belongs to it
 
 
@@ -47,80 +48,52 @@ class Effect:
 def delay_each(
     recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
 ) -> list[Effect]:
-    """Return what it costs when each operation in turn takes `ratio` times as long, dearest first."""
-    return _effects(recording, operations(recording, parts=parts), ratio, jobs, progress)
+    """Return what it costs when each operation in turn takes `ratio` times as long, dearest first.
+
+    A communication is one operation unless `parts`.
+    """
+    return _effects(recording, _operations(recording, parts), ratio, jobs, progress)
 
 
 def speed_up_each(
     recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
 ) -> list[Effect]:
-    """Return what it brings when each operation, category, rank and link takes `ratio` of its time."""
-    groups = [
-        *operations(recording, parts=parts),
-        *categories(recording),
-        *ranks(recording),
-        *links(recording),
-    ]
+    """Return what it brings when each operation, category, rank and link takes `ratio` of its time.
+
+    Categories include the stages of communication; a rank stands for its computation.
+    """
+    owners = recording.owners
+    groups = _operations(recording, parts)
+    groups += _grouped(recording, "category", lambda one: one.phase or one.cat)
+    groups += _grouped(recording, "category", lambda one: one.stage)
+    if len(owners) > 1:
+        groups += _grouped(recording, "rank", lambda one: owners[one.owner] if one.is_compute else "")
+    groups += _grouped(recording, "link", lambda one: one.link)
     return _effects(recording, groups, ratio, jobs, progress)
 
 
-def operations(recording: Recording, *, parts: bool) -> list[Group]:
-    """Return each operation of each owner; a communication as a whole unless `parts`."""
-    several = len(recording.owners) > 1
-
-    def name(operation: Operation) -> str:
-        owner = f"{recording.owners[operation.owner]}." if several else ""
-        return owner + (operation.label if parts else operation.main)
-
-    return _grouped(recording, "operation", name)
-
-
-def categories(recording: Recording) -> list[Group]:
-    """Return the operations of each category, and of each stage of communication."""
-    stages = _grouped(recording, "category", lambda operation: operation.stage)
-    return _grouped(recording, "category", lambda operation: operation.phase or operation.cat) + stages
-
-
-def ranks(recording: Recording) -> list[Group]:
-    """Return the computation of each owner; nothing for a single one."""
-    owners = recording.owners
-    if len(owners) < 2:
-        return []
+def _operations(recording: Recording, parts: bool) -> list[Group]:
+    prefix = [f"{owner}." if len(recording.owners) > 1 else "" for owner in recording.owners]
     return _grouped(
-        recording, "rank", lambda operation: owners[operation.owner] if operation.is_compute else ""
+        recording, "operation", lambda one: prefix[one.owner] + (one.label if parts else one.main)
     )
 
 
-def links(recording: Recording) -> list[Group]:
-    """Return the transfers of each link."""
-    return _grouped(recording, "link", lambda operation: operation.link)
-
-
 def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str]) -> list[Group]:
-    names = [name_of(operation) for operation in recording.operations]
-    first: dict[str, Operation] = {}
-    for name, operation in zip(names, recording.operations, strict=True):
-        if name:
-            first.setdefault(name, operation)
-    table = np.array(names)
+    """Return the groups of operations of one name each; those without a name are in none."""
+    members: dict[str, list[int]] = {}
+    for number, operation in enumerate(recording.operations):
+        if name := name_of(operation):
+            members.setdefault(name, []).append(number)
     untraced = {one.owner for one in recording.operations if not one.is_traced}
-    return [
-        Group(
-            kind,
-            name,
-            "" if kind == "rank" else operation.phase or operation.cat,
-            table == name,
-            frozenset(untraced & _whose_forward(kind, name, operation, untraced)),
-        )
-        for name, operation in first.items()
-    ]
-
-
-def _whose_forward(kind: str, name: str, operation: Operation, everyone: set[int]) -> set[int]:
-    """Return the owners whose forward pass a group stands for."""
-    if kind == "category" and name == "FW":
-        return everyone
-    return {operation.owner} if kind == "rank" else set()
+    groups = []
+    for name, numbers in members.items():
+        one = recording.operations[numbers[0]]
+        is_rank, is_forward = kind == "rank", (kind, name) == ("category", "FW")
+        tails = untraced & {one.owner} if is_rank else untraced if is_forward else set()
+        cat = "" if is_rank else one.phase or one.cat
+        groups.append(Group(kind, name, cat, np.array(numbers), frozenset(tails)))
+    return groups
 
 
 # ---- the simulations
@@ -144,17 +117,18 @@ def _effects(
 ) -> list[Effect]:
     base = _base(recording, ratio, len(groups))
     effects: list[Effect] = []
-    work = len(groups) * len(base.result.plan)
-    with bar(len(groups), "operations", what="replay", enabled=progress) as shown:
-        if work < _FORK_FROM or jobs == 1:
-            for group in groups:
-                effects.append(_effect(base, group))
-                shown.update(1)
+    found: Iterator[Effect]
+    alone = jobs == 1 or len(groups) * len(base.result.plan) < _FORK_FROM
+    with ExitStack() as opened:
+        shown = opened.enter_context(bar(len(groups), "operations", what="replay", enabled=progress))
+        if alone:
+            found = map(partial(_effect, base), groups)
         else:
-            with process_pool(jobs or cores(), _start, (base,)) as pool:
-                for effect in pool.map(_effect_of, groups, chunksize=8):
-                    effects.append(effect)
-                    shown.update(1)
+            pool = opened.enter_context(process_pool(jobs or cores(), _start, (base,)))
+            found = pool.map(_effect_of, groups, chunksize=8)
+        for effect in found:
+            effects.append(effect)
+            shown.update(1)
     return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
 
 
@@ -177,8 +151,7 @@ def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
     untraced = {one.owner for one in recording.operations if not one.is_traced}
     for position, row in enumerate(rows):
         step = recording.steps[row]
-        bodies = result.first_op[position] + 2 * np.arange(len(step)) + 1
-        operation[bodies] = step.operation
+        operation[result.heads(position) + 1] = step.operation
         for owner in untraced:
             tail_of[result.end_op[position, owner]] = owner
     return _Base(
@@ -193,16 +166,14 @@ def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
 
 
 def _effect(base: _Base, group: Group) -> Effect:
-    recording = base.result.recording
-    mine = (base.operation >= 0) & group.members[base.operation]
-    plan = base.result.plan
-    ratio = np.where(mine, base.ratio, 1.0)
+    changed = np.zeros(len(base.result.recording.operations) + 1, np.bool_)  # the last is -1: none
+    changed[group.members] = True
+    ratio = np.where(changed[base.operation], base.ratio, 1.0)
     ratio[np.isin(base.tail_of, list(group.tails))] = base.tail_ratio
-    dur = np.rint(plan.dur_ns * ratio).astype(np.int64)
-    changed = replace(plan, dur_ns=dur)
-    after = replace(base.result, plan=changed, schedule=simulate(changed, compiled=base.compiled))
-    steps = len(base.result.rows)
-    owners = len(recording.owners)
-    added = float((dur - plan.dur_ns).sum()) / steps
+    before = base.result.plan.dur_ns
+    dur = np.rint(before * ratio).astype(np.int64)
+    after = base.result.with_durations(dur, compiled=base.compiled)
+    steps, owners = base.result.iteration_ns.shape
+    added = float((dur - before).sum()) / steps
     effect = float((after.iteration_ns - base.result.iteration_ns).sum()) / steps / owners
     return Effect(group, added, effect * base.scale)

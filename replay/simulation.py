@@ -15,8 +15,7 @@ import numpy as np
 from dag.step_graph import Recording, StepGraph, operation_edges
 from dialects.step_parts import Joint
 from formats.columns import Int64, Track
-from replay.engine import Schedule, simulate
-from replay.plan import UNLIMITED, Plan, make_plan
+from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,7 @@ class Replay:
     rows : which recorded step stands at each position
     plan, schedule : all operations, and when they ran
     begin_op, end_op : (positions, m) the operations at which each owner's step begins and ends
-    first_op : (positions,) the head of the position's first event; event i has its head at
-        ``first_op + 2 * i`` and its body after it
+    first_op : (positions,) the head of the position's first event
     """
 
     recording: Recording
@@ -46,35 +44,36 @@ class Replay:
         took: Int64 = self.schedule.end_ns[self.end_op] - self.schedule.start_ns[self.begin_op]
         return took
 
-    @property
-    def step_ns(self) -> Int64:
-        """How long the step at each position took, the mean over owners (positions,)."""
-        mean: Int64 = self.iteration_ns.mean(axis=1)
-        return mean
+    def heads(self, position: int) -> Int64:
+        """Return the plan's operations that are the heads of a step's events (n,); bodies come after them."""
+        n = len(self.recording.steps[self.rows[position]])
+        heads: Int64 = self.first_op[position] + 2 * np.arange(n)
+        return heads
 
     def step(self, position: int) -> StepGraph:
-        """Return the step at `position` with its simulated times, which start at 0."""
+        """Return the step at `position` with its simulated times, which start at 0.
+
+        What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
+        """
         step = self.recording.steps[self.rows[position]]
-        heads = self.first_op[position] + 2 * np.arange(len(step))
-        start, end = self.schedule.start_ns[heads], self.schedule.end_ns[heads + 1]
-        work = step.work_ns.copy()
-        resumed = _continued(self.recording, self.rows, position)[:, 1]
-        work[resumed] = (end - start)[resumed]
+        heads = self.heads(position)
+        begin = self.schedule.start_ns[self.begin_op[position]]
+        start = np.maximum(self.schedule.start_ns[heads], begin[step.owner])
+        end = np.maximum(self.schedule.end_ns[heads + 1], begin[step.owner])
+        is_over = self.schedule.end_ns[heads + 1] < begin[step.owner]
         return replace(
             step,
             start_ns=start,
             end_ns=end,
-            work_ns=work,
-            begin_ns=self.schedule.start_ns[self.begin_op[position]],
+            work_ns=np.minimum(step.work_ns, end - start),
+            edges=step.edges[~is_over[step.edges[:, 0]]],
+            begin_ns=begin,
             next_ns=self.schedule.end_ns[self.end_op[position]],
         )
 
-    def with_work(self, work_ns: Sequence[Int64], *, compiled: bool | None = None) -> Replay:
-        """Return the same steps simulated with other work of the events at each position."""
-        dur = self.plan.dur_ns.copy()
-        for first, work in zip(self.first_op.tolist(), work_ns, strict=True):
-            dur[first + 1 : first + 2 * len(work) : 2] = work
-        plan = replace(self.plan, dur_ns=dur)
+    def with_durations(self, dur_ns: Int64, *, compiled: bool) -> Replay:
+        """Return the same steps simulated with other durations of the plan's operations."""
+        plan = replace(self.plan, dur_ns=dur_ns)
         return replace(self, plan=plan, schedule=simulate(plan, compiled=compiled))
 
     def intervals(self, position: int) -> tuple[Int64, Int64]:
@@ -82,36 +81,15 @@ class Replay:
 
         A transfer that is recorded only from when its link serves it starts with its body.
         """
-        held = self.recording.steps[self.rows[position]].held
-        heads = self.first_op[position] + 2 * np.arange(len(held))
+        heads, held = self.heads(position), self.recording.steps[self.rows[position]].held
         return self.schedule.start_ns[heads + held], self.schedule.end_ns[heads + 1]
 
 
-def replay(recording: Recording, rows: Sequence[int], *, compiled: bool | None = None) -> Replay:
+def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     """Simulate the recorded steps `rows`, one after the other, overlapping as their edges allow."""
     row = _Row(recording, rows)
     plan = row.plan()
-    return Replay(
-        recording, rows, plan, simulate(plan, compiled=compiled), row.begin_op, row.end_op, row.first_op
-    )
-
-
-def _continued(recording: Recording, rows: Sequence[int], position: int) -> Int64:
-    """Return (event of the step before, event of this one) of work that reaches into this step (c, 2)."""
-    step = recording.steps[rows[position]]
-    follows = position > 0 and rows[position - 1] == rows[position] - 1
-    return step.continued if follows else step.continued[:0]
-
-
-def _resumed(recording: Recording, rows: Sequence[int], position: int) -> tuple[Int64, Int64]:
-    """Return the events of a step that go on from the step before, and how long they do so after that."""
-    pairs = _continued(recording, rows, position)
-    if len(pairs) == 0:
-        return pairs[:, 1], pairs[:, 1]
-    step, before = recording.steps[rows[position]], recording.steps[rows[position - 1]]
-    resumed = pairs[:, 1]
-    since = np.maximum(before.end_ns[pairs[:, 0]], step.start_ns[resumed])
-    return resumed, np.clip(step.end_ns[resumed] - since, 0, step.work_ns[resumed])
+    return Replay(recording, rows, plan, simulate(plan), row.begin_op, row.end_op, row.first_op)
 
 
 class _Row:
@@ -132,15 +110,13 @@ class _Row:
         dur, gap, device, priority, edges = [], [], [], [], []
         served = 0
         for position, step in enumerate(self.steps):
-            n, owners = len(step), len(step.begin_ns)
-            work, gaps = step.work_ns.copy(), step.gap_ns.copy()
-            resumed, rest_ns = _resumed(self.recording, self.rows, position)
-            work[resumed], gaps[resumed] = rest_ns, 0
-            dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(np.zeros(n, np.int64), work)]
+            owners = len(step.begin_ns)
+            work, gaps = self._work_and_gaps(position)
+            dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(0, work)]
             apart = position == 0 or self._follows_a_pause(position)
             lead = step.lead_ns if apart else np.zeros(owners, np.int64)
-            gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, np.zeros(n, np.int64))]
-            device += [np.full(2 * owners, UNLIMITED), _interleave(np.full(n, UNLIMITED), step.link)]
+            gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, 0)]
+            device += [np.full(2 * owners, UNLIMITED), _interleave(UNLIMITED, step.link)]
             priority += [np.zeros(2 * owners, np.int64), served + np.repeat(step.turn, 2)]
             served += int(step.turn.max(initial=0)) + 1
             edges += self._edges(position)
@@ -150,14 +126,16 @@ class _Row:
             device=np.concatenate(device),
             priority=np.concatenate(priority),
             gap_ns=np.concatenate(gap),
-            slots=np.ones(len(self.recording.links), np.int64),
         )
 
     def _edges(self, position: int) -> list[Int64]:
         """Return the edges between the operations of a step, and those from the step before it."""
         step, first = self.steps[position], self.first_op[position]
         begin, end = self.begin_op[position], self.end_op[position]
-        events, roots = np.arange(len(step)), _roots(step)
+        events = np.arange(len(step))
+        continued, across = self._from_before(position)
+        runs_on = self.stream_of[step.operation[continued[:, 1]]] >= 0
+        roots = np.setdiff1d(_roots(step), np.concatenate([continued[runs_on, 1], across[:, 1]]))
         edges = [
             first + np.stack([2 * events, 2 * events + 1], axis=1),
             first + np.stack(operation_edges(step.edges), axis=1),
@@ -167,22 +145,54 @@ class _Row:
             np.stack([first + 2 * step.last + 1, end[step.owner[step.last]]], axis=1),
         ]
         if position:
-            before = self.first_op[position - 1]
-            resumed = _continued(self.recording, self.rows, position)
-            ends = self.end_op[position - 1]
+            before, ends = self.first_op[position - 1], self.end_op[position - 1]
             if self._follows_a_pause(position):
                 edges.append(np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1))
             else:
                 edges.append(np.stack([ends, begin], axis=1))
-            edges.append(2 * resumed + 1 + np.array([before, first]))
+            resumed = 2 * continued + np.array([before + 1, first])
+            resumed[~runs_on, 1] += 1  # a host's rest begins with the step, and waits in its course
+            edges.append(resumed)
+            source, target, joint = across.T
+            done = before + 2 * source + (joint == Joint.END_TO_HEAD)
+            edges.append(np.stack([done, first + 2 * target], axis=1))
             edges += self._streams(position)
         return edges
+
+    def _work_and_gaps(self, position: int) -> tuple[Int64, Int64]:
+        """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
+
+        What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
+        """
+        step, before = self.steps[position], self.steps[position - 1]
+        work, gaps = step.work_ns.copy(), step.gap_ns.copy()
+        continued, across = self._from_before(position)
+        earlier, resumed = continued.T
+        since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
+        work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
+        gaps[resumed] = 0
+        source, target, joint = across.T
+        ready = np.full(len(step), np.iinfo(np.int64).min)
+        let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
+        np.maximum.at(ready, target, let_on)
+        early = np.intersect1d(_roots(step), target)
+        gaps[early] = step.start_ns[early] - ready[early]
+        return work, gaps
+
+    def _from_before(self, position: int) -> tuple[Int64, Int64]:
+        """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
+        step = self.steps[position]
+        n = None if self._in_turn(position) else 0
+        return step.continued[:n], step.across[:n]
+
+    def _in_turn(self, position: int) -> bool:
+        """Whether a step comes after the one that was recorded before it."""
+        return position > 0 and self.rows[position - 1] == self.rows[position] - 1
 
     def _follows_a_pause(self, position: int) -> bool:
         """Whether a step was recorded after a pause of the profiler; all owners then begin it as recorded."""
         step, before = self.steps[position], self.steps[position - 1]
-        in_turn = self.rows[position - 1] == self.rows[position] - 1
-        return position > 0 and in_turn and step.number > before.number + 1
+        return self._in_turn(position) and step.number > before.number + 1
 
     def _streams(self, position: int) -> list[Int64]:
         """Return edges that let a device be behind the host, by one step at most.
@@ -190,14 +200,14 @@ class _Row:
         The first work of each stream follows the last one of the step before, which is over when this
         step ends.
         """
-        if self.rows[position - 1] != self.rows[position] - 1:
+        if not self._in_turn(position):
             return []
         step, before = self.steps[position], self.steps[position - 1]
         stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]
-        first, last = _first_of(stream, step.start_ns), _first_of(stream_before, -before.end_ns)
-        both = np.array(sorted(first.keys() & last.keys()), np.int64)
-        heads = np.array([first[one] for one in both.tolist()], np.int64)
-        bodies = np.array([last[one] for one in both.tolist()], np.int64)
+        mine, first = _first_of(stream, step.start_ns)
+        theirs, last = _first_of(stream_before, -before.end_ns)
+        _, at, at_before = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        heads, bodies = first[at], last[at_before]
         follows = before.end_ns[bodies] <= step.start_ns[heads]
         over = before.end_ns[bodies] <= (step.next_ns - step.tail_ns)[step.owner[heads]]
         sources = self.first_op[position - 1] + 2 * bodies + 1
@@ -220,16 +230,16 @@ def _streams_of(recording: Recording) -> Int64:
     )
 
 
-def _first_of(stream: Int64, order: Int64) -> dict[int, int]:
-    """Return stream -> its event (of n) that comes first in `order` (n,)."""
+def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
+    """Return the streams, and of each the event (of n) that comes first in `order` (n,)."""
     events = np.flatnonzero(stream >= 0)
     events = events[np.lexsort((order[events], stream[events]))]
     streams, first = np.unique(stream[events], return_index=True)
-    return dict(zip(streams.tolist(), events[first].tolist(), strict=True))
+    return streams, events[first]
 
 
-def _interleave(heads: Int64, bodies: Int64) -> Int64:
-    return np.stack([heads, bodies], axis=1).reshape(-1)
+def _interleave(heads: Int64 | int, bodies: Int64 | int) -> Int64:
+    return np.stack(np.broadcast_arrays(heads, bodies), axis=1).reshape(-1)
 
 
 def _roots(step: StepGraph) -> Int64:

@@ -9,10 +9,9 @@ import numpy as np
 
 from dag.step_graph import Bool, Recording
 from formats.columns import Int64
-from replay.simulation import Replay
 from replay.simulation import replay as run_steps
-from replay.whatif.stages import pipeline_stages
-from replay.whatif.straggler import ideal_work_ns, kinds_of
+from replay.whatif.selection import pipeline_stages
+from replay.whatif.straggler import ideal_work_ns, kinds
 
 #: Kinds of work that are put back one by one: those whose work differs most from the ideal.
 _MOST_KINDS = 30
@@ -55,7 +54,7 @@ def slowdown(recording: Recording) -> Slowdown:
     stages = pipeline_stages(recording)
     if stages is not None:
         by["stage"] = put_back(np.array(stages)[owner], {stage: str(stage) for stage in sorted(set(stages))})
-    names, kind = kinds_of(recording)
+    names, kind = kinds([one.name for one in recording.operations])
     by["kind"] = put_back(kind, {i: names[i] for i in _most_different(steps, kind, len(names))})
     return Slowdown(over_ideal([step.own_ns for step in steps]), by)
 
@@ -65,12 +64,10 @@ class _Step:
 
     def __init__(self, recording: Recording, row: int, ideal: Int64) -> None:
         step = recording.steps[row]
-        none = np.zeros_like
-        bare = replace(
-            step, gap_ns=none(step.gap_ns), tail_ns=none(step.tail_ns), begin_ns=none(step.begin_ns)
-        )
+        zero = {name: np.zeros_like(getattr(step, name)) for name in ("gap_ns", "tail_ns", "begin_ns")}
+        bare = replace(step, **zero)
         self.operation, self.own, self.ideal = step.operation, step.work_ns, ideal
-        self._base: Replay = run_steps(replace(recording, steps=[bare]), [0])
+        self._base = run_steps(replace(recording, steps=[bare]), [0])
         self.own_ns = int(self._base.iteration_ns.max())
         self.ideal_ns = self._time(np.zeros(len(step), np.bool_))
 
@@ -79,9 +76,10 @@ class _Step:
         return self._time(group_of[self.operation] == group)
 
     def _time(self, keeps: Bool) -> int:
-        work = np.where(keeps, self.own, self.ideal)
-        compiled = len(self._base.plan) >= _COMPILE_FROM
-        return int(self._base.with_work([work], compiled=compiled).iteration_ns.max())
+        dur = self._base.plan.dur_ns.copy()
+        dur[self._base.heads(0) + 1] = np.where(keeps, self.own, self.ideal)
+        after = self._base.with_durations(dur, compiled=len(dur) >= _COMPILE_FROM)
+        return int(after.iteration_ns.max())
 
 
 def _most_different(steps: list[_Step], kind: Int64, n_kinds: int) -> list[int]:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
+from opname import without_arguments, without_parameters
 from report.tables import ELLIPSIS, display_width, shorten
 
-#: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
-_FUNCTION = re.compile(
-    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?(\S.*::.*|\S*\w<.*>.*|(?<=void ).*)", re.DOTALL
-)
-_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
 _NARROW = 10  # columns in which nothing can be told apart
-_INNERMOST = re.compile(r"<[^<>]*>")
+_BETWEEN = re.compile(r"([._/: -]+)")
+_COMMON = 0.25  # of the names have a word that is common
+_ELLIPSES = re.compile(f"{ELLIPSIS}{{2,}}")
 
 
 def short_names(names: Sequence[str], width: int) -> list[str]:
     """Return each name in at most `width` columns of a terminal.
 
-    Functions of C++ first lose ``void``, namespaces and parameters, then the arguments of templates; then
-    names lose their middle, or where that leaves two alike, more of what they have in common.
+    Functions of C++ first lose ``void``, namespaces and parameters, then the arguments of templates. Then
+    names lose words that many of them have, the most common and longest first. Where that is not enough they
+    lose their middle, or where that leaves two alike, more of what they have in common.
     """
-    short = {name: _shortest(name, width) for name in names}
+    bare = {without_arguments(without_parameters(name)) for name in names}
+    words = Counter(itertools.chain.from_iterable(set(_BETWEEN.split(name)) for name in bare))
+    common = {word: n for word, n in words.items() if n >= max(2, len(bare) * _COMMON) and len(word) > 1}
+    short = {name: _shortest(name, width, common) for name in names}
     alike: dict[str, list[str]] = defaultdict(list)
     for name, text in short.items():
         alike[text].append(name)
@@ -37,37 +40,28 @@ def short_names(names: Sequence[str], width: int) -> list[str]:
     return [short[name] for name in names]
 
 
-def _shortest(name: str, width: int) -> str:
-    if display_width(name) <= width:
-        return name
+def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:
     signature = without_parameters(name)
-    if display_width(signature) <= width:
-        return signature
-    return shorten(without_arguments(signature), width)
+    bare = without_arguments(signature)
+    for form in (name, signature, bare):
+        if display_width(form) <= width:
+            return form
+    return _without_common(bare, width, common) or shorten(bare, width)
 
 
-def without_parameters(name: str) -> str:
-    """Return a function of C++ without ``void``, namespaces and parameters; other names as they are."""
-    function = _FUNCTION.fullmatch(name)
-    if function is None:
-        return name
-    owner, rest = function.groups()
-    bare = _NAMESPACE.sub("", rest)
-    depth = 0
-    for at, char in enumerate(bare):
-        depth += (char == "<") - (char == ">" and bare[at - 1] != "-")
-        if char == "(" and depth == 0 and at > 0:
-            return owner + bare[:at]
-    return owner + bare
+def _without_common(name: str, width: int, common: Mapping[str, int]) -> str:
+    """Return `name` with as many common words as needed replaced by ``…``; "" where that is not enough.
 
-
-def without_arguments(name: str) -> str:
-    """Return a function of C++ without the arguments of its templates; other names as they are."""
-    if _FUNCTION.fullmatch(name) is None:
-        return name
-    while (fewer := _INNERMOST.sub("", name)) != name:
-        name = fewer
-    return name
+    `common` has of how many names each is a part. Long words go before more common ones.
+    """
+    parts = _BETWEEN.split(name)  # words in the even places
+    places = [at for at in range(0, len(parts), 2) if parts[at] in common]
+    for at in sorted(places, key=lambda at: -common[parts[at]] * len(parts[at]) ** 2):
+        parts[at : at + 2] = [ELLIPSIS, ""]
+        text = _ELLIPSES.sub(ELLIPSIS, "".join(parts))
+        if display_width(text) <= width:
+            return text
+    return ""
 
 
 def _apart(names: list[str], width: int) -> list[str]:

@@ -14,10 +14,11 @@ from report.names import short_names
 from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
 from result import Cell, Column, Result, Table
 
-#: Words are not shortened below the first for the sake of a minor column, nor below the second for
-#: that of any other: the column is left out instead.
-_LEGIBLE_TEXT, _NARROWEST_TEXT = 30, 16
+#: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
+#: column, nor below the narrowest for that of any other: the column is left out instead.
+_LEGIBLE, _NARROWEST = (40, 16), (24, 12)
 _SPACE = "  "
+_ONE_LINE, _ANY = 1, 99  # lines of a header
 _MOST_ROWS = 20  # of a table, unless more are asked for
 
 
@@ -81,12 +82,14 @@ def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Part:
-    """A column being laid out: its cells as text, its header as lines, and its width."""
+    """A column being laid out: its cells as text, its header as lines, and its widths."""
 
     column: Column
     header: list[str]
     cells: list[str]
     width: int
+    legible: int = 0  # the width that it needs to be read well, and
+    narrowest: int = 0  # that below which it is of no use
 
 
 def _table(table: Table, width: int | None, n_rows: int | None, *, headed: bool) -> Iterator[str]:
@@ -96,8 +99,12 @@ def _table(table: Table, width: int | None, n_rows: int | None, *, headed: bool)
         yield "  nothing"
     else:
         rows = table.rows[:n_rows]
-        parts = _laid_out(table.columns, rows, width)
-        parts, left_out = (parts, []) if width is None else _fitted(parts, width)
+        parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
+        if width is not None:  # headers are at most two lines tall unless that costs a column
+            parts = _measured(_laid_out(table.columns, rows, 2))
+            if _total(part.legible for part in parts) > width:
+                parts = _measured(_laid_out(table.columns, rows, _ANY))
+            parts, left_out = _fitted(parts, width)
         yield from _lines(parts)
         if len(rows) < len(table.rows):
             yield f"{len(table.rows) - len(rows):,} more rows with --full"
@@ -108,56 +115,67 @@ def _table(table: Table, width: int | None, n_rows: int | None, *, headed: bool)
         yield from _wrapped([table.note], width)
 
 
-def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[_Part]:
+def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], n_lines: int) -> list[_Part]:
+    """Return the columns with headers of at most `n_lines`, as narrow as that and the cells allow."""
     parts = []
     for column, values in zip(columns, zip(*rows, strict=True), strict=True):
         cells = cell_texts(column, values)
         widest = max(map(display_width, cells))
-        title = printable(column.title)
-        # on a terminal a header takes no more width than its cells, if words can go below each other
-        header = [title] if width is None or is_text(column) else _stacked(title, widest)
+        header = _stacked(printable(column.title), widest, n_lines)
         parts.append(_Part(column, header, cells, max(widest, *map(display_width, header))))
     return parts
 
 
-def _stacked(title: str, width: int) -> list[str]:
-    return textwrap.wrap(title, max(width, 1), break_long_words=False, break_on_hyphens=False) or [""]
+def _stacked(title: str, width: int, n_lines: int) -> list[str]:
+    """Return the words of a header below each other, in more than `width` columns if need be."""
+    for columns in range(max(width, 1), max(width, len(title)) + 1):
+        lines = textwrap.wrap(title, columns, break_long_words=False, break_on_hyphens=False)
+        if len(lines) <= n_lines:
+            return lines or [""]
+    return [title]
 
 
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     """Return the columns that fit in `width`, words shortened, and those that were left out.
 
-    Empty ones go without a word, then those marked as minor, then from the right; the first always stays.
+    Empty ones go without a word, then minor ones, the most minor first, then from the right; one
+    always stays.
     """
     parts = [part for at, part in enumerate(parts) if at == 0 or not {"", GAP}.issuperset(part.cells)]
     left_out: list[_Part] = []
-    while (minor := _last(parts, minor=True)) and _least(parts, _LEGIBLE_TEXT) > width:
-        left_out.insert(0, parts.pop(minor))
-    while (last := _last(parts, minor=False)) and _least(parts, _NARROWEST_TEXT) > width:
-        left_out.insert(0, parts.pop(last))
+    while len(parts) > 1:
+        least = max(range(len(parts)), key=lambda at: (parts[at].column.minor, at))
+        minor = parts[least].column.minor
+        if _total(part.legible if minor else part.narrowest for part in parts) <= width:
+            break
+        left_out.insert(0, parts.pop(least))
     texts = [part for part in parts if is_text(part.column)]
-    room = width - _total(parts) + sum(part.width for part in texts)
+    room = width - _total(part.width for part in parts) + sum(part.width for part in texts)
     cap = max(_even_share([part.width for part in texts], room), 1)
     for part in texts:
         part.width = min(part.width, cap)
         part.cells = short_names(part.cells, part.width)
         part.header = [shorten(line, part.width) for line in part.header]
+        part.width = max(map(display_width, [*part.cells, *part.header]))
     return parts, left_out
 
 
-def _last(parts: Sequence[_Part], *, minor: bool) -> int:
-    """Return the place of the last column (the last minor one), 0 where there is none but the first."""
-    return max((at for at, part in enumerate(parts) if at and (part.column.minor or not minor)), default=0)
+def _measured(parts: list[_Part]) -> list[_Part]:
+    """Return the columns with the widths that they need: of words, what is left of them when shortened."""
+    widest = max((part.width for part in parts if is_text(part.column)), default=0)
+    for part in parts:
+        part.legible = part.narrowest = part.width
+        if is_text(part.column):
+            at = 0 if part.width == widest else 1
+            short = short_names(part.cells, min(part.width, _LEGIBLE[at]))
+            part.legible = max(map(display_width, [*short, *part.header]))
+            part.narrowest = min(part.width, _NARROWEST[at])
+    return parts
 
 
-def _least(parts: Sequence[_Part], shortest: int) -> int:
-    """Return the width of these columns with their words cut to `shortest`."""
-    shrinkable = (part.width - shortest for part in parts if is_text(part.column))
-    return _total(parts) - sum(max(amount, 0) for amount in shrinkable)
-
-
-def _total(parts: Sequence[_Part]) -> int:
-    return sum(part.width for part in parts) + len(_SPACE) * (len(parts) - 1)
+def _total(widths: Iterable[int]) -> int:
+    each = list(widths)
+    return sum(each) + len(_SPACE) * (len(each) - 1)
 
 
 def _even_share(widths: Sequence[int], room: int) -> int:

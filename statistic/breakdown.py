@@ -28,6 +28,7 @@ class Breakdown:
 
     rank: str
     step: int | None
+    start_ns: int
     wall_ns: int
     compute_ns: int
     comm_ns: int
@@ -40,20 +41,32 @@ class Breakdown:
         return self.comm_ns - self.overlap_ns
 
 
-def breakdown(rank: str, trace: Trace, step_by: str | None = None) -> list[Breakdown]:
+def breakdown(
+    rank: str, trace: Trace, step_by: str | None = None, *, most: int | None = None
+) -> list[Breakdown]:
     """Return one `Breakdown` for each step of a rank; one for the whole trace where it marks no steps.
 
-    `step_by` names the annotation that marks a step, instead of what the trace itself marks.
+    Parameters
+    ----------
+    step_by : the annotation that marks a step, instead of what the trace itself marks
+    most : of a trace with more slices than this, only so many steps from its middle, one at least; none
+        where it marks no steps
     """
     if len(trace) == 0:
         return []
+    steps = dialects.of(trace).find_steps(trace, step_by).whole
+    if most is not None and len(trace) > most:
+        n_kept = max(1, len(steps) * most // len(trace))
+        steps = steps[(len(steps) - n_kept) // 2 :][:n_kept] if steps else ()
+        if not steps:
+            return []
+        trace = trace.select((trace.ts_ns < steps[-1].end_ns) & (trace.end_ns > steps[0].start_ns))
     kinds = dialects.of(trace).activities(trace)
     is_comm = dialects.is_communication(kinds)
     comm = _busy(trace, is_comm)
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
     compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
     parts = (compute, comm, _busy(trace, kinds == Activity.COPY))
-    steps = dialects.of(trace).find_steps(trace, step_by).whole
     windows: list[tuple[int | None, int, int]] = [(s.label, s.start_ns, s.end_ns) for s in steps]
     windows = windows or [(None, int(trace.ts_ns.min()), int(trace.end_ns.max()))]
     return [_of_window(rank, *window, parts) for window in windows]
@@ -85,7 +98,7 @@ def _of_window(
     either = _joined(compute, comm)
     wall_ns, overlap_ns = end_ns - start_ns, length(compute) + length(comm) - length(either)
     idle_ns = wall_ns - length(_joined(either, copies))
-    return Breakdown(rank, step, wall_ns, length(compute), length(comm), overlap_ns, idle_ns)
+    return Breakdown(rank, step, start_ns, wall_ns, length(compute), length(comm), overlap_ns, idle_ns)
 
 
 def _joined(a: Intervals, b: Intervals) -> Intervals:

@@ -15,6 +15,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 import analyze
+from formats import native
 
 REPO = Path(__file__).resolve().parent.parent
 SHARED = REPO.parent / "shared" / "data"
@@ -66,6 +67,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _any_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Print as into a pipe: what runs the tests may say how wide its own terminal is."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(params=["python", "native"])
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Read trace files by the decoder in Python, then by the scanner in C."""
+    monkeypatch.setenv("ANALYZE_NATIVE", str(int(request.param == "native")))
+    if request.param == "native" and native.library() is None:
+        pytest.skip("no C compiler here")
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,11 @@ def test_help_lists_every_option_with_an_example() -> None:
         assert f"analyze.py --option {name}" in out
 
 
+def test_without_an_option_the_job_is_diagnosed() -> None:
+    job = REPO / "examples" / "lenet"
+    assert run_cli("--path", job) == run_cli("--option", "diagnose", "--path", job)
+
+
 def test_help_imports_nothing_heavy() -> None:
     heavy = "numpy|msgspec|networkx|scipy|plotly|matplotlib|numba|scapy|xlsxwriter|distributed"
     script = (
@@ -43,7 +48,6 @@ def test_help_imports_nothing_heavy() -> None:
     [
         ("--option", "nonsense", "--path", "x"),
         ("--option", "statistic"),
-        ("--path", "x"),
         ("--option", "statistic", "--path", "x", "--head", "0"),
         ("--option", "statistic", "--path", "x", "--head", "-3"),
         ("--option", "statistic", "--path", "x", "--head", "many"),

@@ -32,6 +32,7 @@ FLOORS = (
     ("dag",),
     ("dag_utils",),
     ("statistic", "combine", "compare", "replay"),
+    ("diagnose",),
     ("options", "report"),
     ("analyze",),
 )
@@ -142,7 +143,9 @@ def _starts_processes(node: ast.AST) -> bool:
         return ast.unparse(node) in ("os.fork", "os.forkpty")
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
     modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else names
-    return "ProcessPoolExecutor" in names or any(one.startswith("multiprocessing") for one in modules)
+    return "ProcessPoolExecutor" in names or any(
+        one.split(".")[0] in ("multiprocessing", "subprocess") for one in modules
+    )
 
 
 def test_only_the_clusters_module_knows_its_library() -> None:

@@ -6,15 +6,20 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
 import numpy as np
 
 import dialects
 from dialects.steps import Step
+from errors import counted
 from formats.columns import Trace
 from result import Chart, Column, Lines, Repairs, Result, Table
+
+_SLOW = 1.2  # times the median: what a step at the job's beginning takes longer is warm-up
+_FEWEST = 4  # steps from which there is a usual one
+_FIRST = (0, 1)  # numbers of a job's first step
 
 
 class StepTime(NamedTuple):
@@ -107,6 +112,7 @@ def time_result(
         "collect",
         f"{title} {', '.join(map(str, args.path))}",
         document,
+        headline=_headline(of_job, len(ranks), gpus),
         tables=_tables(args, gpus) if gpus else (),
         charts=_charts(gpus) if gpus else (),
         figures=figures,
@@ -116,6 +122,39 @@ def time_result(
         repairs=repairs.lines,
         beside=args.path[0],
     )
+
+
+def _headline(steps: Sequence[StepTime], n_ranks: int, gpus: Sequence[Gpu]) -> str:
+    """Return one sentence: how long a step is, and whether the first ones took longer; "" without steps."""
+    if not steps:
+        return ""
+    times = [step.iteration_ns / 1e6 for step in steps]
+    of_ranks = f" of {counted(n_ranks, 'rank')}" if n_ranks > 1 else ""
+    sentence = f"An iteration takes {fmean(times):,.1f} ms (mean of {counted(len(times), 'step')}{of_ranks}"
+    sentence += f"; {min(times):,.1f} to {max(times):,.1f} ms)" if len(times) > 1 else ")"
+    fw_bw = _ms(_mean(step.fw_bw_ns for step in steps))
+    if fw_bw is not None:
+        sentence += f", {fw_bw:,.1f} ms of it forward and backward"
+    return f"{sentence}{_warm_up(gpus)}."
+
+
+def _warm_up(gpus: Sequence[Gpu]) -> str:
+    """Return a clause about the job's first steps, if these are known and took far longer than the median."""
+    found = []
+    for gpu in gpus:
+        known: list[tuple[int, float]] = [(step.step, step.iteration_ns) for step in gpu.times.steps]
+        if any(load.label in _FIRST for load in gpu.times.loads):  # also of steps that were not traced
+            known = [(load.label, load.dur_ns) for load in gpu.times.loads]
+        if len(known) >= _FEWEST and known[0][0] in _FIRST:
+            usual = median(ns for _, ns in known)
+            n_slow = next((i for i, (_, ns) in enumerate(known) if ns <= _SLOW * usual), len(known))
+            found += [(max(ns for _, ns in known[:n_slow]) / usual, n_slow, gpu.name)] if n_slow else []
+    if not found:
+        return ""
+    times, n_steps, name = max(found)
+    first = "the job's first step" if n_steps == 1 else f"the job's first {n_steps} steps"
+    on = f" on {name}" if len(gpus) > 1 else ""
+    return f"; {first} took up to {times:.1f} times the median{on} (warm-up)"
 
 
 def _entry(gpu: Gpu) -> dict[str, object]:

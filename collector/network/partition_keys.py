@@ -16,7 +16,7 @@ from pathlib import Path
 from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
-from jobfiles import GpuDir, find_gpus
+from jobfiles import GpuDir, find_gpus, natural
 from opname import OpName, partition_key, split_key
 from result import Repairs
 from trace_files import read_trace
@@ -114,7 +114,7 @@ def files_below(root: Path) -> Iterator[Path]:
     """Yield the regular files of a job, and those beside a worker's directory that bear its name."""
     yield from _files(root, _MOST_DEPTH)
     if root.is_dir() and root.name:
-        beside = sorted(root.parent.glob(glob.escape(root.name) + ".*"), key=natural)
+        beside = sorted(root.parent.glob(glob.escape(root.name) + ".*"), key=lambda path: natural(path.name))
         yield from (path for path in beside if path.is_file())
 
 
@@ -132,18 +132,12 @@ def lines_of(path: Path) -> Iterator[bytes]:
         yield from iter(lambda: file.readline(_LONGEST_LINE), b"")
 
 
-def natural(path: Path) -> list[tuple[int, int | str]]:
-    """Return a sort key by which ``worker_10`` comes after ``worker_9``."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]
-
-
 def _files(directory: Path, depth: int) -> Iterator[Path]:
     if directory.is_file():
         yield directory
         return
     try:
-        entries = sorted(directory.iterdir(), key=natural)
+        entries = sorted(directory.iterdir(), key=lambda path: natural(path.name))
     except OSError:
         return
     shown = [entry for entry in entries if not entry.name.startswith(".")]

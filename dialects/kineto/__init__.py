@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.kineto.collectives import ENDS, SYNC_ARGS, collective, is_collective_call, is_collective_kernel
+from dialects.kineto.collectives import (
+    ENDS,
+    SIZE_ARGS,
+    SYNC_ARGS,
+    collective,
+    is_collective_call,
+    is_collective_kernel,
+    message_sizes,
+)
 from dialects.masks import Mask, by_cat, by_name, ids_in
 from dialects.steps import NO_STEPS, Steps, has_inside, in_first_process, spans
 from dialects.sync_points import SyncPart
@@ -17,6 +25,7 @@ from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
     Activity,
+    MessageSizes,
     System,
     framed,
     integer,
@@ -36,7 +45,7 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
-_PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
+_PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
 class Kineto(System):
@@ -45,6 +54,7 @@ class Kineto(System):
     name = "kineto"
     shape_args = ("Input Dims", "grid", "block")
     sync_args = SYNC_ARGS
+    size_args = SIZE_ARGS
     edge_args = (
         *SYNC_ARGS, *ENDS, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
     )  # fmt: skip
@@ -121,6 +131,10 @@ class Kineto(System):
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective: gloo's annotation from entering to leaving, NCCL's kernel."""
         return collective(name, cat, args)
+
+    def message_sizes(self, trace: Trace) -> MessageSizes:
+        """Return what the kernels of collectives move."""
+        return message_sizes(trace)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from dialects.masks import by_cat
 from dialects.sync_points import SyncPart
-from dialects.system import DEVICE_CATS, KERNEL_CATS
+from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, whole_number
+from formats.columns import Trace
 
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
 #: Keys of the args of a transfer between two ranks.
 ENDS = ("Src Rank", "Dst Rank")
+
+#: Keys of the args that tell what a collective moves.
+SIZE_ARGS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
+#: Bytes of an element, by the end of its type's name; of any other 4.
+_ITEM_BYTES = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfloat16": 2, "float16": 2,
+               "short": 2, "int16": 2, "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
+               "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
 
 #: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
 #: DeepEP's dispatch and combine), of PyTorch's symmetric memory, of vLLM and TensorRT-LLM.
@@ -28,6 +40,7 @@ _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|ba
 _EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
 
 
+@lru_cache(maxsize=65536)  # ranks have the same kernels, with long names
 def is_collective_kernel(name: str) -> bool:
     """Whether a kernel of that name moves data between ranks."""
     return bool(_COLLECTIVE_KERNEL.search(name)) and not _COMPILED.match(name)
@@ -66,3 +79,23 @@ def _all_ranks(key: Hashable, name: str) -> SyncPart:
     """Return a collective by its key; its name tells how far the ranks wait for each other."""
     all_wait = bool(_ALL_WAIT.search(name))
     return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(_EXCHANGE.search(name)))
+
+
+def message_sizes(trace: Trace) -> MessageSizes:
+    """Return what the kernels of collectives move: the larger of what a rank gives and what it gets."""
+    if any(key not in trace.args for key in SIZE_ARGS):
+        return NO_SIZES
+    columns = [trace.args[key].as_dict() for key in SIZE_ARGS]
+    kernels = by_cat(trace, KERNEL_CATS.__contains__)
+    rows = [row for row in sorted(columns[0]) if kernels[row] and all(row in one for one in columns)]
+    table = [[one[row] for one in columns] for row in rows]
+    n_bytes = [
+        max(whole_number(given), whole_number(got)) * _ITEM_BYTES.get(str(dtype).lower(), 4)
+        for _, given, got, dtype, _ in table
+    ]
+    return MessageSizes(
+        np.array(rows, np.int64),
+        [str(values[0]) for values in table],
+        np.array(n_bytes, np.int64),
+        np.array([whole_number(values[4]) for values in table], np.int64),
+    )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
+from dialects.step_parts import Operation
 from errors import TraceError
 from formats.columns import Int64
 
@@ -67,14 +68,16 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     Only the time of the bytes changes; latency and the computation of a transfer stay. Where not even
     relative sizes are known, the whole transfer changes.
     """
-    if not any(operation.link for operation in recording.operations):
-        return _collectives_at(recording, factor)
+    has_links = any(operation.link for operation in recording.operations)
+    if not has_links and not any(operation.is_communication for operation in recording.operations):
+        raise TraceError("bandwidth: no transfer between ranks is recorded")
     recording = with_sizes(recording)
     n_bytes = _sizes(recording)
     steps = []
     for step in recording.steps:
-        if rate is None:
-            work = np.where(step.link == NO_LINK, step.work_ns, step.work_ns / factor)
+        if rate is None or not has_links:
+            moves = step.link != NO_LINK if has_links else _communicates(recording, step)
+            work = np.where(moves, step.work_ns / factor, step.work_ns)
         else:
             on_wire = n_bytes[step.operation] / rate
             if factor > 1:
@@ -113,25 +116,23 @@ def with_sizes(recording: Recording) -> Recording:
     The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
     copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
     """
-    operations = recording.operations
-    if any(operation.n_bytes for operation in operations):
+    if any(operation.n_bytes for operation in recording.operations):
         return recording
     copies = _copy_ns(recording)
-    full = [copies[owner, key] for owner, key in _inner_partitions(recording) if (owner, key) in copies]
-    if not copies:
-        return recording
-    none, one = min(copies.values()), float(np.median(full)) if full else max(copies.values())
+    # Of a tensor's partitions all but the last are full.
+    full = [ns for (owner, key), ns in copies.items() if (owner, key + 1) in copies]
+    none = min(copies.values(), default=0)
+    one = float(np.median(full)) if full else max(copies.values(), default=0)
     if one <= none:
         return recording
-    sized = [
-        operation._replace(
-            n_bytes=round(_UNIT * min((copies[operation.owner, operation.key] - none) / (one - none), 1.0))
-        )
-        if operation.key is not None and (operation.owner, operation.key) in copies
-        else operation
-        for operation in operations
-    ]
-    return replace(recording, operations=sized)
+
+    def sized(operation: Operation) -> Operation:
+        if operation.key is None or (operation.owner, operation.key) not in copies:
+            return operation
+        share = min((copies[operation.owner, operation.key] - none) / (one - none), 1.0)
+        return operation._replace(n_bytes=round(_UNIT * share))
+
+    return replace(recording, operations=[sized(operation) for operation in recording.operations])
 
 
 def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
@@ -143,12 +144,6 @@ def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
             if one.key is not None and one.stage == "COPYD2H":
                 found[one.owner, one.key] = min(found.get((one.owner, one.key), work), work)
     return found
-
-
-def _inner_partitions(recording: Recording) -> set[tuple[int, int]]:
-    """Return (owner, key) of the partitions that are not the last of their tensor: those are all full."""
-    pushed = {(one.owner, one.key) for one in recording.operations if one.key is not None}
-    return {(owner, key) for owner, key in pushed if (owner, key + 1) in pushed}
 
 
 def _with_wire(step: StepGraph, extra_ns: Float) -> Float:
@@ -170,35 +165,26 @@ def _behind_answers(recording: Recording, step: StepGraph, wire_ns: Float) -> Fl
     """
     waited = np.zeros(len(step))
     begin = step.end_ns - step.work_ns
-    answers = np.flatnonzero(_is_stage(recording, step, "PULL"))
+    stage = np.array([operation.stage for operation in recording.operations])[step.operation]
+    answers = np.flatnonzero(stage == "PULL")
     answers = answers[np.argsort(step.end_ns[answers], kind="stable")]
-    pushes = np.flatnonzero(_is_stage(recording, step, "PUSH") & (step.link != NO_LINK))
+    pushes = np.flatnonzero((stage == "PUSH") & (step.link != NO_LINK))
     if len(answers) and len(pushes):
-        busy = _Busy(begin[answers], step.end_ns[answers])
-        during = busy.until(step.end_ns[pushes]) - busy.until(begin[pushes])
-        waited[pushes] = np.clip(step.work_ns[pushes] - wire_ns[pushes], 0, during)
+        ends, starts = (
+            _busy_until(begin[answers], step.end_ns[answers], at[pushes]) for at in (step.end_ns, begin)
+        )
+        waited[pushes] = np.clip(step.work_ns[pushes] - wire_ns[pushes], 0, ends - starts)
     return waited
 
 
-def _is_stage(recording: Recording, step: StepGraph, stage: str) -> Bool:
-    return np.array([operation.stage == stage for operation in recording.operations])[step.operation]
-
-
-class _Busy:
-    """When a link was busy: intervals (k,) one after the other."""
-
-    def __init__(self, begin_ns: Int64, end_ns: Int64) -> None:
-        self.begin_ns = begin_ns
-        self.end_ns = end_ns
-        self.before_ns = np.concatenate([[0], np.cumsum(end_ns - begin_ns)])
-
-    def until(self, at_ns: Int64) -> Int64:
-        """Return for how long it had been busy at each moment."""
-        i = np.searchsorted(self.begin_ns, at_ns, side="right")
-        last = np.maximum(i - 1, 0)
-        within = np.minimum(at_ns, self.end_ns[last]) - self.begin_ns[last]
-        busy: Int64 = np.where(i > 0, self.before_ns[last] + within, 0)
-        return busy
+def _busy_until(begin_ns: Int64, end_ns: Int64, at_ns: Int64) -> Int64:
+    """Return for how long a link, busy in intervals (k,) one after the other, had been so at each moment."""
+    before_ns = np.concatenate([[0], np.cumsum(end_ns - begin_ns)])
+    i = np.searchsorted(begin_ns, at_ns, side="right")
+    last = np.maximum(i - 1, 0)
+    within = np.minimum(at_ns, end_ns[last]) - begin_ns[last]
+    busy: Int64 = np.where(i > 0, before_ns[last] + within, 0)
+    return busy
 
 
 def _carried(service: Float) -> Float:
@@ -220,14 +206,3 @@ def _sizes(recording: Recording) -> Int64:
 
 def _communicates(recording: Recording, step: StepGraph) -> Bool:
     return np.array([one.is_communication for one in recording.operations])[step.operation]
-
-
-def _collectives_at(recording: Recording, factor: float) -> Recording:
-    """Return the recording with collectives whose transfer takes ``1 / factor`` of its time."""
-    if not any(operation.is_communication for operation in recording.operations):
-        raise TraceError("bandwidth: no transfer between ranks is recorded")
-    steps = []
-    for step in recording.steps:
-        work = np.where(_communicates(recording, step), np.rint(step.work_ns / factor), step.work_ns)
-        steps.append(replace(step, work_ns=work.astype(np.int64)))
-    return replace(recording, steps=steps)

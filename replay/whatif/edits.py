@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.step_parts import Kind
 from errors import UsageError
-from formats.columns import Int64, Trace
-from replay.whatif.annotation import contained, spans_of
+from formats.columns import Int64, Trace, Track
 from replay.whatif.bandwidth import at_rate, link_rate, times_faster
 from replay.whatif.partition import at_partition_bytes
-from replay.whatif.selection import Selection, select
-from replay.whatif.stages import of_stage
+from replay.whatif.selection import Selection, named_owners, of_stage, select
 from replay.whatif.straggler import at_mean_work, without_stragglers
 
 Edit = Callable[[Recording], Recording]
@@ -59,12 +60,18 @@ def parse(text: str, recording: Recording, traces: Sequence[Trace] = ()) -> Edit
     if name == "bandwidth":
         return _bandwidth(text, value, link_rate(recording))
     if name == "partition_bytes":
-        n_bytes, rate = _whole(text, value), link_rate(recording)
-        return lambda edited: at_partition_bytes(edited, n_bytes, rate)
+        if not value.isdecimal() or int(value) < 1:
+            raise UsageError(f"--set {text}: {value} is not a number of bytes above 0")
+        rate = link_rate(recording)
+        return lambda edited: at_partition_bytes(edited, int(value), rate)
     if name == "schedule":
-        return _schedule(text, value)
+        if value not in ("priority", "fifo"):
+            raise UsageError(f"--set {text}: a schedule is priority or fifo")
+        return partial(rescheduled, by_priority=value == "priority")
     if name == "straggler":
-        return _straggler(text, value)
+        if value not in ("none", "mean"):
+            raise UsageError(f"--set {text}: straggler has the values none and mean")
+        return without_stragglers if value == "none" else at_mean_work
     if name == "drop":
         return _drop(recording, value, text, traces)
     change = _change(text, value)
@@ -73,10 +80,9 @@ def parse(text: str, recording: Recording, traces: Sequence[Trace] = ()) -> Edit
 
 
 def _select(recording: Recording, name: str, text: str) -> Selection:
-    stage = _STAGE.fullmatch(name)
-    return (
-        select(recording, name, text) if stage is None else of_stage(recording, int(stage[1]), stage[2], text)
-    )
+    if stage := _STAGE.fullmatch(name):
+        return of_stage(recording, int(stage[1]), stage[2], text)
+    return select(recording, name, text)
 
 
 def _change(text: str, value: str) -> Change:
@@ -97,50 +103,25 @@ def _ratio(text: str, value: str) -> float:
     return ratio
 
 
-def _whole(text: str, value: str) -> int:
-    if not value.isdecimal() or int(value) < 1:
-        raise UsageError(f"--set {text}: {value} is not a number of bytes above 0")
-    return int(value)
-
-
 def _bandwidth(text: str, value: str, rate: float | None) -> Edit:
     """Return the edit to so many times the links' `rate` (bytes/ns), or to ``200Mbit`` a second."""
     absolute = _RATE.fullmatch(value)
     if absolute is None:
-        factor = _ratio(text, value)
-        return lambda recording: times_faster(recording, factor, rate)
+        return partial(times_faster, factor=_ratio(text, value), rate=rate)
     target = float(absolute[1]) * _BITS[absolute[2].upper()] / 8 / 1e9
     if target <= 0:
         raise UsageError(f"--set {text}: a bandwidth must be above 0")
-    return lambda recording: at_rate(recording, target, rate)
-
-
-def _schedule(text: str, value: str) -> Edit:
-    if value not in ("priority", "fifo"):
-        raise UsageError(f"--set {text}: a schedule is priority or fifo")
-    return lambda recording: rescheduled(recording, by_priority=value == "priority")
-
-
-def _straggler(text: str, value: str) -> Edit:
-    edits = {"none": without_stragglers, "mean": at_mean_work}
-    if value not in edits:
-        raise UsageError(f"--set {text}: straggler has the values none and mean")
-    return edits[value]
+    return partial(at_rate, target=target, rate=rate)
 
 
 # ---- edits of the times
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """A change of work: times `factor`, and `added_ns` more in each step of each owner."""
 
     factor: float = 1.0
     added_ns: int = 0
-
-    def of(self, time_ns: Int64, chosen: Bool) -> Int64:
-        """Return `time_ns` (n,) with the `chosen` times the factor."""
-        return np.where(chosen, np.rint(time_ns * self.factor), time_ns).astype(np.int64)
 
 
 def changed(recording: Recording, chosen: Selection, change: Change) -> Recording:
@@ -150,19 +131,23 @@ def changed(recording: Recording, chosen: Selection, change: Change) -> Recordin
     recorded in pieces is not delayed by each.
     """
     share = forward_share(recording) if chosen.tails.any() else 1.0
-    partly = Change(1 + share * (change.factor - 1))
+    partly = 1 + share * (change.factor - 1)
     steps = []
     for step in recording.steps:
         events = chosen.events(step)
-        work = change.of(step.work_ns, events)
+        work = _times(step.work_ns, change.factor, events)
         first = _first_of_owner(step, events)
         work[first] += change.added_ns
-        tail = partly.of(step.tail_ns, chosen.tails)
+        tail = _times(step.tail_ns, partly, chosen.tails)
         late = chosen.tails.copy()
         late[step.owner[first]] = False
         tail[late] += change.added_ns
         steps.append(replace(step, work_ns=work, tail_ns=tail))
     return replace(recording, steps=steps)
+
+
+def _times(time_ns: Int64, factor: float, chosen: Bool) -> Int64:
+    return np.where(chosen, np.rint(time_ns * factor), time_ns).astype(np.int64)
 
 
 def _first_of_owner(step: StepGraph, chosen: Bool) -> Int64:
@@ -171,24 +156,6 @@ def _first_of_owner(step: StepGraph, chosen: Bool) -> Int64:
     events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
     first: Int64 = events[np.unique(step.owner[events], return_index=True)[1]]
     return first
-
-
-def _drop(recording: Recording, name: str, text: str, traces: Sequence[Trace]) -> Edit:
-    """Return the edit that takes away what is called `name`, all it contains, and the gaps before."""
-    spans = spans_of(recording, traces, name)
-    if not spans:
-        select(recording, name, text)
-
-    def without(edited: Recording) -> Recording:
-        chosen = select(edited, name, text, may_be_nothing=bool(spans))
-        steps = []
-        for step in edited.steps:
-            gone = contained(edited, chosen, spans, step)
-            work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns))
-            steps.append(replace(step, work_ns=work, gap_ns=gap))
-        return replace(edited, steps=steps)
-
-    return without
 
 
 def forward_share(recording: Recording) -> float:
@@ -220,3 +187,84 @@ def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
         return replace(step, turn=turn, overtaken=np.empty((0, 2), np.int64))
 
     return replace(recording, steps=[served(step) for step in recording.steps])
+
+
+# ---- taking away: operations, and annotations (spans around others, which need not be events themselves)
+
+
+def _drop(recording: Recording, name: str, text: str, traces: Sequence[Trace]) -> Edit:
+    """Return the edit that takes away what is called `name`, all it contains, and the gaps before."""
+    spans = _spans_of(recording, traces, name)
+    if not spans:
+        select(recording, name, text)
+
+    def without(edited: Recording) -> Recording:
+        chosen = select(edited, name, text, may_be_nothing=bool(spans))
+        steps = []
+        for step in edited.steps:
+            gone = _contained(edited, chosen, spans, step)
+            work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns))
+            steps.append(replace(step, work_ns=work, gap_ns=gap))
+        return replace(edited, steps=steps)
+
+    return without
+
+
+class _Spans(NamedTuple):
+    """When a name was open on one track of an owner: k spans, in order."""
+
+    owner: int
+    track: Track
+    start_ns: Int64
+    end_ns: Int64
+
+
+def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[_Spans]:
+    """Return the spans of the slices called `name` (with or without its rank) in the owners' traces."""
+    owners, bare = named_owners(recording, name)
+    found = []
+    for owner, trace in enumerate(traces):
+        called = name if name in trace.names else bare if owners[owner] else ""
+        if called not in trace.names:
+            continue
+        rows = np.flatnonzero(trace.name_id == trace.names.index(called))
+        for track in np.unique(trace.track_id[rows]).tolist():
+            mine = rows[trace.track_id[rows] == track]
+            start = trace.ts_ns[mine]
+            found.append(_Spans(owner, trace.tracks[track], start, start + trace.dur_ns[mine]))
+    return found
+
+
+def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans], step: StepGraph) -> Bool:
+    """Return the events of a step (n,) that are `chosen`, run inside one or inside a span, or follow.
+
+    What is launched from inside, or is a part of what is inside, follows. Inside is on the same track or
+    thread. (A span of the trace may begin a little later than the step graph has its first event.)
+    """
+    tracks = [(one.owner, one.track) for one in recording.operations]
+    number = {track: i for i, track in enumerate(dict.fromkeys(tracks))}
+    track = np.array([number[one] for one in tracks], np.int64)[step.operation]
+    found = chosen.events(step)
+    for here in np.unique(track[found]).tolist():
+        outer, events = np.flatnonzero(found & (track == here)), np.flatnonzero(track == here)
+        inside = _within(step.start_ns[outer], step.end_ns[outer], step.start_ns[events], step.end_ns[events])
+        found[events[inside]] = True
+    middle = (step.start_ns + step.end_ns) // 2
+    for one in spans:
+        events = np.flatnonzero(track == number.get((one.owner, one.track), -1))
+        found[events[_within(one.start_ns, one.end_ns, middle[events], middle[events] + 1)]] = True
+    follow = step.edges[np.isin(step.edges[:, 3], (Kind.LAUNCH, Kind.PART))]
+    while True:
+        more = follow[found[follow[:, 0]] & ~found[follow[:, 1]], 1]
+        if len(more) == 0:
+            return found
+        found[more] = True
+
+
+def _within(outer_start: Int64, outer_end: Int64, start: Int64, end: Int64) -> Bool:
+    """Return which intervals (n,) lie within one of the outer intervals (k,)."""
+    order = np.argsort(outer_start, kind="stable")
+    latest_end = np.maximum.accumulate(outer_end[order])
+    before = np.searchsorted(outer_start[order], start, side="right") - 1
+    inside: Bool = (before >= 0) & (end <= latest_end[np.maximum(before, 0)])
+    return inside

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,7 @@ from replay.whatif.bandwidth import Float
 _SMALL = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
+class _Tensor(NamedTuple):
     """One tensor of one owner: its partition keys in order, and the sizes of its new partitions."""
 
     keys: tuple[int, ...]
@@ -30,16 +30,11 @@ class _Tensor:
         return self.keys[piece * len(self.keys) // len(self.sizes)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cost:
+class _Cost(NamedTuple):
     """What a stage takes: for each partition, and for each byte."""
 
     per_part_ns: float
     per_byte_ns: float
-
-    def of(self, n_bytes: int) -> float:
-        """Return what a partition of `n_bytes` takes."""
-        return self.per_part_ns + self.per_byte_ns * n_bytes
 
 
 def at_partition_bytes(recording: Recording, n_bytes: int, rate: float | None) -> Recording:
@@ -119,10 +114,7 @@ class _Cut:
     """Cuts the steps of a recording; `operations` grows by those of new partitions."""
 
     def __init__(
-        self,
-        recording: Recording,
-        tensors: Mapping[tuple[int, str], _Tensor],
-        costs: Mapping[str, _Cost],
+        self, recording: Recording, tensors: Mapping[tuple[int, str], _Tensor], costs: Mapping[str, _Cost]
     ) -> None:
         self.operations = list(recording.operations)
         self._tensors, self._costs = tensors, costs
@@ -148,6 +140,7 @@ class _Cut:
             last=np.flatnonzero(np.isin(source, step.last)),
             overtaken=step.overtaken if len(source) == len(step) else np.empty((0, 2), np.int64),
             continued=np.array(continued, np.int64).reshape(-1, 2),
+            across=step.across[:0],
         )
 
     def _copies(self, step: StepGraph) -> tuple[list[dict[int, int]], list[int], list[int]]:
@@ -160,12 +153,14 @@ class _Cut:
         operation: list[int] = []
         for event, number in enumerate(step.operation.tolist()):
             old = self.operations[number]
-            tensor = None if old.key is None else self._tensors.get((old.owner, old.whole))
-            copies.append({})
-            for piece in _pieces(old, tensor):
-                copies[-1][piece] = len(like)
-                like.append(event)
-                operation.append(number if tensor is None else self._piece(number, tensor, piece))
+            tensor = self._tensor(old)
+            made = {-1: number}
+            if tensor is not None:
+                pieces = [i for i in range(len(tensor.sizes)) if tensor.template(i) == old.key]
+                made = {piece: self._piece(number, tensor, piece) for piece in pieces}
+            copies.append(dict(zip(made, range(len(like), len(like) + len(made)), strict=True)))
+            like += [event] * len(made)
+            operation += made.values()
         return copies, like, operation
 
     def _piece(self, template: int, tensor: _Tensor, piece: int) -> int:
@@ -178,34 +173,34 @@ class _Cut:
             self.operations.append(old._replace(key=key, n_bytes=tensor.sizes[piece], track=track))
         return self._number[template, key]
 
+    def _group(self, number: int) -> tuple[int, str, str] | None:
+        """Return whose recorded time an operation shares: tensor and stage; None where it is not cut."""
+        one = self.operations[number]
+        return (one.owner, one.whole, one.stage) if self._tensor(one) else None
+
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
         """Return the work of the new events: the stage's recorded total, changed as its cost says."""
         total: dict[tuple[int, str, str], float] = defaultdict(float)
         costs: dict[tuple[int, str, str], float] = defaultdict(float)
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
-            old = self.operations[number]
-            if (old.owner, old.whole) in self._tensors and old.key is not None:
-                total[old.owner, old.whole, old.stage] += work
-                costs[old.owner, old.whole, old.stage] += self._costs[old.stage].of(old.n_bytes)
+            if group := self._group(number):
+                total[group] += work
+                costs[group] += self._cost(number)
         found = step.work_ns[like].astype(np.float64)
         for event, number in enumerate(operation):
-            new = self.operations[number]
-            tensor = self._tensors.get((new.owner, new.whole))
-            if new.key is None or tensor is None:
-                continue
-            recorded, before = (table[new.owner, new.whole, new.stage] for table in (total, costs))
-            share = (
-                self._costs[new.stage].of(new.n_bytes) / before if before else new.n_bytes / sum(tensor.sizes)
-            )
-            found[event] = recorded * share
+            if group := self._group(number):
+                n_bytes, of_tensor = self.operations[number].n_bytes, sum(self._tensors[group[:2]].sizes)
+                before = costs[group]
+                found[event] = total[group] * (self._cost(number) / before if before else n_bytes / of_tensor)
         return np.rint(found).astype(np.int64)
 
+    def _tensor(self, one: Operation) -> _Tensor | None:
+        return None if one.key is None else self._tensors.get((one.owner, one.whole))
 
-def _pieces(old: Operation, tensor: _Tensor | None) -> list[int]:
-    """Return the new partitions that are like the partition of `old`; -1 for an event that stays."""
-    if tensor is None:
-        return [-1]
-    return [piece for piece in range(len(tensor.sizes)) if tensor.template(piece) == old.key]
+    def _cost(self, number: int) -> float:
+        one = self.operations[number]
+        cost = self._costs[one.stage]
+        return cost.per_part_ns + cost.per_byte_ns * one.n_bytes
 
 
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]]) -> Int64:

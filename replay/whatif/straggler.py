@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import WAIT
+from dialects.step_windows import turns
 from formats.columns import Int64
-from replay.occurrences import medians, numbered, occurrence
+from replay.occurrences import medians, numbered
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
@@ -60,7 +61,7 @@ def without_stragglers(recording: Recording) -> Recording:
     fast = [owner for owner in range(len(recording.owners)) if owner not in slow]
     if not slow or not fast:
         return recording
-    own, kind = _own_work(recording), _kinds(recording, label=True)
+    own, (_, kind) = _own_work(recording), kinds([one.label for one in recording.operations])
     steps = []
     for step in recording.steps:
         same = _same(step, kind)
@@ -96,35 +97,28 @@ def at_mean_work(recording: Recording) -> Recording:
 
 def ideal_work_ns(recording: Recording) -> list[Int64]:
     """Return the work of each step's events (n,) in the ideal job; see `at_mean_work`."""
-    kind = _kinds(recording)
-    kinds = [kind[step.operation] for step in recording.steps]
-    flat, work = np.concatenate(kinds), np.concatenate([step.work_ns for step in recording.steps])
-    n_kinds = int(kind.max(initial=0)) + 1
+    names, kind = kinds([one.name for one in recording.operations])
+    of_event = [kind[step.operation] for step in recording.steps]
+    flat, work = np.concatenate(of_event), np.concatenate([step.work_ns for step in recording.steps])
+    n_kinds = len(names)
     mean = np.bincount(flat, work, n_kinds) / np.maximum(np.bincount(flat, minlength=n_kinds), 1)
     moves = np.zeros(n_kinds, np.bool_)
     moves[kind[[one.is_communication for one in recording.operations]]] = True
     usual = np.where(moves, medians(flat, work, n_kinds), np.rint(mean).astype(np.int64))
-    return [usual[one] for one in kinds]
+    return [usual[one] for one in of_event]
 
 
 def _own_work(recording: Recording) -> Bool:
     return np.array([not one.is_communication for one in recording.operations], np.bool_)
 
 
-def _kinds(recording: Recording, *, label: bool = False) -> Int64:
-    """Return a number for each operation, the same for those of one name (or `label`) on any owner."""
-    names = [one.label if label else one.name for one in recording.operations]
+def kinds(names: Sequence[str]) -> tuple[list[str], Int64]:
+    """Return the distinct names of operations, and the number of each operation's."""
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return np.array([number[name] for name in names], np.int64)
+    return list(number), np.array([number[name] for name in names], np.int64)
 
 
 def _same(step: StepGraph, kind: Int64) -> Int64:
     """Return for each event of a step a number that the n-th events of one kind share on all owners."""
-    kinds = kind[step.operation]
-    n_owners = len(step.begin_ns)
-    return numbered(kinds, occurrence(kinds * n_owners + step.owner))
-
-
-def kinds_of(recording: Recording) -> tuple[Sequence[str], Int64]:
-    """Return the names of all kinds of work, and the kind of each operation."""
-    return list(dict.fromkeys(one.name for one in recording.operations)), _kinds(recording)
+    of_event = kind[step.operation]
+    return numbered(of_event, turns(of_event * len(step.begin_ns) + step.owner))

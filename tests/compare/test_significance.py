@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from compare.significance import FEWEST_STEPS, Change, changes, corrected, sample, welch
+from compare.significance import (
+    FEWEST_STEPS,
+    LEVEL,
+    Change,
+    changes,
+    corrected,
+    sample,
+    usual_variance,
+    welch,
+)  # fmt: skip
 
 values = st.floats(1, 1e6).map(lambda value: round(value, 3))
 
@@ -96,6 +105,57 @@ def test_correlated_steps_are_not_taken_for_many_independent_ones() -> None:
     ours = welch(sample(a), sample(b)).p
     assert (naive <= 0.05).mean() > 0.25
     assert (ours <= 0.05).mean() < 0.10
+
+
+def _two_runs(spread: np.ndarray, seed: int, slower: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Return ten steps of each run (m, 10); each varies by its `spread` (m,), the first is slower."""
+    rng = np.random.default_rng(seed)
+    a, b = 100 * (1 + spread[:, None] * rng.normal(0, 1, (2, len(spread), 10)))
+    b[0] *= slower
+    return a, b
+
+
+def test_the_prior_of_variances_is_the_one_they_were_drawn_with() -> None:
+    # sigma² = 0.04 * 8 / chi²(8), and s² = sigma² * chi²(9) / 9
+    rng = np.random.default_rng(0)
+    true = 0.04 * 8 / rng.chisquare(8, 20_000)
+    usual, weight = usual_variance(true * rng.chisquare(9, 20_000) / 9, np.full(20_000, 9))
+    assert usual == pytest.approx(0.04, rel=0.05)
+    assert weight == pytest.approx(8, rel=0.15)
+
+
+def test_few_quantities_tell_nothing_of_each_other() -> None:
+    a, b = map(sample, _two_runs(np.full(9, 0.1), seed=1))
+    np.testing.assert_array_equal(welch(a, b, np.zeros(9, np.int64)).p, welch(a, b).p)
+
+
+def test_what_varies_more_than_its_like_is_not_taken_to_vary_less() -> None:
+    spread = np.where(np.arange(40) == 0, 1.0, 0.05)
+    a, b = map(sample, _two_runs(spread, seed=2))
+    error = np.sqrt((a.sd**2 / a.n + b.sd**2 / b.n)[0])
+    assert welch(a, b, np.zeros(40, np.int64)).p[0] >= 2 * stats.norm.sf(abs(b.mean - a.mean)[0] / error)
+
+
+def test_quantities_that_vary_alike_find_more_without_false_alarms() -> None:
+    found = {False: 0, True: 0}
+    false = 0
+    for seed in range(200):
+        a, b = map(sample, _two_runs(np.full(40, 0.12), seed, slower=1.2))
+        for together in found:
+            p = corrected(welch(a, b, np.zeros(40, np.int64) if together else None).p)
+            found[together] += int(p[0] <= LEVEL)
+            false += int(together and (p[1:] <= LEVEL).any())
+    assert found[True] > found[False]
+    assert false <= 0.05 * 200 + 2 * np.sqrt(200 * 0.05 * 0.95)
+
+
+def test_a_family_of_unequal_variances_keeps_quiet() -> None:
+    false = 0
+    for seed in range(200):
+        spread = 0.1 * np.exp(np.random.default_rng(seed + 10**6).normal(0, 0.7, 40))
+        a, b = map(sample, _two_runs(spread, seed))
+        false += int((corrected(welch(a, b, np.zeros(40, np.int64)).p) <= LEVEL).any())
+    assert false <= 0.05 * 200 + 2 * np.sqrt(200 * 0.05 * 0.95)
 
 
 def test_difference_and_share_are_of_the_base() -> None:

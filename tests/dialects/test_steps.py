@@ -221,6 +221,18 @@ def test_kineto_steps_are_the_annotations_of_the_cpu() -> None:
     assert whole_steps(trace) == [Step(7, 0, 90), Step(8, 100, 195)]
 
 
+def test_numbers_that_the_recording_counts_anew_are_counted_here() -> None:
+    marks = [("ProfilerStep#1", 0, 90), ("ProfilerStep#2", 100, 90), ("ProfilerStep#1", 200, 90)]
+    slices = [*marks, marks[1], *[("aten::add", k, 1) for k in (5, 105, 205)]]
+    expected = [Step(1, 0, 90), Step(2, 100, 190), Step(3, 200, 290)]
+    assert whole_steps(make(slices, dialect="kineto")) == expected
+
+
+def test_a_number_of_5000_digits_is_no_step() -> None:
+    slices = [("ProfilerStep#" + "9" * 5000, 0, 90), ("ProfilerStep#2", 100, 90), ("aten::add", 105, 1)]
+    assert whole_steps(make(slices, dialect="kineto")) == [Step(2, 100, 190)]
+
+
 def test_an_annotation_with_nothing_in_it_is_no_step() -> None:
     slices = [("ProfilerStep#1", 0, 90), ("aten::add", 5, 1), ("ProfilerStep#2", 90, 1)]
     assert whole_steps(make(slices, dialect="kineto")) == [Step(1, 0, 90)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ def test_replay_and_critical_give_the_same_path(flags: tuple[str, ...]) -> None:
         [item[key] for key in keys] for item in replayed["critical_path"]
     ]
     assert sum(item["dur_ms"] for item in replayed["critical_path"]) == pytest.approx(walked["length_ms"])
+
+
+def test_the_table_is_the_path_summed_by_operation_and_full_shows_its_stretches() -> None:
+    code, out, err = run_cli("--option", "replay", "--path", LENET, "--output", "-", "--format", "csv")
+    assert code == 0, err
+    rows = list(csv.DictReader(out.splitlines()))
+    path = document("--path", LENET)["critical_path"]
+    assert sum(float(row["ms"]) for row in rows) == pytest.approx(sum(item["dur_ms"] for item in path))
+    most = [item["dur_ms"] for item in path if item["name"] == f"{rows[0]['rank']}.{rows[0]['name']}"]
+    assert float(rows[0]["ms"]) == pytest.approx(sum(most)) == max(float(row["ms"]) for row in rows)
+    shown = [run_cli("--option", "replay", "--path", LENET, "--output", "-", *full)[1]
+             for full in ([], ["--full"])]  # fmt: skip
+    assert ["after the step's start" in out for out in shown] == [False, True]
 
 
 def test_a_plain_replay_leads_with_what_it_was_not_given() -> None:

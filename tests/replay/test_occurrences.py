@@ -6,13 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.occurrences import medians, occurrence
+from replay.occurrences import medians
 
 _small = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 1000)), max_size=30)
-
-
-def test_an_occurrence_is_counted_among_equal_values() -> None:
-    assert occurrence(np.array([7, 3, 7, 7, 3])).tolist() == [0, 0, 1, 2, 1]
 
 
 def test_a_group_without_values_has_median_zero() -> None:

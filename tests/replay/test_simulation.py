@@ -126,6 +126,25 @@ def test_work_that_is_cut_at_the_end_of_a_step_goes_on_in_the_next() -> None:
     assert ends == [[4, 7], [8.5, 10.5]]  # the first step ends at 7 + 0, as the last event held it up
 
 
+def test_what_a_device_was_asked_for_in_the_step_before_does_not_wait_for_a_slower_host() -> None:
+    # the second kernel was launched in the first step; it ran 2 after the first one had ended
+    steps = [
+        ({"host": (0, 10), "kernel": (0, 9)}, (0, 10)),
+        ({"host": (10, 20), "kernel": (11, 19)}, (10, 20)),
+    ]
+    made = rank("rank0", steps)
+    across = np.array([[0, 1, Joint.START_TO_HEAD], [1, 1, Joint.END_TO_HEAD]])
+    recording = job(replace(made, steps=[made.steps[0], replace(made.steps[1], across=across)]))
+    assert_in_a_row_as_recorded(recording)
+    slower = replay(apply(recording, ["host=1.5"]), [0, 1])
+    assert (slower.iteration_ns / MS).tolist() == [[15], [15]]
+    assert [(ends[1] / MS).tolist() for ends in slower.intervals(1)] == [11, 19]
+    # seen from the step that begins at 15, it is work from there on
+    assert (slower.step(1).start_ns / MS).tolist() == [15, 15]
+    assert (slower.step(1).work_ns / MS).tolist() == [15, 4]
+    assert critical_path(slower.step(1)).length_ns == 15 * MS
+
+
 def test_a_rank_that_computes_longer_holds_up_the_other() -> None:
     recording = lockstep([10, 10], [70, 70])
     assert (replay(recording, [0, 1]).iteration_ns / MS).tolist() == [[75, 75], [75, 75]]
@@ -135,7 +154,7 @@ def test_a_rank_that_computes_longer_holds_up_the_other() -> None:
 
 def test_steps_may_come_round_again() -> None:
     result = replay(one_gpu(), [0, 0, 0])
-    assert (result.step_ns / MS).tolist() == [23, 23, 23]
+    assert (result.iteration_ns / MS).tolist() == [[23], [23], [23]]
 
 
 _JOBS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -386,11 +387,34 @@ def test_a_rank_without_its_delay_is_foreseen(shared_data: Path) -> None:
     assert found["after_ms"] == pytest.approx(recorded, rel=0.05)
 
 
+def test_a_job_without_its_straggler_is_the_same_whatever_clock_the_straggler_has(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    recorded = shared_data / "byteps/fork_lenet_straggler"
+    skewed = tmp_path / "job"
+    for worker in ("worker_0", "worker_1"):
+        shutil.copytree(recorded / worker, skewed / worker)
+    for path in (skewed / "worker_1" / "0").glob("*.json"):
+        document = json.loads(path.read_text())
+        for event in document["traceEvents"] if isinstance(document, dict) else document:
+            if "ts" in event:
+                event["ts"] += 1_100
+        path.write_text(json.dumps(document))
+    before, after = (predicted(path, "straggler=none") for path in (recorded, skewed))
+    assert after["change"] < -0.2
+    assert after["after_ms"] == pytest.approx(before["after_ms"], rel=0.1)
+
+
 def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> None:
     path = shared_data / "kineto/gpu-hta-ns-resolution"
     faster, slower, _ = predicted(path, "kernel=0.5", "BW=2")["whatif"]
     assert -0.49 <= faster["change"] <= -0.40
-    assert slower["change"] < 0.1
+    assert abs(slower["change"]) < 0.02
+
+
+def test_where_the_host_is_the_limit_its_operations_count(shared_data: Path) -> None:
+    (row,) = predicted(shared_data / "kineto/gpu-hta-rank1of2-memory", "BW=0.5")["whatif"]
+    assert -0.38 <= row["change"] <= -0.32
 
 
 def test_why_straggler_none_changes_nothing_is_noted(shared_data: Path) -> None:

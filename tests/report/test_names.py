@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.names import short_names, without_arguments, without_parameters
+from opname import without_arguments, without_parameters
+from report.names import short_names
 from report.tables import display_width, printable
 
 ADD = (
@@ -57,7 +58,19 @@ def test_functions_that_differ_in_their_templates_are_told_apart() -> None:
 
 def test_names_that_differ_in_the_middle_are_told_apart() -> None:
     names = [f"wk0.rank0.Comm.byteps_push_pull.stage{i}_layer_weight" for i in (1, 2)]
-    assert short_names(names, 17) == ["wk0.r…1_lay…eight", "wk0.r…2_lay…eight"]
+    assert short_names(names, 17) == ["wk0.…stage1_…", "wk0.…stage2_…"]
+
+
+def test_words_that_many_names_have_go_first() -> None:
+    ends = ("conv0_bias.PUSH.589824", "dense0_weight.PUSH.3", "conv1_bias.PUSH.7", "batchnorm_gamma.PUSH.20")
+    names = [f"wk0.rank0.Comm.hybridsequential0_{end}" for end in ends]
+    assert short_names(names, 40) == [f"wk0.rank0.Comm.…{end}" for end in ends]
+
+
+def test_a_word_of_few_names_stays() -> None:
+    # "DistributedDataParallel" is in one name of six: it loses its middle, and keeps "forward"
+    names = ["DistributedDataParallel.forward", "aten::add", "aten::mul", "aten::sub", "aten::div", "relu"]
+    assert short_names(names, 21)[0] == "Distribute…el.forward"
 
 
 @given(st.lists(st.text(), max_size=5), st.integers(1, 40))

@@ -123,6 +123,27 @@ def test_a_minor_column_is_left_out_first_and_said(monkeypatch: pytest.MonkeyPat
     assert lines[-3].endswith("2.000")
 
 
+def test_columns_leave_by_importance(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 40 of the name + 2 + 9 + 2 + 9: the most minor column has no room, although it is not the last
+    monkeypatch.setenv("COLUMNS", "62")
+    columns = [Column(key, key, "float", minor=n) for key, n in (("p99", 2), ("avg", 0), ("p50", 1))]
+    result = table_of(NAME, *columns, rows=[("n" * 50, 1000.0, 2000.0, 3000.0)])
+    lines = shown(result).splitlines()
+    assert lines[0].split() == ["Name", "avg", "p50"]
+    assert lines[-1] == "Hidden to fit the terminal: p99."
+    monkeypatch.setenv("COLUMNS", "61")
+    assert shown(result).splitlines()[0].split() == ["Name", "avg"]
+
+
+def test_a_header_is_at_most_two_lines_tall_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = Column("a", "with the other steps' gaps (ms)", "float")
+    result = table_of(NAME, column, rows=[("a", 1.0)])
+    monkeypatch.setenv("COLUMNS", "80")
+    assert shown(result).splitlines()[:2] == ["        with the other", "Name  steps' gaps (ms)"]
+    monkeypatch.setenv("COLUMNS", "20")
+    assert "steps'" in [line.split()[-1] for line in shown(result).splitlines()]
+
+
 def test_an_empty_column_takes_no_room_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     result = table_of(NAME, COUNT, TOTAL, rows=[("a", None, 1.0), ("b", None, 2.0)])
     assert "Count" in shown(result)

@@ -1,0 +1,39 @@
+"""Whether a rank that is behind the others is so by more than chance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from replay.uncertainty import FEWEST, Float
+
+#: Chance of calling one of a job's ranks late that is not.
+CHANCE = 0.05
+#: Work that is longer than the peers' by this factor in the median step …
+MUCH = 1.25
+#: … and longer at all in this share of the steps is no chance either.
+_MOSTLY = 2 / 3
+#: A rank with less excess, of the step, holds nobody up.
+LEAST_EXCESS = 0.01
+#: Communication and waiting that nothing hides are as good as hidden below this share of the step.
+EXPOSED = 0.10
+
+
+def is_no_chance(excess: Float, ratio: float, n_owners: int) -> bool:
+    """Whether a rank's excess (steps,) over its peers, `ratio` times theirs in the median step, is no chance.
+
+    By a t-test over all `n_owners`, or by being so much in most steps that a disturbed step does not hide it.
+    """
+    if len(excess) < FEWEST:
+        return bool((excess > 0).all() and ratio > MUCH)
+    if ratio > MUCH and (excess > 0).mean() >= _MOSTLY:
+        return True
+    return surely_positive(excess, CHANCE / n_owners)
+
+
+def surely_positive(values: Float, chance: float) -> bool:
+    """Whether the mean of the values (n,) is above 0, but for a chance."""
+    from scipy.stats import ttest_1samp
+
+    if np.ptp(values) == 0:
+        return bool(values[0] > 0)
+    return bool(ttest_1samp(values, 0, alternative="greater").pvalue < chance)

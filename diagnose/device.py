@@ -1,0 +1,221 @@
+"""What keeps a device from work: a host that launches too slowly or waits for it, and copies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView, listed
+from dialects.step_parts import Kind, Operation
+from dialects.system import COPY_CATS
+from formats.columns import Int64
+from intervals import union_length
+from replay.whatif.edits import apply
+
+#: The host is the limit where it makes up more than this share of the path.
+_MOSTLY = 0.5
+#: Copies, and waits for the device, below this share of the step are not worth a look.
+_LEAST = 0.05
+#: A kernel shorter than this takes no longer than its launch.
+_SHORT_NS = 10_000
+#: From the end of a kernel to the begin of one that was launched long ago.
+_BACK_TO_BACK_NS = 2_000
+#: What takes no time to speak of.
+_NO_TIME = 0.001
+_BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
+NO_DEVICE = "no work of a device is recorded"
+
+
+def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find steps whose length the host decides, because it launches more slowly than the device works."""
+    if not _on_device(view).any():
+        yield Skipped("host_bound", NO_DEVICE)
+        return
+    launching = view.which(_prepares)
+    on_path = view.path_work_ns(launching)
+    if on_path < _MOSTLY * view.step_ns:
+        return
+    operations = view.recording.operations
+    cats = {one.cat for one in operations if _prepares(one)} - {
+        one.cat for one in operations if not _prepares(one)
+    }
+    edits = [f"{cat}={_NO_TIME}" for cat in sorted(cats) if cat]
+    names, kind = view.kind_of
+    by_name = np.bincount(kind, np.where(launching, view.path_work_by_operation, 0.0), len(names))
+    largest = [names[i] for i in np.argsort(-by_name)[:3].tolist()]
+    kernels, usual_ns = _kernels(view)
+    busy = _busy_share(view)
+    yield Finding(
+        kind="host_bound",
+        title=f"launching is the limit: {on_path / view.step_ns:.0%} of the critical path is the host's",
+        cause=f"the device is busy {busy:.0%} of the step, with {kernels:,.0f} kernels of "
+        f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < _SHORT_NS else ''}; "
+        f"most of the host's time is in {listed(largest)}",
+        action="launch less and larger: CUDA graphs, compiled or fused operations, a larger batch",
+        edit=lambda one: without_host(one, edits),
+        ranks=view.recording.owners,
+        operations=largest,
+        evidence=view.show(launching & np.isin(kind, np.argsort(-by_name)[:1]), 3),
+        caveat="an upper bound: a host that takes no time at all, so that the device is the limit",
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find host calls that wait for the device, after which the device waits for the host."""
+    if not _on_device(view).any():
+        yield Skipped("host_sync", NO_DEVICE)
+        return
+    waits = _sync_waits(view)
+    if not waits:
+        return
+    total = sum(waits.values())
+    if total < _LEAST * view.step_ns:
+        return
+    largest = sorted(waits, key=lambda name: -waits[name])[:3]
+    chosen = view.which(lambda one: not one.on_device and one.name in largest)
+    yield Finding(
+        kind="host_sync",
+        title=f"the host waits {total / 1e6:.1f} ms a step for the device, in {listed(largest)}",
+        cause="while it waits it launches nothing, so the device runs out of work after each of these calls",
+        action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
+        "non-blocking copies",
+        edit=without_synchronisation,
+        ranks=view.recording.owners,
+        operations=largest,
+        evidence=view.show(chosen, 3),
+        caveat="the host is taken to need none of the results at once",
+    )
+
+
+def copies(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find copies between host and device on the critical path."""
+    if not _on_device(view).any():
+        yield Skipped("copies", NO_DEVICE)
+        return
+    copying = view.which(lambda one: one.cat in COPY_CATS and _BETWEEN.search(one.name))
+    on_path = view.path_work_ns(copying)
+    if on_path < _LEAST * view.step_ns:
+        return
+    names = sorted(
+        {one.name for one, yes in zip(view.recording.operations, copying.tolist(), strict=True) if yes}
+    )
+    edits = [f"{name}={_NO_TIME}" for name in names]
+    yield Finding(
+        kind="copies",
+        title=f"copies between host and device are not hidden: {on_path / 1e6:.1f} ms on the critical path",
+        cause=f"they are {listed(names)}",
+        action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
+        edit=lambda one: apply(one, edits),
+        change=" ".join(edits),
+        ranks=view.recording.owners,
+        operations=names,
+        evidence=view.show(copying, 3),
+    )
+
+
+def idle(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find time on the critical path in which nothing was recorded."""
+    gaps, share = view.path_gap_ns(), view.path_gap_share()
+    if share < _LEAST:
+        return
+    by_operation = view.path_gaps_by_operation
+    names, kind = view.kind_of
+    by_name = np.bincount(kind, by_operation[:-1], len(names))
+    largest = [names[i] for i in np.argsort(-by_name)[:3].tolist() if by_name[i] > 0]
+    outside = by_operation[-1] > by_name.max(initial=0.0)
+    where = "between the steps" if outside else f"before {listed(largest)}"
+    yield Finding(
+        kind="idle",
+        title=f"in {gaps / 1e6:.1f} ms ({share:.0%}) of the critical path nothing was recorded",
+        cause=f"most of it lies {where}; what ran there is not in the trace",
+        action="record more (Python stacks, annotations around your own code) to see what runs there",
+        ranks=view.recording.owners,
+        operations=largest,
+        caveat="no gain is claimed: what is in the gaps is not known",
+        look=("--option", "critical", "--full"),
+        weight=share,
+    )
+
+
+# ---- signals
+
+
+def _on_device(view: JobView) -> Bool:
+    return view.which(lambda one: one.on_device)
+
+
+def _prepares(one: Operation) -> bool:
+    return one.is_traced and one.is_compute and not one.on_device
+
+
+def _kernels(view: JobView) -> tuple[float, float]:
+    """Return how many kernels an owner runs in a step, and their median duration (ns)."""
+    kernel = view.which(lambda one: one.on_device and one.cat not in COPY_CATS and not one.is_communication)
+    steps = [view.recording.steps[row] for row in view.rows]
+    works = [step.work_ns[kernel[step.operation]] for step in steps]
+    per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
+    return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
+
+
+def _busy_share(view: JobView) -> float:
+    """Return in how much of a step a device works: the union of what runs, the median over steps."""
+    device = _on_device(view)
+    shares = []
+    for row in view.rows:
+        step = view.recording.steps[row]
+        for owner in range(len(view.recording.owners)):
+            mine = device[step.operation] & (step.owner == owner)
+            busy = union_length(step.start_ns[mine], step.end_ns[mine])
+            shares.append(busy / max(float(step.iteration_ns[owner]), 1.0))
+    return min(float(np.median(shares)), 1.0)
+
+
+def _sync_waits(view: JobView) -> dict[str, float]:
+    """Return how long the calls of each name wait for a device in a step, a mean over owners and steps."""
+    device = _on_device(view)
+    total: dict[str, float] = {}
+    for row in view.rows:
+        step = view.recording.steps[row]
+        targets = np.unique(step.edges[_is_sync(step.edges, device[step.operation]), 1])
+        waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
+        for event, wait in zip(targets.tolist(), waits.tolist(), strict=True):
+            name = view.recording.operations[int(step.operation[event])].name
+            total[name] = total.get(name, 0.0) + wait
+    parts = len(view.rows) * len(view.recording.owners)
+    return {name: wait / parts for name, wait in total.items() if wait}
+
+
+def _is_sync(edges: Int64, device: Bool) -> Bool:
+    """Return which edges (e,) let a call of the host wait for work of a device; `device` is per event."""
+    found: Bool = (edges[:, 3] == Kind.SYNCHRONISE) & device[edges[:, 0]] & ~device[edges[:, 1]]
+    return found
+
+
+def without_host(recording: Recording, edits: Sequence[str]) -> Recording:
+    """Return the recording with `edits` that leave the host no time, and no latency of launches.
+
+    Work of a device that has piled up begins as soon as what is before it ends.
+    """
+    edited = apply(recording, edits)
+    device = np.array([one.on_device for one in recording.operations], np.bool_)
+    steps = []
+    for step in edited.steps:
+        usual = np.minimum(step.gap_ns, _BACK_TO_BACK_NS)
+        steps.append(replace(step, gap_ns=np.where(device[step.operation], usual, step.gap_ns)))
+    return replace(edited, steps=steps)
+
+
+def without_synchronisation(recording: Recording) -> Recording:
+    """Return the recording in which no call of the host waits for a device."""
+    device = np.array([one.on_device for one in recording.operations], np.bool_)
+    steps = [
+        replace(step, edges=step.edges[~_is_sync(step.edges, device[step.operation])])
+        for step in recording.steps
+    ]
+    return replace(recording, steps=steps)

@@ -1,0 +1,200 @@
+"""The diagnosis of a job: every detector is asked, the findings are ranked by what a replay says is won."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import numpy as np
+
+from dag.step_graph import Recording
+from dag_utils import LoadedSteps
+from diagnose.capture import capture_quality
+from diagnose.device import copies, host_bound, host_sync, idle
+from diagnose.exposed import exposed_communication
+from diagnose.finding import Finding, Skipped
+from diagnose.gains import Gain, Gains
+from diagnose.host import slow_input
+from diagnose.job_view import JobView
+from diagnose.late_ranks import late_ranks, uneven_work
+from diagnose.memory import memory
+from diagnose.operations import hot_operation, outlier_steps
+from diagnose.overhead import profiling_overhead
+from diagnose.slow_transfers import negotiation, priority_inversion, slow_links, slow_server, small_messages
+from dialects.system import COPY_CATS
+from replay.simulation import replay
+from replay.uncertainty import Float
+
+#: Of a step: what wins less is not shown.
+LEAST_SHARE = 0.01
+#: Findings that the headline names.
+_NAMED = 2
+#: The mean step is named beside the median one where it differs by more than this share.
+_APART = 0.03
+#: What makes up more than this share of the critical path is the limit.
+_LIMIT = 0.7
+
+
+class Level(IntEnum):
+    """How general a finding is. What a more specific one explains is not claimed again by a general one."""
+
+    RANK = 0  # one rank, or one step, stands out
+    CAUSE = 1  # something that all ranks do
+    SYMPTOM = 2  # what is left when the causes are gone
+
+
+Detector = Callable[[JobView], Iterator[Finding | Skipped]]
+_DETECTORS: Sequence[tuple[Level, Detector]] = (
+    (Level.RANK, late_ranks),
+    (Level.RANK, outlier_steps),
+    (Level.RANK, idle),
+    (Level.RANK, profiling_overhead),
+    (Level.RANK, memory),
+    (Level.RANK, capture_quality),
+    (Level.CAUSE, uneven_work),
+    (Level.CAUSE, slow_input),
+    (Level.CAUSE, slow_links),
+    (Level.CAUSE, small_messages),
+    (Level.CAUSE, slow_server),
+    (Level.CAUSE, priority_inversion),
+    (Level.CAUSE, negotiation),
+    (Level.CAUSE, host_sync),
+    (Level.CAUSE, copies),
+    (Level.SYMPTOM, host_bound),
+    (Level.SYMPTOM, exposed_communication),
+    (Level.SYMPTOM, hot_operation),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A finding and what its change wins: alone, and when those before it are done already."""
+
+    finding: Finding
+    gain: Gain | None  # None where nothing is claimed to be won
+    share: float | None  # of the mean step
+    after_above_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is slow in a job, the most rewarding first; `small` findings win too little to be shown."""
+
+    findings: Sequence[Ranked]
+    skipped: Sequence[Skipped]
+    small: int
+    iteration_ns: Float  # (steps,)
+    numbers: Sequence[int]
+    ranks: Sequence[str]
+    limit: str = ""  # words of the headline: what makes up most of the path
+
+
+def diagnose(loaded: LoadedSteps) -> Diagnosis:
+    """Return the diagnosis of a job.
+
+    What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
+    without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
+    (communication is not hidden) is about what the specific ones leave.
+    """
+    view = JobView(loaded)
+    search = _Search(Gains(view.recording, view.rows), view.recording)
+    for level in Level:
+        before = search.recording
+        looked_at = view if before is view.recording else _as_replayed(view, before, search.gains)
+        for of_level, detect in _DETECTORS:
+            if of_level == level:
+                search.judge(detect(looked_at), before)
+    return Diagnosis(
+        findings=_ranked(view.recording, search.known, search.gains),
+        skipped=search.skipped,
+        small=search.small,
+        iteration_ns=view.iteration_ns,
+        numbers=view.numbers,
+        ranks=view.recording.owners,
+        limit=_limit(view),
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """What was found so far; `recording` is the job without all of that."""
+
+    gains: Gains
+    recording: Recording
+    known: list[tuple[Finding, Gain | None]] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    small: int = 0
+
+    def judge(self, found: Iterable[Finding | Skipped], before: Recording) -> None:
+        """Keep findings that win something in the job that is `before`, and still do without the others."""
+        for one in found:
+            if isinstance(one, Skipped):
+                self.skipped.append(one)
+            elif one.edit is None:
+                self.known.append((one, None))
+            elif (gain := self._gain(one, before)) is not None:
+                self.known.append((one, gain))
+                self.recording = self.gains.edited(one.edit, self.recording)
+
+    def _gain(self, finding: Finding, before: Recording) -> Gain | None:
+        """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
+        assert finding.edit is not None
+        gain = self.gains.of(finding.edit, before, own_gaps=finding.as_recorded)
+        least_ns = LEAST_SHARE * self.gains.recorded_ns
+        if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
+            left = self.gains.of(finding.edit, self.recording, own_gaps=finding.as_recorded)
+            if left.mid_ns >= least_ns:
+                return gain
+        self.small += gain.mid_ns > 0
+        return None
+
+
+def _as_replayed(view: JobView, recording: Recording, gains: Gains) -> JobView:
+    """Return the view of the job as an edited recording makes it: times as simulated."""
+    result = replay(recording, gains.rows)
+    steps = list(recording.steps)
+    for position, row in enumerate(gains.rows):
+        steps[row] = result.step(position)
+    return JobView(view.loaded, replace(recording, steps=steps))
+
+
+def _ranked(recording: Recording, known: Sequence[tuple[Finding, Gain | None]], gains: Gains) -> list[Ranked]:
+    """Return the findings by what they win, each with what is left to win when those before it are done."""
+    order = sorted(known, key=lambda pair: (-(pair[1].mid_ns if pair[1] else 0.0), -pair[0].weight))
+    ranked = []
+    for finding, gain in order:
+        if gain is None or finding.edit is None:
+            ranked.append(Ranked(finding, None, None, None))
+            continue
+        after = gains.edited(finding.edit, recording)
+        left = gains.between(recording, after, own_gaps=finding.as_recorded).mid_ns
+        ranked.append(Ranked(finding, gain, gain.mid_ns / gains.recorded_ns, max(left, 0.0)))
+        recording = after
+    return ranked
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """Return one sentence: how long a step takes, what makes it so, and what can be won."""
+    usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
+    on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
+    step = f"A step takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
+    winning = [one for one in diagnosis.findings if one.gain is not None]
+    if not winning:
+        return f"{step}; nothing stands out that would make it 1 % shorter."
+    return f"{step}: {'; then '.join(map(_with_gain, winning[:_NAMED]))}."
+
+
+def _limit(view: JobView) -> str:
+    """Return what makes up most of the critical path, where that is computation of a device; else ""."""
+    computing = view.which(
+        lambda one: one.on_device and not one.is_communication and one.cat not in COPY_CATS
+    )
+    share = view.path_work_ns(computing) / max(view.step_ns, 1.0)
+    return f", and the device is the limit ({share:.0%} of the critical path)" if share > _LIMIT else ""
+
+
+def _with_gain(one: Ranked) -> str:
+    assert one.gain is not None
+    assert one.share is not None
+    return f"{one.finding.title} ({one.gain.mid_ns / 1e6:.1f} ms or {one.share:.0%} to win)"

@@ -1,0 +1,112 @@
+"""The job in which ranks work as long as their peers, or as long as the mean rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording, StepGraph
+from formats.columns import Int64
+from replay.uncertainty import Float
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The operations (n,) of a recording as kinds of work: of one name, on whatever owner."""
+
+    kind: Int64
+    owner: Int64
+    is_own: Bool  # no communication
+    n_owners: int
+    n_kinds: int
+
+    def table(self, step: StepGraph, column: str) -> Float:
+        """Return how much of a column of a step each owner has of each kind (owners, kinds)."""
+        cell = (self.owner * self.n_kinds + self.kind)[step.operation]
+        size = self.n_owners * self.n_kinds
+        sums = np.bincount(cell, getattr(step, column), size).astype(np.float64)
+        return sums.reshape(self.n_owners, self.n_kinds)
+
+    def usual(self, recording: Recording, column: str) -> Float:
+        """Return the same, the median over the whole steps."""
+        tables = [self.table(recording.steps[row], column) for row in recording.whole_steps]
+        median: Float = np.median(tables, axis=0)
+        return median
+
+    def of_operations(self, factor: Float, chosen: Bool) -> Float:
+        """Return the factor (owners, kinds) of each operation (n,), 1 for those that are not `chosen`."""
+        return np.where(chosen, factor[self.owner, self.kind], 1.0)
+
+
+def _work(recording: Recording) -> _Work:
+    operations = recording.operations
+    place = {name: i for i, name in enumerate(dict.fromkeys(one.name for one in operations))}
+    return _Work(
+        kind=np.array([place[one.name] for one in operations], np.int64),
+        owner=np.array([one.owner for one in operations], np.int64),
+        is_own=np.array([not one.is_communication for one in operations], np.bool_),
+        n_owners=len(recording.owners),
+        n_kinds=len(place),
+    )
+
+
+def _scaled(step: StepGraph, factor: Float, column: str = "work_ns") -> Int64:
+    """Return a column of a step with each operation's (n,) factor."""
+    scaled: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
+    return scaled
+
+
+def _share(wanted: Float, of: Float) -> Float:
+    return np.where(of > 0, wanted / np.maximum(of, 1), 1.0)
+
+
+def as_peers(recording: Recording, late: Sequence[int], *, gaps: bool) -> Recording:
+    """Return the recording in which some owners do each kind of own work in their peers' usual time.
+
+    The times of a kind are scaled in all steps alike, by the medians over the steps of what it takes in a
+    step. With `gaps` those before its events as well (but never longer), and no late owner begins or ends
+    a step later than its peers do.
+    """
+    work, owners = _work(recording), list(late)
+    chosen = work.is_own & np.isin(work.owner, owners)
+    factor = work.of_operations(_peers_share(work.usual(recording, "work_ns"), owners), chosen)
+    gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners), 1.0)
+    gap_factor = work.of_operations(gap_share, chosen)
+    peers = [owner for owner in range(work.n_owners) if owner not in owners]
+    steps = []
+    for step in recording.steps:
+        edited = replace(step, work_ns=_scaled(step, factor))
+        if gaps:
+            begin, tail = step.begin_ns.copy(), step.tail_ns.copy()
+            for column in (begin, tail):
+                column[owners] = np.minimum(column[owners], int(np.median(column[peers])))
+            edited = replace(edited, gap_ns=_scaled(step, gap_factor, "gap_ns"), begin_ns=begin, tail_ns=tail)
+        steps.append(edited)
+    return replace(recording, steps=steps)
+
+
+def _peers_share(usual: Float, late: Sequence[int]) -> Float:
+    """Return what share the peers' median is of each owner's time (owners, kinds)."""
+    return _share(np.median(np.delete(usual, late, axis=0), axis=0), usual)
+
+
+def evened(recording: Recording) -> Recording:
+    """Return the recording in which each kind of own work takes the usual time of the mean owner."""
+    work = _work(recording)
+    usual = work.usual(recording, "work_ns")
+    factor = work.of_operations(_share(usual.mean(axis=0), usual), work.is_own)
+    steps = [replace(step, work_ns=_scaled(step, factor)) for step in recording.steps]
+    return replace(recording, steps=steps)
+
+
+def even_in_each_step(recording: Recording) -> Recording:
+    """Return the recording in which each kind of own work takes the mean owner's time of that step."""
+    work = _work(recording)
+    steps = []
+    for step in recording.steps:
+        table = work.table(step, "work_ns")
+        factor = work.of_operations(_share(table.mean(axis=0), table), work.is_own)
+        steps.append(replace(step, work_ns=_scaled(step, factor)))
+    return replace(recording, steps=steps)

@@ -1,0 +1,65 @@
+"""Communication that nothing hides: the transfer, and the waiting for whichever rank is last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from diagnose.chance import EXPOSED
+from diagnose.even_work import even_in_each_step
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView, listed
+from replay.whatif.edits import apply
+
+#: Transfers that take no time to speak of, in the words of `--set`.
+_NO_TRANSFER = "Comm=0.001"
+
+
+def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find transfers on the critical path, and time in which ranks wait for a different one each time."""
+    recording = view.recording
+    transfers = view.is_communication
+    if not transfers.any():
+        yield Skipped("exposed_communication", "no communication between ranks is recorded")
+        return
+    on_path = view.path_work_ns(transfers)
+    waiting = _waiting_in_turn(view)
+    if on_path + waiting < EXPOSED * view.step_ns:
+        return
+    by_operation = np.where(transfers, view.path_work_by_operation, 0.0)
+    names, kind = view.kind_of
+    by_name = np.bincount(kind, by_operation, len(names))
+    largest = [names[i] for i in np.argsort(-by_name)[:3].tolist() if by_name[i] > 0]
+    if on_path > 0:
+        yield Finding(
+            kind="exposed_communication",
+            title=f"communication is not hidden: {on_path / 1e6:.1f} ms of transfers on the critical path",
+            cause=f"most of it is in {listed(largest)}",
+            action="overlap it with computation (smaller buckets, priorities), send less (compression, "
+            "fewer steps with synchronisation), or use a faster network",
+            edit=lambda one: apply(one, [_NO_TRANSFER]),
+            change=_NO_TRANSFER,
+            ranks=recording.owners,
+            operations=largest,
+            evidence=view.show(transfers & np.isin(kind, np.argsort(-by_name)[:1]), 3),
+            caveat="an upper bound: transfers that take no time at all"
+            + (", nor the waiting for ranks that are not recorded" if len(recording.owners) == 1 else ""),
+        )
+    if waiting > 0:
+        yield Finding(
+            kind="exposed_communication",
+            title="ranks wait for whichever is last, a different one each time",
+            cause=f"the rank with the most work in a step has {waiting / 1e6:.1f} ms more than the mean rank",
+            action="give all ranks inputs of the same length, and look for other processes on the machines",
+            edit=even_in_each_step,
+            ranks=recording.owners,
+            caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
+            look=("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean"),
+        )
+
+
+def _waiting_in_turn(view: JobView) -> float:
+    """Return how much longer the rank with the most work works than the mean rank, the median over steps."""
+    work = view.owner_work_ns(view.is_own)
+    return float(np.median(work.max(axis=1) - work.mean(axis=1)))

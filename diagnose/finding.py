@@ -1,0 +1,66 @@
+"""What a diagnosis consists of: findings, each with the edit that removes it, and what was skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dag.step_graph import Recording
+
+Edit = Callable[[Recording], Recording]
+
+Kind = Literal[
+    "late_rank", "uneven_work", "exposed_communication", "slow_collective", "small_messages", "server",
+    "priority_inversion", "input", "host_bound", "host_sync", "copies", "idle", "hot_operation",
+    "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One recorded event, or stretch of a step, that shows a finding; times from the step's begin."""
+
+    path: str
+    rank: str
+    step: int
+    name: str
+    start_ns: int
+    dur_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that makes the steps longer, and what to do about it.
+
+    Attributes
+    ----------
+    title : what is wrong, a clause that begins with whose fault it is and goes on in a sentence
+    edit : the job without it; None where nothing can be claimed to be won
+    change : the same in the words of ``replay --set``, separated by blanks; "" where there are none
+    weight : how much it matters where nothing is claimed to be won, as a share of the step
+    look : arguments of the command that shows more; the job's path is added
+    """
+
+    kind: Kind
+    title: str
+    cause: str
+    action: str
+    edit: Edit | None = None
+    change: str = ""
+    ranks: Sequence[str] = ()
+    steps: Sequence[int] = ()
+    operations: Sequence[str] = ()
+    evidence: Sequence[Evidence] = ()
+    caveat: str = ""
+    look: Sequence[str] = field(default_factory=lambda: ("--option", "critical"))
+    weight: float = 0.0
+    as_recorded: bool = False  # it is about what happened in these steps, unusual gaps included
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """What was not examined, and why."""
+
+    kind: Kind
+    reason: str

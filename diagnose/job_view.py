@@ -1,0 +1,231 @@
+"""What the detectors look at, each computed once: a job's work, paths and meetings, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording, StepGraph
+from dag_utils import LoadedSteps, choose_step, critical_path
+from diagnose.finding import Evidence
+from dialects.step_parts import GAP, Kind, Operation
+from formats.columns import Int64
+from replay.answer import measured_ns
+from replay.uncertainty import Float
+
+#: Steps whose critical paths are walked at most.
+_MOST_PATHS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Who came when to what several ranks do together in one step: k arrivals.
+
+    `meeting` (k,) counts from 0; `owner`, `event` (k,) of the arrival; `at_ns` (k,) when the event began.
+    """
+
+    meeting: Int64
+    owner: Int64
+    event: Int64
+    at_ns: Int64
+
+    @property
+    def n_meetings(self) -> int:
+        """How many meetings there were."""
+        return int(self.meeting.max(initial=-1)) + 1
+
+
+class JobView:
+    """A loaded job; whole steps are its `rows`, columns of owners and operations are as in its recording.
+
+    `recording` is another one in place of the loaded one, in which something was edited; `step_ns` is the
+    length of the median step as it was recorded in any case.
+    """
+
+    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None) -> None:
+        self.loaded = loaded
+        self.recording = loaded.recording if recording is None else recording
+
+    @cached_property
+    def rows(self) -> list[int]:
+        """The recorded steps that are whole."""
+        return list(self.recording.whole_steps)
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The numbers of the whole steps."""
+        return [self.recording.steps[row].number for row in self.rows]
+
+    @cached_property
+    def iteration_ns(self) -> Float:
+        """How long each whole step took, the mean over the owners (steps,)."""
+        times = measured_ns(self.recording)[self.rows]
+        if np.isnan(times).all():
+            lengths = [critical_path(self.recording.steps[row]).length_ns for row in self.rows]
+            return np.array(lengths, np.float64)
+        mean: Float = np.nanmean(times, axis=1)
+        return mean
+
+    @cached_property
+    def step_ns(self) -> float:
+        """The recorded length of the median step."""
+        if self.recording is not self.loaded.recording:
+            return JobView(self.loaded).step_ns
+        return float(np.median(self.iteration_ns))
+
+    # ---- operations
+
+    def which(self, accept: Callable[[Operation], object]) -> Bool:
+        """Return which operations (n,) are accepted."""
+        return np.array([bool(accept(one)) for one in self.recording.operations], np.bool_)
+
+    @cached_property
+    def is_input(self) -> Bool:
+        """Which operations (n,) load input."""
+        return self.which(lambda one: "I/O" in (one.cat, one.phase))
+
+    @cached_property
+    def is_communication(self) -> Bool:
+        """Which operations (n,) move data between ranks."""
+        return self.which(lambda one: one.is_communication)
+
+    @property
+    def is_own(self) -> Bool:
+        """Which operations (n,) are a rank's own work: computation and input, no communication."""
+        return ~self.is_communication
+
+    @cached_property
+    def kind_of(self) -> tuple[list[str], Int64]:
+        """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
+        names = [one.main for one in self.recording.operations]
+        place = {name: i for i, name in enumerate(dict.fromkeys(names))}
+        return list(place), np.array([place[name] for name in names], np.int64)
+
+    def owner_work_ns(self, chosen: Bool) -> Float:
+        """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
+        steps = [self.recording.steps[row] for row in self.rows]
+        n = len(self.recording.owners)
+        return np.array([np.bincount(step.owner, step.work_ns * chosen[step.operation], n) for step in steps])
+
+    # ---- paths
+
+    @cached_property
+    def path_rows(self) -> list[int]:
+        """The whole steps whose paths are walked: all, or some of many."""
+        places = np.unique(np.linspace(0, len(self.rows) - 1, min(len(self.rows), _MOST_PATHS)).astype(int))
+        return [self.rows[i] for i in places]
+
+    @cached_property
+    def _path_ns(self) -> tuple[Float, Float]:
+        """Work and gaps on the paths by operation (paths, n + 1); the last column is of no operation."""
+        n = len(self.recording.operations)
+        work, gaps = np.zeros((2, len(self.path_rows), n + 1))
+        for place, row in enumerate(self.path_rows):
+            step = self.recording.steps[row]
+            for stretch in critical_path(step).stretches:
+                at = n if stretch.event < 0 else int(step.operation[stretch.event])
+                (gaps if stretch.cat == GAP else work)[place, at] += (
+                    0 if stretch.cat == "wait" else stretch.dur_ns
+                )
+        return work, gaps
+
+    def path_work_ns(self, chosen: Bool) -> float:
+        """Return the work of the `chosen` operations (n,) on the path of a step, the median over steps."""
+        return float(np.median(self._path_ns[0][:, :-1][:, chosen].sum(axis=1)))
+
+    @cached_property
+    def path_work_by_operation(self) -> Float:
+        """The work of each operation (n,) on the path of a step, the mean over steps."""
+        mean: Float = self._path_ns[0][:, :-1].mean(axis=0)
+        return mean
+
+    def path_gap_ns(self) -> float:
+        """Return the gaps on the path of a step, the median over steps."""
+        return float(np.median(self._path_ns[1].sum(axis=1)))
+
+    def path_gap_share(self) -> float:
+        """Return what share of the path of a step gaps are, the median over steps."""
+        work, gaps = (column.sum(axis=1) for column in self._path_ns)
+        return float(np.median(gaps / np.maximum(work + gaps, 1)))
+
+    @cached_property
+    def path_gaps_by_operation(self) -> Float:
+        """The gaps before each operation (n + 1,) on the path of a step, the mean over steps."""
+        mean: Float = self._path_ns[1].mean(axis=0)
+        return mean
+
+    # ---- meetings
+
+    @cached_property
+    def meetings(self) -> list[Meetings]:
+        """The meetings of each whole step."""
+        return [_meetings(self.recording, self.recording.steps[row]) for row in self.rows]
+
+    # ---- evidence
+
+    @cached_property
+    def usual_step(self) -> StepGraph:
+        """The step of median length."""
+        return self.recording.steps[choose_step(self.recording)]
+
+    def show(self, chosen: Bool, most: int = 1, step: StepGraph | None = None) -> list[Evidence]:
+        """Return the longest events of the `chosen` operations (n,) in a step (the one of median length)."""
+        step = self.usual_step if step is None else step
+        events = np.flatnonzero(chosen[step.operation])
+        longest = events[np.argsort(-step.work_ns[events], kind="stable")][:most]
+        return [self.event(step, int(event)) for event in longest]
+
+    def event(self, step: StepGraph, event: int) -> Evidence:
+        """Return one event of a step as evidence."""
+        owner = int(step.owner[event])
+        return Evidence(
+            path=str(self.loaded.job.traces[owner].path),
+            rank=self.recording.owners[owner],
+            step=step.number,
+            name=self.recording.operations[int(step.operation[event])].label,
+            start_ns=int(step.start_ns[event] - step.begin_ns[owner]),
+            dur_ns=int(step.end_ns[event] - step.start_ns[event]),
+        )
+
+
+def _meetings(recording: Recording, step: StepGraph) -> Meetings:
+    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    edges = step.edges
+    edges = edges[np.isin(edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
+    edges = edges[step.owner[edges[:, 0]] != step.owner[edges[:, 1]]]
+    source, target = edges[:, 0], edges[:, 1]
+    pieces = _pieces(recording)[step.operation[source]]
+    order = np.argsort(pieces, kind="stable")
+    alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
+    tails = np.concatenate([source, source[order[1:][alike]]])
+    heads = np.concatenate([target, source[order[:-1][alike]]])
+    matrix = coo_array((np.ones(len(tails), np.int8), (tails, heads)), shape=(len(step), len(step)))
+    part = connected_components(matrix, directed=False)[1]
+    at = step.start_ns[source]
+    arrivals = np.unique(np.column_stack([part[source], step.owner[source], source, at]), axis=0)
+    n = len(recording.owners)
+    cell = arrivals[:, 0] * n + arrivals[:, 1]
+    latest = np.lexsort((arrivals[:, 3], cell))
+    latest = latest[np.append(np.diff(cell[latest]) != 0, np.ones(min(len(latest), 1), np.bool_))]
+    arrivals = arrivals[latest]
+    meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
+    return Meetings(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
+
+
+def _pieces(recording: Recording) -> Int64:
+    """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
+    keys = [(one.main, one.key) for one in recording.operations]
+    place = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return np.array([place[key] if key[1] is not None else -1 for key in keys], np.int64)
+
+
+def listed(words: Sequence[str], most: int = 3) -> str:
+    """Return words as text: ``a, b and c``; of many the first, and how many more."""
+    shown = list(words) if len(words) <= most else [*words[:most], f"{len(words) - most} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -1,0 +1,122 @@
+"""Ranks that are ready late, in a timeline that one rank recorded for all: negotiations wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dag.step_graph import Recording
+from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView
+from dialects.step_parts import WAIT, Kind
+from formats.columns import Int64
+from replay.uncertainty import Float
+
+#: Without ticks, the wait for whichever rank is last is taken for that of one where it is half of the step.
+_HALF = 0.5
+
+
+def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find the rank that most of the waiting in negotiations is for."""
+    if not view.which(lambda one: one.cat == WAIT).any():
+        yield Skipped("late_rank", "only one rank is recorded, without a peer to compare it with")
+        return
+    waited = _waited_for(view)
+    if not waited:
+        return
+    who, per_step = max(waited.items(), key=lambda pair: float(np.median(pair[1])))
+    usual = float(np.median(per_step))
+    others = [times for name, times in waited.items() if name != who] or [np.zeros(len(per_step))]
+    if not is_no_chance(per_step - np.median(others, axis=0), 1.0, len(waited)):
+        return
+    name = who.removesuffix(": computation")
+    is_told = name.startswith("rank ") and "ticks" not in name
+    if usual >= (LEAST_EXCESS if is_told else _HALF) * view.step_ns:
+        yield _late(view, who, usual)
+    elif usual >= EXPOSED * view.step_ns:
+        yield _waiting(view, who, usual)
+
+
+def _late(view: JobView, who: str, usual_ns: float) -> Finding:
+    name = who.removesuffix(": computation")
+    is_known = name.startswith("rank ")
+    rank = f"rank{name.split()[1]}" if is_known else "the last rank"
+    return Finding(
+        kind="late_rank",
+        title=f"{rank} holds up the others: they wait {usual_ns / 1e6:.1f} ms a step for it in negotiations",
+        cause=f"{rank} is ready with its tensors later than the first rank"
+        + (" (the ticks of the first negotiations tell which rank)" if "ticks" in name else ""),
+        action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
+        edit=lambda one: ready_with_the_first(one, who),
+        ranks=[rank] if is_known else [],
+        evidence=view.show(view.which(lambda one: one.name == who), 3),
+        caveat="" if is_known else "the recording does not tell which rank was last",
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+def _waiting(view: JobView, who: str, usual_ns: float) -> Finding:
+    return Finding(
+        kind="exposed_communication",
+        title=f"ranks wait {usual_ns / 1e6:.1f} ms a step in negotiations for whichever is last",
+        cause="which rank that is, the recording does not tell after the first negotiations",
+        action="record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
+        edit=lambda one: ready_with_the_first(one, who),
+        ranks=view.recording.owners,
+        evidence=view.show(view.which(lambda one: one.cat == WAIT), 3),
+        caveat="an upper bound: the last rank is taken to be ready when the first one is",
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+def _waited_for(view: JobView) -> dict[str, Float]:
+    """Return how long negotiations waited in each whole step for whose computation, by its name."""
+    recording = view.recording
+    found: dict[str, Float] = {}
+    for place, row in enumerate(view.rows):
+        step = recording.steps[row]
+        for events, late in _lateness(recording, row).values():
+            name = recording.operations[int(step.operation[events[0]])].name
+            found.setdefault(name, np.zeros(len(view.rows)))[place] = float(late.max(initial=0))
+    return found
+
+
+def _lateness(recording: Recording, row: int) -> dict[str, tuple[Int64, Int64]]:
+    """Return by name the computations of a step that negotiations wait for, in order, and how late each was.
+
+    How late: from when the first rank was ready (the negotiation's begin) to the computation's end.
+    """
+    step = recording.steps[row]
+    waits = np.array([one.cat == WAIT for one in recording.operations], np.bool_)
+    edges = step.edges[(step.edges[:, 3] == Kind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
+    late: dict[int, int] = {}
+    for source, target in edges[:, :2].tolist():
+        late[source] = max(late.get(source, 0), int(step.end_ns[source] - step.start_ns[target]))
+    by_name: dict[str, list[int]] = {}
+    for event in sorted(late, key=lambda one: int(step.end_ns[one])):
+        by_name.setdefault(recording.operations[int(step.operation[event])].name, []).append(event)
+    return {
+        name: (np.array(events, np.int64), np.array([late[one] for one in events], np.int64))
+        for name, events in by_name.items()
+    }
+
+
+def ready_with_the_first(recording: Recording, who: str) -> Recording:
+    """Return the recording in which `who` (the name of a computation) is ready when the first rank is.
+
+    Of a chain of computations each is shortened by how much later it was than the one before it; one
+    that was much less late began after all ranks had met again, and is a chain's first.
+    """
+    steps = []
+    for row, step in enumerate(recording.steps):
+        work = step.work_ns.copy()
+        events, late = _lateness(recording, row).get(who, (np.empty(0, np.int64),) * 2)
+        if len(events):
+            before = np.append(0, late[:-1])
+            more = np.where(2 * late < before, late, np.maximum(late - before, 0))
+            work[events] = np.maximum(work[events] - more, 0)
+        steps.append(replace(step, work_ns=work))
+    return replace(recording, steps=steps)

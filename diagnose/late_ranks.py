@@ -1,0 +1,306 @@
+"""Ranks that the others wait for, and work that is spread unevenly over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from dag.step_graph import Bool
+from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, is_no_chance, surely_positive
+from diagnose.even_work import as_peers, evened
+from diagnose.finding import Evidence, Finding, Skipped
+from diagnose.job_view import JobView, listed
+from diagnose.late_negotiations import late_in_negotiations
+from formats.columns import Int64
+from replay.uncertainty import FEWEST, Float
+from replay.whatif.edits import apply
+from replay.whatif.straggler import stragglers, without_stragglers
+
+#: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
+_APART = 3.0
+#: The share of the excess that the kinds of work which a title names make up.
+_NAMED = 0.5
+
+
+def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find the ranks that work longer than their peers, or begin what all do together last."""
+    if len(view.recording.owners) < 2:
+        yield from late_in_negotiations(view)
+        return
+    late = behind_peers(view, view.is_own & _recorded_everywhere(view))
+    if late:
+        yield _by_work(view, late)
+    late = behind_peers(view, view.is_input)
+    if late:
+        yield _by_input(view, late)
+    last = _often_last(view)
+    if last is not None:
+        yield last
+
+
+def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find work that differs by rank although no single rank holds up the others."""
+    if len(view.recording.owners) < 2:
+        yield Skipped("uneven_work", "only one rank is recorded")
+        return
+    work = view.owner_work_ns(view.is_own & _recorded_everywhere(view))
+    typical = np.median(work, axis=0)
+    spread = typical.max() - typical.mean()
+    if spread < LEAST_EXCESS * view.step_ns or not _is_systematic(work):
+        return
+    order = np.argsort(-typical)
+    most, least = view.recording.owners[order[0]], view.recording.owners[order[-1]]
+    yield Finding(
+        kind="uneven_work",
+        title=f"work is uneven: {most} works {typical[order[0]] / 1e6:.1f} ms a step, "
+        f"{least} {typical[order[-1]] / 1e6:.1f} ms",
+        cause="the ranks with more work make the others wait in every step",
+        action="split layers or data so that every rank works as long as the mean",
+        edit=evened,
+        ranks=view.recording.owners,
+        evidence=[_longest_of(view, int(owner)) for owner in (order[0], order[-1])],
+        caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
+        look=("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean"),
+    )
+
+
+# ---- signals
+
+
+def _recorded_everywhere(view: JobView) -> Bool:
+    """Return which operations (n,) are of a kind that every owner has: others cannot be compared."""
+    names, kind = view.kind_of
+    owner = np.array([one.owner for one in view.recording.operations], np.int64)
+    n_owners = len(view.recording.owners)
+    pairs = np.unique(kind * n_owners + owner)
+    everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
+    return everywhere
+
+
+def behind_peers(view: JobView, chosen: Bool) -> list[int]:
+    """Return the owners whose `chosen` operations (n,) take longer than the median of their peers'.
+
+    They do in every step but for chance (a t-test of the excess, over all owners), or by so much in most
+    steps that a disturbed step does not hide it.
+    """
+    work = view.owner_work_ns(chosen)
+    if not work.any():
+        return []
+    owners = range(work.shape[1])
+    peers = np.array([np.median(np.delete(work, owner, axis=1), axis=1) for owner in owners]).T
+    excess = work - peers
+    usual = np.median(excess, axis=0)
+    ratio = np.median(work / np.maximum(peers, 1), axis=0)
+    found = [
+        owner
+        for owner in owners
+        if usual[owner] >= max(LEAST_EXCESS * view.step_ns, _APART * _spread_of_others(work, owner))
+        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners))
+    ]
+    return found if len(found) <= len(owners) // 2 else []
+
+
+def _spread_of_others(work: Float, owner: int) -> float:
+    """Return the median absolute deviation of the others' usual work; `work` is (steps, m)."""
+    usual = np.median(np.delete(work, owner, axis=1), axis=0)
+    return float(np.median(np.abs(usual - np.median(usual))))
+
+
+def _is_systematic(work: Float) -> bool:
+    """Whether the work (steps, m) of some owner differs from the step's mean in the same way in all steps."""
+    if len(work) < FEWEST:
+        return bool(np.median(work.max(axis=1) / np.maximum(work.mean(axis=1), 1)) > MUCH)
+    excess = work - work.mean(axis=1, keepdims=True)
+    return any(surely_positive(column, CHANCE / work.shape[1]) for column in excess.T)
+
+
+# ---- late by work
+
+
+def _by_work(view: JobView, late: Sequence[int]) -> Finding:
+    recording = view.recording
+    excess = _excess_by_kind(view, late)
+    names, number = view.kind_of
+    order = np.argsort(-excess)
+    total = max(float(excess[excess > 0].sum()), 1.0)
+    enough = int(np.searchsorted(np.cumsum(np.maximum(excess[order], 0)), _NAMED * total)) + 1
+    kinds = [int(kind) for kind in order[:enough]]
+    only_input = all(view.is_input[number == kind].any() for kind in kinds)
+    same = sorted(late) == stragglers(recording)
+    ranks = [recording.owners[owner] for owner in late]
+    what = listed([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
+    chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
+    return Finding(
+        kind="late_rank",
+        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
+        f"with {_longer(view, late)} more work a step, in {what}",
+        cause=f"its own work takes {_longer(view, late)} longer a step than its peers'{_last_in(view, late)}",
+        action="make its loader as fast as its peers' (data, disk, workers)"
+        if only_input
+        else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
+        edit=without_stragglers if same else lambda one: as_peers(one, late, gaps=False),
+        change="straggler=none" if same else "",
+        ranks=ranks,
+        operations=[names[kind] for kind in kinds],
+        evidence=view.show(chosen, 3),
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+def _holds(ranks: Sequence[str]) -> str:
+    return "holds" if len(ranks) == 1 else "hold"
+
+
+def _longer(view: JobView, late: Sequence[int]) -> str:
+    work = view.owner_work_ns(view.is_own & _recorded_everywhere(view))
+    peers = np.median(np.delete(work, list(late), axis=1), axis=1)
+    excess = float(np.median(work[:, list(late)].mean(axis=1) - peers))
+    return f"{excess / 1e6:.1f} ms"
+
+
+def _last_in(view: JobView, late: Sequence[int]) -> str:
+    """Return how often the late ranks came last, as words that end the cause; "" where nothing tells."""
+    last = np.concatenate([np.empty(0, np.int64), *_last_arrivals(view)])
+    if not len(last):
+        return ""
+    return f"; last in {int(np.isin(last, list(late)).sum()):,} of {len(last):,} meetings"
+
+
+def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
+    """Return how much longer each kind of own work (k,) takes on the late ranks, the median over steps."""
+    names, kind = view.kind_of
+    recording = view.recording
+    n_owners = len(recording.owners)
+    cell = np.array([one.owner for one in recording.operations], np.int64) * len(names) + kind
+    compared = view.is_own & _recorded_everywhere(view)
+    excess = []
+    for row in view.rows:
+        step = recording.steps[row]
+        own = np.where(compared[step.operation], step.work_ns, 0)
+        table = np.bincount(cell[step.operation], own, n_owners * len(names)).reshape(n_owners, -1)
+        peers = np.median(np.delete(table, list(late), axis=0), axis=0)
+        excess.append(table[list(late)].mean(axis=0) - peers)
+    usual: Float = np.median(excess, axis=0)
+    return usual
+
+
+def _by_input(view: JobView, late: Sequence[int]) -> Finding:
+    recording = view.recording
+    work = view.owner_work_ns(view.is_input)
+    peers = float(np.median(np.delete(work, list(late), axis=1)))
+    ranks = [recording.owners[owner] for owner in late]
+    factors = [peers / max(float(np.median(work[:, owner])), 1.0) for owner in late]
+    edits = [f"{rank}.I/O={max(factor, 0.001):.3g}" for rank, factor in zip(ranks, factors, strict=True)]
+    chosen = view.is_input & view.which(lambda one: one.owner in late)
+    slow = float(np.median(work[:, list(late)]))
+    return Finding(
+        kind="late_rank",
+        title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {(slow - peers) / 1e6:.1f} ms "
+        "longer a step there",
+        cause=f"loading takes {slow / 1e6:.1f} ms a step there and {peers / 1e6:.1f} ms on the other ranks"
+        + _last_in(view, late),
+        action="make its loader as fast as its peers' (data, disk, workers)",
+        edit=lambda one: apply(one, edits),
+        change=" ".join(edits),
+        ranks=ranks,
+        operations=sorted({one.main for one, yes in zip(recording.operations, chosen, strict=True) if yes}),
+        evidence=view.show(chosen, 3),
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+# ---- late by arrival
+
+
+def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[Int64]:
+    """Return for each whole step the owner that came last to each of its meetings.
+
+    `of_own_step`: last as counted from the begin of its own step. A rank that is served last ends, and
+    begins, its steps later than the others, without being slow.
+    """
+    found = []
+    for row, one in zip(view.rows, view.meetings, strict=True):
+        begin = view.recording.steps[row].begin_ns
+        at_ns = one.at_ns - begin[one.owner] if of_own_step else one.at_ns
+        order = np.lexsort((at_ns, one.meeting))
+        is_last = np.append(np.diff(one.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
+        found.append(one.owner[order[is_last]])
+    return found
+
+
+def _often_last(view: JobView) -> Finding | None:
+    """Return the rank that comes last far more often than chance, though it works no longer."""
+    from scipy.stats import binomtest
+
+    owners, several = view.recording.owners, len(view.rows) >= FEWEST
+    by_step = [one for one in _last_arrivals(view, of_own_step=several) if len(one)]
+    if not by_step:
+        return None
+    last = np.concatenate(by_step)
+    # meetings of one step are not independent: one delay makes a rank late for all that follow
+    winners = np.array([np.bincount(one).argmax() for one in by_step])
+    counted = winners if several else last
+    owner = int(np.bincount(last).argmax())
+    times = int((counted == owner).sum())
+    if binomtest(times, len(counted), 1 / len(owners), alternative="greater").pvalue * len(owners) > CHANCE:
+        return None
+    if _works_longer(view, owner):
+        return None  # then its work is the matter, which is looked at as such
+    name = owners[owner]
+    late = _begin_late(view, owner)
+    return Finding(
+        kind="late_rank",
+        title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings",
+        cause=f"it works no longer than its peers but comes later{_begins_later(view, late)}",
+        action="look at what it does before its first operation of the step, and at the gaps between them",
+        edit=lambda recording: as_peers(recording, late, gaps=True),
+        ranks=[name],
+        steps=view.numbers,
+        evidence=_last_events(view, owner),
+        look=("--option", "critical", "--scope", "job", "--head", "10"),
+    )
+
+
+def _works_longer(view: JobView, owner: int) -> bool:
+    """Whether an owner has more own work than the mean owner in the median step."""
+    work = view.owner_work_ns(view.is_own & _recorded_everywhere(view))
+    return bool(np.median(work[:, owner] - work.mean(axis=1)) > LEAST_EXCESS * view.step_ns)
+
+
+def _begin_late(view: JobView, owner: int) -> list[int]:
+    """Return the owner and all that begin their steps later than the median owner does."""
+    later = _later_ns(view)
+    found = np.flatnonzero(later > LEAST_EXCESS * view.step_ns).tolist()
+    return sorted({owner, *found}) if len(found) < len(later) else [owner]
+
+
+def _later_ns(view: JobView) -> Float:
+    """Return how much later than the median owner each begins its steps (m,), the median over steps."""
+    begins = np.array([view.recording.steps[row].begin_ns for row in view.rows], np.float64)
+    later: Float = np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
+    return later
+
+
+def _begins_later(view: JobView, late: Sequence[int]) -> str:
+    later, owners = _later_ns(view), view.recording.owners
+    ranks = [owners[owner] for owner in late if later[owner] > LEAST_EXCESS * view.step_ns]
+    if not ranks:
+        return ""
+    return f": steps begin up to {later.max() / 1e6:.1f} ms later than usual on {listed(ranks, 8)}"
+
+
+def _last_events(view: JobView, owner: int, most: int = 3) -> list[Evidence]:
+    found: list[Evidence] = []
+    for row, one in zip(view.rows, view.meetings, strict=True):
+        step = view.recording.steps[row]
+        for meeting in range(one.n_meetings):
+            members = np.flatnonzero(one.meeting == meeting)
+            last = int(members[np.argmax(one.at_ns[members])])
+            if int(one.owner[last]) == owner and len(found) < most:
+                found.append(view.event(step, int(one.event[last])))
+    return found
+
+
+def _longest_of(view: JobView, owner: int) -> Evidence:
+    return view.show(view.is_own & view.which(lambda one: one.owner == owner))[0]

@@ -1,0 +1,139 @@
+"""Memory of the devices: whether it grows, nearly fills them, or differs between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dag.step_graph import Bool
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView, listed
+from formats.columns import Int64, Trace
+from replay.uncertainty import Float
+from trace_files import read_point_args
+
+#: What PyTorch's profiler calls an allocation or a release (with `profile_memory=True`).
+_EVENT = "[memory]"
+_DEVICE = 1  # "Device Type" of a GPU
+#: Growth of the peak from step to step below this share is none; a peak above this share nearly fills a
+#: device; a rank's peak differs from the others by more than this.
+_GROWS, _FULL, _DIFFERS = 0.01, 0.95, 1.2
+_FEWEST_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Peaks:
+    """The most bytes allocated in each of some steps of a rank, and what its devices have; 0 is unknown."""
+
+    by_step: Float
+    capacity: float
+
+
+def memory(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find memory that grows over the steps, nearly fills a device, or differs between ranks."""
+    peaks = {}
+    for owner, trace in enumerate(view.loaded.job.traces):
+        found = _peaks(view, owner, trace)
+        if found is not None:
+            peaks[view.recording.owners[owner]] = found
+    if not peaks:
+        yield Skipped("memory", "no memory events are recorded; profile_memory=True records them")
+        return
+    for title, cause, action, ranks, weight in _flaws(peaks):
+        yield Finding(
+            kind="memory",
+            title=title,
+            cause=cause,
+            action=action,
+            ranks=ranks,
+            steps=view.numbers,
+            caveat="no time is claimed to be won",
+            look=("--option", "statistic", "--sub_option", "breakdown"),
+            weight=weight,
+        )
+
+
+def _flaws(peaks: Mapping[str, _Peaks]) -> Iterator[tuple[str, str, str, Sequence[str], float]]:
+    """Yield title, cause, action, ranks and weight of each flaw."""
+    growing = {rank: share for rank, one in peaks.items() if (share := _growth(one.by_step)) > _GROWS}
+    if growing:
+        worst = max(growing, key=lambda rank: growing[rank])
+        steps = peaks[worst].by_step
+        yield (
+            f"memory grows from step to step on {listed(list(growing))}",
+            f"the peak on {worst} grows from {_gb(steps[0])} to {_gb(steps[-1])} in {len(steps)} steps",
+            "look for what is kept: losses that hold their graph, growing lists, caches",
+            list(growing),
+            growing[worst],
+        )
+    full = {
+        rank: one.by_step.max() / one.capacity
+        for rank, one in peaks.items()
+        if one.capacity and one.by_step.max() > _FULL * one.capacity
+    }
+    if full:
+        worst = max(full, key=lambda rank: full[rank])
+        yield (
+            f"memory is nearly full on {listed(list(full))}",
+            f"{_gb(peaks[worst].by_step.max())} of {_gb(peaks[worst].capacity)} are allocated on {worst}",
+            "allocations may have to wait for freed blocks: a smaller batch, recomputation, sharded states",
+            list(full),
+            full[worst] - _FULL,
+        )
+    most = {rank: float(one.by_step.max()) for rank, one in peaks.items()}
+    usual = float(np.median(list(most.values())))
+    uneven = [rank for rank, peak in most.items() if peak > _DIFFERS * usual]
+    if uneven:
+        worst = max(uneven, key=lambda rank: most[rank])
+        yield (
+            f"{listed(uneven)} need{'s' if len(uneven) == 1 else ''} much more memory than the other ranks",
+            f"the peak is {_gb(most[worst])} on {worst} and {_gb(usual)} on the median rank",
+            "split layers, or states, so that the ranks need about the same",
+            uneven,
+            most[worst] / usual - 1,
+        )
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.2f} GB"
+
+
+def _growth(by_step: Float) -> float:
+    """Return by what share the peak grows over the steps, if it grows in each; else 0."""
+    if len(by_step) < _FEWEST_STEPS or (np.diff(by_step) <= 0).any():
+        return 0.0
+    return float(by_step[-1] / max(by_step[0], 1.0) - 1)
+
+
+def _peaks(view: JobView, owner: int, trace: Trace) -> _Peaks | None:
+    """Return the peaks of the whole steps of an owner; None where none are recorded."""
+    if _EVENT not in trace.names:
+        return None
+    at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(_EVENT)]
+    samples = read_point_args(view.loaded.job.job.sources[owner].path, _EVENT)
+    if len(samples) != len(at_ns):  # of several files of a rank only one is looked at
+        return None
+    on_device = np.array([one.get("Device Type") == _DEVICE for one in samples], np.bool_)
+    total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
+    steps = [view.loaded.recording.steps[row] for row in view.rows]
+    peaks = [
+        total[on_device & _within(at_ns, int(step.begin_ns[owner]), int(step.next_ns[owner]))].max(
+            initial=0.0
+        )
+        for step in steps
+    ]
+    known = np.array([peak for peak in peaks if peak > 0])
+    devices = trace.header.get("deviceProperties")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    return _Peaks(known, _number(first.get("totalGlobalMem"))) if len(known) else None
+
+
+def _within(at_ns: Int64, begin: int, end: int) -> Bool:
+    inside: Bool = (at_ns >= begin) & (at_ns < end)
+    return inside
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,146 @@
+"""Single operations and single steps that take longer than the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording
+from diagnose.finding import Evidence, Finding, Skipped
+from diagnose.job_view import JobView, listed
+from dialects.step_parts import UNTRACED
+from replay.occurrences import medians, slots
+from replay.uncertainty import FEWEST
+from replay.whatif.edits import Change, changed
+from replay.whatif.selection import Selection
+
+#: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
+_HOT, _FASTER = 0.30, 0.10
+#: A step is an outlier beyond the median by so many median absolute deviations, and by this share at least.
+_DEVIATIONS, _LONGER = 3.0, 0.10
+#: An operation whose longest event is this many times the average is uneven.
+_UNEVEN = 5.0
+#: An operation with this share of all work of its phase stands for the phase.
+_ALL = 0.9
+
+
+def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find the operation that makes up much of the critical path."""
+    names, kind = view.kind_of
+    works = view.which(lambda one: one.is_compute and one.cat != UNTRACED)
+    by_name = np.bincount(kind, np.where(works, view.path_work_by_operation, 0.0), len(names))
+    hottest = int(by_name.argmax())
+    share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
+    if share <= _HOT:
+        return
+    chosen = works & (kind == hottest)
+    if _is_whole_phase(view, chosen):
+        yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
+        return
+    spread = _spread(view, chosen)
+    yield Finding(
+        kind="hot_operation",
+        title=f"{names[hottest]} makes up {share:.0%} of the critical path",
+        cause=f"it takes {by_name[hottest] / 1e6:.1f} ms a step there"
+        + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
+        action="make this one faster first: another algorithm or precision, a fused or tuned kernel",
+        edit=lambda one: faster(one, names[hottest]),
+        change=f"{names[hottest]}={1 - _FASTER:g}",
+        ranks=view.recording.owners,
+        operations=[names[hottest]],
+        evidence=view.show(chosen, 3),
+        caveat=f"the gain is for {_FASTER:.0%} less of it",
+    )
+
+
+def faster(recording: Recording, name: str) -> Recording:
+    """Return the recording in which the computation called `name` takes a little less time."""
+    chosen = np.array([one.main == name and one.is_compute for one in recording.operations], np.bool_)
+    selection = Selection(chosen, np.zeros(len(recording.owners), np.bool_))
+    return changed(recording, selection, Change(1 - _FASTER))
+
+
+def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
+    """Whether the `chosen` operations (n,) are nearly all that there is of their phase."""
+    operations = view.recording.operations
+    phases = {one.phase for one, yes in zip(operations, chosen.tolist(), strict=True) if yes} - {""}
+    of_phase = view.which(lambda one: one.phase in phases)
+    return bool(phases) and view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum()
+
+
+def _spread(view: JobView, chosen: Bool) -> float:
+    """Return the longest over the average event of the `chosen` operations (n,)."""
+    work = [step.work_ns[chosen[step.operation]] for step in (view.recording.steps[row] for row in view.rows)]
+    flat = np.concatenate(work)
+    return float(flat.max(initial=0) / max(flat.mean() if len(flat) else 1.0, 1.0))
+
+
+def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find steps that take much longer than the others."""
+    times, recording = view.iteration_ns, view.recording
+    if len(times) < FEWEST:
+        yield Skipped("outlier_steps", f"{len(times)} whole steps; {FEWEST} are needed to tell an outlier")
+        return
+    usual = float(np.median(times))
+    deviation = float(np.median(np.abs(times - usual)))
+    places = np.flatnonzero(times > max(usual + _DEVIATIONS * deviation, usual * (1 + _LONGER))).tolist()
+    if not places:
+        return
+    rows = [view.rows[place] for place in places]
+    numbers = [view.numbers[place] for place in places]
+    worst = rows[int(np.argmax(times[places]))]
+    grown = _grown(view, worst)
+    yield Finding(
+        kind="outlier_steps",
+        title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
+        f"take{'' if len(rows) > 1 else 's'} much longer than the others",
+        cause=f"up to {times[places].max() / 1e6:.1f} ms instead of {usual / 1e6:.1f}; "
+        f"what grew most in step {recording.steps[worst].number}: {grown.name} on {grown.rank}",
+        action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
+        edit=lambda one: at_usual_length(one, rows),
+        ranks=[grown.rank],
+        steps=numbers,
+        operations=[grown.name],
+        evidence=[grown],
+        look=("--option", "critical", "--step", str(recording.steps[worst].number)),
+        as_recorded=True,
+    )
+
+
+def _grown(view: JobView, row: int) -> Evidence:
+    """Return the event of a step whose work or gap exceeds its usual one most."""
+    recording = view.recording
+    number = slots(recording.steps)
+    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
+    flat = np.concatenate(number)
+    step, own = recording.steps[row], number[row]
+    more = np.zeros(len(step))
+    for column in ("work_ns", "gap_ns"):
+        usual = medians(flat, np.concatenate([getattr(one, column) for one in recording.steps]), n_slots)
+        more = np.maximum(more, getattr(step, column) - usual[own])
+    return view.event(step, int(more.argmax()))
+
+
+def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
+    """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
+    number = slots(recording.steps)
+    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
+    flat = np.concatenate(number)
+    work, gap = (
+        medians(flat, np.concatenate([getattr(one, column) for one in recording.steps]), n_slots)
+        for column in ("work_ns", "gap_ns")
+    )
+    tails = np.array([step.tail_ns for step in recording.steps])
+    usual_tail = np.median(tails, axis=0).astype(np.int64)
+    steps = list(recording.steps)
+    for row in rows:
+        step, own = steps[row], number[row]
+        steps[row] = replace(
+            step,
+            work_ns=np.minimum(step.work_ns, work[own]),
+            gap_ns=np.minimum(step.gap_ns, gap[own]),
+            tail_ns=np.minimum(step.tail_ns, usual_tail),
+        )
+    return replace(recording, steps=steps)

@@ -1,0 +1,53 @@
+"""What recording costs: traced steps beside those before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+import dialects
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView
+from formats.columns import Trace
+from replay.uncertainty import FEWEST
+
+#: The first steps of a job, which are longer than the others whatever is recorded.
+_WARM_UP = 3
+#: Profiling that makes a step longer by less costs nothing to speak of; and what may be chance.
+_LEAST, _CHANCE = 0.05, 0.01
+
+
+def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find that traced steps take longer than the untraced ones before them."""
+    found = [before for trace in view.loaded.job.traces if (before := _before(view, trace)) is not None]
+    if not found:
+        yield Skipped("profiling_overhead", "no steps before the traced ones are recorded")
+        return
+    before = np.median(np.array([times[-min(map(len, found)) :] for times in found]), axis=0)
+    if len(before) < FEWEST or len(view.rows) < FEWEST:
+        yield Skipped("profiling_overhead", f"fewer than {FEWEST} steps before or in the trace")
+        return
+    from scipy.stats import mannwhitneyu
+
+    usual, traced = float(np.median(before)), view.step_ns
+    chance = mannwhitneyu(view.iteration_ns, before, alternative="greater").pvalue
+    if traced < (1 + _LEAST) * usual or chance > _CHANCE:
+        return
+    yield Finding(
+        kind="profiling_overhead",
+        title=f"traced steps take {traced / usual - 1:.0%} longer than those before them",
+        cause=f"{traced / 1e6:.1f} ms instead of {usual / 1e6:.1f} in {len(before)} steps after the warm-up",
+        action="trace less (no stacks, no shapes, fewer steps) before you trust small differences",
+        ranks=view.recording.owners,
+        caveat="untraced steps do not have this cost",
+        look=("--option", "collect", "--sub_option", "iter_time"),
+        weight=traced / usual - 1,
+    )
+
+
+def _before(view: JobView, trace: Trace) -> list[int] | None:
+    """Return how long the steps before the traced ones took (ns), without the warm-up; None for none."""
+    loads = dialects.of(trace).loads(trace)
+    times = [one.dur_ns for one in loads if _WARM_UP < one.label < min(view.numbers)]
+    return times or None

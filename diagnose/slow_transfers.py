@@ -1,0 +1,384 @@
+"""What makes transfers longer than their bytes: slow links, small messages, servers, order, negotiation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+import dialects
+from dag.step_graph import NO_LINK, Bool, Recording
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView
+from dialects.step_parts import WAIT
+from replay.uncertainty import Float
+from replay.whatif.bandwidth import is_sized, link_rate
+from replay.whatif.edits import apply
+from replay.whatif.partition import at_partition_bytes
+
+#: A link or collective that takes this much longer than its peers is slow.
+_SLOW = 1.5
+#: Collectives of one size class that it takes to know what is usual.
+_PEERS = 3
+#: A collective that takes no longer than this many times the shortest is latency, hardly bytes; so many
+#: of them in a step are many; and merging leaves one in so many.
+_LATENCY, _MANY, _MERGED = 2.0, 16, 10
+#: Partitions below this size are small, and merged into such of that size.
+_SMALL_BYTES, _LARGE_BYTES = 256 << 10, 4 << 20
+_NO_LINKS = "no links to servers are recorded"
+_NO_BYTES = "the bytes of the transfers are not recorded"
+#: The end of an event and that of its slice differ by no more than this.
+_TOLERANCE_NS = 2_000
+
+
+def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find the worker whose pushes take longer than those of the same partitions elsewhere."""
+    recording = view.recording
+    pushes = view.which(lambda one: one.link and one.stage == "PUSH")
+    if not pushes.any() or len(recording.owners) < 2:
+        yield from slow_collectives(view)
+        return
+    ratios = _push_ratios(view, pushes)
+    owner = int(ratios.argmax())
+    if ratios[owner] <= _SLOW:
+        return
+    name = recording.owners[owner]
+    edit = f"{name}.PUSH={1 / ratios[owner]:.3g}"
+    chosen = pushes & view.which(lambda one: one.owner == owner)
+    yield Finding(
+        kind="slow_collective",
+        title=f"the link of {name} is slow: its pushes take {ratios[owner]:.1f} times as long as its peers'",
+        cause="pushes of the same partitions are compared, without the waiting for the link",
+        action="look at its network: speed of the port, errors, other traffic, the path to the servers",
+        edit=lambda one: apply(one, [edit]),
+        change=edit,
+        ranks=[name],
+        operations=["PUSH"],
+        evidence=view.show(chosen, 3),
+    )
+
+
+def _push_ratios(view: JobView, pushes: Bool) -> Float:
+    """Return how much longer the pushes of each owner (m,) take than the same ones of its peers; 0: none."""
+    operations, n_owners = view.recording.operations, len(view.recording.owners)
+    keys = {key: i for i, key in enumerate(dict.fromkeys((one.main, one.key) for one in operations))}
+    number = np.array([keys[one.main, one.key] for one in operations], np.int64)
+    total = np.zeros((n_owners, len(keys)))
+    for row in view.rows:
+        step = view.recording.steps[row]
+        mine = pushes[step.operation]
+        np.add.at(total, (step.owner[mine], number[step.operation[mine]]), step.work_ns[mine])
+    pushing = np.flatnonzero(total.sum(axis=1))  # of several GPUs of a worker only one pushes
+    total = total[pushing][:, (total[pushing] > 0).all(axis=0)]
+    ratios = np.zeros(n_owners)
+    if len(pushing) > 1 and total.size:
+        sums = total.sum(axis=1)
+        peers = [np.median(np.delete(sums, place)) for place in range(len(pushing))]
+        ratios[pushing] = sums / np.maximum(peers, 1)
+    return ratios
+
+
+def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find collectives whose bus bandwidth is below that of others of their kind and size."""
+    found = _bandwidths(view)
+    if not len(found):
+        yield Skipped("slow_collective", _NO_BYTES)
+        return
+    operation, group, rate = found[:, 0].astype(np.int64), found[:, 1], found[:, 2]
+    factor = np.ones(len(view.recording.operations))
+    slow = []
+    for one in np.unique(group):
+        members = np.flatnonzero(group == one)
+        usual = float(np.median(rate[members]))
+        if len(members) >= _PEERS:
+            late = members[rate[members] * _SLOW < usual]
+            factor[operation[late]] = rate[late] / usual
+            slow += [(int(operation[i]), float(rate[i]), usual) for i in late.tolist()]
+    if not slow:
+        return
+    worst, its_rate, usual = min(slow, key=lambda one: one[1] / one[2])
+    name = view.recording.operations[worst].main
+    yield Finding(
+        kind="slow_collective",
+        title=f"{len(slow):,} collectives are slower than others of their size, {name} most",
+        cause=f"its bus bandwidth is {its_rate:.1f} GB/s where others of its kind and size have {usual:.1f}",
+        action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
+        edit=lambda one: _scaled(one, factor),
+        ranks=sorted({view.recording.owners[view.recording.operations[i].owner] for i, _, _ in slow}),
+        operations=sorted({view.recording.operations[i].main for i, _, _ in slow}),
+        evidence=view.show(factor < 1, 3),
+    )
+
+
+def _bandwidths(view: JobView) -> Float:
+    """Return operation, class (kind, group and size) and bus bandwidth (GB/s) of collectives (k, 3)."""
+    found: list[tuple[int, int, float]] = []
+    classes: dict[object, int] = {}
+    traces = view.loaded.job.traces
+    for owner, trace in enumerate(traces):
+        sizes = dialects.of(trace).message_sizes(trace)
+        if not len(sizes.row):
+            continue
+        ends = trace.end_ns[sizes.row]
+        order = np.argsort(ends, kind="stable")
+        times: dict[int, list[float]] = {}
+        which: dict[int, int] = {}
+        for row in view.rows:
+            step = view.loaded.recording.steps[row]
+            chosen = view.is_communication[step.operation] & (step.owner == owner)
+            for event in np.flatnonzero(chosen).tolist():
+                at = int(np.searchsorted(ends[order], step.end_ns[event] - _TOLERANCE_NS))
+                if at < len(order) and abs(int(ends[order[at]] - step.end_ns[event])) <= _TOLERANCE_NS:
+                    operation = int(step.operation[event])
+                    which[operation] = int(order[at])
+                    times.setdefault(operation, []).append(float(step.work_ns[event]))
+        for operation, place in which.items():
+            n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
+            kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
+            rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
+            found.append((operation, classes.setdefault(kind, len(classes)), rate))
+    return np.array(found, np.float64).reshape(-1, 3)
+
+
+def _scaled(recording: Recording, factor: Float) -> Recording:
+    """Return the recording with the work of each operation (n,) times its factor; 1 for any that is new."""
+    factor = np.append(factor, np.ones(len(recording.operations) - len(factor)))
+    steps = [
+        replace(step, work_ns=np.rint(step.work_ns * factor[step.operation]).astype(np.int64))
+        for step in recording.steps
+    ]
+    return replace(recording, steps=steps)
+
+
+# ---- small messages
+
+
+def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find many transfers whose time is latency, not bytes."""
+    operations = view.recording.operations
+    parts = [one for one in operations if one.key is not None]
+    if not any(one.is_communication for one in operations):
+        yield Skipped("small_messages", "no communication between ranks is recorded")
+        return
+    if not parts:
+        yield from _short_collectives(view)
+        return
+    if not any(one.n_bytes for one in parts):
+        yield Skipped("small_messages", f"{_NO_BYTES}; BytePS's log has them")
+        return
+    sizes = np.array([one.n_bytes for one in parts if one.n_bytes])
+    per_tensor = len({(one.owner, one.main, one.key) for one in parts}) / len(
+        {(one.owner, one.main) for one in parts}
+    )
+    if np.median(sizes) > _SMALL_BYTES or per_tensor < 2:
+        return
+    rate = link_rate(view.recording)
+    yield Finding(
+        kind="small_messages",
+        title=f"partitions are small: {np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor",
+        cause="every partition costs a request and an answer, whatever its size",
+        action=f"raise BYTEPS_PARTITION_BYTES (here it is about {sizes.max():,})",
+        edit=lambda one: at_partition_bytes(one, _LARGE_BYTES, rate),
+        change=f"partition_bytes={_LARGE_BYTES}",
+        ranks=view.recording.owners,
+        operations=sorted({one.main for one in parts})[:3],
+        evidence=view.show(view.which(lambda one: one.stage == "PUSH"), 1),
+    )
+
+
+def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+    collectives = view.which(lambda one: one.is_collective and one.is_communication)
+    if not collectives.any():
+        return
+    shortest = _shortest_ns(view, collectives)
+    counts = []
+    for row in view.rows:
+        step = view.recording.steps[row]
+        short = collectives[step.operation] & (step.work_ns <= _LATENCY * shortest)
+        counts.append(short.sum() / len(view.recording.owners))
+    often = float(np.median(counts))
+    if often < _MANY:
+        return
+    names, kind = view.kind_of
+    chosen = [names[i] for i in np.unique(kind[collectives]).tolist()]
+    yield Finding(
+        kind="small_messages",
+        title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",
+        cause=f"they take at most {_LATENCY * shortest / 1e3:.0f} µs each, not much more than the shortest",
+        action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
+        edit=lambda one: _merged(one, shortest),
+        ranks=view.recording.owners,
+        operations=chosen[:3],
+        evidence=view.show(collectives, 1),
+        caveat=f"the gain is for one in {_MERGED} of them",
+    )
+
+
+def _shortest_ns(view: JobView, collectives: Bool) -> float:
+    works = []
+    for row in view.rows:
+        step = view.recording.steps[row]
+        works.append(step.work_ns[collectives[step.operation]])
+    work = np.concatenate(works)
+    work = work[work > 0]
+    return float(np.quantile(work, 0.05)) if len(work) else 0.0
+
+
+def _merged(recording: Recording, shortest: float) -> Recording:
+    """Return the recording in which one in some of the short collectives of each owner takes any time."""
+    collectives = np.array([one.is_collective and one.is_communication for one in recording.operations])
+    steps = []
+    for step in recording.steps:
+        work = step.work_ns.copy()
+        for owner in range(len(recording.owners)):
+            short = collectives[step.operation] & (work <= _LATENCY * shortest) & (step.owner == owner)
+            events = np.flatnonzero(short)
+            events = events[np.argsort(step.start_ns[events], kind="stable")]
+            work[events[np.arange(len(events)) % _MERGED > 0]] = 0
+        steps.append(replace(step, work_ns=work))
+    return replace(recording, steps=steps)
+
+
+# ---- servers, and the order in which they are asked
+
+
+def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find pulls that take longer than their bytes although everything was pushed: the server's own time."""
+    recording = view.recording
+    pulls = view.which(lambda one: one.link and one.stage == "PULL")
+    if not pulls.any():
+        yield Skipped("server", _NO_LINKS)
+        return
+    rate = link_rate(recording) if is_sized(recording) else None
+    if rate is None:
+        yield Skipped("server", f"{_NO_BYTES}; BytePS's log has them")
+        return
+    wire = np.array([one.n_bytes for one in recording.operations]) / rate
+    beyond = []
+    for row in view.rows:
+        step = recording.steps[row]
+        mine = pulls[step.operation]
+        beyond.append(np.maximum(step.work_ns - wire[step.operation], 0)[mine].sum() / len(recording.owners))
+    usual = float(np.median(beyond))
+    uneven = _uneven_servers(view)
+    yield Finding(
+        kind="server",
+        title=f"the servers take {usual / 1e6:.1f} ms a step of each worker beyond the time of the bytes",
+        cause=f"pulls end that much after the last push and the time that their bytes need{uneven}",
+        action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
+        edit=lambda one: _as_fast_as_wire(one, rate),
+        ranks=recording.owners,
+        operations=["PULL"],
+        evidence=view.show(pulls, 3),
+        caveat="an upper bound: servers that take no time at all",
+    )
+
+
+def _uneven_servers(view: JobView) -> str:
+    """Return how uneven the bytes lie on the servers, as words that end a cause; "" where they are even."""
+    load: dict[str, int] = {}
+    for one in view.recording.operations:
+        if one.stage == "PULL" and one.owner == 0:
+            load[one.link] = load.get(one.link, 0) + one.n_bytes
+    if len(load) < 2 or max(load.values()) < _SLOW * np.mean(list(load.values())):
+        return ""
+    most = max(load, key=lambda link: load[link])
+    return f"; {most.removesuffix(' PULL')} holds {load[most] / sum(load.values()):.0%} of the bytes"
+
+
+def _as_fast_as_wire(recording: Recording, rate: float) -> Recording:
+    """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
+    pulls = np.array([bool(one.link) and one.stage == "PULL" for one in recording.operations], np.bool_)
+    wire_ns = np.array([one.n_bytes for one in recording.operations]) / rate
+    steps = []
+    for step in recording.steps:
+        least = np.minimum(step.work_ns, np.rint(wire_ns[step.operation])).astype(np.int64)
+        steps.append(replace(step, work_ns=np.where(pulls[step.operation], least, step.work_ns)))
+    return replace(recording, steps=steps)
+
+
+def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find tensors that the next step needs first and that are sent last."""
+    if not view.recording.links:
+        yield Skipped("priority_inversion", _NO_LINKS)
+        return
+    late = _overtaken(view)
+    if late is None:
+        return
+    first, share = late
+    yield Finding(
+        kind="priority_inversion",
+        title=f"{first} is needed first but waits behind others",
+        cause=f"in {share:.0%} of the steps one that the next forward pass needs later was sent before it",
+        action="send by priority (BYTEPS_SCHEDULING_CREDIT, smaller partitions)",
+        edit=lambda one: apply(one, ["schedule=priority"]),
+        change="schedule=priority",
+        ranks=view.recording.owners,
+        operations=[first],
+        evidence=view.show(view.which(lambda one: one.main == first and one.stage == "PUSH"), 1),
+    )
+
+
+def _overtaken(view: JobView) -> tuple[str, float] | None:
+    """Return the tensor of the lowest index that waited for another on its link, and in how many steps."""
+    operations = view.recording.operations
+    index = np.array([-1 if one.key is None else one.key >> 16 for one in operations], np.int64)
+    waited: dict[int, int] = {}
+    for row in view.rows:
+        step = view.recording.steps[row]
+        moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
+        late = set()
+        for event in moving.tolist():
+            same = (step.link == step.link[event]) & (index[step.operation] > index[step.operation[event]])
+            same &= (step.end_ns > step.start_ns[event]) & (step.end_ns <= step.end_ns[event])
+            if same.any():
+                late.add(int(index[step.operation[event]]))
+        for one in late:
+            waited[one] = waited.get(one, 0) + 1
+    if not waited:
+        return None
+    lowest = min(waited)
+    name = next(one.main for one in operations if one.key is not None and one.key >> 16 == lowest)
+    return name, waited[lowest] / len(view.rows)
+
+
+# ---- negotiation
+
+
+def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find time that passes although all ranks are ready: until the negotiating thread looks again."""
+    waits = view.which(lambda one: one.cat == WAIT)
+    if not waits.any():
+        yield Skipped("negotiation", "no negotiation is recorded")
+        return
+    recording = view.recording
+    found = []
+    for row in view.rows:
+        step = recording.steps[row]
+        negotiated = waits[step.operation]
+        reduced = step.edges[negotiated[step.edges[:, 0]], 1]
+        found.append(step.work_ns[negotiated].max(initial=0) + step.gap_ns[reduced].max(initial=0))
+    n_reduced = np.median([waits[recording.steps[row].operation].sum() for row in view.rows])
+    yield Finding(
+        kind="negotiation",
+        title=f"reductions begin up to {np.median(found) / 1e6:.1f} ms after all ranks are ready",
+        cause=f"{n_reduced:.0f} tensors are negotiated in a step, and looked at once in a cycle",
+        action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
+        edit=without_negotiation,
+        ranks=recording.owners,
+        operations=sorted({one.main for one in recording.operations if one.cat == WAIT})[:3],
+        evidence=view.show(waits, 1),
+    )
+
+
+def without_negotiation(recording: Recording) -> Recording:
+    """Return the recording in which a reduction begins as soon as the last rank is ready."""
+    waits = np.array([one.cat == WAIT for one in recording.operations], np.bool_)
+    steps = []
+    for step in recording.steps:
+        negotiated = waits[step.operation]
+        gap = step.gap_ns.copy()
+        gap[step.edges[negotiated[step.edges[:, 0]], 1]] = 0
+        steps.append(replace(step, work_ns=np.where(negotiated, 0, step.work_ns), gap_ns=gap))
+    return replace(recording, steps=steps)

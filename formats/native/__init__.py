@@ -1,0 +1,122 @@
+"""The scanner in C (`scan.c`): built by the machine's compiler on first use, kept, and loaded.
+
+Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded in Python
+with the same result; why is told at debug level only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import parallel
+from temporary_files import temporary_directory
+
+_SOURCE = Path(__file__).with_name("scan.c")
+_FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
+_COMPILERS = ("cc", "gcc", "clang")
+_BUILD_SECONDS = 60.0
+_WORTH = 32 << 20  # bytes of input from which building and loading it pays
+
+_log = logging.getLogger(__name__)
+
+
+def is_worth(n_bytes: int) -> bool:
+    """Whether inputs of `n_bytes` in all (unpacked) are for the scanner; ``ANALYZE_NATIVE=0|1`` overrules."""
+    wish = os.environ.get("ANALYZE_NATIVE", "")
+    return wish == "1" or (wish != "0" and n_bytes >= _WORTH)
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the scanner, built if need be; None where that fails."""
+    try:
+        return _load()
+    except Exception as error:  # whatever it is: there is another decoder
+        _log.debug("no scanner in C: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _load() -> ctypes.CDLL:
+    """Return the kept library of the first compiler that there is, or build one."""
+    directory = _own_directory()
+    failures = []
+    for compiler in _compilers():
+        kept = None if directory is None else directory / f"scan-{_digest(compiler)}.so"
+        if kept is not None and _is_own(kept, stat.S_ISREG):
+            with contextlib.suppress(OSError):  # damaged: built anew
+                return _declared(ctypes.CDLL(str(kept)))
+        try:
+            return _built(compiler, kept)
+        except (OSError, ValueError, RuntimeError) as error:
+            failures.append(f"{shlex.join(compiler)}: {error}")
+    raise RuntimeError("; ".join(failures) or "no C compiler")
+
+
+def _built(compiler: list[str], keep_as: Path | None) -> ctypes.CDLL:
+    with temporary_directory(keep_as) as directory:
+        made = directory / "scan.so"
+        parallel.run_program([*compiler, *_FLAGS, "-o", str(made), str(_SOURCE)], _BUILD_SECONDS)
+        loaded = _declared(ctypes.CDLL(str(made)))
+        if keep_as is not None:
+            made.chmod(0o700)
+            os.replace(made, keep_as)  # only what can be loaded is kept
+        return loaded
+
+
+def _compilers() -> list[list[str]]:
+    """Return the commands of the compilers that are there, the user's own first."""
+    commands = [shlex.split(os.environ.get("CC", "")), *([name] for name in _COMPILERS)]
+    found = ((shutil.which(command[0]), command[1:]) for command in commands if command)
+    return [[program, *options] for program, options in found if program is not None]
+
+
+def _digest(compiler: list[str]) -> str:
+    """Return what tells apart the libraries of different sources, flags, compilers and machines."""
+    program = Path(compiler[0]).resolve()
+    status = program.stat()
+    machine = (platform.system(), platform.machine(), ctypes.sizeof(ctypes.c_void_p))
+    what = (_FLAGS, compiler, str(program), status.st_size, status.st_mtime_ns, machine)
+    return hashlib.sha256(_SOURCE.read_bytes() + repr(what).encode()).hexdigest()[:24]
+
+
+def _own_directory() -> Path | None:
+    """Return where libraries are kept; None if that is no directory of which the user alone is master."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = home / "analyze"
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return directory if _is_own(directory, stat.S_ISDIR) and os.access(directory, os.W_OK) else None
+
+
+def _is_own(path: Path, is_kind: Callable[[int], bool]) -> bool:
+    """Whether `path` is of a kind, the user's, and open to nobody else."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return is_kind(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """Return the library with the types of its functions set."""
+    pointer, size = ctypes.c_void_p, ctypes.c_uint64
+    loaded.new_scanner.argtypes = (ctypes.c_char_p, size, ctypes.c_bool)
+    loaded.new_scanner.restype = pointer
+    loaded.free_scanner.argtypes = (pointer,)
+    loaded.free_scanner.restype = None
+    loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, ctypes.c_bool)
+    loaded.scan_events.restype = ctypes.c_int
+    return loaded

@@ -1,0 +1,148 @@
+"""Reads a chrome trace by the scanner in C, and event by event in Python where that is not sure."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formats.builder import Builder, Scanned
+from formats.reader import EventReader
+
+_MORE, _ODD, _FULL, _CLOSED = range(4)  # why a scan stopped, as in scan.c
+_MOST = 1 << 14  # events of one call
+_PLAIN = False  # do without AVX2, as on processors that have none
+_SLACK = 64  # bytes that the scanner may write beyond a text's end
+_WAIT = 64 << 10  # an event that has begun this close to the end of a piece goes on in the next
+#: Odd events that are taken one by one in Python, at first and for so many scanned events; after more,
+#: decoding whole pieces in Python is faster.
+_TRUST = 2000
+_SCANNED_PER_ODD = 16
+
+
+class _Columns(ctypes.Structure):
+    """`columns` of scan.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("most", "n")),
+        *((name, ctypes.c_void_p) for name in ("key", "ts_ns", "dur_ns")),
+        *((name, ctypes.c_int64) for name in ("n_args", "args_size", "ids_size", "new_size")),
+        *((name, ctypes.c_void_p) for name in ("args_row", "args", "ids", "new_keys")),
+    )
+
+
+class Scanner:
+    """The state of the scan of one file: the keys seen so far, and room for what one call finds.
+
+    Parameters
+    ----------
+    library : from `formats.native.library`
+    wanted : keys of the events' `args`; ``input*`` means all that begin so
+    points : find the ids of events that are no slices
+
+    Raises
+    ------
+    MemoryError
+        There is no memory for it.
+    """
+
+    def __init__(self, library: ctypes.CDLL, wanted: Collection[str] = (), points: bool = False) -> None:
+        self._scan = library.scan_events
+        names = b"".join(name.encode("utf-8", "replace") + b"\0" for name in wanted)
+        self._state = library.new_scanner(names, len(names), points)
+        if not self._state:
+            raise MemoryError
+        finalize(self, library.free_scanner, self._state)
+        self._key, self._args_row = np.empty(_MOST, np.int32), np.empty(_MOST, np.int32)
+        self._ts, self._dur = np.empty(_MOST, np.int64), np.empty(_MOST, np.int64)
+        self._has_texts = bool(wanted) or points
+        self._args = self._ids = np.empty(_SLACK, np.uint8)
+        self._at = ctypes.c_uint64()
+        self._out = _Columns(
+            most=_MOST,
+            key=self._key.ctypes.data,
+            ts_ns=self._ts.ctypes.data,
+            dur_ns=self._dur.ctypes.data,
+            args_row=self._args_row.ctypes.data,
+            args=self._args.ctypes.data,
+            ids=self._ids.ctypes.data,
+        )
+
+    def scan(self, data: bytearray, at: int) -> tuple[int, int, Scanned]:
+        """Scan events from byte `at` on; return why it stopped, where, and what was found before."""
+        if self._has_texts and len(self._args) < len(data) + _SLACK:
+            self._args, self._ids = (np.empty(len(data) * 5 // 4 + _SLACK, np.uint8) for _ in range(2))
+            self._out.args, self._out.ids = self._args.ctypes.data, self._ids.ctypes.data
+        self._at.value = at
+        text = np.frombuffer(data, np.uint8)
+        why = self._scan(
+            self._state, text.ctypes.data, len(data), ctypes.byref(self._at), ctypes.byref(self._out), _PLAIN
+        )
+        out = self._out
+        n = out.n
+        found = Scanned(
+            new_keys=ctypes.string_at(out.new_keys, out.new_size) if out.new_size else b"",
+            key=self._key[:n],
+            ts_ns=self._ts[:n],
+            dur_ns=self._dur[:n],
+            args_row=self._args_row[: out.n_args],
+            args=_bytes(self._args, out.args_size),
+            ids=_bytes(self._ids, out.ids_size),
+        )
+        return why, self._at.value, found
+
+
+def _bytes(text: NDArray[np.uint8], n: int) -> bytes:
+    return text[:n].tobytes()
+
+
+class ScanningReader(EventReader):
+    """Reads as `EventReader` does; what is scanned goes to `builder`, the other events to `add`, in order."""
+
+    def __init__(
+        self,
+        path: Path,
+        scanner: Scanner,
+        builder: Builder,
+        add: Callable[[list[Any], memoryview], object],
+        *,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        super().__init__(path, types=builder.types, start=start, stop=stop)
+        self._scanner = scanner
+        self._builder = builder
+        self._add = add
+        self._trust = _TRUST
+
+    def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
+        at = 1
+        while self._trust > 0:
+            why, at, found = self._scanner.scan(data, at)
+            if len(found.key):
+                self._builder.add_scanned(found)
+                self._trust += len(found.key) // _SCANNED_PER_ODD
+            if why == _FULL:
+                continue
+            if why == _CLOSED and not self._lines:
+                self._ended = True
+                return [], at + 1
+            if why == _MORE and len(data) - at < _WAIT:
+                return [], at
+            self.uniform = self._event_type
+            events, end, self._ended = self._walk(data, at, at_end=False, most=1)
+            self._add(events, memoryview(data)[at:end])
+            if self._ended or end == at:
+                return [], end
+            at = end
+            self._trust -= 1
+        rest = bytearray(b"[")
+        rest += memoryview(data)[at:]
+        events, end = super()._decode_piece(rest)
+        self._add(events, memoryview(rest)[1:end])
+        return [], at + end - 1

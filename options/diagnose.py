@@ -1,0 +1,190 @@
+"""`--option diagnose`: what is slow, why, and what to do first."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Namespace, _ArgumentGroup
+from typing import TYPE_CHECKING, Any
+
+from errors import UsageError
+from result import Column, Result, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from diagnose.diagnosis import Diagnosis, Ranked
+    from diagnose.finding import Evidence
+
+HELP = (
+    "what is slow, why, and what to do first: findings ranked by the milliseconds a step that a replay "
+    "says can be won (also without --option)"
+)
+EXAMPLE = "analyze.py --option diagnose --path JOB"
+FLAGS = frozenset({"filter", "step_by", "head"})
+
+_FINDINGS = (  # of a place and a `Ranked`
+    Column("id", "#", "int", value=lambda row: row[0]),
+    Column("kind", "Finding", value=lambda row: row[1].finding.kind.replace("_", " ")),
+    Column("ranks", "Where", minor=True, value=lambda row: _where(row[1])),
+    Column("gain_ms", "Gain (ms a step)", "float", 1, value=lambda row: _gain(row[1], "mid_ns")),
+    Column("gain_low_ms", "at least", "float", 1, value=lambda row: _gain(row[1], "low_ns")),
+    Column("gain_high_ms", "at most", "float", 1, value=lambda row: _gain(row[1], "high_ns")),
+    Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
+    Column("gain_after_above_ms", "after those above", "float", 1, value=lambda row: _left(row[1])),
+)
+_DETAILS = (
+    Column("id", "#", "int", value=lambda row: row[0]),
+    Column("title", "Finding", value=lambda row: row[1].finding.title),
+    Column("cause", "Why", value=lambda row: row[1].finding.cause),
+    Column("action", "What to do", value=lambda row: row[1].finding.action),
+    Column("caveat", "But", value=lambda row: row[1].finding.caveat),
+    Column("change", "What-if (--set)", value=lambda row: row[1].finding.change),
+)
+
+
+def add_arguments(group: _ArgumentGroup) -> None:
+    """Declare nothing: all flags of this option are shared with others."""
+
+
+def run(args: Namespace) -> Result:
+    """Diagnose the job at `--path`."""
+    if args.sub_option is not None:
+        raise UsageError(f"--sub_option {args.sub_option}: diagnose has no variants")
+    from dag_utils import load_steps, read_partitions
+    from diagnose.diagnosis import diagnose, headline
+
+    loaded = load_steps(
+        args.path,
+        only=args.filter,
+        step_by=args.step_by,
+        partitions=read_partitions(args.path),
+        sizes=True,
+        jobs=args.jobs,
+        progress=args.progress,
+    )
+    diagnosis = diagnose(loaded)
+    ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
+    return Result(
+        option="diagnose",
+        title="",
+        headline=headline(diagnosis),
+        document=_document(args, diagnosis, ranked),
+        tables=[
+            Table.of("findings", "Findings", _FINDINGS, ranked),
+            Table.of("details", "Why, and what to do", _DETAILS, ranked, detail=True),
+        ],
+        notes=[*_explained(args, ranked), *_not_shown(diagnosis), *loaded.recording.notes],
+        repairs=loaded.repairs,
+        beside=args.path[0],
+    )
+
+
+def _where(one: Ranked) -> str:
+    ranks = one.finding.ranks
+    return ", ".join(ranks) if len(ranks) <= 2 else f"{len(ranks)} ranks"
+
+
+def _gain(one: Ranked, bound: str) -> float | None:
+    value = None if one.gain is None else getattr(one.gain, bound)
+    return None if value is None else value / 1e6
+
+
+def _left(one: Ranked) -> float | None:
+    return None if one.after_above_ns is None else one.after_above_ns / 1e6
+
+
+def _explained(args: Namespace, ranked: Sequence[tuple[int, Ranked]]) -> Iterator[str]:
+    """Yield what is known of each finding, a few lines each."""
+    for place, one in ranked:
+        finding = one.finding
+        caveat = f" ({finding.caveat})" if finding.caveat else ""
+        yield f"{place}. {_sentence(finding.title)} {_sentence(finding.cause + caveat)}"
+        yield f"   To do: {_sentence(finding.action)}"
+        for evidence in finding.evidence[:1]:
+            yield f"   Seen in: {_seen(evidence)}"
+        yield f"   Closer: {_command(args, finding.look)}"
+
+
+def _sentence(text: str) -> str:
+    """Return a clause as a sentence; the name of a rank or an operation stays as it is."""
+    is_word = text.split(" ", 1)[0].isalpha()
+    return f"{text[:1].upper() if is_word else text[:1]}{text[1:]}."
+
+
+def _seen(evidence: Evidence) -> str:
+    return (
+        f"step {evidence.step}, {evidence.rank}: {evidence.name}, {evidence.dur_ns / 1e6:.1f} ms from "
+        f"{evidence.start_ns / 1e6:.1f} ms on"
+    )
+
+
+def _command(args: Namespace, look: Sequence[str]) -> str:
+    option, name, *rest = look
+    words = ["python3", "analyze.py", option, name, "--path", *map(str, args.path), *rest]
+    return shlex.join(words)
+
+
+def _not_shown(diagnosis: Diagnosis) -> Iterator[str]:
+    if diagnosis.small:
+        n = diagnosis.small
+        yield (
+            f"{n} more finding{'' if n == 1 else 's'}: less than 1 % of a step to win, "
+            "or less than chance may give."
+        )
+    if diagnosis.skipped:
+        reasons: dict[str, list[str]] = {}
+        for one in diagnosis.skipped:
+            reasons.setdefault(one.reason, []).append(one.kind.replace("_", " "))
+        parts = [f"{', '.join(kinds)} ({reason})" for reason, kinds in reasons.items()]
+        yield f"Not examined: {'; '.join(parts)}."
+
+
+def _document(args: Namespace, diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]) -> dict[str, Any]:
+    import numpy as np
+
+    times = diagnosis.iteration_ns / 1e6
+    return {
+        "iteration_ms": {
+            "median": float(np.median(times)),
+            "mean": float(times.mean()),
+            "p95": float(np.percentile(times, 95)),
+        },
+        "ranks": list(diagnosis.ranks),
+        "steps": list(diagnosis.numbers),
+        "findings": [_record(args, place, one) for place, one in ranked],
+        "below_threshold": diagnosis.small,
+        "skipped": [{"kind": one.kind, "reason": one.reason} for one in diagnosis.skipped],
+    }
+
+
+def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
+    finding = one.finding
+    return {
+        "id": place,
+        "kind": finding.kind,
+        "title": finding.title,
+        "gain_ms": {bound: _gain(one, f"{bound}_ns") for bound in ("low", "mid", "high")},
+        "gain_share": one.share,
+        "gain_after_above_ms": _left(one),
+        "change": finding.change,
+        "scope": {
+            "ranks": list(finding.ranks),
+            "steps": list(finding.steps),
+            "operations": list(finding.operations),
+        },
+        "evidence": [
+            {
+                "path": evidence.path,
+                "rank": evidence.rank,
+                "step": evidence.step,
+                "name": evidence.name,
+                "ts_ms": evidence.start_ns / 1e6,
+                "dur_ms": evidence.dur_ns / 1e6,
+            }
+            for evidence in finding.evidence
+        ],
+        "cause": finding.cause,
+        "action": finding.action,
+        "caveat": finding.caveat,
+        "command": _command(args, finding.look),
+    }

@@ -1,0 +1,170 @@
+"""What the steps of a job spend their time on: per rank in numbers, and of all in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+import dialects
+from dialects import Activity
+from errors import counted
+from formats.columns import Trace
+from innermost import innermost
+from opname import without_arguments, without_parameters
+from statistic.breakdown import Breakdown, breakdown
+
+#: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
+_DEVIATIONS, _FACTOR = 3.0, 1.05
+_FEWEST = 4  # steps of which one may be called an outlier
+_NAMED = 4  # outliers that a sentence names
+_MOST_SLICES = 50_000  # of a job of which all steps are looked at
+_ALIKE = 1.05  # times as long as another rank: no difference worth a word
+_LONGEST_NAME = 80  # characters
+_LEAST_SHARE = 0.005  # of a step, for a kind to be named
+
+
+class RankSummary(NamedTuple):
+    """The steps of one rank, in nanoseconds: mean and median length, and means of what they were spent on."""
+
+    rank: str
+    outlier_steps: list[int]  # numbers of the steps that took far longer than the median
+    steps: int
+    mean_ns: float
+    median_ns: float
+    compute_ns: float
+    comm_ns: float
+    exposed_comm_ns: float
+    idle_ns: float
+
+
+def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
+    """Return a line for each rank, in the order of their first step."""
+    of_rank: dict[str, list[Breakdown]] = {}
+    for part in parts:
+        of_rank.setdefault(part.rank, []).append(part)
+    keys = ("compute_ns", "comm_ns", "exposed_comm_ns", "idle_ns")
+    found = []
+    for rank, steps in of_rank.items():
+        wall = np.array([step.wall_ns for step in steps])
+        means = [float(np.mean([getattr(step, key) for step in steps])) for key in keys]
+        middle = float(np.median(wall))
+        found.append(RankSummary(rank, _outliers(steps), len(steps), float(wall.mean()), middle, *means))
+    return found
+
+
+def _outliers(steps: Sequence[Breakdown]) -> list[int]:
+    wall = np.array([step.wall_ns for step in steps])
+    median = np.median(wall)
+    limit = max(median + _DEVIATIONS * np.median(np.abs(wall - median)), _FACTOR * median)
+    far = [step.step for step in steps if step.wall_ns > limit and step.step is not None]
+    return far if len(steps) >= _FEWEST else []
+
+
+def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> str:
+    """Return one sentence: how long a step is, what ran in it, who computes longest, and what.
+
+    `traces` are those of the job, by rank. Of a large job, steps in the middle speak for all, so that the
+    sentence takes little time beside the figures. `step_by` as for `breakdown`.
+    """
+    room = max(_MOST_SLICES // max(len(traces), 1), 1)
+    parts = [part for rank, trace in traces.items() for part in breakdown(rank, trace, step_by, most=room)]
+    if not parts:
+        slices = counted(sum(map(len, traces.values())), "slice")
+        return f"{slices} of {counted(len(traces), 'rank')}; no step is marked in them."
+    ranks = summaries(parts)
+    shares = [f"{share:.0%} {kind}" for kind, share in _shares(parts) if share >= _LEAST_SHARE]
+    sampled = " in the middle" if max(map(len, traces.values())) > room else ""
+    sentence = f"{_length(parts, ranks, sampled)}: {', '.join(shares)}"
+    most = max(ranks, key=lambda rank: rank.compute_ns)
+    least = min(ranks, key=lambda rank: rank.compute_ns)
+    if most.compute_ns > _ALIKE * least.compute_ns:
+        shortest = f"{least.rank} shortest, {_ms(least.compute_ns)}"
+        sentence += f"; {most.rank} computes longest, {_ms(most.compute_ns)} ({shortest})"
+    elif most is not least:
+        sentence += f"; ranks compute alike, {_ms(least.compute_ns)} to {_ms(most.compute_ns)}"
+    name, own_ns = _longest_own(traces[most.rank], _median_step(parts, most.rank))
+    if own_ns:
+        if len(name) > _LONGEST_NAME:
+            name = without_arguments(without_parameters(name))[:_LONGEST_NAME]
+        sentence += f"; the longest computation is {name}, {_ms(own_ns)} of its own time"
+    return sentence + "."
+
+
+def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
+    """Return one sentence: mean and median of the steps, communication that nothing hides, outliers."""
+    ranks = summaries(parts)
+    wall = [part.wall_ns for part in parts]
+    exposed = float(np.mean([part.exposed_comm_ns for part in parts]))
+    sentence = _length(parts, ranks, median=True)
+    if any(part.comm_ns for part in parts):
+        most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
+        where = f"; most on {most.rank}, {_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
+        share = f"{exposed / max(float(np.mean(wall)), 1.0):.0%}"
+        sentence += f"; communication that nothing hides takes {_ms(exposed)} of it ({share}{where})"
+    else:
+        sentence += "; no communication was recorded"
+    known = {rank.rank: rank.outlier_steps for rank in ranks}
+    longest: dict[int | None, Breakdown] = {}
+    for part in sorted(parts, key=lambda part: -part.wall_ns):
+        if part.step in known[part.rank]:
+            longest.setdefault(part.step, part)
+    if longest:
+        named = list(longest.values())[:_NAMED]
+        words = [f"step {part.step} ({_ms(part.wall_ns)} on {part.rank})" for part in named]
+        rest = [f"{len(longest) - len(named)} more"] if len(longest) > len(named) else []
+        return f"{sentence}; far longer than the median: {', '.join([*words, *rest])}."
+    enough = max(rank.steps for rank in ranks) >= _FEWEST
+    return f"{sentence}{'; no step is far longer than the median' if enough else ''}."
+
+
+def _length(
+    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, median: bool = False
+) -> str:
+    wall = np.array([part.wall_ns for part in parts])
+    of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
+    if all(part.step is None for part in parts):
+        return f"The recording takes {_ms(float(wall.mean()))}{of_ranks}"
+    steps = len({part.step for part in parts})
+    middle = f", median {_ms(float(np.median(wall)))}" if median and steps > 1 else ""
+    of_steps = f" (mean of {steps} steps{where}{of_ranks}{middle})" if steps > 1 else f"{where}{of_ranks}"
+    return f"A step takes {_ms(float(wall.mean()))}{of_steps}"
+
+
+def _shares(parts: Sequence[Breakdown]) -> list[tuple[str, float]]:
+    """Return what ran, the largest share first; the shares add up to 1."""
+    wall = max(sum(part.wall_ns for part in parts), 1)
+    compute = sum(part.compute_ns - part.overlap_ns for part in parts)
+    comm = sum(part.exposed_comm_ns for part in parts)
+    both, idle = sum(part.overlap_ns for part in parts), sum(part.idle_ns for part in parts)
+    sums = {
+        "computation alone": compute,
+        "communication alone": comm,
+        "both at once": both,
+        "copies": wall - compute - comm - both - idle,
+        "idle" if compute + both else "with no communication (computation is not recorded)": idle,
+    }
+    return sorted(((kind, ns / wall) for kind, ns in sums.items()), key=lambda pair: -pair[1])
+
+
+def _median_step(parts: Sequence[Breakdown], rank: str) -> Breakdown:
+    steps = sorted((part for part in parts if part.rank == rank), key=lambda part: part.wall_ns)
+    return steps[(len(steps) - 1) // 2]
+
+
+def _longest_own(trace: Trace, step: Breakdown) -> tuple[str, float]:
+    """Return the computation with most time in a step, what lies inside it left out, and that time."""
+    end_ns = step.start_ns + step.wall_ns
+    part = trace.select((trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns))
+    computes = dialects.of(trace).activities(part) == Activity.COMPUTE
+    row, begin, end = innermost(part.ts_ns, part.end_ns, part.track_id)
+    inside = np.minimum(end, end_ns) - np.maximum(begin, step.start_ns)
+    own = np.bincount(row, np.maximum(inside, 0), len(part)) * computes
+    by_name = np.bincount(part.name_id, own, len(part.names))
+    longest = int(by_name.argmax())
+    return part.names[longest], float(by_name[longest])
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:,.1f} ms"

@@ -1,0 +1,319 @@
+"""Jobs of which everything is known, written as their systems write traces: times in milliseconds.
+
+In a step each rank loads, computes forward and backward, all reduce together, and each updates. So a step
+takes the longest (load + forward + backward) of any rank, and the transfer and the update. Whatever is
+computed is made of four operations, none of which is more than a small part of a step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Event = dict[str, Any]
+Float = NDArray[np.float64]
+
+LAYERS = ("a", "b", "c", "d")
+#: Microseconds since the epoch at which the recordings begin.
+_EPOCH_US = 1_700_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What each of some ranks does in each step, the same on all of them unless `rank` changes it."""
+
+    ranks: int = 4
+    steps: int = 10
+    load: float = 1.0
+    forward: float = 40.0
+    backward: float = 50.0
+    transfer: float = 4.0
+    slow_push: float = 1.0  # how much longer the last rank's pushes take
+    update: float = 5.0
+    jitter: float = 0.002  # of every time, a standard deviation as a share
+    more_load: Sequence[float] = ()  # by rank
+    more_forward: Sequence[float] = ()  # by rank
+    more_in_step: tuple[int, float] | None = None  # forward, on the last rank: of a step (from 0)
+    before: Sequence[float] = ()  # BytePS: how long the steps before the traced ones took
+
+    def times(self) -> tuple[Float, Float, Float, Float]:
+        """Return load, forward, backward (steps, ranks) and transfer (steps,)."""
+        draw = np.random.default_rng(1)
+        shape = self.steps, self.ranks
+
+        def of(mean: float, more: Sequence[float] = ()) -> Float:
+            usual = np.full(self.ranks, mean) + (np.array(more) if len(more) else 0.0)
+            return usual * np.exp(draw.normal(0, self.jitter, shape))
+
+        load, forward = of(self.load, self.more_load), of(self.forward, self.more_forward)
+        if self.more_in_step is not None:
+            forward[self.more_in_step[0], -1] += self.more_in_step[1]
+        times = (load, forward, of(self.backward), of(self.transfer)[:, 0])
+        load, forward, backward, transfer = (one.round(3) for one in times)
+        return load, forward, backward, transfer  # whole microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """When a rank did what in one step: the begin, and the ends of each part in turn."""
+
+    begin: float
+    loaded: float
+    forward: float
+    backward: float
+    reduced: float
+    updated: float
+
+
+def moments(job: Job) -> list[list[Moments]]:
+    """Return the steps of each rank."""
+    load, forward, backward, transfer = job.times()
+    ranks: list[list[Moments]] = [[] for _ in range(job.ranks)]
+    at = 0.0
+    for i in range(job.steps):
+        ready = at + load[i] + forward[i] + backward[i]
+        reduced = float(ready.max()) + float(transfer[i])
+        for rank, own in enumerate(ranks):
+            loaded = at + load[i, rank]
+            ended = loaded + forward[i, rank]
+            own.append(Moments(at, loaded, ended, float(ready[rank]), reduced, reduced + job.update))
+        at = reduced + job.update
+    return ranks
+
+
+def iteration_ms(job: Job) -> float:
+    """Return how long a step takes on average."""
+    own = moments(job)[0]
+    return (own[-1].updated - own[0].begin) / job.steps
+
+
+def quarters(begin: float, end: float) -> list[tuple[float, float]]:
+    """Return four equal parts of an interval."""
+    cuts = np.linspace(begin, end, len(LAYERS) + 1).round(3).tolist()
+    return list(pairwise(cuts))
+
+
+class Events(list[Event]):
+    """The events of a file."""
+
+    def add(self, name: str, begin: float, end: float, base_us: int = 0, **more: Any) -> None:
+        """Add a complete event that lasts from `begin` to `end` (ms after `base_us`)."""
+        times = {"ts": base_us + round(begin * 1000), "dur": round((end - begin) * 1000)}
+        self.append({"ph": "X", "name": name, **times, **more})
+
+
+# ---- PyTorch on the host, gloo
+
+
+def kineto(directory: Path, job: Job) -> Path:
+    """Write a rank file each, of operators on the host."""
+    directory.mkdir(parents=True)
+    main: Event = {"cat": "cpu_op", "pid": 10, "tid": 1, "args": {}}
+    mark: Event = {**main, "cat": "user_annotation"}
+    for rank, own in enumerate(moments(job)):
+        events = Events()
+        for i, step in enumerate(own):
+            events.add(f"ProfilerStep#{i + 3}", step.begin, step.updated, **mark)
+            events.add("enumerate(DataLoader)#It.__next__", step.begin, step.loaded, **mark)
+            for layer, span in zip(LAYERS, quarters(step.loaded, step.forward), strict=True):
+                events.add(f"aten::forward_{layer}", *span, **main)
+            for layer, span in zip(LAYERS, quarters(step.forward, step.backward), strict=True):
+                events.add(f"autograd::engine::evaluate_function: {layer}Backward", *span, **main)
+            events.add("gloo:all_reduce", step.backward, step.reduced, **{**mark, "tid": 2})
+            events.add("aten::add_", step.reduced, step.updated, **main)
+        document = {
+            "schemaVersion": 1,
+            "distributedInfo": {"rank": rank, "world_size": job.ranks, "backend": "gloo"},
+            "baseTimeNanoseconds": _EPOCH_US * 1000,
+            "traceEvents": events,
+        }
+        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+    return directory
+
+
+# ---- PyTorch with a device
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep:
+    """What one rank with a device does in a step: the host launches kernels one by one, then waits for all.
+
+    A launch takes `launch`, its kernel `kernel`. Before the launches `copy` ms are copied to the device;
+    after every `sync_every`-th launch the host waits for the device, and computes for `think`.
+    """
+
+    kernels: int = 40
+    launch: float = 0.1
+    kernel: float = 1.0
+    copy: float = 0.0
+    sync_every: int = 0
+    think: float = 0.0
+    gap: float = 0.0  # before the first launch, not recorded
+    peak_gb: Sequence[float] = ()  # of memory, in each step; of 40 GB
+
+
+def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, float]:
+    """Write the trace of one rank; return where, and how long a step takes."""
+    directory.mkdir(parents=True)
+    events = Events()
+    at, correlation = 0.0, 0
+    for i in range(steps):
+        begin, free = at, at  # the host's clock, and when the device is through with what it has
+        at += job.gap
+        works = [("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", job.copy)] if job.copy else []
+        works += [(f"kernel_{k % 8}", "kernel", job.kernel) for k in range(job.kernels)]
+        for k, (name, cat, lasts) in enumerate(works):
+            correlation += 1
+            events.add(f"aten::op_{k % 8}", at, at + job.launch, cat="cpu_op", pid=1, tid=1, args={})
+            call: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": correlation}}
+            events.add("cudaLaunchKernel", at + job.launch / 4, at + job.launch / 2, **call)
+            free = max(free, at + job.launch / 2) + lasts
+            args = {"correlation": correlation, "stream": 7}
+            events.add(name, free - lasts, free, cat=cat, pid=0, tid=7, args=args)
+            at += job.launch
+            if job.sync_every and k % job.sync_every == job.sync_every - 1:
+                at = _synchronise(events, at, free)
+                events.add("aten::item", at, at + job.think, cat="cpu_op", pid=1, tid=1, args={})
+                at += job.think
+        at = _synchronise(events, at, free)
+        events.add(f"ProfilerStep#{i}", begin, at, cat="user_annotation", pid=1, tid=1, args={})
+        events += [_allocated(gb, begin + 1) for gb in job.peak_gb[i : i + 1]]
+    properties = [{"id": 0, "totalGlobalMem": 40_000_000_000}]
+    document = {"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}
+    (directory / "rank0.pt.trace.json").write_text(json.dumps(document))
+    return directory, at / steps
+
+
+def _allocated(gb: float, at: float) -> Event:
+    args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Allocated": round(gb * 1e9)}
+    return {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 1, "tid": 1,
+            "ts": round(at * 1000), "args": args}  # fmt: skip
+
+
+def _synchronise(events: Events, at: float, free: float) -> float:
+    end = max(at, free) + 0.01
+    where: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": -1}}
+    events.add("cudaStreamSynchronize", at, end, **where)
+    return end
+
+
+# ---- BytePS
+
+
+def byteps(directory: Path, job: Job) -> Path:
+    """Write a worker of one GPU for each rank; a gradient is pushed after the backward pass."""
+    for rank, own in enumerate(moments(job)):
+        events = Events()
+        loads = np.cumsum([0.0, *reversed(job.before)])[:0:-1].tolist()
+        for at in loads:
+            events.add("I/O", -at, 0.5 - at, _EPOCH_US, pid="0", tid="io", cat="operator")
+        for step in own:
+            _compute(events, step)
+            # all workers agree on something small as they begin: that ties their clocks
+            _communicate(events, "flag", 1 << 17, step.begin, step.begin + 0.01, step.begin + 0.02)
+            pushed = step.backward + job.transfer / 2
+            _communicate(events, "w", 1 << 16, step.backward, pushed, step.reduced)
+        home = directory / f"worker_{rank}" / "0"
+        home.mkdir(parents=True)
+        (home / "dag.gml").write_text(_gml())
+        (home / "bps_trace_local_rank0_9step.json").write_text(json.dumps({"traceEvents": events}))
+    return directory
+
+
+def _compute(events: Events, step: Moments) -> None:
+    where: Event = {"base_us": _EPOCH_US, "pid": "0", "tid": "main", "cat": "operator"}
+    events.add("I/O", step.begin, step.loaded, **{**where, "tid": "io"})
+    for layer, span in zip(LAYERS, quarters(step.loaded, step.forward), strict=True):
+        events.add(f"FW.{layer}", *span, **where)
+    for layer, span in zip(reversed(LAYERS), quarters(step.forward, step.backward), strict=True):
+        events.add(f"BW.{layer}", *span, **where)
+    events.add("STEP", step.reduced, step.updated, **where)
+
+
+def _communicate(events: Events, tensor: str, key: int, begin: float, pushed: float, end: float) -> None:
+    where: Event = {"base_us": _EPOCH_US, "pid": f"Comm.{tensor}", "cat": "Comm"}
+    events.add(f"Comm.{tensor}", begin, end, tid="total", **where)
+    events.add(f"Comm.{tensor}.PUSH", begin, pushed, tid=str(key), **where)
+    events.add(f"Comm.{tensor}.PULL", pushed, end, tid=str(key), **where)
+
+
+def _gml() -> str:
+    forward = [f"FW.{layer}" for layer in LAYERS]
+    backward = [f"BW.{layer}" for layer in reversed(LAYERS)]
+    chain = ["I/O", *forward, *backward, "Comm.w", "STEP"]
+    nodes = "".join(f'  node [\n    id {i}\n    label "{name}"\n  ]\n' for i, name in enumerate(chain))
+    pairs = [*zip(range(len(chain) - 1), range(1, len(chain)), strict=True), (len(chain) - 1, 1)]
+    edges = "".join(f"  edge [\n    source {a}\n    target {b}\n  ]\n" for a, b in pairs)
+    return f"graph [\n  directed 1\n{nodes}{edges}]\n"
+
+
+# ---- Horovod
+
+
+def horovod(directory: Path, job: Job) -> Path:
+    """Write rank 0's timeline: one tensor, negotiated from the first ready rank to the last, with ticks."""
+    directory.mkdir(parents=True)
+    ranks = moments(job)
+    events: list[Event] = [{"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.w"}}]
+    for i in range(job.steps):
+        own = [rank[i] for rank in ranks]
+        ready = [step.backward for step in own]
+        ticks = [("X", str(rank), ready[rank]) for rank in np.argsort(ready).tolist()]
+        marks = [
+            ("B", "NEGOTIATE_ALLREDUCE", min(ready)), *ticks, ("E", "", max(ready)),
+            ("B", "ALLREDUCE", max(ready)), ("E", "", own[0].reduced),
+        ]  # fmt: skip
+        events += [{"name": name, "ph": ph, "ts": round(at * 1000), "pid": 1} for ph, name, at in marks]
+    for event in events:
+        if event["ph"] == "X":
+            event["dur"] = 0
+    (directory / "timeline.json").write_text(json.dumps(events))
+    return directory
+
+
+# ---- Composer
+
+
+def composer(directory: Path, job: Job) -> Path:
+    """Write a rank file each, of Composer's events; its ranks meet in the backward pass."""
+    directory.mkdir(parents=True)
+    for rank, own in enumerate(moments(job)):
+        about: Event = {
+            "process_name": {"name": f"Rank {rank} training loop process"},
+            "global_rank": {"value": rank},
+            "clock_sync_timestamp_us": {"value": _EPOCH_US},
+        }
+        where: Event = {"pid": rank, "tid": 1}
+        events: list[Event] = [
+            {"name": name, "ph": "M", **where, "args": args} for name, args in about.items()
+        ]
+        for i, step in enumerate(own):
+            spans = (
+                ("dataloader", step.begin, step.loaded), ("batch", step.loaded, step.updated),
+                ("forward", step.loaded, step.forward), ("backward", step.forward, step.reduced),
+                ("optimizer", step.reduced, step.updated),
+            )  # fmt: skip
+            events += [
+                {"name": f"event/{name}", "cat": "", "ph": ph, "ts": _EPOCH_US + round(at * 1000), **where,
+                 "args": {"epoch": 0, "batch": i}}
+                for name, begin, end in spans
+                for ph, at in (("B", begin), ("E", end))
+            ]  # fmt: skip
+        events.sort(key=lambda event: event.get("ts", -1))
+        (directory / f"ep0-ba{job.steps}-rank{rank}.json").write_text(json.dumps(events))
+    return directory
+
+
+WRITERS: dict[str, Callable[[Path, Job], Path]] = {
+    "kineto": kineto,
+    "byteps": byteps,
+    "horovod": horovod,
+    "composer": composer,
+}

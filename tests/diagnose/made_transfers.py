@@ -1,0 +1,192 @@
+"""Jobs whose transfers are known: BytePS's partitions with their log, Horovod's cycles, NCCL's kernels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from made_jobs import LAYERS, Event, Events, quarters
+
+_EPOCH_US = 1_700_000_000_000_000
+
+
+class Part(NamedTuple):
+    """One partition: its tensor, key, bytes, and what it takes to push (by worker) and to pull, ms."""
+
+    tensor: str
+    key: int
+    n_bytes: int
+    push: Sequence[float]
+    pull: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Two workers that compute for 90 ms, push one tensor in 512 KiB partitions and pull it; times in ms.
+
+    A worker's pushes follow each other on its link; a key is answered once both have pushed it, to one
+    worker after the other, on the server's link. A second tensor has `small` partitions of 4 KiB.
+    """
+
+    push: Sequence[float] = (0.2, 0.2)  # by worker
+    pull: float = 0.2
+    small: int = 0
+    small_ms: float = 0.6  # what a small one takes to push; to pull half of it
+    steps: int = 8
+
+    def parts(self) -> list[Part]:
+        """Return the partitions in the order in which they are sent."""
+        large = [Part("w", (1 << 16) + i, 512 << 10, self.push, self.pull) for i in range(10)]
+        ms = self.small_ms
+        return large + [Part("v", (2 << 16) + i, 4 << 10, (ms, ms), ms / 2) for i in range(self.small)]
+
+    def write(self, directory: Path) -> tuple[Path, float]:
+        """Write the job and the log of worker 0; return where, and how long a step takes."""
+        workers = [Events(), Events()]
+        at = 0.0
+        for _ in range(self.steps):
+            at = self._step(workers, at)
+        for worker, events in enumerate(workers):
+            home = directory / f"worker_{worker}" / "0"
+            home.mkdir(parents=True)
+            (home / "dag.gml").write_text(_GML)
+            (home / "bps_trace_local_rank0_9step.json").write_text(json.dumps({"traceEvents": events}))
+        (directory / "worker_0.byteps_debug_log.txt").write_text(self._log())
+        return directory, at / self.steps
+
+    def _step(self, workers: Sequence[Events], begin: float) -> float:
+        ready = begin + 91.0
+        for events in workers:
+            where: Event = {"base_us": _EPOCH_US, "pid": "0", "tid": "main", "cat": "operator"}
+            events.add("I/O", begin, begin + 1, **{**where, "tid": "io"})
+            for layer, span in zip(LAYERS, quarters(begin + 1, begin + 41), strict=True):
+                events.add(f"FW.{layer}", *span, **where)
+            for layer, span in zip(reversed(LAYERS), quarters(begin + 41, ready), strict=True):
+                events.add(f"BW.{layer}", *span, **where)
+        end = self._communicate(workers, ready)
+        for events in workers:
+            events.add("STEP", end, end + 5, base_us=_EPOCH_US, pid="0", tid="main", cat="operator")
+        return end + 5
+
+    def _communicate(self, workers: Sequence[Events], ready: float) -> float:
+        pushed, free = [ready, ready], ready
+        over: dict[str, float] = {}
+        for part in self.parts():
+            before = list(pushed)
+            pushed = [at + push for at, push in zip(pushed, part.push, strict=True)]
+            free = max(free, *pushed)
+            whole = f"Comm.{part.tensor}"
+            key: Event = {"base_us": _EPOCH_US, "pid": whole, "cat": "Comm", "tid": str(part.key)}
+            for worker, events in enumerate(workers):
+                free += part.pull
+                events.add(f"{whole}.PUSH", before[worker], pushed[worker], **key)
+                events.add(f"{whole}.PULL", pushed[worker], free, **key)
+            over[whole] = free
+        for events in workers:
+            for whole, end in over.items():
+                events.add(whole, ready, end, _EPOCH_US, pid=whole, cat="Comm", tid="total")
+        return free
+
+    def _log(self) -> str:
+        load = 0
+        lines: list[str] = []
+        for number, tensor in enumerate(("w", "v"), 1):
+            parts = [part for part in self.parts() if part.tensor == tensor]
+            if not parts:
+                continue
+            total = sum(part.n_bytes for part in parts)
+            lines += [
+                f"[1] Declared tensor {tensor}, declared key (not PS key): {number} rank=0",
+                f"[1] {tensor} partitioned to {len(parts)} part(s), total_len={total}, "
+                f"key_range=[{parts[0].key}, {parts[-1].key}]",
+            ]
+            for part in parts:
+                load += part.n_bytes
+                lines.append(
+                    f"[1] key {part.key} assigned to server 0, accumulated workload for this server is {load}"
+                )
+        return "\n".join(lines) + "\n"
+
+
+_CHAIN = [
+    "I/O",
+    *(f"FW.{one}" for one in LAYERS),
+    *(f"BW.{one}" for one in reversed(LAYERS)),
+    "Comm.w",
+    "Comm.v",
+    "STEP",
+]
+_GML = (
+    "graph [\n  directed 1\n"
+    + "".join(f'  node [\n    id {i}\n    label "{name}"\n  ]\n' for i, name in enumerate(_CHAIN))
+    + "".join(
+        f"  edge [\n    source {a}\n    target {b}\n  ]\n"
+        for a, b in [*((i, i + 1) for i in range(len(_CHAIN) - 1)), (len(_CHAIN) - 1, 1)]
+    )
+    + "]\n"
+)
+
+
+def cycles(directory: Path, wait: float, *, steps: int = 8) -> tuple[Path, float]:
+    """Write a Horovod timeline: 4 tensors, reduced one after the other, each `wait` ms after it is ready."""
+    directory.mkdir(parents=True)
+    events: list[Event] = []
+    for i, layer in enumerate(LAYERS):
+        events.append({"name": "process_name", "ph": "M", "pid": i, "args": {"name": f"allreduce.{layer}"}})
+    at = 0.0
+    for _ in range(steps):
+        for pid in range(len(LAYERS)):
+            begin = round((at + 20.0) * 1000)
+            end = begin + round((wait + 1.0) * 1000)
+            marks = [
+                ("NEGOTIATE_ALLREDUCE", "B", begin), ("0", "X", begin + 1), ("1", "X", begin + 1),
+                ("", "E", begin + 2), ("ALLREDUCE", "B", end - 1000), ("", "E", end),
+            ]  # fmt: skip
+            events += [{"name": name, "ph": ph, "dur": 0, "ts": ts, "pid": pid} for name, ph, ts in marks]
+            at = end / 1000
+    (directory / "timeline.json").write_text(json.dumps(events))
+    return directory, at / steps
+
+
+_SIZES: Event = {
+    "Collective name": "allreduce", "In msg nelems": 4 << 20, "Out msg nelems": 4 << 20, "dtype": "Float",
+    "Group size": 2, "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
+}  # fmt: skip
+
+
+def nccl(directory: Path, transfers: Sequence[float], *, compute: float = 200.0, steps: int = 8) -> Path:
+    """Write two ranks that compute and then reduce 16 MiB each time, in the given times (ms)."""
+    directory.mkdir(parents=True)
+    names = [(f"kernel_{layer}", compute / 8, False) for layer in range(8)]
+    names += [("ncclDevKernel_AllReduce_Sum_f32_RING_LL", lasts, True) for lasts in transfers]
+    for rank in range(2):
+        events = Events()
+        begin, number = 0.0, 0
+        for i in range(steps):
+            at = free = begin
+            for place, (name, lasts, is_comm) in enumerate(names):
+                number += 1
+                call: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": number}}
+                events.add("cudaLaunchKernel", at, at + 0.01, **call)
+                at += 0.01
+                args = {"correlation": number, "stream": 7}
+                if is_comm:
+                    args |= {**_SIZES, "Seq": i * 100 + place}
+                events.add(name, max(at, free), max(at, free) + lasts, cat="kernel", pid=0, tid=7, args=args)
+                free = max(at, free) + lasts
+            where: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": -1}}
+            events.add("cudaDeviceSynchronize", at, free + 0.01, **where)
+            at = free + 0.01
+            events.add(f"ProfilerStep#{i}", begin, at, cat="user_annotation", pid=1, tid=1, args={})
+            begin = at
+        document = {
+            "schemaVersion": 1,
+            "distributedInfo": {"rank": rank, "world_size": 2, "backend": "nccl"},
+            "baseTimeNanoseconds": _EPOCH_US * 1000,
+            "traceEvents": events,
+        }
+        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+    return directory

@@ -1,0 +1,49 @@
+"""Memory events of which every peak is known, and what recording costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_jobs import DeviceStep, Job, byteps, device
+
+from dag_utils import load_steps
+from diagnose.diagnosis import Diagnosis, diagnose
+
+
+def diagnosed(path: Path) -> Diagnosis:
+    return diagnose(load_steps([path], jobs=1, progress=False))
+
+
+@pytest.mark.parametrize(
+    ("peaks", "words"),
+    [
+        ([5.0, 5.1, 5.2, 5.3, 5.4, 5.5, 5.6, 5.7], "grows from step to step"),
+        ([39.0] * 8, "nearly full"),
+        ([5.0, 5.4, 5.1, 5.2, 5.3, 5.0, 5.1, 5.2], ""),
+    ],
+)
+def test_memory_that_grows_or_fills_the_device(tmp_path: Path, peaks: Sequence[float], words: str) -> None:
+    directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=peaks))
+    titles = [one.finding.title for one in diagnosed(directory).findings if one.finding.kind == "memory"]
+    assert len(titles) == bool(words)
+    assert all(words in title for title in titles)
+
+
+def test_memory_that_is_not_recorded_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    directory, _ = device(tmp_path / "job", DeviceStep())
+    assert "memory" in [one.kind for one in diagnosed(directory).skipped]
+
+
+@pytest.mark.parametrize(("before_ms", "is_found"), [(80.0, True), (100.1, False)])
+def test_traced_steps_that_take_longer_than_those_before(
+    tmp_path: Path, before_ms: float, is_found: bool
+) -> None:
+    # a traced step takes 1 + 40 + 50 + 4 + 5 = 100 ms; the first steps before them are the warm-up
+    before = [500.0, 300.0, *(before_ms + 0.1 * (i % 3) for i in range(10))]
+    diagnosis = diagnosed(byteps(tmp_path / "job", replace(Job(ranks=2), before=before)))
+    found = [one.finding for one in diagnosis.findings if one.finding.kind == "profiling_overhead"]
+    assert bool(found) == is_found
+    assert all("25% longer" in one.title for one in found)

@@ -1,0 +1,85 @@
+"""Recorded jobs of which is known what is wrong with them: it stands in the headline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import REPO, run_cli
+
+
+def answer(path: Path) -> dict[str, Any]:
+    code, out, err = run_cli("--path", path, "--format", "json")
+    assert code == 0, err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ("byteps/fork_lenet_straggler", "wk1.rank0 holds up the other rank"),
+        ("byteps/fork_lenet_slownet", "communication is not hidden"),
+        ("kineto/ddp2-gloo-slow-rank1/trace", "rank1 holds up the other rank"),
+        ("kineto/ddp2-gloo-slow-rank1/trace", "in enumerate(DataLoader)"),
+        ("kineto/gpu-param-dlrm-8ranks/trace", "rank7 holds up the others: last in 5 of 8 meetings"),
+        ("kineto/gpu-hta-ns-resolution/trace", "the device is the limit"),
+        ("kineto/gpu-hta-rank1of2-memory/trace", "launching is the limit"),
+        ("horovod/2ranks-slow-rank1/trace", "rank1 holds up the others"),
+    ],
+)
+def test_what_is_wrong_stands_in_the_headline(shared_data: Path, job: str, words: str) -> None:
+    assert words in answer(shared_data / job)["headline"]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "byteps/fork_lenet_2w2g", "horovod/2ranks-base/trace", "horovod/2ranks-cycles/trace",
+        "kineto/ddp2-gloo-base/trace", "kineto/ddp4-gloo-base/trace", "composer/ws2/trace",
+    ],
+)  # fmt: skip
+def test_ranks_that_do_the_same_are_not_called_late_slow_or_uneven(shared_data: Path, job: str) -> None:
+    kinds = {finding["kind"] for finding in answer(shared_data / job)["findings"]}
+    assert kinds & {"late_rank", "uneven_work", "slow_collective"} == set()
+
+
+def test_the_document_has_the_promised_keys() -> None:
+    found = answer(REPO / "examples" / "lenet-100mbit")
+    assert list(found)[:6] == ["option", "headline", "iteration_ms", "ranks", "steps", "findings"]
+    assert set(found["iteration_ms"]) == {"median", "mean", "p95"}
+    assert found["ranks"] == ["wk0.rank0", "wk1.rank0"]
+    gains = [finding["gain_ms"]["mid"] for finding in found["findings"]]
+    assert gains == sorted(gains, reverse=True)
+    first = found["findings"][0]
+    assert set(first) == {
+        *("id", "kind", "title", "gain_ms", "gain_share", "gain_after_above_ms", "change", "scope"),
+        *("evidence", "cause", "action", "caveat", "command"),
+    }
+    assert set(first["scope"]) == {"ranks", "steps", "operations"}
+    assert all(Path(one["path"]).exists() for one in first["evidence"])
+    assert {"kind", "reason"} == set().union(*found["skipped"])
+
+
+def test_the_command_of_a_finding_can_be_run() -> None:
+    found = answer(REPO / "examples" / "lenet-100mbit")
+    for finding in found["findings"]:
+        program, script, *words = finding["command"].split()
+        assert (program, script) == ("python3", "analyze.py")
+        assert run_cli(*words)[0] == 0
+
+
+def test_a_change_wins_in_replay_what_the_finding_says() -> None:
+    job = REPO / "examples" / "lenet-100mbit"
+    first = answer(job)["findings"][0]
+    code, out, err = run_cli(
+        *("--option", "replay", "--path", job, "--sub_option", "whatif", "--set", first["change"]),
+        *("--output", "-", "--format", "json"),
+    )
+    assert code == 0, err
+    edit = json.loads(out)["whatif"][0]
+    won = edit["before_ms"] - edit["after_ms"]
+    assert first["gain_ms"]["low"] <= won <= first["gain_ms"]["high"]

@@ -1,0 +1,93 @@
+"""Transfers in which one thing is wrong: what is found, and what it wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from made_transfers import Partitions, cycles, nccl
+
+from dag_utils import load_steps, read_partitions
+from diagnose.diagnosis import Diagnosis, Ranked, diagnose
+
+HEALTHY = Partitions()
+
+
+def diagnosed(directory: Path) -> Diagnosis:
+    partitions = read_partitions([directory])
+    loaded = load_steps([directory], partitions=partitions, sizes=True, jobs=1, progress=False)
+    return diagnose(loaded)
+
+
+def winning(diagnosis: Diagnosis) -> list[Ranked]:
+    return [one for one in diagnosis.findings if one.gain is not None]
+
+
+def kinds(diagnosis: Diagnosis) -> list[str]:
+    return [one.finding.kind for one in winning(diagnosis)]
+
+
+def holds(one: Ranked, amount_ms: float) -> None:
+    gain = one.gain
+    assert gain is not None
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert gain.low_ns / 1e6 <= amount_ms <= gain.high_ns / 1e6
+
+
+def test_nothing_is_claimed_of_transfers_that_are_as_they_should_be(tmp_path: Path) -> None:
+    directory, _ = HEALTHY.write(tmp_path / "job")
+    assert kinds(diagnosed(directory)) == []
+
+
+def test_a_slow_link(tmp_path: Path) -> None:
+    # 10 pushes of 3 instead of 0.2 ms; the last pulls follow
+    directory, step_ms = replace(HEALTHY, push=(0.2, 3.0)).write(tmp_path / "job")
+    _, usual_ms = HEALTHY.write(tmp_path / "usual")
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["slow_collective"]
+    (slow,) = winning(diagnosis)
+    assert slow.finding.ranks == ["wk1.rank0"]
+    holds(slow, step_ms - usual_ms)
+
+
+def test_a_slow_server(tmp_path: Path) -> None:
+    # 2 x 10 pulls take 2 ms longer than their bytes
+    directory, step_ms = replace(HEALTHY, pull=2.2).write(tmp_path / "job")
+    _, usual_ms = HEALTHY.write(tmp_path / "usual")
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["server"]
+    holds(winning(diagnosis)[0], step_ms - usual_ms)
+
+
+def test_partitions_that_are_too_small(tmp_path: Path) -> None:
+    # 64 of 4 KiB take 0.6 ms each; merged they would take one's time and that of 256 KiB, 0.1 ms
+    directory, step_ms = replace(HEALTHY, small=64).write(tmp_path / "job")
+    _, merged_ms = replace(HEALTHY, small=1, small_ms=0.7).write(tmp_path / "merged")
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["small_messages"]
+    holds(winning(diagnosis)[0], step_ms - merged_ms)
+
+
+def test_reductions_that_begin_late_though_all_ranks_are_ready(tmp_path: Path) -> None:
+    directory, _ = cycles(tmp_path / "job", wait=3.0)
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["negotiation"]
+    holds(winning(diagnosis)[0], 4 * 3.0)
+
+
+def test_a_collective_slower_than_others_of_its_size(tmp_path: Path) -> None:
+    diagnosis = diagnosed(nccl(tmp_path / "job", [1.0, 1.0, 1.0, 12.0, 1.0]))
+    assert kinds(diagnosis) == ["slow_collective"]
+    holds(winning(diagnosis)[0], 11.0)
+
+
+def test_collectives_as_fast_as_each_other_are_not_slow(tmp_path: Path) -> None:
+    assert kinds(diagnosed(nccl(tmp_path / "job", [1.0, 1.1, 1.0, 1.2, 0.9]))) == []
+
+
+def test_many_short_collectives(tmp_path: Path) -> None:
+    # 60 of 0.1 ms; six of them would do
+    diagnosis = diagnosed(nccl(tmp_path / "job", [0.1] * 60, compute=60.0))
+    assert kinds(diagnosis) == ["small_messages"]
+    holds(winning(diagnosis)[0], 54 * 0.1)

@@ -1,0 +1,38 @@
+"""A recording cut into steps: what leads from one into the next."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dialects.step_parts import Joint, Kind, Operation
+from dialects.step_windows import RecordedEvents, cut_into_steps, turns
+from formats.columns import Track
+
+
+def test_a_turn_is_counted_among_equal_values() -> None:
+    assert turns(np.array([7, 3, 7, 7, 3])).tolist() == [0, 0, 1, 2, 1]
+
+
+def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -> None:
+    # host: two launches in the first step, one operation in the second; two kernels, one in each step
+    spans = np.array([(0, 2), (1, 9), (3, 5), (11, 19), (10, 20)], np.int64)
+    events = RecordedEvents(
+        kinds=[Operation("host", "", Track(0, 0)), Operation("kernel", "", Track(1, 0), on_device=True)],
+        kind=np.array([0, 1, 0, 1, 0]),
+        start_ns=spans[:, 0],
+        end_ns=spans[:, 1],
+        issued_ns=np.array([0, 0, 3, 3, 10]),
+        leads=np.array([True, False, True, False, True]),
+        edges=np.array(
+            [
+                (0, 1, Joint.START_TO_HEAD, Kind.LAUNCH),
+                (2, 3, Joint.START_TO_HEAD, Kind.LAUNCH),
+                (1, 3, Joint.END_TO_HEAD, Kind.DEVICE),
+            ]
+        ),
+    )
+    operations, (first, second) = cut_into_steps(events, [(1, 0, 10), (2, 10, 20)])
+    assert first.edges[:, :2].tolist() == [[0, 1]] and len(first.across) == 0
+    assert [operations[i].label for i in second.operation] == ["host", "kernel of an earlier step"]
+    assert second.across.tolist() == [[2, 1, Joint.START_TO_HEAD], [1, 1, Joint.END_TO_HEAD]]
+    assert len(second.edges) == 0

@@ -1,0 +1,46 @@
+"""Recorded traces give the same columns and the same answers by either decoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_scanner import WANTED, seen
+
+from conftest import REPO, SHARED, run_cli
+from formats import native
+
+_MOST_BYTES = 1 << 20  # of a file, packed or not; larger ones take their time and show no more
+
+
+def recorded() -> list[Path]:
+    folders = [REPO / "examples", *(path for path in SHARED.glob("*") if path.is_dir())]
+    files = [
+        file for folder in folders for kind in ("*.json", "*.json.gz") for file in sorted(folder.rglob(kind))
+    ]
+    return [file for file in files if file.stat().st_size <= _MOST_BYTES]
+
+
+def jobs() -> list[Path]:
+    found = [path for folder in (REPO / "examples", *SHARED.glob("*")) for path in sorted(folder.glob("*"))]
+    return [path for path in found if path.is_dir()]
+
+
+@pytest.fixture(autouse=True)
+def _with_a_compiler() -> None:
+    if native.library() is None:
+        pytest.skip("no C compiler here")
+
+
+@pytest.mark.parametrize("path", recorded(), ids=lambda path: f"{path.parent.name}/{path.name}"[-60:])
+def test_the_same_columns(path: Path) -> None:
+    assert seen(path, scan=True, args=WANTED, points=True) == seen(path, scan=False, args=WANTED, points=True)
+
+
+@pytest.mark.parametrize("path", jobs(), ids=lambda path: path.name)
+def test_the_same_bytes_of_json(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = []
+    for wish in ("0", "1"):
+        monkeypatch.setenv("ANALYZE_NATIVE", wish)
+        answers.append(run_cli("--option", "statistic", "--path", path, "--format", "json", "--jobs", "1"))
+    assert answers[1] == answers[0]

@@ -1,0 +1,162 @@
+"""The first sentence of each option: the answer, with its numbers."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from collector.gpu.iteration_times import Gpu, Iterations, StepTime
+from collector.gpu.iteration_times import _headline as of_steps
+from conftest import REPO, run_cli
+from dialects.steps import Step
+from options.combine import _headline as of_clocks
+from options.compare3d import _headline as of_runs
+
+LENET = REPO / "examples/lenet"
+OTHER = REPO / "examples/lenet-100mbit"
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("statistic", LENET), ("statistic", LENET, "--sub_option", "breakdown"), ("critical", LENET),
+        ("replay", LENET, "--output", "-"), ("compare", LENET, OTHER), ("3dcompare", LENET, OTHER),
+        ("combine", LENET), ("collect", LENET, "--sub_option", "iter_time"), ("graph", LENET / "worker_0/0"),
+    ],
+    ids=lambda words: " ".join(map(str, words[:1] + words[2:])).replace(str(REPO), ""),
+)  # fmt: skip
+def test_every_option_answers_in_a_sentence_with_numbers(
+    words: tuple[Any, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    option, *rest = words
+    output = ["--output", tmp_path / "o.json"] if option == "combine" else []
+    output = ["--output", tmp_path / "o.svg"] if option == "graph" else output
+    code, out, err = run_cli("--option", option, "--path", *rest, *output, "--format", "json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert list(document)[:2] == ["option", "headline"]
+    sentence = document["headline"]
+    assert sentence.endswith(".") and re.search(r"\d", sentence) and "/" not in sentence
+    shown = run_cli("--option", option, "--path", *rest, *output)[1]
+    assert shown.splitlines()[0] == sentence
+
+
+def clock(offset: float, bound: float | None, anchors: int = 10, before: int = 0) -> dict[str, Any]:
+    return {"offset_us": offset, "bound_us": bound, "anchors": anchors, "violations_before": before,
+            "violations_after": 0}  # fmt: skip
+
+
+def combined(by: str = "causality") -> Any:
+    return SimpleNamespace(members=[0, 1, 2], n_events=1234, aligned_by=by)
+
+
+@pytest.mark.parametrize(
+    ("workers", "by", "ends"),
+    [
+        ([clock(0, 0)], "none", "3 traces of 1 worker, 1,234 events, all on one clock."),
+        (
+            [clock(0, 0), clock(0, 20.5), clock(0, 1.0, 1)],
+            "matched ends",
+            "events; clocks agree as recorded within ± 20.5 us (by matched ends, 11 anchors).",
+        ),
+        (
+            [clock(0, 0), clock(-35_100.0, 2_000.0, 1, before=12)],
+            "causality",
+            "; clocks were up to 35.1 ms apart and now agree within ± 2.0 ms (by causality, 1 anchor); "
+            "out of order: 12 before, 0 now.",
+        ),
+        (
+            [clock(0, 0), clock(0, 20.5), clock(0, None, 0)],
+            "causality",
+            "(by causality, 10 anchors); nothing ties 1 clock to the others.",
+        ),
+        (
+            [clock(0, 0), clock(0, None, 0)],
+            "none",
+            "2 workers, 1,234 events; nothing ties their clocks together, so they may be apart.",
+        ),
+    ],
+)
+def test_combine_says_how_well_clocks_agree(workers: list[dict[str, Any]], by: str, ends: str) -> None:
+    assert of_clocks(combined(by), workers, asked=True).endswith(ends)
+
+
+def test_combine_says_that_clocks_were_not_compared() -> None:
+    workers = [clock(0, 0), clock(0, None, 0)]
+    assert of_clocks(combined("none"), workers, asked=False).endswith("; their clocks were not compared.")
+
+
+def test_3dcompare_names_the_fastest_run() -> None:
+    assert of_runs(["a", "b", "c"], [250.0, 100.0, None]) == (
+        "b has the shortest steps, 100.0 ms; a takes 250.0 ms (2.50 times); no steps are marked in c."
+    )
+    assert of_runs(["a", "b"], [None, None]) == "Average times of a, b; no run marks its steps."
+    many = of_runs(list("abcdefg"), [float(ms) for ms in range(10, 80, 10)])
+    assert many.endswith("; e takes 50.0 ms (5.00 times); 2 more take longer.")
+
+
+def gpu(steps: dict[int, int], loads: dict[int, int] | None = None) -> Gpu:
+    """A GPU with steps (number: milliseconds) and loads of input data."""
+    times = [StepTime(number, 2.0 * MS, float(ms * MS)) for number, ms in steps.items()]
+    loaded = [Step(number, 0, ms * MS) for number, ms in (loads or {}).items()]
+    return Gpu("rank0", None, None, {}, Iterations(times, loaded, "marks"))
+
+
+def sentence(one: Gpu) -> str:
+    return of_steps(cast("list[StepTime]", one.times.steps), 1, [one])
+
+
+def test_collect_gives_the_iteration_time_and_its_range() -> None:
+    assert sentence(gpu({7: 10, 8: 12, 9: 11})) == (
+        "An iteration takes 11.0 ms (mean of 3 steps; 10.0 to 12.0 ms), 2.0 ms of it forward and backward."
+    )
+    assert of_steps([], 0, []) == ""
+
+
+@pytest.mark.parametrize(
+    ("one", "says"),
+    [
+        # the median of 40 13 10 10 10 10 10 is 10: the first two steps are beyond 12
+        (
+            gpu({0: 40, 1: 13} | dict.fromkeys(range(2, 7), 10)),
+            "first 2 steps took up to 4.0 times",
+        ),
+        (gpu({1: 30, 2: 10, 3: 10, 4: 10}), "first step took up to 3.0 times the median"),
+        (gpu({5: 10}, {1: 20, 2: 10, 3: 10, 4: 10, 5: 10}), "first step took up to 2.0 times the median"),
+        (gpu({5: 30, 6: 10, 7: 10, 8: 10}), ""),  # the job's first steps are not known
+        (gpu({1: 11, 2: 10, 3: 10, 4: 30}), ""),
+    ],
+)
+def test_collect_says_what_warm_up_cost(one: Gpu, says: str) -> None:
+    assert says in sentence(one)
+    assert ("warm-up" in sentence(one)) == bool(says)
+
+
+def test_a_breakdown_has_its_rule_and_its_ranks_in_json() -> None:
+    words = ("--option", "statistic", "--path", LENET, "--sub_option", "breakdown", "--format", "json")
+    document = json.loads(run_cli(*words)[1])
+    (rule,) = document["rules"]
+    assert "ommunication" in rule
+    for rank in document["ranks"]:
+        walls = [row["wall_ms"] for row in document["breakdown"] if row["rank"] == rank["rank"]]
+        assert rank["steps"] == len(walls)
+        assert rank["mean_ms"] == pytest.approx(sum(walls) / len(walls))
+        assert rank["median_ms"] == pytest.approx(sorted(walls)[len(walls) // 2])
+        assert isinstance(rank["outlier_steps"], list)
+
+
+def test_step_by_is_heeded_by_statistic_and_refused_by_variants_without_steps(tmp_path: Path) -> None:
+    shutil.copytree(LENET, tmp_path / "job")
+    code, _, err = run_cli("--option", "statistic", "--path", tmp_path / "job", "--step_by", "nothing")
+    assert (code, err.count("\n"), "--step_by nothing" in err) == (1, 1, True)
+    words = ("--option", "statistic", "--path", tmp_path, "--sub_option", "task_balance", "--step_by", "x")
+    code, _, err = run_cli(*words)
+    assert (code, "--step_by has no effect with --sub_option task_balance" in err) == (2, True)
