@@ -193,6 +193,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="FILE", type=Path, help="where the trace or picture goes (.gz compresses)")
     add("--xlsx", metavar="FILE", nargs="?", const=True, help="also write the tables as a workbook")
     add("--html", metavar="FILE", nargs="?", const=True, help="also write one self-contained page")
+    add("--save", metavar="FILE", type=Path,
+        help="also write the job's digest, which can be a path later (.gz packs it)")  # fmt: skip
+    add("--picture", metavar="FILE", type=Path, help="also draw the first chart (.svg .png .pdf)")
     add("--force", action="store_true",
         help="replace files that this program did not write; inputs never")  # fmt: skip
     add("--cluster", metavar="ADDRESS", nargs="?", const="",

@@ -14,7 +14,7 @@ from typing import Literal
 from errors import TraceError
 from formats import dasf_records as dasf
 from formats.stream import ByteStream, find_file, unreadable
-from output_marks import is_marked
+from output_marks import is_digest, is_marked
 
 JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
@@ -101,6 +101,8 @@ def find_job(path: Path) -> Job:
     if path.is_file():
         if path.suffix == ".gml":
             raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
+        if is_digest(path):
+            raise TraceError(f"{path}: a digest, which holds no single events; give the traces it is of")
         return Job(path, "file", [Source(path, rank=_rank_of_file(path))])
     if not path.is_dir():
         raise TraceError(f"{path}: neither a file nor a directory")
@@ -272,7 +274,8 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
         if file.stat().st_size == 0:
             notes.append(f"{file}: an empty file, left out")
         elif file.name.split(".")[0] in PRODUCTS or is_marked(file):
-            products.append(file)
+            if not is_digest(file):
+                products.append(file)
         elif _is_trace(file):
             found.append(file)
         else:

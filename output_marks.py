@@ -15,6 +15,8 @@ MARK = f"written by {PROGRAM}"
 #: The first member of a JSON object.
 MEMBER = "writtenBy"
 JSON_START = f'{{"{MEMBER}":"{PROGRAM}",'.encode()
+#: The beginning of a job's digest; its version follows.
+DIGEST_START = JSON_START + b'"digest":'
 
 #: Beginnings of the formats that carry the mark near their beginning or, the last one, near their end.
 _COMMENTED = (b"<!doctype html>", b"<?xml", b"\x89PNG", b"digraph {")
@@ -26,10 +28,7 @@ def is_marked(path: Path) -> bool:
     """Whether this program wrote the regular file `path`; False for what cannot be read."""
     try:
         with open(path, "rb") as file:
-            head = file.read(_NEAR)
-            if head.startswith(b"\x1f\x8b"):
-                file.seek(0)
-                return _is_marked_head(_unpacked(file))
+            head = _head(file)
             if head.startswith(b"PK\x03\x04"):
                 return _is_our_workbook(file)
             if head.startswith(_PDF):
@@ -40,19 +39,30 @@ def is_marked(path: Path) -> bool:
         return False
 
 
-def _is_marked_head(head: bytes) -> bool:
-    return head.startswith(JSON_START) or (head.startswith(_COMMENTED) and MARK.encode() in head)
+def is_digest(path: Path) -> bool:
+    """Whether the file `path`, packed or not, is a job's digest; False for what is no file."""
+    try:
+        with open(path, "rb") as file:
+            return _head(file).startswith(DIGEST_START)
+    except OSError:
+        return False
 
 
-def _unpacked(file: IO[bytes]) -> bytes:
-    """Return the beginning of what a gzip file holds."""
-    import gzip
+def _head(file: IO[bytes]) -> bytes:
+    """Return the beginning of a file, unpacked where it is gzip."""
+    head = file.read(_NEAR)
+    if not head.startswith(b"\x1f\x8b"):
+        return head
     import zlib
 
     try:
-        return gzip.GzipFile(fileobj=file).read(_NEAR)
-    except (EOFError, zlib.error):
+        return zlib.decompressobj(wbits=31).decompress(head, _NEAR)
+    except zlib.error:
         return b""
+
+
+def _is_marked_head(head: bytes) -> bool:
+    return head.startswith(JSON_START) or (head.startswith(_COMMENTED) and MARK.encode() in head)
 
 
 def _is_our_workbook(file: IO[bytes]) -> bool:

@@ -12,7 +12,8 @@ from jobfiles import is_input
 from output_marks import is_marked
 
 #: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
-_SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm")}
+_SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}
+_STILLS = (".svg", ".png", ".pdf")
 _TIMELINE = (".json", ".trace")
 #: Options whose `--output` is a timeline; the others check their pictures' names themselves.
 _TIMELINES = ("combine", "critical", "replay", "collect")
@@ -54,7 +55,7 @@ def check_named(args: Namespace, outputs: Outputs) -> None:
 
 def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
     """Yield (flag, path) for each output file that the command line names."""
-    for flag in ("output", "xlsx", "html"):
+    for flag in ("output", "xlsx", "html", "picture", "save"):
         value = getattr(args, flag)
         if value in (None, True):
             continue
@@ -66,6 +67,10 @@ def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
 
 
 def _check_suffix(option: str, flag: str, path: Path) -> None:
+    if flag == "--picture":
+        if path.suffix.lower() not in _STILLS:
+            raise UsageError(f"--picture {path}: a picture ends in {' '.join(_STILLS)}")
+        return
     allowed = _SUFFIXES.get(flag) or (_TIMELINE if option in _TIMELINES else ())
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     if allowed and name.suffix.lower() not in ("", *allowed):

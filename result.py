@@ -48,6 +48,7 @@ class Table:
     note: str = ""
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
+    brief: Table | None = None  # what a terminal shows in its place
 
     @classmethod
     def of(
@@ -74,6 +75,8 @@ class Bars:
 
     `x_label` is written along the bottom and `y_label` up the side, also where the bars are
     horizontal (there the values run along the bottom and the categories up the side).
+    `strips` has one for each of `x`: what has the same is drawn as one strip (bars upright and
+    stacked), the strips below each other.
     """
 
     title: str
@@ -83,6 +86,7 @@ class Bars:
     series: Mapping[str, Sequence[float | None]]
     stacked: bool = False
     horizontal: bool = False
+    strips: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,19 @@ class Lines:
     y_label: str
     x: Sequence[float]
     series: Mapping[str, Sequence[float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """A grid of values, the larger the darker. None is a gap."""
+
+    title: str
+    x_label: str
+    y_label: str
+    value_label: str  # with the unit
+    x: Sequence[str]
+    y: Sequence[str]
+    values: Sequence[Sequence[float | None]]  # values[row][column]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +173,7 @@ class Network:
         return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
 
 
-Chart = Bars | Lines | Timeline | Bars3D | Network
+Chart = Bars | Lines | HeatMap | Timeline | Bars3D | Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +199,12 @@ class Result:
     picture: Path | None = None  # draw the first chart here: a page (.html) or a still (.png .svg .pdf)
     exit_code: int = 0
     headline: str = ""
+
+
+def in_ms(ns: float) -> str:
+    """Return a duration as sentences have it: ``144.0 ms``, below a millisecond ``0.039 ms``."""
+    ms = ns / 1e6
+    return f"{ms:,.1f} ms" if abs(ms) >= 1 or ms == 0 else f"{ms:.3f} ms"
 
 
 @dataclass(slots=True)

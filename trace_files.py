@@ -26,16 +26,13 @@ from jobfiles import head_of
 from parallel import FilePart, OnRead
 from temporary_files import is_temporary
 
-_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
 _SLICES = frozenset({"X", "B", "E", "M"})
+_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
     """Load one trace file, whatever its dialect; see `read_traces`."""
-    (part,) = _parts(path, 1)
-    trace = _named(_read(part, int, _wish([part], args, points)), path)
-    if isinstance(trace, TraceError):
-        raise trace
+    (trace,) = read_traces([path], args=args, points=points, jobs=1, progress=False)
     return trace
 
 
@@ -95,9 +92,9 @@ def read_all(
     """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
-    wish = _wish(parts, args, points)
-    work = partial(_read, wish=wish)
-    in_threads = wish.scan and len(paths) == 1
+    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
+    work = partial(_read, wish=_Wish(args, points, scan, max_unpacked.get()))
+    in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         read = iter(parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads))
     found = [list(itertools.islice(read, len(own))) for own in parts_of]
@@ -105,18 +102,12 @@ def read_all(
 
 
 class _Wish(NamedTuple):
-    """What is wanted of each file, as for `read_traces`, and how it is read."""
+    """What is wanted of each file, as for `read_traces`, and whether the scanner in C reads it."""
 
     args: Collection[str]
     points: bool
-    scan: bool  # whether by the scanner in C, where there is one
-    most_unpacked: int | None  # see `max_unpacked`
-
-
-def _wish(parts: Sequence[FilePart], args: Collection[str], points: bool) -> _Wish:
-    is_worth = native.is_worth(parallel.unpacked_bytes(parts))
-    scan = is_worth and (parallel.is_elsewhere() or native.library() is not None)
-    return _Wish(args, points, scan, max_unpacked.get())
+    scan: bool
+    most_unpacked: int | None
 
 
 def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace | TraceError:
@@ -126,8 +117,8 @@ def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace
     return dialects.finish(path, parts) if len(parts) > 1 else _named(parts[0], path)
 
 
-def _named(result: Any, path: Path) -> Trace | TraceError:
-    """Return a trace read from an absolute path, or the error, with the path that the user gave."""
+def _named(result: Trace | TraceError, path: Path) -> Trace | TraceError:
+    """Return a result of reading an absolute path with the path that the user gave."""
     if isinstance(result, Trace):
         return replace(result, path=str(path))
     return TraceError(str(result).replace(str(path.absolute()), str(path), 1))
@@ -186,6 +177,5 @@ def _read_one(path: Path, wish: _Wish, on_read: OnRead) -> Trace:
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
     if dasf.is_dasf(head_of(path)[:64]):
         return dasf.read(path, wish.args, wish.points)
-    return dialects.finish(
-        path, [chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)]
-    )
+    part = chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)
+    return dialects.finish(path, [part])

@@ -181,6 +181,8 @@ def _left(a: _Side, b: _Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[in
 
 def _with_shapes(run: MeasuredRun, jobs: int | None) -> MeasuredRun:
     """Return the run with the shapes of its operations, where its traces may tell them."""
+    if any(rank.kept for rank in run.ranks):
+        return run
     wanted = [key for name in run.dialects for key in dialects.named(name).shape_args]
     return load_run(run.path, args=wanted, jobs=jobs, progress=False) if wanted else run
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
-from compare.run_table import Float, MeasuredRun, Operations
+from compare.run_table import Float, MeasuredRun, Operations, Rank, RankExposure, RankOperations
 from dialects import Activity
 from dialects.steps import Step
 from formats.columns import Int64, Trace
@@ -74,21 +74,33 @@ def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
     by_label: dict[int, list[Float]] = {}
     ranks: list[RankSpent] = []
     layer = np.full(len(ops.keys), IGNORED)
-    for rank, ids in zip(run.ranks, ops.ids, strict=True):
-        of_slice = layers(rank.trace)
-        np.minimum.at(layer, ids, of_slice)
+    for rank, own, at in zip(run.ranks, ops.ranks, ops.places, strict=True):
+        exposure = rank_exposure(rank, own)
+        layer[at] = np.minimum(layer[at], exposure.layer)
         if rank.steps.whole:
-            steps = exposed_ns(rank.trace, of_slice, ids, n_columns - 1, rank.steps.whole)
+            steps = np.zeros((len(rank.steps.whole), n_columns))
+            steps[:, [*at, -1]] = exposure.spent_ns
             is_comm = np.zeros(n_columns, np.bool_)
-            is_comm[ids[of_slice == COMMUNICATION]] = True
-            own, communication = steps[:, ~is_comm].sum(1), steps[:, is_comm].sum(1)
+            is_comm[at] = exposure.is_comm
+            alone, communication = steps[:, ~is_comm].sum(1), steps[:, is_comm].sum(1)
             labels = [step.label for step in rank.steps.whole]
-            ranks.append(RankSpent(rank.name, labels, own, communication, steps.mean(0), is_comm))
+            ranks.append(RankSpent(rank.name, labels, alone, communication, steps.mean(0), is_comm))
             for label, row in zip(labels, steps, strict=True):
                 by_label.setdefault(label, []).append(row)
     job = [sum(by_label[label]) / len(by_label[label]) for label in sorted(by_label)]
     names = [*(key.name for key in ops.keys), NOTHING]
     return Spent(names, np.array(job).reshape(-1, n_columns), ranks, layer)
+
+
+def rank_exposure(rank: Rank, own: RankOperations) -> RankExposure:
+    """Return what one rank spent its whole steps on, by its `own` operations."""
+    if rank.kept is not None:
+        return rank.kept.exposure
+    m, of_slice = len(own.keys), layers(rank.trace)
+    layer, is_comm = np.full(m, IGNORED), np.zeros(m, np.bool_)
+    np.minimum.at(layer, own.ids, of_slice)
+    is_comm[own.ids[of_slice == COMMUNICATION]] = True
+    return RankExposure(layer, is_comm, exposed_ns(rank.trace, of_slice, own.ids, m, rank.steps.whole))
 
 
 def exposed_ns(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
+from hashlib import blake2b
 
 import numpy as np
 
 import dialects
-from compare.run_table import Float, MeasuredRun, Operations
+from compare.run_table import Float, MeasuredRun, Operations, Rank, RankOperations
 from opname import OpName
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
@@ -54,10 +55,9 @@ def shapes(run: MeasuredRun, operations: Operations) -> list[Hashable]:
     of a whole communication.
     """
     seen: list[set[str]] = [set() for _ in operations.keys]
-    for rank, ids in zip(run.ranks, operations.ids, strict=True):
-        for name in dialects.of(rank.trace).shape_args:
-            for row, value in rank.trace.args[name].as_dict().items() if name in rank.trace.args else ():
-                seen[ids[row]].add(f"{name} {value}")
+    for rank, own, places in zip(run.ranks, operations.ranks, operations.places, strict=True):
+        for at, known in zip(places.tolist(), rank_shapes(rank, own), strict=True):
+            seen[at] |= known
     ops = [OpName.parse(key.name) for key in operations.keys]
     partitions: dict[OpName, set[int]] = defaultdict(set)
     for op in ops:
@@ -67,6 +67,17 @@ def shapes(run: MeasuredRun, operations: Operations) -> list[Hashable]:
         op.key if op.queue else frozenset(partitions[op] if op.is_comm else known)
         for op, known in zip(ops, seen, strict=True)
     ]
+
+
+def rank_shapes(rank: Rank, own: RankOperations) -> Sequence[frozenset[str]]:
+    """Return what the events of each operation of a rank say of its shape, as short digests of the texts."""
+    if rank.kept is not None:
+        return rank.kept.shapes
+    seen: list[set[str]] = [set() for _ in own.keys]
+    for name in dialects.of(rank.trace).shape_args:
+        for row, value in rank.trace.args[name].as_dict().items() if name in rank.trace.args else ():
+            seen[own.ids[row]].add(f"{name} {value}")
+    return [frozenset(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]
 
 
 def _by_signature(

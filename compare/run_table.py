@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from trace_utils import LoadedJob, Source, load_job, select_communication
 Float = NDArray[np.float64]
 
 #: Keys of the events' args that tell where steps begin.
-_STEP_ARGS = ("batch", "input*", "arg*")
+STEP_ARGS = ("batch", "input*", "arg*")
 #: What of an operation's name differs from call to call, and what stands for it.
 _FOLDS = (
     (re.compile(r"ProfilerStep#\d+"), "ProfilerStep*"),
@@ -41,12 +41,48 @@ class OpKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class RankOperations:
+    """Every operation of one rank, by first appearance; no name has its worker."""
+
+    keys: Sequence[OpKey]
+    count: Int64  # (m, k) its events in each of k steps
+    total_ns: Float  # (m, k) what they last together
+    place: Float  # (m,) where in a step its events start, from 0 to 1, summed over them
+    ids: Int64  # (n,) the operation of each slice; empty where there are none any more
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRank:
+    """All that a comparison asks of a rank, for one whose events are not there any more."""
+
+    n_slices: int
+    operations: RankOperations
+    exposure: RankExposure
+    late_ns: Mapping[str, Sequence[int]]
+    shapes: Sequence[frozenset[str]]  # (m,)
+
+
+class RankExposure(NamedTuple):
+    """What one rank spent its k whole steps on; see `compare.exposure`."""
+
+    layer: Int64  # (m,) the first layer that events of each operation belong to
+    is_comm: NDArray[np.bool_]  # (m,) whether it communicates, at least at times
+    spent_ns: Float  # (k, m + 1) what each operation, and last nothing, took of each step
+
+
+@dataclass(frozen=True, slots=True)
 class Rank:
-    """The trace of one GPU or process, and its steps."""
+    """The trace of one GPU or process, and its steps; an empty trace where only its figures are `kept`."""
 
     source: Source
     trace: Trace
     steps: Steps
+    kept: KeptRank | None = None
+
+    @property
+    def n_slices(self) -> int:
+        """Slices of its trace."""
+        return len(self.trace) if self.kept is None else self.kept.n_slices
 
     @property
     def name(self) -> str:
@@ -70,12 +106,12 @@ class MeasuredRun:
     @property
     def dialects(self) -> list[str]:
         """What wrote its traces, each once."""
-        return list(dict.fromkeys(rank.trace.dialect for rank in self.ranks if len(rank.trace)))
+        return list(dict.fromkeys(rank.trace.dialect for rank in self.ranks if rank.n_slices))
 
     @property
     def n_slices(self) -> int:
         """Slices of all ranks."""
-        return sum(len(rank.trace) for rank in self.ranks)
+        return sum(rank.n_slices for rank in self.ranks)
 
     @property
     def workers(self) -> set[int]:
@@ -91,7 +127,8 @@ class Operations:
     count: Int64  # (m, k) its events in each of k steps, over all ranks
     total_ns: Float  # (m, k) what they last together
     place: Float  # (m,) where in a step it starts on average, from 0 to 1
-    ids: Sequence[Int64] = ()  # for each rank the operations (0 … m - 1) of its slices (n,)
+    ranks: Sequence[RankOperations] = ()  # those of each rank alone
+    places: Sequence[Int64] = ()  # and the number here (0 … m - 1) of each of them
 
     @property
     def mean_ns(self) -> Float:
@@ -116,9 +153,14 @@ def load_run(
     TraceError
         There is no such path, nothing under it is a trace, or the traces hold no operation.
     """
-    job = load_job(path, args=(*_STEP_ARGS, *args), jobs=jobs, progress=progress)
+    job = load_job(path, args=(*STEP_ARGS, *args), jobs=jobs, progress=progress)
     if not any(map(len, job.traces)):
         raise TraceError(f"{path}: the trace holds no operation")
+    return as_run(path, job, step_by)
+
+
+def as_run(path: Path, job: LoadedJob, step_by: str | None = None) -> MeasuredRun:
+    """Return the job of `path`, loaded with `STEP_ARGS`, as one run; `step_by` as for `load_run`."""
     ranks = [
         Rank(source, trace, dialects.of(trace).find_steps(trace, step_by))
         for source, trace in zip(job.job.sources, job.traces, strict=True)
@@ -128,6 +170,8 @@ def load_run(
 
 def filtered(runs: Sequence[MeasuredRun], wanted: Collection[str]) -> list[MeasuredRun]:
     """Return the runs without communications that `wanted` does not name; see `select_communication`."""
+    if not wanted:
+        return list(runs)
     jobs = select_communication([run.job for run in runs], wanted)
     return [
         MeasuredRun(run.path, [replace(r, trace=t) for r, t in zip(run.ranks, job.traces, strict=True)], job)
@@ -159,17 +203,32 @@ def operations(run: MeasuredRun, *, tell_workers: bool) -> Operations:
     Kelton, Simulation Modeling and Analysis).
     """
     keys: dict[OpKey, int] = {}
-    ids = [_op_ids(rank, keys, tell_workers) for rank in run.ranks]
-    steps = [_step_ids(rank, op) for rank, op in zip(run.ranks, ids, strict=True)]
-    m, k = len(keys), 1 + max(int(step.max(initial=0)) for step in steps)
-    count, total_ns, place = np.zeros(m * k), np.zeros(m * k), np.zeros(m)
-    for rank, op, step in zip(run.ranks, ids, steps, strict=True):
-        cell = op * k + step
-        count += np.bincount(cell, minlength=m * k)
-        total_ns += np.bincount(cell, rank.trace.dur_ns, m * k)
-        place += np.bincount(op, _places(rank), m)
-    whole = count.astype(np.int64).reshape(m, k)
-    return Operations(list(keys), whole, total_ns.reshape(m, k), place / np.maximum(whole.sum(1), 1), ids)
+    ranks = [rank_operations(rank) for rank in run.ranks]
+    places = [
+        _numbered(own.keys, keys, rank.source if tell_workers else None)
+        for rank, own in zip(run.ranks, ranks, strict=True)
+    ]
+    m, k = len(keys), max(own.count.shape[1] for own in ranks)
+    count, total_ns, place = np.zeros((m, k), np.int64), np.zeros((m, k)), np.zeros(m)
+    for own, at in zip(ranks, places, strict=True):
+        count[at, : own.count.shape[1]] += own.count
+        total_ns[at, : own.count.shape[1]] += own.total_ns
+        place[at] += own.place
+    return Operations(list(keys), count, total_ns, place / np.maximum(count.sum(1), 1), ranks, places)
+
+
+def rank_operations(rank: Rank) -> RankOperations:
+    """Return the operations of one rank, step by step; see `operations`."""
+    if rank.kept is not None:
+        return rank.kept.operations
+    keys, ids = _op_ids(rank)
+    step = _step_ids(rank, ids)
+    m, k = len(keys), 1 + int(step.max(initial=0))
+    cell = ids * k + step
+    count = np.bincount(cell, minlength=m * k).reshape(m, k)
+    total_ns = np.bincount(cell, rank.trace.dur_ns, m * k).reshape(m, k).astype(np.float64)
+    place = np.bincount(ids, _places(rank), m).astype(np.float64)
+    return RankOperations(keys, count, total_ns, place, ids)
 
 
 def iteration_ns(run: MeasuredRun) -> Float:
@@ -181,16 +240,22 @@ def iteration_ns(run: MeasuredRun) -> Float:
     return np.array([np.mean(by_label[label]) for label in sorted(by_label)], np.float64)
 
 
-def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
-    """Return each slice's operation (n,) as an index into `keys`, which grows."""
+def _numbered(own: Sequence[OpKey], keys: dict[OpKey, int], owner: Source | None) -> Int64:
+    """Return the places (m,) in `keys`, which grows, of a rank's operations, its worker told where given."""
+    worker = None if owner is None else owner.worker
+    prefix = "" if worker is None else f"wk{worker}."
+    return np.array([keys.setdefault(OpKey(prefix + key.name, key.cat), len(keys)) for key in own], np.int64)
+
+
+def _op_ids(rank: Rank) -> tuple[list[OpKey], Int64]:
+    """Return the operations of a rank, by first appearance, and each slice's among them (n,)."""
     trace = rank.trace
+    keys: dict[OpKey, int] = {}
     n_cats, n_tracks = max(1, len(trace.cats)), max(1, len(trace.tracks))
     system = dialects.of(trace)
     track_id = trace.track_id if system.names_by_track else np.zeros_like(trace.track_id)
     code = (trace.name_id.astype(np.int64) * n_cats + trace.cat_id) * n_tracks + track_id
     distinct, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    worker = rank.source.worker
-    prefix = f"wk{worker}." if tell_workers and worker is not None else ""
     ids = np.empty(len(distinct), np.int64)
     for at in np.argsort(first).tolist():
         name_and_cat, track = divmod(int(distinct[at]), n_tracks)
@@ -201,8 +266,8 @@ def _op_ids(rank: Rank, keys: dict[OpKey, int], tell_workers: bool) -> Int64:
             cat = cat or OpName.parse(name).cat or ""
         else:
             name = folded(name)
-        ids[at] = keys.setdefault(OpKey(prefix + name, cat), len(keys))
-    return ids[inverse]
+        ids[at] = keys.setdefault(OpKey(name, cat), len(keys))
+    return list(keys), ids[inverse]
 
 
 @lru_cache(maxsize=65536)

@@ -11,6 +11,7 @@ from compare.run_table import MeasuredRun, Operations, labels, operations
 from dialects import System
 from errors import TraceError
 from opname import OpName
+from output_marks import is_digest
 
 _Totals = dict[tuple[str, str], list[float]]  # (operation, category) -> nanoseconds, events
 
@@ -47,8 +48,8 @@ def sweep(runs: Sequence[MeasuredRun]) -> Sweep:
 
 
 def run_labels(paths: Sequence[Path]) -> list[str]:
-    """Name runs by their directories; files that share one by their own names."""
-    folders = [path if path.is_dir() else path.resolve().parent for path in paths]
+    """Name runs by their directories, digests and files that share one by their own names."""
+    folders = [path if path.is_dir() or is_digest(path) else path.resolve().parent for path in paths]
     shared = len({folder.resolve() for folder in folders}) < len({path.resolve() for path in paths})
     return labels(paths if shared else folders)
 

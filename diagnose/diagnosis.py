@@ -12,10 +12,9 @@ from dag.step_graph import Recording
 from dag_utils import LoadedSteps
 from diagnose.capture import capture_quality
 from diagnose.device import copies, host_bound, host_sync, idle
-from diagnose.exposed import exposed_communication
+from diagnose.exposed import exposed_communication, slow_input
 from diagnose.finding import Finding, Skipped
 from diagnose.gains import Gain, Gains
-from diagnose.host import slow_input
 from diagnose.job_view import JobView
 from diagnose.late_ranks import late_ranks, uneven_work
 from diagnose.memory import memory

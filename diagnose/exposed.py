@@ -1,4 +1,4 @@
-"""Communication that nothing hides: the transfer, and the waiting for whichever rank is last."""
+"""What nothing hides: the loading of input, transfers, and the waiting for whichever rank is last."""
 
 from __future__ import annotations
 
@@ -8,12 +8,40 @@ import numpy as np
 
 from diagnose.chance import EXPOSED
 from diagnose.even_work import even_in_each_step
+from diagnose.faster import phase_at
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
-from replay.whatif.edits import apply
 
-#: Transfers that take no time to speak of, in the words of `--set`.
-_NO_TRANSFER = "Comm=0.001"
+#: Input that takes less than this share of the step's path is as good as hidden.
+_LEAST_INPUT = 0.05
+#: Of its time: what takes none to speak of.
+_NO_TIME = 0.001
+
+
+def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find steps that wait for the loader."""
+    if not view.is_input.any():
+        yield Skipped("input", "no loading of input is recorded")
+        return
+    on_path = view.path_work_ns(view.is_input)
+    if on_path < _LEAST_INPUT * view.step_ns:
+        return
+    recording = view.recording
+    names = {
+        one.main for one, loads in zip(recording.operations, view.is_input.tolist(), strict=True) if loads
+    }
+    yield Finding(
+        kind="input",
+        title="the steps wait for their input",
+        cause=f"{on_path / 1e6:.1f} ms a step of the critical path is loading, "
+        f"{np.median(on_path / view.iteration_ns):.0%} of the step",
+        action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
+        edit=lambda one: phase_at(one, "I/O", _NO_TIME),
+        change=f"I/O={_NO_TIME}",
+        ranks=recording.owners,
+        operations=sorted(names),
+        evidence=view.show(view.is_input, 3),
+    )
 
 
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
@@ -38,8 +66,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"most of it is in {listed(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
-            edit=lambda one: apply(one, [_NO_TRANSFER]),
-            change=_NO_TRANSFER,
+            edit=lambda one: phase_at(one, "Comm", _NO_TIME),
+            change=f"Comm={_NO_TIME}",
             ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & np.isin(kind, np.argsort(-by_name)[:1]), 3),

@@ -86,7 +86,7 @@ class Gains:
         change = paired_change(old, new)
         if change is None:
             return Gain(mid, None, None)
-        model = _Z * MODEL_ERROR * min(new_mean, 2 * abs(mid))
+        model = _Z * MODEL_ERROR * min(old_mean, 2 * abs(mid))
         above, below = (abs(-old_mean * one - mid) for one in change)
         low = mid - float(np.hypot(below, model))
         return Gain(mid, max(low, 0.0) if own_gaps else low, mid + float(np.hypot(above, model)))

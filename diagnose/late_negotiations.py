@@ -53,7 +53,9 @@ def _late(view: JobView, who: str, usual_ns: float) -> Finding:
         edit=lambda one: ready_with_the_first(one, who),
         ranks=[rank] if is_known else [],
         evidence=view.show(view.which(lambda one: one.name == who), 3),
-        caveat="" if is_known else "the recording does not tell which rank was last",
+        caveat="ranks that are alike are not ready at the same moment either"
+        if is_known
+        else "the recording does not tell which rank was last",
         look=("--option", "critical", "--head", "10"),
     )
 

@@ -69,13 +69,16 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _recorded_everywhere(view: JobView) -> Bool:
-    """Return which operations (n,) are of a kind that every owner has: others cannot be compared."""
+    """Return which operations (n,) are of a kind that every owner has: others cannot be compared.
+
+    Nor can BytePS's STEP, in which the wait for communication lies.
+    """
     names, kind = view.kind_of
     owner = np.array([one.owner for one in view.recording.operations], np.int64)
     n_owners = len(view.recording.owners)
     pairs = np.unique(kind * n_owners + owner)
     everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
-    return everywhere
+    return everywhere & view.which(lambda one: one.cat != "STEP")
 
 
 def behind_peers(view: JobView, chosen: Bool) -> list[int]:

@@ -8,13 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording
+from diagnose.faster import computation_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED
 from replay.occurrences import medians, slots
 from replay.uncertainty import FEWEST
-from replay.whatif.edits import Change, changed
-from replay.whatif.selection import Selection
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
@@ -46,20 +45,13 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"it takes {by_name[hottest] / 1e6:.1f} ms a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel",
-        edit=lambda one: faster(one, names[hottest]),
+        edit=lambda one: computation_at(one, names[hottest], 1 - _FASTER),
         change=f"{names[hottest]}={1 - _FASTER:g}",
         ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
         caveat=f"the gain is for {_FASTER:.0%} less of it",
     )
-
-
-def faster(recording: Recording, name: str) -> Recording:
-    """Return the recording in which the computation called `name` takes a little less time."""
-    chosen = np.array([one.main == name and one.is_compute for one in recording.operations], np.bool_)
-    selection = Selection(chosen, np.zeros(len(recording.owners), np.bool_))
-    return changed(recording, selection, Change(1 - _FASTER))
 
 
 def _is_whole_phase(view: JobView, chosen: Bool) -> bool:

@@ -19,14 +19,16 @@ from compare.compare_tables import (
     tables_of,
 )
 from errors import UsageError, counted
+from output_marks import is_digest
 from result import Result
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
+    from compare.run_table import MeasuredRun
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
-FLAGS = frozenset({"sub_option", "filter", "step_by", "fail_above", "sort", "head", "output"})
+FLAGS = frozenset({"sub_option", "filter", "step_by", "fail_above", "sort", "head", "output", "save"})
 
 _REGRESSED = 3  # exit code of --fail_above
 
@@ -45,12 +47,10 @@ def run(args: Namespace) -> Result:
         )
     check_words(args)
     from compare.comparison import compare
-    from compare.run_table import labels, load_run
+    from compare.run_table import labels
     from compare.verdict import verdict
 
-    runs = [
-        load_run(path, step_by=args.step_by, jobs=args.jobs, progress=args.progress) for path in args.path
-    ]
+    runs = load_runs(args)
     names = labels(args.path)
     pairs = [
         Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
@@ -78,11 +78,30 @@ def run(args: Namespace) -> Result:
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),
+            *([] if args.save is None else [f"Digest of {names[-1]}: {args.save}"]),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.job.repairs)),
         beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
+
+
+def load_runs(args: Namespace) -> list[MeasuredRun]:
+    """Return the runs that the paths hold, traces or digests, and `--save` the last one's digest."""
+    from compare.run_table import load_run
+    from digest.reading import read_run
+    from digest.saving import ARGS, save
+
+    runs: list[MeasuredRun] = []
+    for i, path in enumerate(args.path, start=1):
+        if is_digest(path):
+            runs.append(read_run(path, args.step_by, steps=args.option == "compare"))
+            continue
+        keys = ARGS if args.save is not None and i == len(args.path) else ()
+        runs.append(load_run(path, args=keys, step_by=args.step_by, jobs=args.jobs, progress=args.progress))
+    if args.save is not None:
+        save(args.save, runs[-1].job, args.step_by)
+    return runs
 
 
 def _percent(text: str) -> float:
@@ -102,7 +121,10 @@ def check_words(args: Namespace) -> None:
         raise UsageError(f"--sub_option {args.sub_option}: {args.option} has no variants")
     if len(paths) < 2:
         raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
-    files = [path for path in paths if path.is_file()]
+    from digest.words import check_digests
+
+    check_digests(args)
+    files = [path for path in paths if path.is_file() and not is_digest(path)]
     folders = [path for path in paths if path.is_dir()]
     if files and folders:
         raise UsageError(

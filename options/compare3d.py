@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options.compare import check_words
-from result import Bars, Bars3D, Chart, Column, Result, Table
+from options.compare import check_words, load_runs
+from result import Bars, Bars3D, Chart, Column, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from compare.side_by_side import Sweep, SweepRow
 
 HELP = "many runs side by side (a sweep): operations x runs x average time, as a 3-D chart"
 EXAMPLE = "analyze.py --option 3dcompare --path examples/lenet examples/lenet-100mbit --output sweep.html"
-FLAGS = frozenset({"sub_option", "filter", "sort", "head", "output"})
+FLAGS = frozenset({"sub_option", "filter", "sort", "head", "output", "save"})
 
 _SUFFIXES = (".html", ".png", ".svg", ".pdf")
 _RUNS = (
@@ -41,10 +41,10 @@ def run(args: Namespace) -> Result:
     output = args.output or Path("3dcompare.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from compare.run_table import filtered, iteration_ns, load_run
+    from compare.run_table import filtered, iteration_ns
     from compare.side_by_side import run_labels, sweep
 
-    loaded = [load_run(path, jobs=args.jobs, progress=args.progress) for path in args.path]
+    loaded = load_runs(args)
     runs = filtered(loaded, args.filter)
     names = run_labels(args.path)
     found = sweep(runs)
@@ -79,7 +79,10 @@ def run(args: Namespace) -> Result:
         charts=_charts(found, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
-        notes=_notes(rows, output),
+        notes=[
+            *_notes(rows, output),
+            *([] if args.save is None else [f"Digest of {names[-1]}: {args.save}"]),
+        ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.job.repairs)),
         beside=output.parent,
         picture=output,
@@ -92,8 +95,8 @@ def _headline(names: Sequence[str], iteration_ms: Sequence[float | None]) -> str
     if not known:
         return f"Average times of {', '.join(names)}; no run marks its steps."
     (least, fastest), *others = sorted(known)
-    clauses = [f"{fastest} has the shortest steps, {least:,.1f} ms"]
-    clauses += [f"{name} takes {ms:,.1f} ms ({ms / least:.2f} times)" for ms, name in others[:_NAMED]]
+    clauses = [f"{fastest} has the shortest steps, {in_ms(least * 1e6)}"]
+    clauses += [f"{name} takes {in_ms(ms * 1e6)} ({ms / least:.2f} times)" for ms, name in others[:_NAMED]]
     if len(others) > _NAMED:
         clauses.append(f"{len(others) - _NAMED} more take longer")
     if len(known) < len(names):

@@ -129,7 +129,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=_headline(found, figures),
         document=_document(args, found, row, path, output),
         tables=[*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)],
-        charts=charts(found, _position(found.result, row)) if args.html else (),
+        charts=charts(found, _position(found.result, row)) if args.html or args.picture else (),
         figures=figures,
         notes=[*recording.notes, *written],
     )

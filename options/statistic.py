@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError
+from errors import TraceError, UsageError, counted
+from output_marks import is_digest
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
-    from formats.columns import Trace
     from statistic.durations import CategoryStat, Stat
-    from trace_utils import LoadedJob
+    from statistic.job_figures import JobFigures
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
     "function_bottleneck, task_bottleneck or task_balance (DASF)"
 )
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
-FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output"})
+FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by", "save"})
+
+_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
@@ -45,6 +48,17 @@ _OPERATIONS = (
     _ms("p50_ms", "p50", minor=1),
     _ms("p95_ms", "p95", minor=2),
     _ms("p99_ms", "p99", minor=3),
+)
+#: Those of an operation over all ranks; what ranks differ in goes before what events differ in.
+_OVER_RANKS = (
+    *(
+        replace(column, minor=column.minor or column.key in ("min_ms", "max_ms", "p50_ms"))
+        for column in _OPERATIONS
+    ),
+    Column("ranks", "ranks", "int"),
+    Column("slowest_rank", "slowest rank"),
+    _ms("slowest_avg_ms", "its avg", "slowest_mean_ns"),
+    _ms("fastest_avg_ms", "fastest avg", "fastest_mean_ns"),
 )
 _CATEGORIES = (
     Column("cat", "category"),
@@ -77,7 +91,10 @@ _RANKS = (  # of a `RankSummary`
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
-    """Declare nothing: all flags of this option are shared with others."""
+    """Declare the flag of this option alone."""
+    group.add_argument("--group_by", choices=("operation", "rank"),
+        help="a row for each operation of all ranks, or of each rank (default; a table of more than 16 ranks "
+        "is by operation)")  # fmt: skip
 
 
 def run(args: Namespace) -> Result:
@@ -89,53 +106,117 @@ def run(args: Namespace) -> Result:
     if args.sub_option in _DASF:
         if args.step_by is not None:
             raise UsageError(f"--step_by has no effect with --sub_option {args.sub_option}")
+        if args.save is not None:
+            raise UsageError(f"--save has no effect with --sub_option {args.sub_option}")
         return _dasf(args)
     if args.sub_option not in (None, "breakdown"):
         variants = ", ".join(("breakdown", *_DASF))
         raise UsageError(f"--sub_option {args.sub_option}: statistic has the variants {variants}")
+    if args.sub_option is not None and args.group_by is not None:
+        raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
+    from digest.words import check_digests
+
+    check_digests(args)
+    show = _breakdown if args.sub_option == "breakdown" else _statistic
+    if any(map(is_digest, args.path)):
+        return replace(show(args, _from_digest(args)), beside=args.path[0])
+    result = show(args, _from_traces(args))
+    return result if args.save is None else replace(result, notes=[*result.notes, f"Digest: {args.save}"])
+
+
+def _from_traces(args: Namespace) -> JobFigures:
+    from compare.run_table import STEP_ARGS
+    from statistic.job_figures import job_figures
     from trace_utils import load_paths
 
-    job = load_paths(args.path, only=args.filter, jobs=args.jobs, progress=args.progress)
+    by_step = args.sub_option == "breakdown"
+    keys: Sequence[str] = STEP_ARGS if by_step else ()
+    if args.save is not None:
+        from digest.saving import ARGS, save
+
+        keys = ARGS
+    job = load_paths(args.path, args=keys, only=args.filter, jobs=args.jobs, progress=args.progress)
     if not any(map(len, job.traces)):
         raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
-    return _breakdown(args, job) if args.sub_option == "breakdown" else _statistic(args, job)
+    if args.save is not None:
+        save(args.save, job, args.step_by)
+    return job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by)
 
 
-def _statistic(args: Namespace, job: LoadedJob) -> Result:
-    from statistic.durations import categories
-    from statistic.step_summary import where_time_goes
+def _from_digest(args: Namespace) -> JobFigures:
+    from digest.reading import read_figures
 
-    stats = _statistics(job)
-    cats = categories(job.traces, stats)
-    if args.sort:
-        stats.sort(key=lambda stat: stat.mean_ns, reverse=True)
-    shown = stats[: args.head]
-    tables = (
-        Table.of("operations", "Operations", _OPERATIONS, shown),
-        Table.of("categories", "Categories", _CATEGORIES, cats),
-    )
+    if len(args.path) > 1:
+        raise UsageError("a digest is a whole job: statistic takes it alone")
+    by_step = args.sub_option == "breakdown" or args.step_by is not None
+    return read_figures(args.path[0], args.step_by, steps=by_step)
+
+
+def _statistic(args: Namespace, job: JobFigures) -> Result:
+    from statistic.durations import categories, statistics
+    from statistic.over_ranks import over_ranks
+
+    groups = job.by_prefix
+    brief = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
+    grouped = over_ranks(groups.values()) if brief or args.group_by == "operation" else []
+    stats: list[Stat] = [*grouped]
+    if args.group_by != "operation":
+        stats = [stat for prefix, (_, own) in groups.items() for stat in statistics(own, prefix)]
+    totals = sum((Counter(rank.category_ns) for rank in job.ranks), Counter())
+    cats = categories(totals, stats)
+    shown = _longest_first(stats, args)
+    columns = _OPERATIONS if args.group_by != "operation" else _OVER_RANKS
+    operations = Table.of("operations", "Operations", columns, shown)
+    if brief:
+        note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
+        together = _longest_first(grouped, args)
+        table = Table.of("operations", "Operations", _OVER_RANKS, together, note=note)
+        operations = replace(operations, brief=table)
+    tables = (operations, Table.of("categories", "Categories", _CATEGORIES, cats))
     traces = [
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
     ]
-    of_all = f" ({len(shown):,} shown)" if len(shown) < len(stats) else ""
+    error = _sketch_error(job)
+    rows, of_ranks = (grouped, f" on {len(groups):,} ranks") if brief else (stats, "")
+    n_shown = len(rows[: args.head])
+    of_all = f" ({n_shown:,} shown)" if n_shown < len(rows) else ""
     spans = sum(file.phases.get(phase, 0) for file in job.files for phase in ("b", "S"))
     note = f"{spans:,} asynchronous spans (phases b and S) are not counted: they belong to no track."
     return _result(
         f"Statistics of {', '.join(map(str, args.path))}",
         job.files[0].path,
-        {"traces": traces},
+        {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
-        headline=where_time_goes(dict(zip(job.names, job.traces, strict=True)), args.step_by),
+        headline=job.sentence,
         charts=_charts(stats, cats),
-        figures=(
-            ("operations", f"{len(stats):,}{of_all}"),
-            ("slices", f"{sum(map(len, job.traces)):,}"),
-        ),
+        figures=(("operations", f"{len(rows):,}{of_ranks}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
-        notes=[note] if spans else [],
+        notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
     )
+
+
+def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
+    """Return by how much percentiles may be off, and a sentence that says so; () where all are exact."""
+    n_sketched = len(
+        {durations.operations[i] for _, durations in job.by_prefix.values() for i in durations.moments}
+    )
+    if not n_sketched:
+        return ()
+    from digest.quantile_sketch import ERROR, MOST_VALUES
+
+    return ERROR, (
+        f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
+        f"are from the digest's sketch: at most {100 * ERROR:g} % off. All else is exact."
+    )
+
+
+def _longest_first(stats: Sequence[Stat], args: Namespace) -> Sequence[Stat]:
+    """Return the statistics that `--sort` and `--head` ask for."""
+    if args.sort:
+        stats = sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)
+    return stats[: args.head]
 
 
 def _result(
@@ -152,46 +233,25 @@ def _result(
     )
 
 
-def _statistics(job: LoadedJob) -> list[Stat]:
-    """Return every operation's statistics; files that share a prefix (or have none) count as one trace."""
-    from formats.columns import concatenate
-    from statistic.durations import statistics
-
-    several = len(job.traces) > 1
-    by_prefix: dict[str, list[Trace]] = {}
-    for source, trace in zip(job.job.sources, job.traces, strict=True):
-        by_prefix.setdefault(source.prefix if several else "", []).append(trace)
-    return [stat for prefix, traces in by_prefix.items() for stat in statistics(concatenate(traces), prefix)]
-
-
-def _breakdown(args: Namespace, job: LoadedJob) -> Result:
-    import dialects
-    from statistic.breakdown import breakdown
+def _breakdown(args: Namespace, job: JobFigures) -> Result:
+    from statistic.breakdown_charts import breakdown_charts
     from statistic.step_summary import exposed_and_outliers, summaries
 
-    named = zip(job.names, job.traces, strict=True)
-    parts = [part for name, trace in named for part in breakdown(name, trace, args.step_by)]
+    parts = [part for rank in job.ranks for part in rank.breakdown]
     of_ranks = summaries(parts)
     ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
     records = [
         {**row, "outlier_steps": rank.outlier_steps}
         for row, rank in zip(ranks.records(), of_ranks, strict=True)
     ]
-    rules = list(dict.fromkeys(dialects.of(trace).rule(trace) for trace in job.traces if len(trace)))
-    stacked = {
-        "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
-        "both": [part.overlap_ns / 1e6 for part in parts],
-        "communication alone": [part.exposed_comm_ns / 1e6 for part in parts],
-        "idle": [part.idle_ns / 1e6 for part in parts],
-    }
-    x = [f"{part.rank}/{part.step}" for part in parts]
+    rules = list(dict.fromkeys(rank.rule for rank in job.ranks if rank.rule))
     return _result(
         f"Breakdown of {', '.join(map(str, args.path))}",
-        job.job.sources[0].path,
+        job.ranks[0].source.path,
         {"rules": rules, "ranks": records},
         (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]), ranks),
         headline=exposed_and_outliers(parts),
-        charts=(Bars("Where the time of a step goes", "rank / step", "time (ms)", x, stacked, stacked=True),),
+        charts=breakdown_charts(parts),
         read=_read_lines(job),
         notes=rules,
         repairs=job.repairs,
@@ -200,15 +260,16 @@ def _breakdown(args: Namespace, job: LoadedJob) -> Result:
 
 def _dasf(args: Namespace) -> Result:
     """Return one of DASF's own analyses of its profiles."""
-    from statistic.dasf_analyses import analyse
+    from statistic.dasf_analyses import analyse, dasf_headline
 
     table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
+    first = dasf_headline(table)
     table = replace(table, rows=table.rows[: args.head])
     title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
-    return _result(title, args.path[0], {}, (table,), repairs=repairs)
+    return _result(title, args.path[0], {}, (table,), headline=first, repairs=repairs)
 
 
-def _read_lines(job: LoadedJob) -> list[str]:
+def _read_lines(job: JobFigures) -> list[str]:
     return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]
 
 

@@ -77,32 +77,33 @@ def map_files(
 
     Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
     process, if there is little to read; else in `jobs` processes (None: as many as this one may use
-    cores), of which this one is one if there are few parts; or in threads, where `in_threads` says that the
-    work leaves the interpreter to others. On an engine (`working_on`) whatever other hosts may see.
+    cores), of which this one is one if there are few parts, or in threads, where work leaves the
+    interpreter to others. On an engine (`working_on`) whatever other hosts
+    may see.
     """
     engine = _engine.get()
     if engine is None:
         return _map_here(work, parts, jobs or cores(), on_read, in_threads)
     shared = iter(engine.map(work, [part for part in parts if part.is_shared], jobs, on_read))
-    kept = [part for part in parts if not part.is_shared]
-    own = iter(_map_here(work, kept, jobs or cores(), on_read, in_threads))
+    unshared = [part for part in parts if not part.is_shared]
+    own = iter(_map_here(work, unshared, jobs or cores(), on_read, in_threads))
     return [next(shared if part.is_shared else own) for part in parts]
 
 
-def unpacked_bytes(parts: Sequence[FilePart]) -> int:
-    """Return about how many bytes parts of files have when they are unpacked."""
+def unpacked_size(parts: Sequence[FilePart]) -> int:
+    """Return about how many bytes there are to read."""
     return sum(part.size * (_UNPACKED if part.path.suffix == ".gz" else 1) for part in parts)
 
 
 def _map_here(
     work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnRead, in_threads: bool
 ) -> list[_T]:
-    if jobs == 1 or unpacked_bytes(parts) < _FORK_WORTH or len(parts) < 2:
+    if jobs == 1 or unpacked_size(parts) < _FORK_WORTH or len(parts) < 2:
         return [work(part, on_read) for part in parts]
     if in_threads:
         from concurrent.futures import ThreadPoolExecutor
 
-        results: list[_T] = []
+        results = []
         with ThreadPoolExecutor(jobs) as threads:
             for part, result in zip(parts, threads.map(lambda part: work(part, int), parts), strict=True):
                 results.append(result)

@@ -27,8 +27,8 @@ FILES = {"xlsx": "report.xlsx", "html": "report.html"}
 #: Suffixes of `Result.picture` and the modules that draw it.
 PICTURES = {
     ".html": "report.html",
-    **dict.fromkeys((".png", ".svg", ".pdf"), "report.chart_still"),
-    **dict.fromkeys((".dot", ".graphml"), "report.graph_still"),
+    **dict.fromkeys((".png", ".svg", ".pdf"), "report.plot"),
+    **dict.fromkeys((".dot", ".graphml"), "report.draw"),
 }
 
 
@@ -87,8 +87,10 @@ def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]
             beside = result.beside or Path()
             directory = beside if beside.is_dir() else beside.parent
             yield directory / name if wanted is True else Path(wanted), module
+    if (wanted := getattr(args, "picture", None)) is not None:
+        yield wanted, "report.plot"
     if result.picture is not None:
-        yield result.picture, PICTURES.get(result.picture.suffix.lower(), "report.chart_still")
+        yield result.picture, PICTURES.get(result.picture.suffix.lower(), "report.plot")
 
 
 def _print(result: Result, args: Namespace) -> None:

@@ -11,27 +11,26 @@ from typing import Any
 
 from atomic_output import open_output
 from output_marks import MARK
-from report.colours import PALETTE
+from report import colours, plot
 from report.json import encode
 from report.tables import printable
-from result import Bars, Bars3D, Chart, Lines, Network, Result, Table, Timeline
+from result import Bars3D, Chart, Network, Result, Table, Timeline
 
 _ASSETS = Path(__file__).parent / "assets"
-#: The scripts that draw each kind of chart, in the order in which the page needs them.
+#: The scripts that draw each kind of chart, in the order in which the page needs them; others are drawings.
 _SCRIPTS: dict[type, tuple[str, ...]] = {
-    Bars: ("charts.js",),
-    Lines: ("charts.js",),
-    Bars3D: ("charts.js",),
+    Bars3D: ("bars3d.js",),
     Timeline: ("view.js", "timeline.js"),
     Network: ("view.js", "network.js"),
 }
-_BY_PLOTLY = (Bars, Lines, Bars3D)
+_DRAWING = ("drawing.js",)
 
 # Nothing may be loaded or sent, and only what is in the page may run.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'"
 )
+_NOT_DRAWN = "Charts are left out: they need more address space than there is (ulimit -v)."
 _PAGE = """<!doctype html>
 <!-- {mark} -->
 <html lang="en">
@@ -53,7 +52,8 @@ def write(result: Result, path: Path) -> None:
     """Write `result` as one self-contained page, whole or not at all.
 
     The page carries the data as JSON and builds itself from text nodes, so that no name in a trace
-    can become markup; plotly's script is in it only if a chart needs it.
+    can become markup. Charts are drawings (SVG of shapes and texts only), but for what can be moved;
+    plotly's script is in the page only for bars in 3-D.
 
     Raises
     ------
@@ -73,12 +73,13 @@ def write(result: Result, path: Path) -> None:
 
 def _document(result: Result) -> dict[str, Any]:
     """Return what the page's script shows."""
+    charts = [chart for chart in result.charts if isinstance(chart, tuple(_SCRIPTS)) or plot.can_draw()]
     return {
         "option": result.option,
         "title": result.headline or result.title,
-        "palette": PALETTE,
-        **{key: getattr(result, key) for key in ("figures", "commentary", "notes", "read", "repairs")},
-        "charts": [{"id": f"chart-{i}", **_payload(chart)} for i, chart in enumerate(result.charts, start=1)],
+        **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
+        "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
+        "charts": [{"id": f"chart-{i}", **_payload(chart)} for i, chart in enumerate(charts, start=1)],
         "tables": [{"id": f"table-{i}", **_table(table)} for i, table in enumerate(result.tables, start=1)],
     }
 
@@ -97,6 +98,8 @@ def _table(table: Table) -> dict[str, Any]:
 
 def _payload(chart: Chart) -> dict[str, Any]:
     """Return what the script that draws this kind of chart reads; texts that recur are numbers of a list."""
+    if not isinstance(chart, tuple(_SCRIPTS)):
+        return {"kind": "drawing", "title": chart.title, "svg": plot.svg(chart)}
     payload = {
         "kind": type(chart).__name__.lower(),
         **{f.name: getattr(chart, f.name) for f in fields(chart)},
@@ -108,10 +111,14 @@ def _payload(chart: Chart) -> dict[str, Any]:
             for span in chart.spans
         ]
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
+        payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):
         kinds = _Numbered()
         payload["edges"] = [(source, target, kinds[kind]) for source, target, kind in chart.looks()]
         payload |= {"kinds": list(kinds), "path": None}
+        payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
+    elif isinstance(chart, Bars3D):
+        payload |= {"colours": colours.assign(chart.group)}
     return payload
 
 
@@ -136,11 +143,11 @@ def _all_printable(value: Any) -> Any:
 
 def _scripts(result: Result) -> Iterator[str]:
     """Yield the scripts of the page in order: plotly if needed, then ours in one."""
-    if any(isinstance(chart, _BY_PLOTLY) for chart in result.charts):
+    if any(isinstance(chart, Bars3D) for chart in result.charts):
         from plotly.offline import get_plotlyjs
 
         yield get_plotlyjs()
-    drawing = itertools.chain.from_iterable(_SCRIPTS[type(chart)] for chart in result.charts)
+    drawing = itertools.chain.from_iterable(_SCRIPTS.get(type(chart), _DRAWING) for chart in result.charts)
     names = dict.fromkeys(["page.js", "table.js", *drawing])
     yield '"use strict";\n' + "".join(_asset(name) for name in names) + "build();\n"
 

@@ -9,12 +9,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from opname import without_arguments, without_parameters
-from report.tables import ELLIPSIS, display_width, shorten
+from report.tables import ELLIPSIS, display_width, printable, shorten
 
 _NARROW = 10  # columns in which nothing can be told apart
 _BETWEEN = re.compile(r"([._/: -]+)")
 _COMMON = 0.25  # of the names have a word that is common
 _ELLIPSES = re.compile(f"{ELLIPSIS}{{2,}}")
+_MOST = 400  # characters of a text that is drawn: shaping a longer one takes minutes
 
 
 def short_names(names: Sequence[str], width: int) -> list[str]:
@@ -38,6 +39,20 @@ def short_names(names: Sequence[str], width: int) -> list[str]:
                 zip(same, _apart(same if len(set(forms)) < len(same) else forms, width), strict=True)
             )
     return [short[name] for name in names]
+
+
+def bounded(text: str, most: int = _MOST) -> str:
+    """Return `text` printable and in at most `most` characters, its middle replaced by ``…``."""
+    text = printable(text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[-most // 2 :])
+    return text if len(text) <= most else text[: most // 2] + ELLIPSIS + text[1 - most // 2 :]
+
+
+def labels(names: Sequence[str], width: int) -> list[str]:
+    """Return names fit to be drawn in `width` columns: shortened, printable, none of them long by marks.
+
+    A character may carry any number of combining ones, which take no column but have to be drawn.
+    """
+    return [bounded(name, 3 * width) for name in short_names([bounded(name) for name in names], width)]
 
 
 def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:

@@ -41,7 +41,7 @@ def _blocks(
     result: Result, width: int | None, n_rows: int | None, *, pretty: bool, bold: bool
 ) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
-    shown = [table for table in result.tables if not table.detail]
+    shown = [table.brief or table for table in result.tables if not table.detail]
     headline = _wrapped([result.headline] if result.headline else [], width)
     parts: list[Iterable[str]] = [[f"\x1b[1m{line}\x1b[0m" if bold else line for line in headline]]
     if not pretty:

@@ -1,4 +1,4 @@
-"""The face for spreadsheet programs: a workbook with a sheet for each table."""
+"""The face for spreadsheet programs: a workbook with a summary and a sheet for each table."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ _EXACT_INTEGERS = 2**53
 
 _WIDTH_SAMPLE = 1000  # rows that decide how wide a column is shown
 _WIDEST = 60
+_SUMMARY, _SUMMARY_WIDTH = "Summary", (28, 100)  # in characters, of its two columns
 _GOOD, _NEUTRAL, _BAD = "#63BE7B", "#FFFFFF", "#F8696B"
 
 
 def write(result: Result, path: Path) -> None:
-    """Write every table of `result` to the workbook `path`, whole or not at all.
+    """Write a summary and every table of `result` to the workbook `path`, whole or not at all.
 
     Rows that one sheet cannot hold go on to further sheets, text that one cell cannot hold is cut;
     either is said in a warning. Text stays text, whatever it looks like.
@@ -58,22 +59,44 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
     """Write the workbook row by row; return how many texts had to be cut."""
     from xlsxwriter import Workbook
 
-    figures = [f"{label}: {value}" for label, value in result.figures]
-    comments = "\n".join([*figures, *result.notes, *result.read, *result.repairs])
     title = _legal(result.headline or result.title)
     options = {"constant_memory": True}
     with temporary_directory() as scratch, Workbook(packed, {**options, "tmpdir": str(scratch)}) as workbook:
-        workbook.set_properties({"title": title, "comments": _legal(comments)[:2000], "author": MARK})
+        workbook.set_properties({"title": title, "author": MARK})
         formats = _Formats(workbook)
+        _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
         return sum(
             _write_sheet(workbook.add_worksheet(name), formats, table, rows)
             for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1)
         )
 
 
+def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) -> None:
+    """Fill the first sheet: the answer, the key figures, notes, and what was read and repaired."""
+    sheet.set_column(0, 0, _SUMMARY_WIDTH[0])
+    sheet.set_column(1, 1, _SUMMARY_WIDTH[1])
+    sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
+    lines = [
+        *result.figures,
+        *(("" if at else "Notes", note) for at, note in enumerate(result.notes)),
+        *(("" if at else "Read", line) for at, line in enumerate(result.read)),
+        *(("" if at else "Repaired or left out", line) for at, line in enumerate(result.repairs)),
+    ]
+    for row, (label, text) in enumerate(lines[: ROWS_A_SHEET - 2], start=2):
+        if label:
+            sheet.write_string(row, 0, _legal(label)[:_CELL_CHARACTERS])
+        sheet.write_string(row, 1, _legal(text)[:_CELL_CHARACTERS])
+    _set_up_printing(sheet)
+
+
+def _set_up_printing(sheet: Any) -> None:
+    sheet.set_landscape()
+    sheet.fit_to_pages(1, 0)  # one wide, as many high as it takes
+
+
 def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:
     """Yield (sheet name, table, rows) with at most `limit` rows each; say where that splits a table."""
-    taken: set[str] = set()
+    taken = {_SUMMARY.casefold()}
     for table in tables:
         n_sheets = max(1, math.ceil(len(table.rows) / limit))
         if n_sheets > 1:
@@ -109,6 +132,7 @@ class _Formats:
         edges = {"bold": True, "bottom": 1, "text_wrap": True, "valign": "bottom"}
         self.words_header = workbook.add_format(edges)
         self.number_header = workbook.add_format({**edges, "align": "right"})
+        self.title = workbook.add_format({"bold": True, "font_size": 14})
         self.faint = workbook.add_format({"font_color": "#808080"})
 
     def of(self, column: Column) -> Any:
@@ -127,6 +151,8 @@ def _write_sheet(sheet: Any, formats: _Formats, table: Table, rows: Iterator[Seq
         header = formats.words_header if cell_formats[index] is None else formats.number_header
         sheet.write_string(0, index, _legal(column.title), header)
     sheet.freeze_panes(1, 1)
+    sheet.repeat_rows(0)
+    _set_up_printing(sheet)
     cut = last = 0
     for last, row in enumerate(rows, start=1):
         for index, cell in enumerate(row):

@@ -227,6 +227,20 @@ def _task_balance(traces: Sequence[Trace]) -> Table:
     return Table("task_balance", "Tasks held per worker", columns, rows)
 
 
+def dasf_headline(table: Table) -> str:
+    """Return one sentence: what takes longest where; or which worker holds most tasks, and when."""
+    if not table.rows:
+        return ""
+    rows: Sequence[Sequence[Any]] = table.rows
+    if table.name == "task_balance":
+        second, *held = max(rows, key=lambda row: max(row[1:]))
+        worker = table.columns[1 + held.index(max(held))].title
+        others = f", another worker {min(held)}" if len(held) > 1 else ""
+        return f"{worker} holds most tasks at once: {max(held)} in second {second}{others}."
+    host, gpu, name, seconds, share = rows[0][:5]
+    return f"{name} takes longest: {seconds:.3f} s, {share:.0f} % of the time of GPU {gpu} on {host}."
+
+
 def _input_bytes(tasks: Sequence[Task]) -> dict[str, int]:
     """Return per task key the bytes of the results it takes; an edge counts once, whoever names it."""
     size = {task.key: task.size for task in tasks}

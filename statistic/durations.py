@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,44 +44,183 @@ class CategoryStat:
     max_avg_ns: float
 
 
-def statistics(trace: Trace, prefix: str = "") -> list[Stat]:
-    """Return the duration statistics of every operation, in order of first appearance.
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What is known exactly of an operation whose durations are not all kept."""
+
+    count: int
+    total_ns: int
+    squares_ns2: int
+    min_ns: int
+    max_ns: int
+
+    def plus(self, other: Moments) -> Moments:
+        """Return the figures of both together."""
+        return Moments(
+            self.count + other.count,
+            self.total_ns + other.total_ns,
+            self.squares_ns2 + other.squares_ns2,
+            min(self.min_ns, other.min_ns),
+            max(self.max_ns, other.max_ns),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """The durations of the events of m operations, which come by first appearance.
+
+    Operation i has the values from ``start[i]`` to ``start[i + 1]``, ascending. Each is one event, or with
+    `weight` so many. `moments` has those operations whose values only stand for their durations (a sketch).
+    """
+
+    operations: Sequence[tuple[str, str]]  # (name, category)
+    value_ns: Int64  # (v,)
+    start: Int64  # (m + 1,)
+    weight: Int64 | None = None  # (v,)
+    moments: Mapping[int, Moments] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> Int64:
+        """How many events each value stands for (v,)."""
+        return np.ones(len(self.value_ns), np.int64) if self.weight is None else self.weight
+
+    @property
+    def count(self) -> Int64:
+        """Events of each operation (m,)."""
+        if self.weight is None:
+            return np.diff(self.start)
+        return np.add.reduceat(self.weight, self.start[:-1])
+
+    def moments_of(self, i: int) -> Moments:
+        """Return the exact figures of operation i."""
+        if i in self.moments:
+            return self.moments[i]
+        values = self.value_ns[self.start[i] : self.start[i + 1]].tolist()
+        return Moments(len(values), sum(values), sum(v * v for v in values), values[0], values[-1])
+
+
+NO_DURATIONS = Durations((), np.empty(0, np.int64), np.zeros(1, np.int64))
+
+
+def durations(trace: Trace) -> Durations:
+    """Return the durations of every operation of a trace.
 
     An operation is a distinct (name, category); a BytePS sub-task's name carries its partition key,
-    which its track holds. `prefix` goes before each name.
+    which its track holds.
     """
     if len(trace) == 0:
+        return NO_DURATIONS
+    op, operations = _operations(trace)
+    return _sorted(op, trace.dur_ns, operations)
+
+
+def joined(parts: Sequence[Durations]) -> Durations:
+    """Return the durations of several traces, ranks say, as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    number: dict[tuple[str, str], int] = {}
+    places = [[number.setdefault(pair, len(number)) for pair in part.operations] for part in parts]
+    if not number:
+        return NO_DURATIONS
+    pairs = list(zip(parts, places, strict=True))
+    op = np.concatenate([np.repeat(np.array(place, np.int32), np.diff(part.start)) for part, place in pairs])
+    value = np.concatenate([part.value_ns for part in parts])
+    if all(part.weight is None for part in parts):
+        return _sorted(op, value, list(number))
+    moments: dict[int, Moments] = {}
+    sketched = {place[i] for part, place in pairs for i in part.moments}
+    for part, place in pairs:
+        for i, into in enumerate(place):
+            if into in sketched:
+                own = part.moments_of(i)
+                moments[into] = moments[into].plus(own) if into in moments else own
+    order = np.lexsort((value, op))
+    weight = np.concatenate([part.weights for part in parts])[order]
+    return Durations(list(number), value[order], _starts(op, len(number)), weight, moments)
+
+
+def statistics(durations: Durations, prefix: str = "") -> list[Stat]:
+    """Return the statistics of every operation, in order; `prefix` goes before each name."""
+    if not durations.operations:
         return []
-    op, name_cat = _operations(trace)
-    count = np.bincount(op, minlength=len(name_cat))
-    start = np.cumsum(count) - count
-    dur = _sorted_by_op(op, trace.dur_ns, len(name_cat))
-    fits = int(dur.max()) < (1 << 62) // len(dur)
-    total = np.add.reduceat(dur if fits else dur.astype(np.float64), start)
+    start, count, values, weight = durations.start[:-1], durations.count, durations.value_ns, durations.weight
+    fits = int(values.max()) < (1 << 62) // int(count.sum())
+    summed = values if fits else values.astype(np.float64)
+    total = np.add.reduceat(summed if weight is None else summed * weight, start)
     mean = total / count
-    deviation = np.repeat(mean, count)
-    np.subtract(dur, deviation, out=deviation)
-    var = np.add.reduceat(np.square(deviation, out=deviation), start) / count
-    quantiles = [_quantile(dur, start, count, q) for q in (0.50, 0.95, 0.99)]
-    figures = (count, total, dur[start], dur[start + count - 1], mean, var, *quantiles)
-    return [
-        Stat(prefix + name, cat, *values)
-        for (name, cat), *values in zip(name_cat, *(column.tolist() for column in figures), strict=True)
-    ]
+    deviation = np.repeat(mean, np.diff(durations.start))
+    np.subtract(values, deviation, out=deviation)
+    np.square(deviation, out=deviation)
+    if weight is not None:
+        deviation *= weight
+    var = np.add.reduceat(deviation, start) / count
+    quantiles = [_quantile(durations, count, q) for q in (0.50, 0.95, 0.99)]
+    figures = (count, total, values[start], values[durations.start[1:] - 1], mean, var, *quantiles)
+    rows = zip(durations.operations, *(column.tolist() for column in figures), strict=True)
+    stats = [Stat(prefix + name, cat, *row) for (name, cat), *row in rows]
+    for i, known in durations.moments.items():
+        stats[i] = _corrected(stats[i], known)
+    return stats
 
 
-def categories(traces: Sequence[Trace], stats: Sequence[Stat]) -> list[CategoryStat]:
-    """Return the statistics per category of traces whose operations have the statistics `stats`."""
-    total: Counter[str] = Counter()
+def _corrected(stat: Stat, known: Moments) -> Stat:
+    """Return the statistics with what is known exactly."""
+    n, total = known.count, known.total_ns
+    return replace(
+        stat,
+        total_ns=total,
+        min_ns=known.min_ns,
+        max_ns=known.max_ns,
+        mean_ns=total / n,
+        var_ns2=float(Fraction(n * known.squares_ns2 - total * total, n * n)),
+    )
+
+
+def category_totals(trace: Trace) -> Counter[str]:
+    """Return nanoseconds per category: on each track, the time in which a slice of it was open."""
+    totals: Counter[str] = Counter()
+    if len(trace) == 0:
+        return totals
+    cat_id, cats = _categories(trace)
+    code = trace.track_id.astype(np.int64)
+    code *= len(cats)
+    code += cat_id
+    group, _ = _dense(code)
+    del code
+    counts = np.bincount(group)
+    bounds = np.cumsum(counts) - counts
+    order = _time_order(group, trace.ts_ns)
+    start, end = trace.ts_ns[order], trace.dur_ns[order]
+    sums = np.add.reduceat(end, bounds)
+    end += start
+    nests = np.zeros(len(start), np.bool_)
+    nests[1:] = start[1:] < end[:-1]
+    nests[bounds] = False
+    has_nests = np.logical_or.reduceat(nests, bounds)
+    for i, begin in enumerate(bounds.tolist()):
+        stop = int(bounds[i + 1]) if i + 1 < len(bounds) else len(start)
+        ns = union_length(start[begin:stop], end[begin:stop]) if has_nests[i] else int(sums[i])
+        totals[cats[cat_id[order[begin]]]] += ns
+    return totals
+
+
+def categories(total_ns: Mapping[str, int], stats: Sequence[Stat]) -> list[CategoryStat]:
+    """Return the statistics per category, given its `category_totals` and the operations' statistics."""
     count: Counter[str] = Counter()
-    for trace in traces:
-        total.update(_category_totals(trace))
     best: dict[str, Stat] = {}
     for stat in stats:
         count[stat.cat] += stat.count
         if stat.cat not in best or stat.mean_ns > best[stat.cat].mean_ns:
             best[stat.cat] = stat
-    return [CategoryStat(cat, count[cat], total[cat], top.name, top.mean_ns) for cat, top in best.items()]
+    return [CategoryStat(cat, count[cat], total_ns[cat], top.name, top.mean_ns) for cat, top in best.items()]
+
+
+def _sorted(op: Int32, dur: Int64, operations: Sequence[tuple[str, str]]) -> Durations:
+    return Durations(operations, _sorted_by_op(op, dur, len(operations)), _starts(op, len(operations)))
+
+
+def _starts(op: Int32, n_ops: int) -> Int64:
+    return np.concatenate([[0], np.cumsum(np.bincount(op, minlength=n_ops))])
 
 
 def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
@@ -146,42 +286,24 @@ def _sorted_by_op(op: Int32, dur: Int64, n_ops: int) -> Int64:
     return key
 
 
-def _quantile(dur: Int64, start: Int64, count: Int64, q: float) -> NDArray[np.float64]:
-    """Return the q-quantile of each run of sorted durations, by linear interpolation (Hyndman & Fan 7)."""
+def _quantile(durations: Durations, count: Int64, q: float) -> NDArray[np.float64]:
+    """Return the q-quantile of each operation (m,), by linear interpolation (Hyndman & Fan 7)."""
     at = q * (count - 1)
     low = np.floor(at).astype(np.int64)
     high = np.minimum(low + 1, count - 1)
-    below, above = dur[start + low], dur[start + high]
+    below, above = (_nth(durations, count, place) for place in (low, high))
     out: NDArray[np.float64] = below + (above - below) * (at - low)
     return out
 
 
-def _category_totals(trace: Trace) -> Counter[str]:
-    """Return nanoseconds per category: on each track, the time in which a slice of it was open."""
-    totals: Counter[str] = Counter()
-    if len(trace) == 0:
-        return totals
-    cat_id, cats = _categories(trace)
-    code = trace.track_id.astype(np.int64)
-    code *= len(cats)
-    code += cat_id
-    group, _ = _dense(code)
-    del code
-    counts = np.bincount(group)
-    bounds = np.cumsum(counts) - counts
-    order = _time_order(group, trace.ts_ns)
-    start, end = trace.ts_ns[order], trace.dur_ns[order]
-    sums = np.add.reduceat(end, bounds)
-    end += start
-    nests = np.zeros(len(start), np.bool_)
-    nests[1:] = start[1:] < end[:-1]
-    nests[bounds] = False
-    has_nests = np.logical_or.reduceat(nests, bounds)
-    for i, begin in enumerate(bounds.tolist()):
-        stop = int(bounds[i + 1]) if i + 1 < len(bounds) else len(start)
-        ns = union_length(start[begin:stop], end[begin:stop]) if has_nests[i] else int(sums[i])
-        totals[cats[cat_id[order[begin]]]] += ns
-    return totals
+def _nth(durations: Durations, count: Int64, place: Int64) -> Int64:
+    """Return the value at each operation's `place` (m,), from 0, among its `count` events."""
+    at: Int64 = durations.start[:-1] + place
+    if durations.weight is not None:
+        before = np.cumsum(count) - count
+        at = np.searchsorted(np.cumsum(durations.weight), before + place, side="right")
+    value: Int64 = durations.value_ns[at]
+    return value
 
 
 def _time_order(group: Int32, ts_ns: Int64) -> Int64:

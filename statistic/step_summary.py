@@ -13,6 +13,7 @@ from errors import counted
 from formats.columns import Trace
 from innermost import innermost
 from opname import without_arguments, without_parameters
+from result import in_ms
 from statistic.breakdown import Breakdown, breakdown
 
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
@@ -80,15 +81,15 @@ def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> 
     most = max(ranks, key=lambda rank: rank.compute_ns)
     least = min(ranks, key=lambda rank: rank.compute_ns)
     if most.compute_ns > _ALIKE * least.compute_ns:
-        shortest = f"{least.rank} shortest, {_ms(least.compute_ns)}"
-        sentence += f"; {most.rank} computes longest, {_ms(most.compute_ns)} ({shortest})"
+        shortest = f"{least.rank} shortest, {in_ms(least.compute_ns)}"
+        sentence += f"; {most.rank} computes longest, {in_ms(most.compute_ns)} ({shortest})"
     elif most is not least:
-        sentence += f"; ranks compute alike, {_ms(least.compute_ns)} to {_ms(most.compute_ns)}"
+        sentence += f"; ranks compute alike, {in_ms(least.compute_ns)} to {in_ms(most.compute_ns)}"
     name, own_ns = _longest_own(traces[most.rank], _median_step(parts, most.rank))
     if own_ns:
         if len(name) > _LONGEST_NAME:
             name = without_arguments(without_parameters(name))[:_LONGEST_NAME]
-        sentence += f"; the longest computation is {name}, {_ms(own_ns)} of its own time"
+        sentence += f"; the longest computation is {name}, {in_ms(own_ns)} of its own time"
     return sentence + "."
 
 
@@ -100,9 +101,9 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
     sentence = _length(parts, ranks, median=True)
     if any(part.comm_ns for part in parts):
         most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
-        where = f"; most on {most.rank}, {_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
+        where = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
         share = f"{exposed / max(float(np.mean(wall)), 1.0):.0%}"
-        sentence += f"; communication that nothing hides takes {_ms(exposed)} of it ({share}{where})"
+        sentence += f"; communication that nothing hides takes {in_ms(exposed)} of it ({share}{where})"
     else:
         sentence += "; no communication was recorded"
     known = {rank.rank: rank.outlier_steps for rank in ranks}
@@ -112,7 +113,7 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
             longest.setdefault(part.step, part)
     if longest:
         named = list(longest.values())[:_NAMED]
-        words = [f"step {part.step} ({_ms(part.wall_ns)} on {part.rank})" for part in named]
+        words = [f"step {part.step} ({in_ms(part.wall_ns)} on {part.rank})" for part in named]
         rest = [f"{len(longest) - len(named)} more"] if len(longest) > len(named) else []
         return f"{sentence}; far longer than the median: {', '.join([*words, *rest])}."
     enough = max(rank.steps for rank in ranks) >= _FEWEST
@@ -125,11 +126,11 @@ def _length(
     wall = np.array([part.wall_ns for part in parts])
     of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
     if all(part.step is None for part in parts):
-        return f"The recording takes {_ms(float(wall.mean()))}{of_ranks}"
+        return f"The recording takes {in_ms(float(wall.mean()))}{of_ranks}"
     steps = len({part.step for part in parts})
-    middle = f", median {_ms(float(np.median(wall)))}" if median and steps > 1 else ""
+    middle = f", median {in_ms(float(np.median(wall)))}" if median and steps > 1 else ""
     of_steps = f" (mean of {steps} steps{where}{of_ranks}{middle})" if steps > 1 else f"{where}{of_ranks}"
-    return f"A step takes {_ms(float(wall.mean()))}{of_steps}"
+    return f"A step takes {in_ms(float(wall.mean()))}{of_steps}"
 
 
 def _shares(parts: Sequence[Breakdown]) -> list[tuple[str, float]]:
@@ -164,7 +165,3 @@ def _longest_own(trace: Trace, step: Breakdown) -> tuple[str, float]:
     by_name = np.bincount(part.name_id, own, len(part.names))
     longest = int(by_name.argmax())
     return part.names[longest], float(by_name[longest])
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:,.1f} ms"

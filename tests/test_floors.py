@@ -32,7 +32,7 @@ FLOORS = (
     ("dag",),
     ("dag_utils",),
     ("statistic", "combine", "compare", "replay"),
-    ("diagnose",),
+    ("diagnose", "digest"),
     ("options", "report"),
     ("analyze",),
 )

@@ -66,6 +66,7 @@ FLAGS = [
     ("critical", "output"), ("critical", "html"), ("statistic", "html"), ("statistic", "xlsx"),
     ("compare", "html"), ("compare", "xlsx"), ("3dcompare", "output"), ("3dcompare", "xlsx"),
     ("graph", "output"), ("graph", "html"), ("collect", "html"),
+    ("statistic", "picture"), ("graph", "picture"),
 ]  # fmt: skip
 RECORDED = (
     "worker_0/0/comm.json", "worker_0/0/temp.json", "worker_0/0/io.json", "worker_0/0/dag.gml",
@@ -120,6 +121,25 @@ def test_an_unknown_file_of_a_default_name_stays(job: Path) -> None:
 def test_a_picture_is_replaced_by_the_next_run(job: Path, suffix: str) -> None:
     args = ("--option", "graph", "--path", job / "worker_0/0/dag.gml", "--output", job / f"new{suffix}")
     assert [run_cli(*args)[0] for _ in range(2)] == [0, 0]
+
+
+@pytest.mark.parametrize("option", ["statistic", "critical", "replay", "graph", "3dcompare"])
+def test_the_still_of_a_chart_is_drawn_and_replaced(job: Path, option: str) -> None:
+    path = job / "still.svg"
+    args: list[object] = ["--option", option, "--path", job, "--picture", path]
+    if option == "3dcompare":
+        args += ["--path", job, "--output", job / "x.html"]
+    assert [run_cli(*args)[0] for _ in range(2)] == [0, 0]
+    assert "<!-- written by analyze.py -->" in path.read_text()
+
+
+def test_what_has_no_chart_has_no_picture(job: Path) -> None:
+    before = checksums(job)
+    path = job / "still.svg"
+    code, _, err = run_cli("--option", "combine", "--path", job, "--picture", path)
+    expected = f"{path}: combine has no chart to draw here; no file was written"
+    assert (code, err) == (2, f"analyze.py: error: {expected}\n")
+    assert checksums(job) == before
 
 
 @pytest.mark.parametrize("option", ["combine", "replay", "critical"])

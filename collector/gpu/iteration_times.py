@@ -15,7 +15,7 @@ import dialects
 from dialects.steps import Step
 from errors import counted
 from formats.columns import Trace
-from result import Chart, Column, Lines, Repairs, Result, Table
+from result import Chart, Column, Lines, Repairs, Result, Table, in_ms
 
 _SLOW = 1.2  # times the median: what a step at the job's beginning takes longer is warm-up
 _FEWEST = 4  # steps from which there is a usual one
@@ -128,13 +128,13 @@ def _headline(steps: Sequence[StepTime], n_ranks: int, gpus: Sequence[Gpu]) -> s
     """Return one sentence: how long a step is, and whether the first ones took longer; "" without steps."""
     if not steps:
         return ""
-    times = [step.iteration_ns / 1e6 for step in steps]
+    times = [step.iteration_ns for step in steps]
     of_ranks = f" of {counted(n_ranks, 'rank')}" if n_ranks > 1 else ""
-    sentence = f"An iteration takes {fmean(times):,.1f} ms (mean of {counted(len(times), 'step')}{of_ranks}"
-    sentence += f"; {min(times):,.1f} to {max(times):,.1f} ms)" if len(times) > 1 else ")"
-    fw_bw = _ms(_mean(step.fw_bw_ns for step in steps))
-    if fw_bw is not None:
-        sentence += f", {fw_bw:,.1f} ms of it forward and backward"
+    sentence = f"An iteration takes {in_ms(fmean(times))} (mean of {counted(len(times), 'step')}{of_ranks}"
+    sentence += f"; {in_ms(min(times))} to {in_ms(max(times))})" if len(times) > 1 else ")"
+    fw_bw_ns = _mean(step.fw_bw_ns for step in steps)
+    if fw_bw_ns is not None:
+        sentence += f", {in_ms(fw_bw_ns)} of it forward and backward"
     return f"{sentence}{_warm_up(gpus)}."
 
 

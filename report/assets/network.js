@@ -14,7 +14,7 @@ drawers.network = (chart, place) => {
   const { nodes, edges, kinds } = chart;
   const graph = linked(chart);
   const cells = gridOf(nodes);
-  const colourOf = coloursFor(nodes.map((node) => node.cat));
+  const colourOf = coloursOf(chart);
   const pressed = new Set();
   let found = null;
   let chosen = -1;

@@ -53,25 +53,10 @@ function shortened(text, length) {
   return characters.slice(0, head).join("") + ELLIPSIS + (tail ? characters.slice(-tail).join("") : "");
 }
 
-const preferred = new Map(); // name -> the colour that it has had on this page
-
-/**
- * Chooses a colour for each name of one chart; returns the function from name to colour. A name keeps
- * its colour from chart to chart; within a chart no two share one while the palette lasts.
- */
-function coloursFor(names) {
-  const chosen = new Map();
-  const distinct = [...new Set(names)];
-  const choose = (name, colour) => { chosen.set(name, colour); preferred.set(name, colour); };
-  const free = () => data.palette.find((colour) => ![...chosen.values()].includes(colour));
-  for (const name of distinct) {
-    const colour = preferred.get(name);
-    if (colour && ![...chosen.values()].includes(colour)) choose(name, colour);
-  }
-  for (const name of distinct) {
-    if (!chosen.has(name)) choose(name, free() ?? data.palette[chosen.size % data.palette.length]);
-  }
-  return (name) => chosen.get(name);
+/** The function from a name in a chart to its colour, which means the same everywhere. */
+function coloursOf(chart) {
+  const colours = new Map(Object.entries(chart.colours));
+  return (name) => colours.get(name);
 }
 
 /** Black or white, whichever reads better on a colour (#rrggbb). */
@@ -126,6 +111,12 @@ function summary() {
     const heading = element("h2", {}, "Repaired or left out");
     parts.push(element("div", { className: "repairs", role: "note" }, heading, list(data.repairs)));
   }
+  return parts;
+}
+
+/** What comes last: what was read, and what was said on the way. */
+function origin() {
+  const parts = [];
   for (const [name, lines] of [["What was read", data.read], ["On the way", data.commentary]]) {
     if (!lines.length) continue;
     const caption = element("summary", {}, `${name} (${formatted(lines.length, 0)})`);
@@ -150,5 +141,6 @@ function build() {
     draw(); // in the document already, so that it knows its width
   }
   for (const table of data.tables) main.append(tableSection(table));
+  main.append(...origin());
   document.documentElement.dataset.ready = "yes";
 }

@@ -11,7 +11,7 @@ drawers.timeline = (chart, place) => {
   const { lanes, height, rowHeight, first, last } = laidOut(chart);
   const { names, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
-  const colourOf = coloursFor(groups);
+  const colourOf = coloursOf(chart);
   const pressed = new Set();
   let found = null;
   let chosen = null;

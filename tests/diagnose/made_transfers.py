@@ -35,13 +35,15 @@ class Partitions:
     pull: float = 0.2
     small: int = 0
     small_ms: float = 0.6  # what a small one takes to push; to pull half of it
+    small_first: bool = False  # they are sent before the others, though their tensor's number is higher
     steps: int = 8
 
     def parts(self) -> list[Part]:
         """Return the partitions in the order in which they are sent."""
         large = [Part("w", (1 << 16) + i, 512 << 10, self.push, self.pull) for i in range(10)]
         ms = self.small_ms
-        return large + [Part("v", (2 << 16) + i, 4 << 10, (ms, ms), ms / 2) for i in range(self.small)]
+        small = [Part("v", (2 << 16) + i, 4 << 10, (ms, ms), ms / 2) for i in range(self.small)]
+        return small + large if self.small_first else large + small
 
     def write(self, directory: Path) -> tuple[Path, float]:
         """Write the job and the log of worker 0; return where, and how long a step takes."""

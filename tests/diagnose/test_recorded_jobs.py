@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import REPO, run_cli
+from dag_utils import load_steps
+from diagnose.faster import computation_at, phase_at
+from diagnose.finding import Edit
+from replay.whatif.edits import apply
 
 
 def answer(path: Path) -> dict[str, Any]:
@@ -83,3 +88,18 @@ def test_a_change_wins_in_replay_what_the_finding_says() -> None:
     edit = json.loads(out)["whatif"][0]
     won = edit["before_ms"] - edit["after_ms"]
     assert first["gain_ms"]["low"] <= won <= first["gain_ms"]["high"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda recording: phase_at(recording, "Comm", 0.5), "Comm=0.5"),
+        (lambda recording: phase_at(recording, "I/O", 0.5), "I/O=0.5"),
+        (lambda recording: computation_at(recording, "FW.hybridsequential0_conv0", 0.5),
+         "FW.hybridsequential0_conv0=0.5"),
+    ],
+)  # fmt: skip
+def test_an_edit_is_that_of_its_words(edit: Edit, text: str) -> None:
+    recording = load_steps([REPO / "examples" / "lenet-100mbit"], jobs=1, progress=False).recording
+    for ours, replays in zip(edit(recording).steps, apply(recording, [text]).steps, strict=True):
+        assert np.array_equal(ours.work_ns, replays.work_ns)

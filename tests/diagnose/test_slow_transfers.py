@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from made_transfers import Partitions, cycles, nccl
 
 from dag_utils import load_steps, read_partitions
 from diagnose.diagnosis import Diagnosis, Ranked, diagnose
+from diagnose.finding import Finding
+from diagnose.job_view import JobView
+from diagnose.slow_transfers import priority_inversion
 
 HEALTHY = Partitions()
 
@@ -67,6 +71,16 @@ def test_partitions_that_are_too_small(tmp_path: Path) -> None:
     diagnosis = diagnosed(directory)
     assert kinds(diagnosis) == ["small_messages"]
     holds(winning(diagnosis)[0], step_ms - merged_ms)
+
+
+@pytest.mark.parametrize(("small_first", "is_found"), [(True, True), (False, False)])
+def test_a_tensor_that_is_needed_first_and_sent_last(
+    tmp_path: Path, small_first: bool, is_found: bool
+) -> None:
+    directory, _ = replace(HEALTHY, small=4, small_first=small_first).write(tmp_path / "job")
+    loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
+    found = list(priority_inversion(JobView(loaded)))
+    assert [one.operations for one in found if isinstance(one, Finding)] == [["Comm.w"]] * is_found
 
 
 def test_reductions_that_begin_late_though_all_ranks_are_ready(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def sentence(one: Gpu) -> str:
 
 def test_collect_gives_the_iteration_time_and_its_range() -> None:
     assert sentence(gpu({7: 10, 8: 12, 9: 11})) == (
-        "An iteration takes 11.0 ms (mean of 3 steps; 10.0 to 12.0 ms), 2.0 ms of it forward and backward."
+        "An iteration takes 11.0 ms (mean of 3 steps; 10.0 ms to 12.0 ms), 2.0 ms of it forward and backward."
     )
     assert of_steps([], 0, []) == ""
 

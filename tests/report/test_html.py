@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from conftest import open_page
 from report import html
-from report.tables import cell_texts
-from result import Bars, Bars3D, Chart, Column, Lines, Network, Result, Span, Table, Timeline
+from report.tables import cell_texts, printable
+from result import Bars, Bars3D, Chart, Column, HeatMap, Lines, Network, Result, Span, Table, Timeline
 
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u2028\"'&lt;\x1b[31m"
 
@@ -39,6 +40,7 @@ LINES = Lines("Per step", "step", "time (ms)", [1.0, 2.0, 3.0], {"rank0": [1.0, 
 GRID = Bars3D(
     "Per run", "run", "operation", "ms", ["a", "b"], ["x", EVIL], ["FW", EVIL], [[1.0, None], [2, 3]]
 )
+HEAT = HeatMap("Map", "step", "rank", "ms", ["1", "2"], ["r0", "r1"], [[1.0, 2.0], [None, 3.0]])
 TIMELINE = Timeline(
     "Path",
     [
@@ -82,6 +84,16 @@ def cells(browser: Chrome, column: int) -> list[str]:
         "return [...document.querySelectorAll('tbody tr')].map(row => row.cells[arguments[0]].textContent)"
     )
     found: list[str] = browser.execute_script(script, column)
+    return found
+
+
+def marks(browser: Chrome) -> list[str]:
+    """Return what the marks of the drawings say that they are."""
+    script = (
+        "return [...document.querySelectorAll(\".drawing [role='graphics-symbol'][aria-label]\")]"
+        ".map(mark => mark.ariaLabel)"
+    )
+    found: list[str] = browser.execute_script(script)
     return found
 
 
@@ -174,10 +186,10 @@ def test_many_rows_come_in_pages(browser: Chrome, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_chart_is_drawn_without_an_error(browser: Chrome, tmp_path: Path) -> None:
-    assert open_page(browser, page(tmp_path / "a.html", BARS, LINES, GRID, TIMELINE, NETWORK)) == []
-    assert len(browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg")) >= 3
-    heights = browser.execute_script("return Plotly.d3 ? [] : document.querySelector('.plot').data[0].y")
-    assert heights == [1.0, None]
+    assert open_page(browser, page(tmp_path / "a.html", BARS, LINES, HEAT, GRID, TIMELINE, NETWORK)) == []
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg")) >= 1
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".drawing svg")) == 3
+    assert [mark for mark in marks(browser) if "FW" in mark] == ["0, FW: 1"]
     assert len(browser.find_elements(By.CSS_SELECTOR, ".board canvas")) == 2
 
 
@@ -188,8 +200,7 @@ def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
     assert browser.execute_script("return window.pwned") is None
     assert browser.find_elements(By.TAG_NAME, "img") == []
     assert cells(browser, 0) == [EVIL.replace("\u2028", "\\u2028").replace("\x1b", "\\x1b")]
-    ticks = [tick.text for tick in browser.find_elements(By.CSS_SELECTOR, ".xtick text")]
-    assert any(tick.startswith("</script>") for tick in ticks)
+    assert f"0, {printable(EVIL)}: 2" in marks(browser)
 
 
 def test_a_page_asks_no_network_and_offers_no_upload(browser: Chrome, tmp_path: Path) -> None:
@@ -202,10 +213,32 @@ def test_a_page_asks_no_network_and_offers_no_upload(browser: Chrome, tmp_path: 
 
 
 def test_values_run_along_the_bottom_of_horizontal_bars(browser: Chrome, tmp_path: Path) -> None:
-    bars = Bars("Longest", "average (ms)", "operation", ["a"], {"average": [2.0]}, horizontal=True)
+    bars = Bars("Longest", "average (ms)", "operation", ["a", "b"], {"average": [2.0, 1.0]}, horizontal=True)
     open_page(browser, page(tmp_path / "a.html", bars))
-    assert browser.find_element(By.CSS_SELECTOR, ".xtitle").text == "average (ms)"
-    assert browser.execute_script("return document.querySelector('.plot').data[0].x") == [2.0]
+    titles = browser.find_elements(By.CSS_SELECTOR, ".drawing .role-axis-title text")
+    assert [title.text for title in titles] == ["average (ms)"]
+    first, second = (
+        browser.find_element(By.CSS_SELECTOR, f"[aria-label='{name}']").rect for name in ("a: 2", "b: 1")
+    )
+    assert first["y"] < second["y"]
+    assert abs(first["width"] - 2 * second["width"]) <= 2
+
+
+def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", HEAT))
+    ActionChains(browser).move_to_element(
+        browser.find_element(By.CSS_SELECTOR, "[aria-label='r1, 2: 3']")
+    ).perform()
+    assert browser.find_element(By.CSS_SELECTOR, ".chart .tip").text == "r1, 2: 3"
+
+
+def test_charts_are_left_out_where_there_is_no_room_for_what_draws_them(
+    browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("report.plot.can_draw", lambda: False)
+    assert open_page(browser, page(tmp_path / "a.html", BARS, TIMELINE)) == []
+    assert "Charts are left out" in browser.find_element(By.CSS_SELECTOR, ".notes").text
+    assert len(browser.find_elements(By.TAG_NAME, "figure")) == 1
 
 
 def test_a_gap_of_a_grid_has_no_bar(browser: Chrome, tmp_path: Path) -> None:
@@ -267,20 +300,20 @@ def test_the_page_is_never_wider_than_the_screen(width: int, browser: Chrome, tm
 
 
 def test_charts_follow_the_screen_from_light_to_dark(browser: Chrome, tmp_path: Path) -> None:
-    colour = "return document.querySelector('.plot').layout.font.color"
+    colour = "return getComputedStyle(document.querySelector('.drawing text')).fill"
     open_page(browser, page(tmp_path / "a.html", BARS))
-    assert browser.execute_script(colour) == "#1b1f24"
+    assert browser.execute_script(colour) == "rgb(27, 31, 36)"
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:
-        until(browser, f"{colour} === '#e6e9ee'")
+        until(browser, f"{colour} === 'rgb(230, 233, 238)'")
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
 def test_plotly_is_in_a_page_once_and_only_if_needed(tmp_path: Path) -> None:
-    with_bars = page(tmp_path / "a.html", BARS, LINES).read_text(encoding="utf-8")
-    without = page(tmp_path / "b.html", TIMELINE, NETWORK).read_text(encoding="utf-8")
+    with_bars = page(tmp_path / "a.html", GRID, GRID).read_text(encoding="utf-8")
+    without = page(tmp_path / "b.html", BARS, LINES, TIMELINE, NETWORK).read_text(encoding="utf-8")
     assert len(re.findall(r"plotly\.js v\d", with_bars)) == 1
     assert "plotly.js v" not in without
 

@@ -48,6 +48,28 @@ def test_rows_come_back_with_gaps_as_empty_cells(tmp_path: Path) -> None:
     ]
 
 
+def test_the_first_sheet_is_a_summary(tmp_path: Path) -> None:
+    result = Result(
+        "o", "T", {}, (table([("a",)], NAME, name="summary"),), figures=[("Steps", "12")], read=["r.json"],
+        notes=["=1+1", "second"], repairs=["cut"], headline="Rank 1 is slow.",
+    )  # fmt: skip
+    xlsx.write(result, tmp_path / "a.xlsx")
+    book = openpyxl.load_workbook(tmp_path / "a.xlsx")
+    assert book.sheetnames == ["Summary", "summary (2)"]
+    assert rows_of(book["Summary"]) == [
+        ("Rank 1 is slow.", None),
+        (None, None),
+        ("Steps", "12"),
+        ("Notes", "=1+1"),
+        (None, "second"),
+        ("Read", "r.json"),
+        ("Repaired or left out", "cut"),
+    ]
+    for sheet in book:
+        assert (sheet.page_setup.orientation, sheet.page_setup.fitToHeight) == ("landscape", 0)
+    assert book["summary (2)"].print_title_rows == "$1:$1"
+
+
 def test_the_header_is_bold_and_stays_and_filters(tmp_path: Path) -> None:
     sheet = read_back(tmp_path / "a.xlsx", table([("a", 1), ("b", 2)], NAME, COUNT))["operations"]
     assert sheet["A1"].font.bold

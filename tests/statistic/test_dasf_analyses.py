@@ -77,6 +77,15 @@ def test_rows_come_longest_first(tmp_path: Path) -> None:
     assert column(table, "Percentage of total time (%)") == pytest.approx([70, 20, 10])
 
 
+def test_the_first_sentence_names_what_takes_longest_and_who_holds_most(tmp_path: Path) -> None:
+    records = [compute(1.0, 0.1, key="a-1"), compute(2.0, 0.7, key="b-1"), compute(3.0, 0.2, key="c-1")]
+    longest = analysis.dasf_headline(analysis.table("task_bottleneck", traces_of(tmp_path, *records)))
+    assert longest.startswith("b-1 takes longest: 0.700 s, 70 % of the time of GPU ")
+    held = [event("Managed Memory", "I", at, {"tasks": n}) for at, n in [(7.1, 3), (7.9, 5), (9.2, 4)]]
+    most = analysis.dasf_headline(analysis.table("task_balance", traces_of(tmp_path, *held)))
+    assert most.endswith(" holds most tasks at once: 5 in second 0.")
+
+
 def test_data_and_throughput_come_from_the_results_a_task_takes(tmp_path: Path) -> None:
     source = compute(1.0, 0.1, key="x-1", name="x", size=4_000_000, dependents=["sum-1"])
     taker = compute(3.0, 0.5, key="sum-1", name="sum", size=8, dependencies=["x-1"])

@@ -327,7 +327,8 @@ def test_the_answer_of_one_gpu(tmp_path: Path) -> None:
     answer = collect(gpu)
     assert answer == {
         "option": "collect",
-        "headline": f"Collected from {gpu}",
+        "headline": "An iteration takes 0.100 ms (mean of 2 steps; 0.100 ms to 0.100 ms), 0.039 ms of it "
+        "forward and backward.",
         "gpus": [
             {
                 "path": str(gpu),

@@ -1,4 +1,4 @@
-// Bars, lines and 3-D bars, drawn by plotly. Names are escaped: plotly reads some markup in texts.
+// A grid of bars that turns, drawn by plotly. Names are escaped: plotly reads some markup in texts.
 
 const LONGEST_LABEL = 34;
 const NARROW = 640; // CSS pixels: a phone
@@ -70,59 +70,8 @@ function optionsFor(layout) {
   return { responsive: true, displaylogo: false, modeBarButtons: [["toImage"], ways] };
 }
 
-drawers.bars = (chart, place) => {
-  const names = Object.keys(chart.series);
-  const colourOf = coloursFor(names);
-  const thickness = chart.stacked ? 24 : 10 + 10 * names.length;
-  const height = chart.horizontal ? Math.max(260, Math.min(1600, 90 + thickness * chart.x.length)) : 400;
-  const single = names.length === 1;
-
-  plotted(place, height, () => {
-    const places = chart.x.map((_, index) => index);
-    const traces = names.map((name) => {
-      const values = chart.series[name];
-      const series = single ? "" : `${escaped(name)}: `;
-      const hover = values.map((value, index) => `${escaped(chart.x[index])}<br>${series}${valueText(value)}`);
-      const ends = chart.horizontal ? { x: values, y: places, orientation: "h" } : { x: places, y: values };
-      return { type: "bar", name: escaped(name), hovertext: hover, hoverinfo: "text", textposition: "none",
-        marker: { color: colourOf(name) }, ...ends };
-    });
-    const width = place.clientWidth;
-    const room = chart.horizontal ? chart.x.length : width / 26;
-    const longest = chart.horizontal && width < NARROW ? 16 : LONGEST_LABEL;
-    const [nameTitle, valueTitle] = chart.horizontal ? [chart.y_label, chart.x_label] : [chart.x_label, chart.y_label];
-    const named = { ...axisStyle(), ...namedTicks(chart.x, room, longest), ...titled(nameTitle, 14) };
-    const valued = { ...axisStyle(), ...titled(valueTitle), rangemode: "tozero" };
-    const axes = chart.horizontal
-      ? { xaxis: valued, yaxis: { ...named, autorange: "reversed" } }
-      : { xaxis: named, yaxis: valued };
-    const barmode = chart.stacked ? "relative" : "group";
-    return { traces, layout: layoutFor(place, { ...axes, barmode, bargap: 0.22, showlegend: !single }) };
-  });
-};
-
-drawers.lines = (chart, place) => {
-  const names = Object.keys(chart.series);
-  const colourOf = coloursFor(names);
-  plotted(place, 380, () => {
-    const traces = names.map((name) => ({
-      type: "scatter", mode: chart.x.length <= 60 ? "lines+markers" : "lines", name: escaped(name),
-      x: chart.x, y: chart.series[name], line: { color: colourOf(name), width: 1.8 }, marker: { size: 5 },
-      hovertext: chart.series[name].map((value, index) =>
-        `${escaped(chart.x_label)} ${formatted(chart.x[index], Number.isInteger(chart.x[index]) ? 0 : 3)}<br>` +
-        `${escaped(name)}: ${valueText(value)}`),
-      hoverinfo: "text",
-    }));
-    const axes = {
-      xaxis: { ...axisStyle(), ...titled(chart.x_label) },
-      yaxis: { ...axisStyle(), ...titled(chart.y_label) },
-    };
-    return { traces, layout: layoutFor(place, { ...axes, showlegend: names.length > 1, hovermode: "closest" }) };
-  });
-};
-
 drawers.bars3d = (chart, place) => {
-  const colourOf = coloursFor(chart.group);
+  const colourOf = coloursOf(chart);
   let flat = !hasWebGL();
   const height = Math.max(400, Math.min(720, innerHeight * 0.8, place.clientWidth * 1.1));
   const toggle = element("button", { type: "button", "aria-pressed": String(flat), disabled: flat }, "Flat");

@@ -1,0 +1,492 @@
+"""Charts as Vega-Lite specifications, and as stills: .svg, .png and .pdf without a display or a browser."""
+
+from __future__ import annotations
+
+import math
+import struct
+import textwrap
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from atomic_output import open_output
+from errors import AnalyzeError, OutputError, UsageError
+from output_marks import MARK
+from report import colours, draw
+from report.names import bounded, labels
+from report.tables import display_width
+from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Span, Timeline
+
+SUFFIXES = (".svg", ".png", ".pdf")
+#: Pixels of a chart's plotting area, without axes and legend.
+WIDTH = 860
+
+_HEIGHT = 260
+_WIDEST_BAR = 90
+_WIDEST_LABEL = 300
+_CHARACTER = 5.8  # pixels of one, on average
+_LABEL, _NARROW_LABEL = 44, 20  # columns of a name; the second where there are many
+_MANY = 120
+_SHORTEST_NAME = 5  # columns, in a box of a timeline
+_MOST_TICKS = 40  # names along the bottom; beyond, every n-th
+_MOST_POINTS = 60  # of a line that shows them
+_TALL_STRIPS = 8
+_MOST_ROWS = 12  # of one lane of a timeline; spans beyond share the last
+_LEAST_PIXELS = 0.3  # of a span
+_MOST_RUNS = 12  # beside each other as bars; more become a heat map
+_MOST_BITMAP_PIXELS = 50_000_000
+_LONGEST_SIDE = 14_400  # points, what PDF allows
+_ADDRESS_SPACE = 80 << 30  # the engine that runs Vega reserves most of this, and aborts where it cannot
+
+_INK, _SOFT, _GRID = "#1b1f24", "#5a6472", "#e1e5ea"
+_AXIS = {
+    "labelColor": _SOFT,
+    "titleColor": _SOFT,
+    "gridColor": _GRID,
+    "domainColor": "#9aa5b4",
+    "tickColor": "#9aa5b4",
+    "labelFontSize": 11,
+    "titleFontSize": 11,
+    "titleFontWeight": "normal",
+    "labelLimit": 340,
+    "titlePadding": 8,
+}
+_CONFIG: dict[str, Any] = {
+    "font": colours.FONT,
+    "background": None,
+    "view": {"stroke": None},
+    "axis": _AXIS,
+    "header": {"labelColor": _INK, "labelFontSize": 11, "titleColor": _SOFT, "labelLimit": 240},
+    "legend": {
+        "orient": "top",
+        "title": None,
+        "labelColor": _INK,
+        "labelFontSize": 11,
+        "labelLimit": 300,
+        "symbolType": "square",
+        "symbolSize": 120,
+        "columns": 8,
+    },
+    "title": {
+        "anchor": "start",
+        "color": _INK,
+        "fontSize": 16,
+        "offset": 14,
+        "frame": "bounds",
+        "subtitleColor": _SOFT,
+        "subtitleFontSize": 12,
+        "subtitlePadding": 6,
+    },
+}
+_HEAT = "yelloworangered"
+
+#: What an SVG of Vega holds: nothing that runs, loads or leads anywhere.
+_INERT = {
+    f"{{http://www.w3.org/2000/svg}}{tag}"
+    for tag in (
+        "svg",
+        "g",
+        "path",
+        "rect",
+        "line",
+        "text",
+        "tspan",
+        "defs",
+        "clipPath",
+        "linearGradient",
+        "stop",
+    )
+}
+
+_Values = list[dict[str, Any]]
+_Spec = dict[str, Any]
+
+
+def write(result: Result, path: Path) -> None:
+    """Draw the first chart of `result` into `path`, whose suffix (.svg, .png, .pdf) decides the format.
+
+    Raises
+    ------
+    UsageError
+        The suffix is none of these, or there is no chart.
+    OutputError
+        The file cannot be written.
+    AnalyzeError
+        Too little address space for what draws charts.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise UsageError(f"{path}: a picture ends in {', '.join(SUFFIXES)} or .html")
+    if not result.charts:
+        raise UsageError(f"{path}: {result.option} has no chart to draw here")
+    chart = result.charts[0]
+    with open_output(path) as stream:
+        if isinstance(chart, Network):
+            picture = draw.svg(chart, result.headline)
+        else:
+            spec = specification(chart)
+            spec["title"] = _headed(chart.title, result.headline)
+            picture = _converted(spec | {"background": "white", "padding": 16})
+        stream.write(_encoded(picture, suffix))
+
+
+def svg(chart: Chart, width: int = WIDTH) -> str:
+    """Return a chart (no `Network`) as SVG for a page: no title, no background, nothing that runs.
+
+    Each mark has its name, value and unit as ``aria-label``.
+    """
+    picture = _converted(specification(chart, width))
+    for part in ElementTree.fromstring(picture).iter():
+        active = [name for name in part.attrib if name.startswith("on") or name.endswith(("href", "style"))]
+        if part.tag not in _INERT or active:
+            raise OutputError(f"{chart.title}: a drawing with {part.tag} {active} is not put into a page")
+    return picture
+
+
+def specification(chart: Chart, width: int = WIDTH) -> _Spec:
+    """Return the Vega-Lite specification of a chart that is no `Network`, its texts fit to be drawn.
+
+    Names occur only as data and are looked up by number, so that equal ones stay apart and none is read
+    as an expression.
+    """
+    for kind, made in _KINDS.items():
+        if isinstance(chart, kind):
+            return {"config": _CONFIG, **made(chart, width)}
+    raise TypeError(type(chart).__name__)
+
+
+# ---- kinds of charts
+
+
+def _bars(chart: Bars, width: int) -> _Spec:
+    if chart.strips:
+        return _strips(chart, width)
+    names = list(chart.series)
+    values = [
+        {"n": at, "s": s, "v": value, "d": _described([chart.x[at], name][: len(names)], value)}
+        for s, name in enumerate(names)
+        for at, value in enumerate(chart.series[name])
+        if _is_number(value)
+    ]
+    beside = 1 if chart.stacked else max(1, len(names))
+    if chart.horizontal:
+        named, measured, names_title, title = "y", "x", "", chart.x_label
+        size: _Spec = {"width": _beside(width, chart.x), "height": {"step": 9 + 9 * beside}}
+    else:
+        named, measured, names_title, title = "x", "y", chart.x_label, chart.y_label
+        few = 40 + _WIDEST_BAR * len(chart.x)  # a few bars are no walls
+        size = {"width": min(width, few), "height": _HEIGHT}
+    encoding = {
+        named: _names("n", chart.x, names_title, upright=chart.horizontal),
+        measured: _measure("v", title),
+        "color": _series(names),
+        "order": {"field": "s"},
+    }
+    if beside > 1:
+        encoding[f"{named}Offset"] = {"field": "s", "type": "ordinal"}
+    return _spec(values, "bar", encoding, {"n": chart.x, "s": names}, **size)
+
+
+def _strips(chart: Bars, width: int) -> _Spec:
+    """Return bars in strips below each other, so that what has one place in each can be compared."""
+    strips, places, names = (
+        list(dict.fromkeys(chart.strips)),
+        list(dict.fromkeys(chart.x)),
+        list(chart.series),
+    )
+    row, column = {name: i for i, name in enumerate(strips)}, {name: i for i, name in enumerate(places)}
+    values = [
+        {"n": column[x], "r": row[strip], "s": s, "v": value, "d": _described([strip, x, name], value)}
+        for s, name in enumerate(names)
+        for x, strip, value in zip(chart.x, chart.strips, chart.series[name], strict=True)
+        if _is_number(value)
+    ]
+    header = {"labelAngle": 0, "labelAlign": "left", "labelOrient": "right", "title": None}
+    encoding = {
+        "x": _names("n", places, chart.x_label),
+        "y": {**_measure("v", chart.y_label), "axis": {"title": bounded(chart.y_label), "tickCount": 3}},
+        "color": _series(names),
+        "order": {"field": "s"},
+        "row": {**_looked_up("r", "header", header), "spacing": 8},
+    }
+    lists = {"n": places, "s": names, "r": strips}
+    height = 90 if len(strips) <= _TALL_STRIPS else 48
+    return _spec(values, "bar", encoding, lists, width=_beside(width, strips), height=height)
+
+
+def _lines(chart: Lines, width: int) -> _Spec:
+    names = list(chart.series)
+    values = [
+        {"x": x, "s": s, "v": value, "d": _described([f"{chart.x_label} {x:g}", name], value)}
+        for s, name in enumerate(names)
+        for x, value in zip(chart.x, chart.series[name], strict=True)
+        if value is None or _is_number(value)
+    ]
+    encoding = {
+        "x": {**_measure("x", chart.x_label), "scale": {"zero": False, "nice": False}},
+        "y": _measure("v", chart.y_label),
+        "color": _series(names),
+    }
+    mark = {"type": "line", "strokeWidth": 1.8, "point": len(chart.x) <= _MOST_POINTS}
+    return _spec(values, mark, encoding, {"s": names}, width=width, height=_HEIGHT)
+
+
+def _heat_map(chart: HeatMap, width: int) -> _Spec:
+    values = [
+        {"n": x, "r": y, "v": value, "d": _described([chart.y[y], chart.x[x]], value)}
+        for y, row in enumerate(chart.values)
+        for x, value in enumerate(row)
+        if _is_number(value)
+    ]
+    gradient = {
+        "title": bounded(chart.value_label),
+        "gradientLength": 220,
+        "titleColor": _INK,
+        "titleLimit": 400,
+    }
+    encoding = {
+        "x": _names("n", chart.x, chart.x_label),
+        "y": _names("r", chart.y, "", upright=True),
+        "color": {"field": "v", "type": "quantitative", "scale": {"scheme": _HEAT}, "legend": gradient},
+    }
+    mark = {"type": "rect", "stroke": "white", "strokeWidth": 1 if len(chart.x) < _MANY else 0}
+    size = {"width": min(_beside(width, chart.y), 48 * max(1, len(chart.x))), "height": {"step": 18}}
+    return _spec(values, mark, encoding, {"n": chart.x, "r": chart.y}, **size)
+
+
+def _bars_3d(chart: Bars3D, width: int) -> _Spec:
+    """Return a grid of bars as small multiples: a column for each run, all to one scale."""
+    if len(chart.x) > _MOST_RUNS:
+        words = (chart.title, chart.x_label, chart.y_label, chart.z_label)
+        return _heat_map(HeatMap(*words, chart.x, chart.y, chart.z), width)
+    groups = list(dict.fromkeys(chart.group))
+    number = {name: i for i, name in enumerate(groups)}
+    values = [
+        {"r": y, "c": run, "s": number[group], "v": value, "d": _described([name, chart.x[run]], value)}
+        for y, (row, group, name) in enumerate(zip(chart.z, chart.group, chart.y, strict=True))
+        for run, value in enumerate(row)
+        if _is_number(value)
+    ]
+    each = max(56, _beside(width, chart.y) // max(1, len(chart.x)) - 14)
+    title = chart.z_label if each > 7 * len(chart.z_label) else ""
+    header = {"title": None, "labelFontWeight": "bold", "labelLimit": each}
+    encoding = {
+        "y": _names("r", chart.y, "", upright=True),
+        "x": {**_measure("v", title), "axis": {"title": bounded(title) or None, "tickCount": each // 60}},
+        "color": _series(groups),
+        "column": {**_looked_up("c", "header", header, len(chart.x)), "spacing": 14},
+    }
+    lists = {"r": chart.y, "s": groups, "c": chart.x}
+    return _spec(values, "bar", encoding, lists, width=each, height={"step": 15})
+
+
+def _timeline(chart: Timeline, width: int) -> _Spec:
+    lanes = lane_rows(chart.spans)
+    groups = list(dict.fromkeys(span.group for span in chart.spans))
+    number, shades = {name: i for i, name in enumerate(groups)}, colours.assign(groups)
+    start = min((span.start_ms for span in chart.spans), default=0.0)
+    end = max((span.start_ms + span.dur_ms for span in chart.spans), default=1.0)
+    room = _beside(width, list(lanes))
+    pixels = room / max(end - start, 1e-9)  # of a millisecond
+    values: _Values = []
+    names: list[str] = []
+    for lane, rows in lanes.items():
+        for row in rows:
+            for span, room_ms in _seen(row, pixels):
+                ends = span.start_ms + max(span.dur_ms, _LEAST_PIXELS / pixels)
+                words = f"{_described([lane, span.name], span.dur_ms)} ms, from {span.start_ms:,.4g}"
+                fits = int((min(span.dur_ms, room_ms) * pixels - 6) / _CHARACTER)
+                name = labels([span.name], fits)[0] if fits >= _SHORTEST_NAME else ""
+                values.append(
+                    {"a": span.start_ms, "b": ends, "r": len(names), "s": number[span.group], "d": words}
+                    | ({"t": name, "i": colours.ink_on(shades[span.group])} if name else {})
+                )
+            names.append(lane if row is rows[0] else "")
+    tops = [row for row, name in enumerate(names) if name]
+    axis = {"title": None, "grid": True, "ticks": False, "domain": False, "values": tops}
+    place = {**_looked_up("r", "axis", axis, len(names)), "scale": {"paddingInner": 0.12}}
+    time = {**_measure("a", chart.x_label), "scale": {"zero": False, "nice": False, "domain": [start, end]}}
+    boxes = {"x": time, "x2": {"field": "b"}, "y": place, "color": _series(groups, always=True)}
+    texts = {"x": time, "y": place, "text": {"field": "t"}, "color": {"field": "i", "scale": None}}
+    layers = [
+        {"mark": "bar", "encoding": {**boxes, "description": {"field": "d"}}},
+        {"mark": {"type": "text", "align": "left", "dx": 3, "fontSize": 9}, "encoding": texts,
+         "transform": [{"filter": "isValid(datum.t)"}]},
+    ]  # fmt: skip
+    spec = _spec(values, "bar", {}, {"r": names, "s": groups}, width=room, height={"step": 17})
+    return {key: part for key, part in spec.items() if key not in ("mark", "encoding")} | {"layer": layers}
+
+
+def lane_rows(spans: Sequence[Span]) -> dict[str, list[list[Span]]]:
+    """Return the spans of each lane in rows: those of a row do not overlap, but in the lane's last.
+
+    A lane has 12 rows at most.
+    """
+    lanes: dict[str, list[list[Span]]] = {span.lane: [] for span in spans}
+    ends: dict[str, list[float]] = {lane: [] for lane in lanes}
+    for span in sorted(spans, key=lambda span: (span.start_ms, -span.dur_ms)):
+        rows, until = lanes[span.lane], ends[span.lane]
+        touching = span.start_ms + 1e-9 * max(1.0, abs(span.start_ms))
+        row = next((i for i, at in enumerate(until) if at <= touching), min(len(rows), _MOST_ROWS - 1))
+        if row == len(rows):
+            rows.append([])
+            until.append(-math.inf)
+        rows[row].append(span)
+        until[row] = max(until[row], span.start_ms + span.dur_ms)
+    return lanes
+
+
+def _seen(row: Sequence[Span], pixels: float) -> Iterator[tuple[Span, float]]:
+    """Yield each span of a row and how long (ms) it is in sight before the next one begins.
+
+    Left out are those whose place, at that many pixels a millisecond, is taken by the one before.
+    """
+    drawn_to = -math.inf
+    for span, after in zip(row, [*row[1:], None], strict=True):
+        last = (span.start_ms + span.dur_ms) * pixels
+        if last >= drawn_to + _LEAST_PIXELS:
+            yield span, math.inf if after is None else after.start_ms - span.start_ms
+            drawn_to = last
+
+
+_KINDS: Mapping[type, Callable[[Any, int], _Spec]] = {
+    Bars: _bars,
+    Lines: _lines,
+    HeatMap: _heat_map,
+    Bars3D: _bars_3d,
+    Timeline: _timeline,
+}
+
+
+# ---- parts of a specification
+
+
+def _spec(
+    values: _Values, mark: str | _Spec, encoding: _Spec, lists: Mapping[str, Sequence[str]], **size: Any
+) -> _Spec:
+    """Return a specification; `lists` are the names that axes and legends look up, by the field's name."""
+    return {
+        "data": {"values": values},
+        "params": [{"name": f"names_{field}", "value": _shown(names)} for field, names in lists.items()],
+        "mark": mark,
+        "encoding": {**encoding, "description": {"field": "d"}},
+        **size,
+    }
+
+
+def _looked_up(field: str, guide: str, look: _Spec, count: int = 0) -> _Spec:
+    """Return an encoding by numbers whose axis, legend or header shows the names of `field`."""
+    scale = {"scale": {"domain": list(range(count))}} if count and guide == "axis" else {}
+    return {
+        "field": field,
+        "type": "ordinal",
+        **scale,
+        guide: {"labelExpr": f"names_{field}[datum.value]", **look},
+    }
+
+
+def _names(field: str, names: Sequence[str], title: str, *, upright: bool = False) -> _Spec:
+    """Return the axis of things with names, up the side or along the bottom (there every n-th, if many)."""
+    look: _Spec = {"title": bounded(title) or None, "grid": False}
+    if upright:
+        look |= {"domain": False, "ticks": False}
+    else:
+        every = max(1, math.ceil(len(names) / _MOST_TICKS))
+        longest = max(map(len, _shown(names)), default=0)
+        fits = longest * math.ceil(len(names) / every) * _CHARACTER < WIDTH
+        look |= {"labelAngle": 0 if fits else -40, "values": list(range(0, len(names), every))}
+    return _looked_up(field, "axis", look, len(names))
+
+
+def _measure(field: str, title: str) -> _Spec:
+    axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False}
+    return {"field": field, "type": "quantitative", "axis": axis}
+
+
+def _series(names: Sequence[str], *, always: bool = False) -> _Spec:
+    """Return the colours of series, with a legend where there are several."""
+    shades = colours.assign(names)
+    scale = {"domain": list(range(len(names))), "range": [shades[name] for name in names]}
+    legend = _looked_up("s", "legend", {}) if always or len(names) > 1 else {"field": "s", "legend": None}
+    return {**legend, "type": "nominal", "scale": scale}
+
+
+def _shown(names: Sequence[str]) -> list[str]:
+    return labels(names, _LABEL if len(names) <= _MANY else _NARROW_LABEL)
+
+
+def _headed(title: str, headline: str) -> _Spec:
+    """Return the title of a still: the answer, and below it what is shown."""
+    first, second = (headline, title) if headline else (title, "")
+    return {"text": textwrap.wrap(bounded(first), 105)[:4], "subtitle": [bounded(second)] if second else []}
+
+
+def _described(places: Sequence[str], value: float | None) -> str:
+    words = ", ".join(bounded(place) for place in places if place)
+    return words if value is None else f"{words}: {value:,.4g}"
+
+
+def _beside(width: int, names: Sequence[str]) -> int:
+    """Return the pixels that are left of `width` beside names."""
+    longest = max(map(display_width, _shown(names)), default=0)
+    return max(120, width - min(_WIDEST_LABEL, round(longest * _CHARACTER) + 12))
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+# ---- files
+
+
+def _converted(spec: _Spec) -> str:
+    """Return a specification as SVG."""
+    _check_address_space()
+    import vl_convert
+
+    try:
+        picture: str = vl_convert.vegalite_to_svg(spec, vl_version="6.1", allowed_base_urls=[])
+    except ValueError as error:  # what it makes of too few file handles
+        reason = str(error).rpartition("\n")[2] or error
+        raise OutputError(f"the chart cannot be drawn: {reason}") from error
+    return picture
+
+
+def can_draw() -> bool:
+    """Whether there is address space enough for charts (`ulimit -v`)."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return True
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return limit == resource.RLIM_INFINITY or limit >= _ADDRESS_SPACE
+
+
+def _check_address_space() -> None:
+    if not can_draw():
+        raise AnalyzeError(f"charts need {_ADDRESS_SPACE >> 30} GiB of address space (ulimit -v unlimited)")
+
+
+def _encoded(picture: str, suffix: str) -> bytes:
+    """Return an SVG as a file of the format, with our mark in it."""
+    if suffix == ".svg":
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n<!-- {MARK} -->\n{picture}\n'.encode()
+    import vl_convert
+
+    width, height = draw.size_of(picture)
+    if suffix == ".pdf":
+        longest = max(width, height)
+        fits = picture if longest <= _LONGEST_SIDE else draw.resized(picture, _LONGEST_SIDE / longest)
+        return vl_convert.svg_to_pdf(fits) + f"\n% {MARK}\n".encode()
+    scale = min(2.0, math.sqrt(_MOST_BITMAP_PIXELS / (width * height)))
+    return _marked_png(vl_convert.svg_to_png(picture, scale=scale))
+
+
+def _marked_png(picture: bytes) -> bytes:
+    """Return a PNG with the text "Software" after its first chunk (length, type, data, CRC-32 of both)."""
+    text = b"tEXtSoftware\0" + MARK.encode()
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    after = 8 + 12 + 13  # the signature, and a header of 13 bytes
+    return picture[:after] + chunk + picture[after:]

@@ -1,0 +1,71 @@
+"""The pictures of a breakdown: each rank's steps below each other; of many ranks a map of rank and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from result import Bars, Chart, HeatMap
+from statistic.breakdown import Breakdown
+
+#: More ranks are not drawn as strips of bars.
+_MOST_STRIPS = 16
+#: More ranks are summed up: quantiles over all of them, and the worst.
+_MOST_ROWS = 64
+_WORST = 10
+_QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th percentile": 0.05, "shortest": 0.0}
+
+
+def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
+    """Return where the time of each step goes, by rank (milliseconds)."""
+    ranks = list(dict.fromkeys(part.rank for part in parts))
+    exposed = _map("Communication that nothing hides", parts, ranks, lambda part: part.exposed_comm_ns)
+    if len(ranks) <= _MOST_STRIPS:
+        return [_bars(parts), exposed]
+    computed = _map("Computation", parts, ranks, lambda part: part.compute_ns)
+    return [exposed, computed]
+
+
+def _bars(parts: Sequence[Breakdown]) -> Bars:
+    stacked = {
+        "compute alone": [(part.compute_ns - part.overlap_ns) / 1e6 for part in parts],
+        "both": [part.overlap_ns / 1e6 for part in parts],
+        "communication alone": [part.exposed_comm_ns / 1e6 for part in parts],
+        "copies": [_copies_ns(part) / 1e6 for part in parts],
+        "idle": [part.idle_ns / 1e6 for part in parts],
+    }
+    stacked = {name: values for name, values in stacked.items() if any(values)}
+    places = [_step(part) for part in parts]
+    ranks = [part.rank for part in parts]
+    return Bars("Where the time of a step goes", "step", "time (ms)", places, stacked, True, strips=ranks)
+
+
+def _map(
+    title: str, parts: Sequence[Breakdown], ranks: Sequence[str], value: Callable[[Breakdown], int]
+) -> HeatMap:
+    """Return a map of one figure; of many ranks its quantiles in each step, and those with most of it."""
+    steps = list(dict.fromkeys(map(_step, sorted(parts, key=lambda part: part.step or 0))))
+    row, column = {name: i for i, name in enumerate(ranks)}, {name: i for i, name in enumerate(steps)}
+    ms = np.full((len(ranks), len(steps)), np.nan)
+    for part in parts:
+        ms[row[part.rank], column[_step(part)]] = value(part) / 1e6
+    names = list(ranks)
+    if len(ranks) > _MOST_ROWS:
+        worst = np.argsort(-np.nanmean(ms, axis=1), kind="stable")[:_WORST]
+        quantiles = np.nanquantile(ms, list(_QUANTILES.values()), axis=0)
+        names = [*(f"{name} of {len(ranks):,}" for name in _QUANTILES), *(ranks[at] for at in worst)]
+        ms = np.concatenate([quantiles, ms[worst]])
+    values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
+    return HeatMap(
+        f"{title}, by rank and step", "step", "rank", f"{title.lower()} (ms)", steps, names, values
+    )
+
+
+def _copies_ns(part: Breakdown) -> int:
+    """Return what is neither computation nor communication nor idle, so that a bar is as long as its step."""
+    return part.wall_ns - part.compute_ns - part.exposed_comm_ns - part.idle_ns
+
+
+def _step(part: Breakdown) -> str:
+    return "all" if part.step is None else str(part.step)

@@ -1,0 +1,207 @@
+"""Stills: what is drawn, read back from the file, and what names may hold."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from conftest import run_cli
+from errors import OutputError, UsageError
+from report import colours, plot
+from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Span, Timeline
+
+NODES = [
+    {"label": "FW.a", "cat": "FW", "x": 0.0, "y": 0.0, "dur_ms": 1.5, "critical": True},
+    {"label": "BW.b", "cat": "BW", "x": 1.0, "y": 0.0, "dur_ms": 150.0, "critical": True},
+    {"label": "Comm.c", "cat": "Comm", "x": 0.0, "y": 3.0, "dur_ms": None, "critical": False},
+]
+GRID = Bars3D(
+    "Runs", "run", "operation", "ms", ["a", "b"], ["x", "y"], ["FW", "BW"], [[1.0, None], [2.0, 3.0]]
+)
+BARS = Bars("Time", "rank", "time (ms)", ["r0", "r1"], {"FW": [1.0, None], "BW": [2.0, 3.0]}, stacked=True)
+STRIPS = Bars("Steps", "step", "ms", ["1", "2", "1"], {"FW": [1.0, 2.0, 3.0]}, strips=["r0", "r0", "r1"])
+LINES = Lines("Steps", "step", "ms", [1.0, 2.0, 3.0], {"r0": [1.0, None, 3.0]})
+HEAT = HeatMap("Map", "step", "rank", "ms", ["1", "2"], ["r0", "r1"], [[1.0, 2.0], [None, 3.0]])
+TIMELINE = Timeline("Path", [Span("gpu", "FW.conv", 0.0, 5.0, "FW"), Span("net", "a", 4.0, 2.0, "PUSH")])
+NETWORK = Network("Graph", NODES, [(0, 1, "data"), (1, 2, "next")], path=[(0, 1)])
+CHARTS = (BARS, STRIPS, LINES, HEAT, GRID, TIMELINE, NETWORK)
+KINDS = [type(chart).__name__ for chart in CHARTS]
+KINDS[1] = "strips"
+
+_DRAWN = {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "linearGradient", "stop", "clipPath"}
+
+
+def write_still(chart: Chart, path: Path, headline: str = "") -> Path:
+    plot.write(Result("o", "", {}, charts=(chart,), headline=headline), path)
+    return path
+
+
+def elements(path: Path) -> list[ElementTree.Element]:
+    return list(ElementTree.parse(path).iter())
+
+
+def texts(path: Path) -> list[str]:
+    return [element.text or "" for element in elements(path) if element.tag.endswith(("}text", "}tspan"))]
+
+
+def marks(chart: Chart, path: Path) -> list[str]:
+    """Return the description of every mark of a chart, as readers of a page hear it."""
+    write_still(chart, path)
+    found = [element.get("aria-label") for element in elements(path) if element.get("role") is not None]
+    return sorted(text for text in found if text and re.search(r": [\d.]+$", text) and "legend" not in text)
+
+
+@pytest.mark.parametrize(("suffix", "starts"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".SVG", b"<?xml")])
+@pytest.mark.parametrize("chart", CHARTS, ids=KINDS)
+def test_every_chart_in_every_format(chart: Chart, suffix: str, starts: bytes, tmp_path: Path) -> None:
+    content = write_still(chart, tmp_path / f"a{suffix}").read_bytes()
+    assert content.startswith(starts)
+    if suffix == ".png":
+        with Image.open(io.BytesIO(content)) as picture:
+            picture.load()
+            assert picture.info["Software"] == "written by analyze.py"
+
+
+@pytest.mark.parametrize("chart", CHARTS, ids=KINDS)
+def test_a_still_begins_with_the_answer(chart: Chart, tmp_path: Path) -> None:
+    written = texts(write_still(chart, tmp_path / "a.svg", "Rank 1 is slow."))
+    assert written.index("Rank 1 is slow.") < written.index(chart.title)
+
+
+def test_each_bar_says_what_it_is(tmp_path: Path) -> None:
+    assert marks(BARS, tmp_path / "a.svg") == ["r0, BW: 2", "r0, FW: 1", "r1, BW: 3"]
+    assert marks(STRIPS, tmp_path / "b.svg") == ["r0, 1, FW: 1", "r0, 2, FW: 2", "r1, 1, FW: 3"]
+    assert marks(HEAT, tmp_path / "c.svg") == ["r0, 1: 1", "r0, 2: 2", "r1, 2: 3"]
+    assert marks(GRID, tmp_path / "d.svg") == ["x, a: 1", "y, a: 2", "y, b: 3"]
+
+
+def test_bars_have_the_colours_of_their_meaning(tmp_path: Path) -> None:
+    write_still(GRID, tmp_path / "a.svg")
+    fills = {e.get("aria-label"): e.get("fill") for e in elements(tmp_path / "a.svg") if e.get("fill")}
+    assert fills["x, a: 1"] == colours.of("FW")
+    assert fills["y, b: 3"] == colours.of("BW")
+
+
+def test_axes_and_legend_are_written(tmp_path: Path) -> None:
+    assert {"Time", "rank", "time (ms)", "r0", "r1", "FW", "BW"} <= set(
+        texts(write_still(BARS, tmp_path / "a.svg"))
+    )
+    assert {"Runs", "ms", "FW", "BW", "a", "b", "x"} <= set(texts(write_still(GRID, tmp_path / "b.svg")))
+
+
+def test_many_runs_become_a_heat_map(tmp_path: Path) -> None:
+    runs = [f"run{i}" for i in range(13)]
+    grid = Bars3D("Runs", "run", "operation", "ms", runs, ["x"], ["FW"], [[1.0] * 13])
+    mark = plot.specification(grid)["mark"]
+    assert mark["type"] == "rect"
+
+
+def test_spans_of_a_lane_that_overlap_have_rows_of_their_own() -> None:
+    spans = [Span("l", "a", 0, 4, "FW"), Span("l", "b", 2, 4, "FW"), Span("l", "c", 4, 1, "FW")]
+    rows = [[span.name for span in row] for row in plot.lane_rows(spans)["l"]]
+    assert rows == [["a", "c"], ["b"]]
+
+
+def test_a_graph_has_a_box_for_each_node_and_marks_the_path(tmp_path: Path) -> None:
+    path = write_still(NETWORK, tmp_path / "a.svg")
+    boxes = [e for e in elements(path) if e.tag.endswith("}rect") and e.get("rx")]
+    assert [box.get("fill") for box in boxes] == [colours.of(cat) for cat in ("FW", "BW", "Comm")]
+    assert [box.get("stroke") for box in boxes] == [colours.PATH, colours.PATH, None]
+    assert [float(box.get("x", "")) for box in boxes] == [-78, 112, -78]  # 190 a layer, 156 a box
+    assert {"FW.a", "1.5 ms", "150 ms", "FW (1)", "critical path", "into the next step"} <= set(texts(path))
+
+
+def test_the_same_chart_gives_the_same_file(tmp_path: Path) -> None:
+    for chart in (GRID, NETWORK):
+        for suffix in (".svg", ".png"):
+            first, second = tmp_path / f"1{suffix}", tmp_path / f"2{suffix}"
+            assert write_still(chart, first).read_bytes() == write_still(chart, second).read_bytes()
+
+
+HOSTILE = [
+    "x" * 100_000, "<script>alert(1)</script>" * 4_000, "\u202eevil" * 20_000, "e" + "\u0301" * 100_000,
+    "A::" * 30_000, "void f<" + "a," * 50_000 + ">", "\x00\x1b[31m", "漢" * 100_000, "datum.x", "{{x}}",
+    "\ud800", "&amp;\"'", "$x_$", "_hidden", "",
+]  # fmt: skip
+
+
+def hostile(chart: Chart) -> Chart:
+    """Return a chart of this kind in which every name is hostile."""
+    n, ones = HOSTILE, [1.0] * len(HOSTILE)
+    made: dict[type, Chart] = {
+        Bars: Bars(n[1], n[0], n[2], n, dict.fromkeys(n, ones)),
+        Lines: Lines(n[1], n[0], n[2], [1.0, 2.0], {key: [1.0, 2.0] for key in n}),
+        HeatMap: HeatMap(n[1], n[0], n[2], n[3], n, n, [ones for _ in n]),
+        Bars3D: Bars3D(n[1], n[0], n[2], n[3], n[:3], n, n, [ones[:3] for _ in n]),
+        Timeline: Timeline(n[1], [Span(name, name, float(i), 2.0, name) for i, name in enumerate(n)]),
+        Network: Network(
+            n[1],
+            [
+                {"label": x, "cat": x, "x": i, "y": 0, "dur_ms": 1.0, "critical": False}
+                for i, x in enumerate(n)
+            ],
+            [(0, 1, n[1])],
+            note=n[1],
+        ),
+    }
+    return made[type(chart)]
+
+
+@pytest.mark.parametrize(
+    "chart", [BARS, LINES, HEAT, GRID, TIMELINE, NETWORK], ids=lambda c: type(c).__name__
+)
+def test_a_hostile_name_stays_a_short_text(chart: Chart, tmp_path: Path) -> None:
+    path = write_still(hostile(chart), tmp_path / "a.svg", HOSTILE[1])
+    write_still(hostile(chart), tmp_path / "a.png", HOSTILE[1])
+    assert {element.tag.rpartition("}")[2] for element in elements(path)} <= _DRAWN
+    assert max(map(len, texts(path))) <= 400
+    assert all(text.isprintable() for text in texts(path))
+
+
+def test_a_drawing_that_holds_more_than_shapes_does_not_get_into_a_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside = (
+        "><script>x</script>",
+        ' onload="x">',
+        '><a href="x"/>',
+        '><path style="x"/>',
+        "><style>x</style>",
+    )
+    for words in inside:
+        picture = f'<svg xmlns="http://www.w3.org/2000/svg"{words}</svg>'
+        monkeypatch.setattr(plot, "_converted", lambda spec, picture=picture: picture)
+        with pytest.raises(OutputError, match="is not put into a page"):
+            plot.svg(BARS)
+
+
+def test_an_unknown_suffix_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a\.gif: a picture ends in \.svg, \.png, \.pdf or \.html"):
+        write_still(GRID, tmp_path / "a.gif")
+
+
+def test_a_directory_that_is_not_there_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="cannot be written: No such file or directory"):
+        write_still(GRID, tmp_path / "nowhere" / "a.png")
+
+
+def test_too_little_address_space_is_one_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import resource
+
+    from errors import AnalyzeError
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (1 << 30, 1 << 30))
+    with pytest.raises(AnalyzeError, match="address space"):
+        write_still(GRID, tmp_path / "a.png")
+
+
+def test_an_option_without_a_chart_has_no_picture(tmp_path: Path) -> None:
+    code, _, err = run_cli("--option", "compare", "--path", "a", "b", "--picture", tmp_path / "a.txt")
+    assert (code, err.count("\n"), "a picture ends in .svg .png .pdf" in err) == (2, 1, True)
+    with pytest.raises(UsageError, match="combine has no chart to draw here"):
+        plot.write(Result("combine", "", {}), tmp_path / "a.png")

@@ -1,0 +1,56 @@
+"""The pictures of a breakdown: what few and many ranks become."""
+
+from __future__ import annotations
+
+import pytest
+
+from result import Bars, HeatMap
+from statistic.breakdown import Breakdown
+from statistic.breakdown_charts import breakdown_charts
+
+
+def part(rank: int, step: int, exposed_ms: int) -> Breakdown:
+    """A step of 100 ms: 40 compute, of which 10 hide communication, 5 copies, the rest idle."""
+    idle = 100 - 40 - 5 - exposed_ms
+    ns = 1_000_000
+    return Breakdown(f"rank{rank}", step, 0, 100 * ns, 40 * ns, (exposed_ms + 10) * ns, 10 * ns, idle * ns)
+
+
+def test_the_bar_of_a_step_is_as_long_as_the_step() -> None:
+    bars, exposed = breakdown_charts([part(0, 1, 20), part(0, 2, 30), part(1, 1, 50)])
+    assert isinstance(bars, Bars)
+    assert isinstance(exposed, HeatMap)
+    assert bars.strips == ["rank0", "rank0", "rank1"]
+    assert {name: list(values) for name, values in bars.series.items()} == {
+        "compute alone": [30, 30, 30],
+        "both": [10, 10, 10],
+        "communication alone": [20, 30, 50],
+        "copies": [5, 5, 5],
+        "idle": [35, 25, 5],
+    }
+    assert exposed.values == [[20, 30], [50, None]]
+
+
+@pytest.mark.parametrize("n", [17, 64])
+def test_many_ranks_are_a_map_of_all(n: int) -> None:
+    exposed, computed = breakdown_charts(
+        [part(rank, step, rank % 50) for rank in range(n) for step in (1, 2)]
+    )
+    assert isinstance(exposed, HeatMap)
+    assert isinstance(computed, HeatMap)
+    assert exposed.y == [f"rank{rank}" for rank in range(n)]
+    assert exposed.values[7] == [7, 7]
+
+
+def test_a_thousand_ranks_are_quantiles_and_the_ten_worst() -> None:
+    exposed, _ = breakdown_charts(
+        [part(rank, step, 2 if rank == 77 else 1) for rank in range(1024) for step in (1, 2)]
+    )
+    assert isinstance(exposed, HeatMap)
+    assert exposed.y[:5] == [
+        "longest of 1,024", "95th percentile of 1,024", "median of 1,024", "5th percentile of 1,024",
+        "shortest of 1,024",
+    ]  # fmt: skip
+    assert len(exposed.y) == 15
+    assert exposed.y[5] == "rank77"
+    assert [row[0] for row in exposed.values[:6]] == [2, 1, 1, 1, 1, 2]
