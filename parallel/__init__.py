@@ -194,6 +194,7 @@ def end_with(parent: int) -> None:
 
 def _start(parent: int, initializer: Callable[..., object] | None, initargs: tuple[Any, ...]) -> None:
     end_with(parent)
+    _engine.set(None)  # its connection is the parent's
     if initializer is not None:
         initializer(*initargs)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import parallel
 import trace_files
 from conftest import REPO, run_cli
 from errors import AnalyzeError
@@ -253,7 +254,7 @@ def test_parts_of_a_file_read_side_by_side_make_its_trace(
     path = write(tmp_path / "t.json", events)
     whole = read_traces([path], jobs=1)[0]
     monkeypatch.setattr(trace_files, "_SPLIT", path.stat().st_size // 3)
-    monkeypatch.setattr(trace_files, "_FORK_WORTH", 0)
+    monkeypatch.setattr(parallel, "_FORK_WORTH", 0)
     parts = read_traces([path], jobs=3)[0]
     assert [parts.names[i] for i in parts.name_id.tolist()] == [event["name"] for event in events]
     for column in ("ts_ns", "dur_ns", "track_id"):
