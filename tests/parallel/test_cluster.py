@@ -295,8 +295,9 @@ def test_ctrl_c_ends_a_local_cluster(tmp_path: Path) -> None:
     file.touch()
     script = (
         f"import sys; sys.path[:0] = [{str(REPO)!r}, {str(Path(__file__).parent)!r}]\n"
-        "import pathlib, parallel, parallel.cluster, sent_work\n"
+        "import pathlib, signal, parallel, parallel.cluster, sent_work\n"
         "if __name__ == '__main__':\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background\n"
         "    try:\n"
         "        with parallel.cluster.connected('local:1') as engine, parallel.working_on(engine):\n"
         f"            part = parallel.FilePart(pathlib.Path({str(file)!r}), is_shared=True)\n"
