@@ -236,7 +236,8 @@ def test_the_task_of_a_killed_worker_is_done_again(connected: cluster.Cluster, t
 
 def test_a_task_that_kills_again_is_one_line(connected: cluster.Cluster, tmp_path: Path) -> None:
     with pytest.raises(AnalyzeError, match=r"1.txt: the workers that read it were killed"):
-        map_files(partial(die_once, times=9), shared_files(tmp_path, 3))
+        # alone: what lies on the same worker is lost with it and may be named instead
+        map_files(partial(die_once, times=9), shared_files(tmp_path, 3)[1:2])
     assert (tmp_path / "1.txt").read_text() == "x" * 5  # tried once more, no oftener
 
 
