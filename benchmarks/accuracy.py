@@ -21,14 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.known_jobs import random_job
-from collector.network.partition_keys import read_keys
-from dag_utils import Partitions, Recording, load_steps
+from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError
 from replay.answer import WhatIf, leave_one_out, measured_ns, what_if, with_gaps_of_others
 from replay.simulation import replay
 from replay.uncertainty import FEWEST, Float, mean_interval
 from replay.whatif.edits import apply, rescheduled
-from result import Repairs
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -89,9 +87,7 @@ _LONGEST_S = 600
 
 def load(path: Path) -> Recording:
     """Return the recorded steps of the job at `path`, with the sizes of partitions that its logs have."""
-    keys = read_keys(path, Repairs())
-    partitions = Partitions(keys.partition_bytes(), keys.servers)
-    return load_steps([path], partitions=partitions, progress=False).recording
+    return load_steps([path], partitions=read_partitions([path]), progress=False).recording
 
 
 def record(python: str, directory: Path) -> None:

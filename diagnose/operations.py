@@ -12,7 +12,7 @@ from diagnose.faster import computation_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED
-from replay.occurrences import medians, slots
+from replay.occurrences import slots, usual
 from replay.uncertainty import FEWEST
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
@@ -75,9 +75,9 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     if len(times) < FEWEST:
         yield Skipped("outlier_steps", f"{len(times)} whole steps; {FEWEST} are needed to tell an outlier")
         return
-    usual = float(np.median(times))
-    deviation = float(np.median(np.abs(times - usual)))
-    places = np.flatnonzero(times > max(usual + _DEVIATIONS * deviation, usual * (1 + _LONGER))).tolist()
+    middle = float(np.median(times))
+    deviation = float(np.median(np.abs(times - middle)))
+    places = np.flatnonzero(times > max(middle + _DEVIATIONS * deviation, middle * (1 + _LONGER))).tolist()
     if not places:
         return
     rows = [view.rows[place] for place in places]
@@ -88,7 +88,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         kind="outlier_steps",
         title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
-        cause=f"up to {times[places].max() / 1e6:.1f} ms instead of {usual / 1e6:.1f}; "
+        cause=f"up to {times[places].max() / 1e6:.1f} ms instead of {middle / 1e6:.1f}; "
         f"what grew most in step {recording.steps[worst].number}: {grown.name} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edit=lambda one: at_usual_length(one, rows),
@@ -105,25 +105,17 @@ def _grown(view: JobView, row: int) -> Evidence:
     """Return the event of a step whose work or gap exceeds its usual one most."""
     recording = view.recording
     number = slots(recording.steps)
-    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    flat = np.concatenate(number)
     step, own = recording.steps[row], number[row]
     more = np.zeros(len(step))
     for column in ("work_ns", "gap_ns"):
-        usual = medians(flat, np.concatenate([getattr(one, column) for one in recording.steps]), n_slots)
-        more = np.maximum(more, getattr(step, column) - usual[own])
+        more = np.maximum(more, getattr(step, column) - usual(column, recording.steps, number)[own])
     return view.event(step, int(more.argmax()))
 
 
 def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
     """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
     number = slots(recording.steps)
-    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    flat = np.concatenate(number)
-    work, gap = (
-        medians(flat, np.concatenate([getattr(one, column) for one in recording.steps]), n_slots)
-        for column in ("work_ns", "gap_ns")
-    )
+    work, gap = (usual(column, recording.steps, number) for column in ("work_ns", "gap_ns"))
     tails = np.array([step.tail_ns for step in recording.steps])
     usual_tail = np.median(tails, axis=0).astype(np.int64)
     steps = list(recording.steps)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError
-from result import Repairs, Result
+from result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,16 +92,9 @@ def _partitions(args: Namespace) -> Partitions | None:
     """Return what the logs in or beside the job's directories say of its partitions, where an edit asks."""
     if not any(edit.startswith(("bandwidth", "partition_bytes")) for edit in args.set):
         return None
-    from collector.network.partition_keys import read_keys
-    from dag_utils import Partitions
+    from dag_utils import read_partitions
 
-    bytes_of: dict[int, int] = {}
-    servers: dict[int, int] = {}
-    for path in args.path:
-        keys = read_keys(path, Repairs())
-        servers |= keys.servers
-        bytes_of |= keys.partition_bytes()
-    return Partitions(bytes_of, servers)
+    return read_partitions(args.path)
 
 
 # ---- the replay itself

@@ -9,7 +9,7 @@ import numpy as np
 
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from replay.occurrences import slots, usual_gaps, with_usual_gaps
+from replay.occurrences import slots, usual, with_usual_gaps
 from replay.simulation import Replay
 from replay.simulation import replay as run_steps
 from replay.uncertainty import MODEL_ERROR, Float, mean_interval, paired_change
@@ -177,8 +177,8 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
     times = {}
     for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_LEFT_OUT).astype(int)).tolist():
         row, steps = rows[i], list(recording.steps)
-        usual = usual_gaps(steps, number, without=row)[number[row]]
-        steps[row] = replace(steps[row], gap_ns=np.where(usual < 0, steps[row].gap_ns, usual))
+        gaps = usual("gap_ns", steps, number, without=row)[number[row]]
+        steps[row] = replace(steps[row], gap_ns=np.where(gaps < 0, steps[row].gap_ns, gaps))
         times[row] = run_steps(replace(recording, steps=steps), [row]).iteration_ns[0].astype(np.float64)
     return times
 

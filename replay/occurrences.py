@@ -43,13 +43,18 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     return np.where(count > 0, middle, 0)
 
 
-def usual_gaps(steps: Sequence[StepGraph], number: Sequence[Int64], *, without: int | None = None) -> Int64:
-    """Return the median gap of each slot (see `slots`) over the steps, or all but one; -1 for no gap."""
+def usual(
+    column: str, steps: Sequence[StepGraph], number: Sequence[Int64], *, without: int | None = None
+) -> Int64:
+    """Return the median of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`), -1 for none.
+
+    Over all steps, or all but one.
+    """
     kept = [row for row in range(len(steps)) if row != without]
     group = np.concatenate([number[row] for row in kept])
     n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    usual = medians(group, np.concatenate([steps[row].gap_ns for row in kept]), n_slots)
-    return np.where(np.bincount(group, minlength=n_slots) > 0, usual, -1)
+    middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
+    return np.where(np.bincount(group, minlength=n_slots) > 0, middle, -1)
 
 
 def with_usual_gaps(recording: Recording) -> Recording:
@@ -60,9 +65,9 @@ def with_usual_gaps(recording: Recording) -> Recording:
     if not recording.steps:
         return recording
     number = slots(recording.steps)
-    usual = usual_gaps(recording.steps, number)
+    gaps = usual("gap_ns", recording.steps, number)
     steps = [
-        replace(step, gap_ns=np.minimum(step.gap_ns, usual[one]))
+        replace(step, gap_ns=np.minimum(step.gap_ns, gaps[one]))
         for step, one in zip(recording.steps, number, strict=True)
     ]
     return replace(recording, steps=steps)
