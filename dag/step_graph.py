@@ -8,7 +8,7 @@ work and gaps gives the recorded times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,6 +126,10 @@ class Recording:
         """The rows of the steps whose duration is known for some owner; all where none is."""
         whole = [row for row, step in enumerate(self.steps) if step.is_whole]
         return whole or list(range(len(self.steps)))
+
+    def which(self, accept: Callable[[Operation], object]) -> Bool:
+        """Return which operations (n,) are accepted."""
+        return np.array([bool(accept(one)) for one in self.operations], np.bool_)
 
     def name_of(self, step: StepGraph, event: int) -> str:
         """Return the name of an event's operation, with its owner's where there are several."""

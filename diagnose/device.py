@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording
+from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import Kind, Operation
@@ -25,8 +26,6 @@ _LEAST = 0.05
 _SHORT_NS = 10_000
 #: From the end of a kernel to the begin of one that was launched long ago.
 _BACK_TO_BACK_NS = 2_000
-#: What takes no time to speak of.
-_NO_TIME = 0.001
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 NO_DEVICE = "no work of a device is recorded"
 
@@ -44,10 +43,8 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     cats = {one.cat for one in operations if _prepares(one)} - {
         one.cat for one in operations if not _prepares(one)
     }
-    edits = [f"{cat}={_NO_TIME}" for cat in sorted(cats) if cat]
-    names, kind = view.kind_of
-    by_name = np.bincount(kind, np.where(launching, view.path_work_by_operation, 0.0), len(names))
-    largest = [names[i] for i in np.argsort(-by_name)[:3].tolist()]
+    edits = [f"{cat}={NO_TIME}" for cat in sorted(cats) if cat]
+    largest, is_largest = view.largest(np.where(launching, view.path_work_by_operation, 0.0))
     kernels, usual_ns = _kernels(view)
     busy = _busy_share(view)
     yield Finding(
@@ -60,7 +57,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         edit=lambda one: without_host(one, edits),
         ranks=view.recording.owners,
         operations=largest,
-        evidence=view.show(launching & np.isin(kind, np.argsort(-by_name)[:1]), 3),
+        evidence=view.show(launching & is_largest, 3),
         caveat="an upper bound: a host that takes no time at all, so that the device is the limit",
         look=("--option", "critical", "--head", "10"),
     )
@@ -105,7 +102,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     names = sorted(
         {one.name for one, yes in zip(view.recording.operations, copying.tolist(), strict=True) if yes}
     )
-    edits = [f"{name}={_NO_TIME}" for name in names]
+    edits = [f"{name}={NO_TIME}" for name in names]
     yield Finding(
         kind="copies",
         title=f"copies between host and device are not hidden: {on_path / 1e6:.1f} ms on the critical path",
@@ -150,13 +147,18 @@ def _on_device(view: JobView) -> Bool:
     return view.which(lambda one: one.on_device)
 
 
+def computes_on_device(one: Operation) -> bool:
+    """Whether an operation is a kernel that computes: no copy, no communication."""
+    return one.on_device and one.cat not in COPY_CATS and not one.is_communication
+
+
 def _prepares(one: Operation) -> bool:
     return one.is_traced and one.is_compute and not one.on_device
 
 
 def _kernels(view: JobView) -> tuple[float, float]:
     """Return how many kernels an owner runs in a step, and their median duration (ns)."""
-    kernel = view.which(lambda one: one.on_device and one.cat not in COPY_CATS and not one.is_communication)
+    kernel = view.which(computes_on_device)
     steps = [view.recording.steps[row] for row in view.rows]
     works = [step.work_ns[kernel[step.operation]] for step in steps]
     per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
@@ -203,7 +205,7 @@ def without_host(recording: Recording, edits: Sequence[str]) -> Recording:
     Work of a device that has piled up begins as soon as what is before it ends.
     """
     edited = apply(recording, edits)
-    device = np.array([one.on_device for one in recording.operations], np.bool_)
+    device = recording.which(lambda one: one.on_device)
     steps = []
     for step in edited.steps:
         usual = np.minimum(step.gap_ns, _BACK_TO_BACK_NS)
@@ -213,7 +215,7 @@ def without_host(recording: Recording, edits: Sequence[str]) -> Recording:
 
 def without_synchronisation(recording: Recording) -> Recording:
     """Return the recording in which no call of the host waits for a device."""
-    device = np.array([one.on_device for one in recording.operations], np.bool_)
+    device = recording.which(lambda one: one.on_device)
     steps = [
         replace(step, edges=step.edges[~_is_sync(step.edges, device[step.operation])])
         for step in recording.steps

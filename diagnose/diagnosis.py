@@ -11,7 +11,7 @@ import numpy as np
 from dag.step_graph import Recording
 from dag_utils import LoadedSteps
 from diagnose.capture import capture_quality
-from diagnose.device import copies, host_bound, host_sync, idle
+from diagnose.device import computes_on_device, copies, host_bound, host_sync, idle
 from diagnose.exposed import exposed_communication, slow_input
 from diagnose.finding import Finding, Skipped
 from diagnose.gains import Gain, Gains
@@ -21,7 +21,6 @@ from diagnose.memory import memory
 from diagnose.operations import hot_operation, outlier_steps
 from diagnose.overhead import profiling_overhead
 from diagnose.slow_transfers import negotiation, priority_inversion, slow_links, slow_server, small_messages
-from dialects.system import COPY_CATS
 from replay.simulation import replay
 from replay.uncertainty import Float
 
@@ -186,10 +185,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def _limit(view: JobView) -> str:
     """Return what makes up most of the critical path, where that is computation of a device; else ""."""
-    computing = view.which(
-        lambda one: one.on_device and not one.is_communication and one.cat not in COPY_CATS
-    )
-    share = view.path_work_ns(computing) / max(view.step_ns, 1.0)
+    share = view.path_work_ns(view.which(computes_on_device)) / max(view.step_ns, 1.0)
     return f", and the device is the limit ({share:.0%} of the critical path)" if share > _LIMIT else ""
 
 

@@ -52,6 +52,12 @@ def _work(recording: Recording) -> _Work:
     )
 
 
+def scaled(recording: Recording, factor: Float) -> Recording:
+    """Return the recording with the work of each operation (n,) times its factor."""
+    steps = [replace(step, work_ns=_scaled(step, factor)) for step in recording.steps]
+    return replace(recording, steps=steps)
+
+
 def _scaled(step: StepGraph, factor: Float, column: str = "work_ns") -> Int64:
     """Return a column of a step with each operation's (n,) factor."""
     scaled: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
@@ -96,9 +102,7 @@ def evened(recording: Recording) -> Recording:
     """Return the recording in which each kind of own work takes the usual time of the mean owner."""
     work = _work(recording)
     usual = work.usual(recording, "work_ns")
-    factor = work.of_operations(_share(usual.mean(axis=0), usual), work.is_own)
-    steps = [replace(step, work_ns=_scaled(step, factor)) for step in recording.steps]
-    return replace(recording, steps=steps)
+    return scaled(recording, work.of_operations(_share(usual.mean(axis=0), usual), work.is_own))
 
 
 def even_in_each_step(recording: Recording) -> Recording:

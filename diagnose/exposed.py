@@ -8,14 +8,12 @@ import numpy as np
 
 from diagnose.chance import EXPOSED
 from diagnose.even_work import even_in_each_step
-from diagnose.faster import phase_at
+from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 
 #: Input that takes less than this share of the step's path is as good as hidden.
 _LEAST_INPUT = 0.05
-#: Of its time: what takes none to speak of.
-_NO_TIME = 0.001
 
 
 def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
@@ -27,19 +25,16 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
     if on_path < _LEAST_INPUT * view.step_ns:
         return
     recording = view.recording
-    names = {
-        one.main for one, loads in zip(recording.operations, view.is_input.tolist(), strict=True) if loads
-    }
     yield Finding(
         kind="input",
         title="the steps wait for their input",
         cause=f"{on_path / 1e6:.1f} ms a step of the critical path is loading, "
         f"{np.median(on_path / view.iteration_ns):.0%} of the step",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
-        edit=lambda one: phase_at(one, "I/O", _NO_TIME),
-        change=f"I/O={_NO_TIME}",
+        edit=lambda one: phase_at(one, "I/O", NO_TIME),
+        change=f"I/O={NO_TIME}",
         ranks=recording.owners,
-        operations=sorted(names),
+        operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3),
     )
 
@@ -55,10 +50,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     waiting = _waiting_in_turn(view)
     if on_path + waiting < EXPOSED * view.step_ns:
         return
-    by_operation = np.where(transfers, view.path_work_by_operation, 0.0)
-    names, kind = view.kind_of
-    by_name = np.bincount(kind, by_operation, len(names))
-    largest = [names[i] for i in np.argsort(-by_name)[:3].tolist() if by_name[i] > 0]
+    largest, is_largest = view.largest(np.where(transfers, view.path_work_by_operation, 0.0))
     if on_path > 0:
         yield Finding(
             kind="exposed_communication",
@@ -66,11 +58,11 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"most of it is in {listed(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
-            edit=lambda one: phase_at(one, "Comm", _NO_TIME),
-            change=f"Comm={_NO_TIME}",
+            edit=lambda one: phase_at(one, "Comm", NO_TIME),
+            change=f"Comm={NO_TIME}",
             ranks=recording.owners,
             operations=largest,
-            evidence=view.show(transfers & np.isin(kind, np.argsort(-by_name)[:1]), 3),
+            evidence=view.show(transfers & is_largest, 3),
             caveat="an upper bound: transfers that take no time at all"
             + (", nor the waiting for ranks that are not recorded" if len(recording.owners) == 1 else ""),
         )

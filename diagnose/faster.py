@@ -11,16 +11,18 @@ from dag.step_graph import Bool, Recording
 from replay.whatif.edits import Change, changed
 from replay.whatif.selection import Selection
 
+#: Of its time: what takes none to speak of.
+NO_TIME = 0.001
+
 
 def phase_at(recording: Recording, phase: str, factor: float) -> Recording:
     """Return the recording in which all of a phase (``Comm``, ``I/O``) takes `factor` of its time."""
-    return _at(recording, np.array([phase in (one.phase, one.cat) for one in recording.operations]), factor)
+    return _at(recording, recording.which(lambda one: phase in (one.phase, one.cat)), factor)
 
 
 def computation_at(recording: Recording, name: str, factor: float) -> Recording:
     """Return the recording in which the computation called `name` takes `factor` of its time."""
-    chosen = np.array([one.main == name and one.is_compute for one in recording.operations], np.bool_)
-    return _at(recording, chosen, factor)
+    return _at(recording, recording.which(lambda one: one.main == name and one.is_compute), factor)
 
 
 def _at(recording: Recording, chosen: Bool, factor: float) -> Recording:

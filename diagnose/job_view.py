@@ -80,7 +80,7 @@ class JobView:
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
         """Return which operations (n,) are accepted."""
-        return np.array([bool(accept(one)) for one in self.recording.operations], np.bool_)
+        return self.recording.which(accept)
 
     @cached_property
     def is_input(self) -> Bool:
@@ -98,11 +98,39 @@ class JobView:
         return ~self.is_communication
 
     @cached_property
+    def is_compared(self) -> Bool:
+        """Which operations (n,) are own work of a kind that every owner has: others cannot be compared.
+
+        Nor can BytePS's STEP, in which the wait for communication lies.
+        """
+        names, kind = self.kind_of
+        owner = np.array([one.owner for one in self.recording.operations], np.int64)
+        n_owners = len(self.recording.owners)
+        pairs = np.unique(kind * n_owners + owner)
+        everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
+        return self.is_own & everywhere & self.which(lambda one: one.cat != "STEP")
+
+    @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
         """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
         names = [one.main for one in self.recording.operations]
         place = {name: i for i, name in enumerate(dict.fromkeys(names))}
         return list(place), np.array([place[name] for name in names], np.int64)
+
+    def mains(self, chosen: Bool) -> list[str]:
+        """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
+        names, kind = self.kind_of
+        return sorted(names[i] for i in np.unique(kind[chosen]).tolist())
+
+    def largest(self, by_operation: Float, most: int = 3) -> tuple[list[str], Bool]:
+        """Return the names of what takes most of some times (n,), and which operations (n,) the first is.
+
+        The longest comes first; only what takes any time is named.
+        """
+        names, kind = self.kind_of
+        by_name = np.bincount(kind, by_operation, len(names))
+        order = np.argsort(-by_name)
+        return [names[i] for i in order[:most].tolist() if by_name[i] > 0], kind == order[0]
 
     def owner_work_ns(self, chosen: Bool) -> Float:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import Recording
+from dag.step_graph import Bool, Recording
 from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
-from dialects.step_parts import WAIT, Kind
+from dialects.step_parts import WAIT, Kind, Operation
 from formats.columns import Int64
 from replay.uncertainty import Float
 
@@ -21,7 +21,7 @@ _HALF = 0.5
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the rank that most of the waiting in negotiations is for."""
-    if not view.which(lambda one: one.cat == WAIT).any():
+    if not view.which(_is_wait).any():
         yield Skipped("late_rank", "only one rank is recorded, without a peer to compare it with")
         return
     waited = _waited_for(view)
@@ -68,7 +68,7 @@ def _waiting(view: JobView, who: str, usual_ns: float) -> Finding:
         action="record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
         edit=lambda one: ready_with_the_first(one, who),
         ranks=view.recording.owners,
-        evidence=view.show(view.which(lambda one: one.cat == WAIT), 3),
+        evidence=view.show(view.which(_is_wait), 3),
         caveat="an upper bound: the last rank is taken to be ready when the first one is",
         look=("--option", "critical", "--head", "10"),
     )
@@ -78,21 +78,26 @@ def _waited_for(view: JobView) -> dict[str, Float]:
     """Return how long negotiations waited in each whole step for whose computation, by its name."""
     recording = view.recording
     found: dict[str, Float] = {}
+    waits = recording.which(_is_wait)
     for place, row in enumerate(view.rows):
         step = recording.steps[row]
-        for events, late in _lateness(recording, row).values():
+        for events, late in _lateness(recording, row, waits).values():
             name = recording.operations[int(step.operation[events[0]])].name
             found.setdefault(name, np.zeros(len(view.rows)))[place] = float(late.max(initial=0))
     return found
 
 
-def _lateness(recording: Recording, row: int) -> dict[str, tuple[Int64, Int64]]:
+def _is_wait(one: Operation) -> bool:
+    return one.cat == WAIT
+
+
+def _lateness(recording: Recording, row: int, waits: Bool) -> dict[str, tuple[Int64, Int64]]:
     """Return by name the computations of a step that negotiations wait for, in order, and how late each was.
 
-    How late: from when the first rank was ready (the negotiation's begin) to the computation's end.
+    `waits` (n,) are the negotiations. How late: from when the first rank was ready (the negotiation's
+    begin) to the computation's end.
     """
     step = recording.steps[row]
-    waits = np.array([one.cat == WAIT for one in recording.operations], np.bool_)
     edges = step.edges[(step.edges[:, 3] == Kind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
     late: dict[int, int] = {}
     for source, target in edges[:, :2].tolist():
@@ -113,9 +118,10 @@ def ready_with_the_first(recording: Recording, who: str) -> Recording:
     that was much less late began after all ranks had met again, and is a chain's first.
     """
     steps = []
+    waits = recording.which(_is_wait)
     for row, step in enumerate(recording.steps):
         work = step.work_ns.copy()
-        events, late = _lateness(recording, row).get(who, (np.empty(0, np.int64),) * 2)
+        events, late = _lateness(recording, row, waits).get(who, (np.empty(0, np.int64),) * 2)
         if len(events):
             before = np.append(0, late[:-1])
             more = np.where(2 * late < before, late, np.maximum(late - before, 0))

@@ -9,6 +9,7 @@ import numpy as np
 from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, is_no_chance, surely_positive
 from diagnose.even_work import as_peers, evened
+from diagnose.faster import NO_TIME
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from diagnose.late_negotiations import late_in_negotiations
@@ -28,7 +29,7 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
-    late = behind_peers(view, view.is_own & _recorded_everywhere(view))
+    late = behind_peers(view, view.is_compared)
     if late:
         yield _by_work(view, late)
     late = behind_peers(view, view.is_input)
@@ -44,7 +45,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield Skipped("uneven_work", "only one rank is recorded")
         return
-    work = view.owner_work_ns(view.is_own & _recorded_everywhere(view))
+    work = view.owner_work_ns(view.is_compared)
     typical = np.median(work, axis=0)
     spread = typical.max() - typical.mean()
     if spread < LEAST_EXCESS * view.step_ns or not _is_systematic(work):
@@ -66,19 +67,6 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 # ---- signals
-
-
-def _recorded_everywhere(view: JobView) -> Bool:
-    """Return which operations (n,) are of a kind that every owner has: others cannot be compared.
-
-    Nor can BytePS's STEP, in which the wait for communication lies.
-    """
-    names, kind = view.kind_of
-    owner = np.array([one.owner for one in view.recording.operations], np.int64)
-    n_owners = len(view.recording.owners)
-    pairs = np.unique(kind * n_owners + owner)
-    everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
-    return everywhere & view.which(lambda one: one.cat != "STEP")
 
 
 def behind_peers(view: JobView, chosen: Bool) -> list[int]:
@@ -156,7 +144,7 @@ def _holds(ranks: Sequence[str]) -> str:
 
 
 def _longer(view: JobView, late: Sequence[int]) -> str:
-    work = view.owner_work_ns(view.is_own & _recorded_everywhere(view))
+    work = view.owner_work_ns(view.is_compared)
     peers = np.median(np.delete(work, list(late), axis=1), axis=1)
     excess = float(np.median(work[:, list(late)].mean(axis=1) - peers))
     return f"{excess / 1e6:.1f} ms"
@@ -176,7 +164,7 @@ def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
     recording = view.recording
     n_owners = len(recording.owners)
     cell = np.array([one.owner for one in recording.operations], np.int64) * len(names) + kind
-    compared = view.is_own & _recorded_everywhere(view)
+    compared = view.is_compared
     excess = []
     for row in view.rows:
         step = recording.steps[row]
@@ -194,7 +182,7 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     peers = float(np.median(np.delete(work, list(late), axis=1)))
     ranks = [recording.owners[owner] for owner in late]
     factors = [peers / max(float(np.median(work[:, owner])), 1.0) for owner in late]
-    edits = [f"{rank}.I/O={max(factor, 0.001):.3g}" for rank, factor in zip(ranks, factors, strict=True)]
+    edits = [f"{rank}.I/O={max(factor, NO_TIME):.3g}" for rank, factor in zip(ranks, factors, strict=True)]
     chosen = view.is_input & view.which(lambda one: one.owner in late)
     slow = float(np.median(work[:, list(late)]))
     return Finding(
@@ -207,7 +195,7 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
         edit=lambda one: apply(one, edits),
         change=" ".join(edits),
         ranks=ranks,
-        operations=sorted({one.main for one, yes in zip(recording.operations, chosen, strict=True) if yes}),
+        operations=view.mains(chosen),
         evidence=view.show(chosen, 3),
         look=("--option", "critical", "--head", "10"),
     )
@@ -267,7 +255,7 @@ def _often_last(view: JobView) -> Finding | None:
 
 def _works_longer(view: JobView, owner: int) -> bool:
     """Whether an owner has more own work than the mean owner in the median step."""
-    work = view.owner_work_ns(view.is_own & _recorded_everywhere(view))
+    work = view.owner_work_ns(view.is_compared)
     return bool(np.median(work[:, owner] - work.mean(axis=1)) > LEAST_EXCESS * view.step_ns)
 
 

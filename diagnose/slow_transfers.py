@@ -9,9 +9,10 @@ import numpy as np
 
 import dialects
 from dag.step_graph import NO_LINK, Bool, Recording
+from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
-from dialects.step_parts import WAIT
+from dialects.step_parts import WAIT, Operation
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
@@ -143,12 +144,7 @@ def _bandwidths(view: JobView) -> Float:
 
 def _scaled(recording: Recording, factor: Float) -> Recording:
     """Return the recording with the work of each operation (n,) times its factor; 1 for any that is new."""
-    factor = np.append(factor, np.ones(len(recording.operations) - len(factor)))
-    steps = [
-        replace(step, work_ns=np.rint(step.work_ns * factor[step.operation]).astype(np.int64))
-        for step in recording.steps
-    ]
-    return replace(recording, steps=steps)
+    return scaled(recording, np.append(factor, np.ones(len(recording.operations) - len(factor))))
 
 
 # ---- small messages
@@ -188,7 +184,7 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
-    collectives = view.which(lambda one: one.is_collective and one.is_communication)
+    collectives = view.which(_is_reduced)
     if not collectives.any():
         return
     shortest = _shortest_ns(view, collectives)
@@ -215,6 +211,10 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
+def _is_reduced(one: Operation) -> bool:
+    return one.is_collective and one.is_communication
+
+
 def _shortest_ns(view: JobView, collectives: Bool) -> float:
     works = []
     for row in view.rows:
@@ -227,7 +227,7 @@ def _shortest_ns(view: JobView, collectives: Bool) -> float:
 
 def _merged(recording: Recording, shortest: float) -> Recording:
     """Return the recording in which one in some of the short collectives of each owner takes any time."""
-    collectives = np.array([one.is_collective and one.is_communication for one in recording.operations])
+    collectives = recording.which(_is_reduced)
     steps = []
     for step in recording.steps:
         work = step.work_ns.copy()
@@ -246,7 +246,7 @@ def _merged(recording: Recording, shortest: float) -> Recording:
 def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     """Find pulls that take longer than their bytes although everything was pushed: the server's own time."""
     recording = view.recording
-    pulls = view.which(lambda one: one.link and one.stage == "PULL")
+    pulls = view.which(_is_pull)
     if not pulls.any():
         yield Skipped("server", _NO_LINKS)
         return
@@ -275,6 +275,10 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
+def _is_pull(one: Operation) -> bool:
+    return bool(one.link) and one.stage == "PULL"
+
+
 def _uneven_servers(view: JobView) -> str:
     """Return how uneven the bytes lie on the servers, as words that end a cause; "" where they are even."""
     load: dict[str, int] = {}
@@ -289,7 +293,7 @@ def _uneven_servers(view: JobView) -> str:
 
 def _as_fast_as_wire(recording: Recording, rate: float) -> Recording:
     """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
-    pulls = np.array([bool(one.link) and one.stage == "PULL" for one in recording.operations], np.bool_)
+    pulls = recording.which(_is_pull)
     wire_ns = np.array([one.n_bytes for one in recording.operations]) / rate
     steps = []
     for step in recording.steps:
@@ -374,7 +378,7 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
 
 def without_negotiation(recording: Recording) -> Recording:
     """Return the recording in which a reduction begins as soon as the last rank is ready."""
-    waits = np.array([one.cat == WAIT for one in recording.operations], np.bool_)
+    waits = recording.which(lambda one: one.cat == WAIT)
     steps = []
     for step in recording.steps:
         negotiated = waits[step.operation]

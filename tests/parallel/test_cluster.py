@@ -35,7 +35,7 @@ SLOW = REPO / "examples" / "lenet-100mbit"
 
 
 @pytest.fixture(scope="module")
-def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a scheduler with two workers of one thread each, which know nothing of the project."""
     scratch = tmp_path_factory.mktemp("dask")
     with (
@@ -51,6 +51,14 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ):
         client.run(forget, str(REPO))
         yield started.scheduler_address
+
+
+@pytest.fixture
+def scheduler(two_workers: str) -> str:
+    """The scheduler's address, once workers that a test before killed are there again."""
+    with distributed.Client(two_workers, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=120)
+    return two_workers
 
 
 @pytest.fixture
