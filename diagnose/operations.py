@@ -12,6 +12,7 @@ from diagnose.faster import computation_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED
+from errors import counted
 from replay.occurrences import slots, usual
 from replay.uncertainty import FEWEST
 
@@ -73,7 +74,9 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps that take much longer than the others."""
     times, recording = view.iteration_ns, view.recording
     if len(times) < FEWEST:
-        yield Skipped("outlier_steps", f"{len(times)} whole steps; {FEWEST} are needed to tell an outlier")
+        yield Skipped(
+            "outlier_steps", f"{counted(len(times), 'whole step')}; {FEWEST} are needed to tell an outlier"
+        )
         return
     middle = float(np.median(times))
     deviation = float(np.median(np.abs(times - middle)))

@@ -38,6 +38,8 @@ class Job:
     slow_push: float = 1.0  # how much longer the last rank's pushes take
     update: float = 5.0
     jitter: float = 0.002  # of every time, a standard deviation as a share
+    hiccups: float = 0.0  # how often a rank's forward pass takes half as long again
+    seed: int = 1  # of both
     more_load: Sequence[float] = ()  # by rank
     more_forward: Sequence[float] = ()  # by rank
     more_in_step: tuple[int, float] | None = None  # forward, on the last rank: of a step (from 0)
@@ -45,7 +47,7 @@ class Job:
 
     def times(self) -> tuple[Float, Float, Float, Float]:
         """Return load, forward, backward (steps, ranks) and transfer (steps,)."""
-        draw = np.random.default_rng(1)
+        draw = np.random.default_rng(self.seed)
         shape = self.steps, self.ranks
 
         def of(mean: float, more: Sequence[float] = ()) -> Float:
@@ -53,6 +55,7 @@ class Job:
             return usual * np.exp(draw.normal(0, self.jitter, shape))
 
         load, forward = of(self.load, self.more_load), of(self.forward, self.more_forward)
+        forward *= np.where(draw.random(shape) < self.hiccups, 1.5, 1.0)
         if self.more_in_step is not None:
             forward[self.more_in_step[0], -1] += self.more_in_step[1]
         times = (load, forward, of(self.backward), of(self.transfer)[:, 0])
