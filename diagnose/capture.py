@@ -73,7 +73,7 @@ def _missing(view: JobView) -> list[str]:
 
 
 def _lost(repairs: Sequence[str]) -> list[str]:
-    """Return the repairs of a file that mean a loss: not what was going on when the recording began or ended."""
+    """Return the repairs of a file that mean a loss, not what ran when the recording began or ended."""
     return [one for one in repairs if not _IS_CUT_BY_THE_RECORDING.search(one)]
 
 

@@ -16,6 +16,11 @@ Kind = Literal[
     "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality",
 ]  # fmt: skip
 
+#: Arguments of the command that shows who works longer than the mean rank; it leaves no file in the job.
+EVEN_IN_REPLAY = (
+    *("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean", "--output", "-"),
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,13 +34,16 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
     usual = float(np.median(per_step))
     others = [times for name, times in waited.items() if name != who] or [np.zeros(len(per_step))]
     if not is_no_chance(per_step - np.median(others, axis=0), 1.0, len(waited)):
+        longest = float(np.median(np.max(list(waited.values()), axis=0)))
+        if longest >= EXPOSED * view.step_ns:
+            yield _waiting(view, list(waited), longest)
         return
     name = who.removesuffix(": computation")
     is_told = name.startswith("rank ") and "ticks" not in name
     if usual >= (LEAST_EXCESS if is_told else _HALF) * view.step_ns:
         yield _late(view, who, usual)
     elif usual >= EXPOSED * view.step_ns:
-        yield _waiting(view, who, usual)
+        yield _waiting(view, [who], usual)
 
 
 def _late(view: JobView, who: str, usual_ns: float) -> Finding:
@@ -63,13 +66,25 @@ def _late(view: JobView, who: str, usual_ns: float) -> Finding:
     )
 
 
-def _waiting(view: JobView, who: str, usual_ns: float) -> Finding:
+def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
+    """Return that negotiations wait for one of the `late` (names of computations), now this one, now that."""
+
+    def all_ready(recording: Recording) -> Recording:
+        for who in late:
+            recording = ready_with_the_first(recording, who)
+        return recording
+
+    is_known = len(late) > 1
     return Finding(
         kind="exposed_communication",
         title=f"ranks wait {usual_ns / 1e6:.1f} ms a step in negotiations for whichever is last",
-        cause="which rank that is, the recording does not tell after the first negotiations",
-        action="record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
-        edit=lambda one: ready_with_the_first(one, who),
+        cause="it is a different one each time"
+        if is_known
+        else "which rank that is, the recording does not tell after the first negotiations",
+        action="give all ranks inputs of the same length, and look for other processes on the machines"
+        if is_known
+        else "record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
+        edit=all_ready,
         ranks=view.recording.owners,
         evidence=view.show(view.which(_is_wait), 3),
         caveat="an upper bound: the last rank is taken to be ready when the first one is",
