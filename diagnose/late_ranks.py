@@ -207,13 +207,16 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
 def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[tuple[Int64, Int64]]:
     """Return for each whole step who came last to each of its meetings, and how long after the one before.
 
-    `of_own_step`: last as counted from the begin of its own step. A rank that is served last ends, and
-    begins, its steps later than the others, without being slow.
+    `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
+    and begins, its steps later than the others, without being slow.
     """
     found = []
+    tails = np.array([step.tail_ns for step in view.recording.steps])
     for row, one in zip(view.rows, view.meetings, strict=True):
-        begin = view.recording.steps[row].begin_ns
-        at_ns = one.at_ns - begin[one.owner] if of_own_step else one.at_ns
+        step = view.recording.steps[row]
+        before_ns = tails[row - 1] if row else np.median(tails, axis=0)
+        since = (step.begin_ns - before_ns).astype(np.int64)
+        at_ns = one.at_ns - since[one.owner] if of_own_step else one.at_ns
         order = np.lexsort((at_ns, one.meeting))
         after_ns = np.diff(at_ns[order], prepend=0)
         is_last = np.append(np.diff(one.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
