@@ -45,7 +45,7 @@ def test_a_slow_server(tmp_path: Path) -> None:
 def test_partitions_that_are_too_small(tmp_path: Path) -> None:
     # 64 of 4 KiB take 0.6 ms each; merged they would take one's time and that of 256 KiB, 0.1 ms
     directory, step_ms = replace(HEALTHY, small=64).write(tmp_path / "job")
-    _, merged_ms = replace(HEALTHY, small=1, small_ms=0.7).write(tmp_path / "merged")
+    _, merged_ms = replace(HEALTHY, small=1, small_ms=0.7, small_pull=0.35).write(tmp_path / "merged")
     diagnosis = diagnosed(directory)
     assert kinds(diagnosis) == ["small_messages"]
     holds(winning(diagnosis)[0], step_ms - merged_ms)
