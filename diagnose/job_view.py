@@ -15,6 +15,7 @@ from dialects.step_parts import GAP, Kind, Operation
 from formats.columns import Int64
 from replay.answer import measured_ns
 from replay.uncertainty import Float
+from replay.whatif.selection import pipeline_stages
 
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
@@ -75,6 +76,12 @@ class JobView:
         if self.recording is not self.loaded.recording:
             return JobView(self.loaded).step_ns
         return float(np.median(self.iteration_ns))
+
+    @cached_property
+    def stage(self) -> Int64:
+        """The stage of the pipeline that each owner (m,) is; all 0 where there is none."""
+        stages = pipeline_stages(self.recording)
+        return np.array(stages or [0] * len(self.recording.owners), np.int64)
 
     # ---- operations
 

@@ -14,7 +14,7 @@ _EPOCH_US = 1_700_000_000_000_000
 
 
 class Part(NamedTuple):
-    """One partition: its tensor, key, bytes, what it takes to push (by worker) and to pull (ms), its server."""
+    """One partition: tensor, key, bytes, what it takes to push (by worker) and to pull (ms), and its server."""
 
     tensor: str
     key: int
@@ -117,8 +117,8 @@ class Partitions:
             for part in parts:
                 load[part.server] += part.n_bytes
                 lines.append(
-                    f"[1] key {part.key} assigned to server {part.server}, accumulated workload for this server "
-                    f"is {load[part.server]}"
+                    f"[1] key {part.key} assigned to server {part.server}, "
+                    f"accumulated workload for this server is {load[part.server]}"
                 )
         return "\n".join(lines) + "\n"
 
