@@ -72,8 +72,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     """Return the owners whose `chosen` operations (n,) take longer than the median of their peers'.
 
-    They do in every step but for chance (a t-test of the excess, over all owners), or by so much in most
-    steps that a disturbed step does not hide it.
+    They do in every step but for chance (`is_no_chance`).
     """
     work = view.owner_work_ns(chosen)
     if not work.any():
@@ -83,11 +82,12 @@ def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     excess = work - peers
     usual = np.median(excess, axis=0)
     ratio = np.median(work / np.maximum(peers, 1), axis=0)
+    always = (work.argmax(axis=1)[:, None] == owners).all(axis=0)
     found = [
         owner
         for owner in owners
         if usual[owner] >= max(LEAST_EXCESS * view.step_ns, _APART * _spread_of_others(work, owner))
-        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners))
+        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners), always_most=bool(always[owner]))
     ]
     return found if len(found) <= len(owners) // 2 else []
 
