@@ -224,10 +224,10 @@ def _streams_of(recording: Recording) -> Int64:
     return np.array(
         [
             place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
-            for one in recording.operations
+            for one in recording.table.kinds
         ],
         np.int64,
-    )
+    )[recording.table.kind]
 
 
 def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
