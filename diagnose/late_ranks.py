@@ -163,7 +163,7 @@ def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
     names, kind = view.kind_of
     recording = view.recording
     n_owners = len(recording.owners)
-    cell = np.array([one.owner for one in recording.operations], np.int64) * len(names) + kind
+    cell = recording.column(lambda one: one.owner) * len(names) + kind
     compared = view.is_compared
     excess = []
     for row in view.rows:
