@@ -79,13 +79,13 @@ def _lost(repairs: Sequence[str]) -> list[str]:
 
 def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
     recording = view.recording
-    on_device = any(one.on_device for one in recording.operations)
+    on_device = any(one.on_device for one in recording.table.kinds)
     unknown = {
         one.main
-        for one in recording.operations
+        for one in recording.table.kinds
         if not one.is_communication and one.on_device == on_device and _LIKE_COMMUNICATION.search(one.name)
     }
-    calls = {one.main for one in recording.operations if one.is_communication}
+    calls = {one.main for one in recording.table.kinds if one.is_communication}
     unknown -= calls
     if on_device and unknown:
         trace = next(trace for trace in view.loaded.job.traces if len(trace))

@@ -41,14 +41,13 @@ class _Work:
 
 
 def _work(recording: Recording) -> _Work:
-    operations = recording.operations
-    place = {name: i for i, name in enumerate(dict.fromkeys(one.name for one in operations))}
+    names, kind = recording.numbered(lambda one: one.name)
     return _Work(
-        kind=np.array([place[one.name] for one in operations], np.int64),
-        owner=np.array([one.owner for one in operations], np.int64),
-        is_own=np.array([not one.is_communication for one in operations], np.bool_),
+        kind=kind,
+        owner=recording.column(lambda one: one.owner),
+        is_own=recording.which(lambda one: not one.is_communication),
         n_owners=len(recording.owners),
-        n_kinds=len(place),
+        n_kinds=len(names),
     )
 
 
@@ -70,8 +69,11 @@ def _share(wanted: Float, of: Float) -> Float:
 
 def peers_of(owner: int, late: Sequence[int], group: Int64) -> list[int]:
     """Return with whom an owner is compared: its `group` (m,) but for the `late`; all others without such."""
-    others = [one for one in range(len(group)) if one not in late and one != owner]
-    return [one for one in others if group[one] == group[owner]] or others
+    is_other = np.ones(len(group), np.bool_)
+    is_other[[*late, owner]] = False
+    alike = np.flatnonzero(is_other & (group == group[owner]))
+    peers: list[int] = (alike if len(alike) else np.flatnonzero(is_other)).tolist()
+    return peers
 
 
 def as_peers(recording: Recording, late: Sequence[int], group: Int64, *, gaps: bool) -> Recording:
@@ -114,7 +116,8 @@ def evened(recording: Recording) -> Recording:
     """
     work = _work(recording)
     usual = work.usual(recording, "work_ns")
-    is_shared = work.is_own & (usual > 0).all(axis=0)[work.kind]
+    is_everywhere: Bool = np.all(usual > 0, axis=0)
+    is_shared = work.is_own & is_everywhere[work.kind]
     return scaled(recording, work.of_operations(_share(usual.mean(axis=0), usual), is_shared))
 
 

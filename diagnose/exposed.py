@@ -11,6 +11,7 @@ from diagnose.even_work import even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
 from diagnose.job_view import JobView, listed
+from errors import counted
 
 #: Input that takes less than this share of the step's path is as good as hidden.
 _LEAST_INPUT = 0.05
@@ -71,7 +72,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     if waiting > least:
         yield Finding(
             kind="exposed_communication",
-            title="ranks wait for whichever is last, a different one each time",
+            title=f"ranks wait for {_the_last(view)}",
             cause=f"the rank with the most work in a step has {waiting / 1e6:.1f} ms more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edit=even_in_each_step,
@@ -79,6 +80,14 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
             look=EVEN_IN_REPLAY,
         )
+
+
+def _the_last(view: JobView) -> str:
+    """Return who has the most work, in words: one rank in each of (too few) steps, or one after another."""
+    last = np.unique(view.owner_work_ns(view.is_own).argmax(axis=1))
+    if len(last) > 1:
+        return "whichever is last, a different one each time"
+    return f"{view.recording.owners[last[0]]}, the last in {counted(len(view.rows), 'recorded step')}"
 
 
 def _waiting_in_turn(view: JobView) -> float:

@@ -20,6 +20,8 @@ from replay.whatif.straggler import stragglers, without_stragglers
 
 #: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
 _APART = 3.0
+#: Of a step: what a rank that comes late in too few steps for an interval must cost; one delay is no habit.
+_LEAST_OF_FEW = 0.05
 #: The share of the excess that the kinds of work which a title names make up.
 _NAMED = 0.5
 
@@ -76,8 +78,7 @@ def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     """Return the owners whose `chosen` operations (n,) take longer than the median of their peers'.
 
     Peers are the ranks of the same stage; where a stage is one rank, it has none. They take longer in
-    every step but for chance (a t-test of the excess, over all owners), or by so much in most steps that a
-    disturbed step does not hide it.
+    every step but for chance (`is_no_chance`).
     """
     work = view.owner_work_ns(chosen)
     if not work.any():
@@ -89,12 +90,13 @@ def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     excess = work - peers
     usual = np.median(excess, axis=0)
     ratio = np.median(work / np.maximum(peers, 1), axis=0)
+    always = (work.argmax(axis=1)[:, None] == range(work.shape[1])).all(axis=0)
     found = [
         owner
         for owner in owners
         if usual[owner]
         >= max(LEAST_EXCESS * view.step_ns, _APART * _spread(work[:, peers_of(owner, [], view.stage)]))
-        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners))
+        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners), always_most=bool(always[owner]))
     ]
     return found if len(found) <= work.shape[1] // 2 else []
 
@@ -169,7 +171,7 @@ def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
     names, kind = view.kind_of
     recording = view.recording
     n_owners = len(recording.owners)
-    cell = np.array([one.owner for one in recording.operations], np.int64) * len(names) + kind
+    cell = recording.column(lambda one: one.owner) * len(names) + kind
     compared = view.is_compared
     excess = []
     for row in view.rows:
@@ -261,6 +263,7 @@ def _often_last(view: JobView) -> Finding | None:
         steps=view.numbers,
         evidence=_last_events(view, owner),
         look=("--option", "critical", "--scope", "job", "--head", "10"),
+        least_share=0.0 if several else _LEAST_OF_FEW,
     )
 
 

@@ -59,8 +59,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     """Whether the `chosen` operations (n,) are nearly all that there is of their phase."""
-    operations = view.recording.operations
-    phases = {one.phase for one, yes in zip(operations, chosen.tolist(), strict=True) if yes} - {""}
+    phases = {one.phase for one in view.recording.chosen_kinds(chosen)} - {""}
     of_phase = view.which(lambda one: one.phase in phases)
     return bool(phases) and view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum()
 

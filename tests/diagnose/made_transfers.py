@@ -14,7 +14,7 @@ _EPOCH_US = 1_700_000_000_000_000
 
 
 class Part(NamedTuple):
-    """One partition: tensor, key, bytes, what it takes to push (by worker) and to pull (ms), and its server."""
+    """One partition: tensor, key, bytes, what it takes to push (by worker) and to pull (ms), its server."""
 
     tensor: str
     key: int
