@@ -93,10 +93,9 @@ def moments(job: Job) -> list[list[Moments]]:
         ended = loaded + forward[i]
         ready = ended + backward[i]
         reduced = max(float(ready.max()), float(ended.max()) + job.hidden) + float(transfer[i])
-        for own, *times in zip(
-            ranks, *(one.tolist() for one in (started, loaded, ended, ready)), strict=True
-        ):
-            own.append(Moments(at, *times, reduced, reduced + job.update))
+        for rank, own in enumerate(ranks):
+            begun, over, passed, done = (float(one[rank]) for one in (started, loaded, ended, ready))
+            own.append(Moments(at, begun, over, passed, done, reduced, reduced + job.update))
         at = reduced + job.update
     return ranks
 
