@@ -98,8 +98,8 @@ def test_clocks_that_nothing_ties(tmp_path: Path) -> None:
     ("name", "is_known"),
     [
         ("ring_reduce_scatter_bf16_kernel", False), ("my_all_to_all_v2", False), ("elementwise_add", True),
-        ("multimem_all_reduce_kernel<float>", True), ("void vllm::cross_device_reduce_1stage<float, 2>", True),
-        ("void deep_ep::intranode::dispatch<4>", True),
+        ("multimem_all_reduce_kernel<float>", True), ("void deep_ep::intranode::dispatch<4>", True),
+        ("void vllm::cross_device_reduce_1stage<float, 2>", True),
     ],
 )  # fmt: skip
 def test_a_kernel_that_looks_like_communication_but_counts_as_computation(
