@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import dialects
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from errors import counted
@@ -40,10 +39,10 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
             f"{FEWEST} are needed to tell chance from what recurs; gains have no interval",
             "record ten steps after the warm-up",
         )
-    missing = [note for note in view.loaded.job.job.notes if "rank" in note]
+    missing = [note for note in view.loaded.job.notes if "rank" in note]
     if missing:
         yield listed(missing, 1), "a verdict from some of the ranks", "collect the files of all ranks"
-    damaged = [file for file in view.loaded.job.files if file.repairs]
+    damaged = [file for file in view.loaded.files if file.repairs]
     if damaged:
         shown = listed([file.path.name for file in damaged], _SHOWN)
         yield (
@@ -70,9 +69,8 @@ def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
     calls = {one.main for one in recording.operations if one.is_communication}
     unknown -= calls
     if on_device and unknown:
-        trace = next(trace for trace in view.loaded.job.traces if len(trace))
         yield (
             f"{listed(sorted(unknown), _SHOWN)} looks like communication but counts as computation",
-            dialects.of(trace).rule(trace),
+            view.loaded.ranks[0].rule,
             "read the shares of communication with care",
         )

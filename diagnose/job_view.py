@@ -210,7 +210,7 @@ class JobView:
         """Return one event of a step as evidence."""
         owner = int(step.owner[event])
         return Evidence(
-            path=str(self.loaded.job.traces[owner].path),
+            path=self.loaded.ranks[owner].path,
             rank=self.recording.owners[owner],
             step=step.number,
             name=self.recording.operations[int(step.operation[event])].label,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -167,6 +167,16 @@ class RankStep:
     def __len__(self) -> int:
         return len(self.operation)
 
+    def later(self, by_ns: int) -> RankStep:
+        """Return the step `by_ns` later."""
+        return replace(
+            self,
+            begin_ns=self.begin_ns + by_ns,
+            next_ns=-1 if self.next_ns == -1 else self.next_ns + by_ns,
+            start_ns=self.start_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
@@ -179,6 +189,10 @@ class RankSteps:
     worker: int | None = None
     rank: int | None = None  # local to the worker where the job has workers
     is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
+
+    def later(self, by_ns: int) -> RankSteps:
+        """Return the steps `by_ns` later."""
+        return replace(self, steps=[step.later(by_ns) for step in self.steps])
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Sc
 
     recording = loaded.recording
     scopes = []
-    for name, worker, owners in _groups(recording, loaded.job.job.kind):
+    for name, worker, owners in _groups(recording, loaded.job.kind):
         path = critical_path(step, owners)
         scopes.append(_Scope(name, worker, path.length_ns, path_items(recording, step, path, parts=parts)))
     return scopes, path
@@ -275,7 +275,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.job.traces, loaded.recording, step, path)
+    events, zero = marked_events(loaded.load_traces(), loaded.recording, step, path)
     write_events(output, events, baseTimeNanoseconds=zero)
 
 

@@ -14,7 +14,7 @@ from diagnose.diagnosis import Diagnosis, diagnose
 
 
 def diagnosed(path: Path) -> Diagnosis:
-    return diagnose(load_steps([path], jobs=1, progress=False))
+    return diagnose(load_steps([path], sizes=True, jobs=1, progress=False))
 
 
 @pytest.mark.parametrize(
