@@ -68,6 +68,7 @@ class RankFacts:
     Attributes
     ----------
     path : of the trace, as the user gave it
+    rank, world_size : as the trace itself says, else None
     rule : by which its slices count as communication and computation
     loads : as of `System.loads`
     sizes : what its collectives move, of a trace read with `dialects.SIZE_ARGS`
@@ -76,6 +77,8 @@ class RankFacts:
     """
 
     path: str
+    rank: int | None = None
+    world_size: int | None = None
     rule: str = ""
     loads: Sequence[Step] = ()
     sizes: MessageSizes = NO_SIZES
@@ -149,7 +152,8 @@ def _facts(source: Source, trace: Trace, wish: Wish) -> RankFacts:
     sizes = system.message_sizes(trace)
     ends = trace.end_ns[sizes.row]
     memory = _memory(source, trace) if wish.memory else None
-    return RankFacts(trace.path, system.rule(trace), system.loads(trace), sizes, ends, memory)
+    own = (trace.path, trace.rank, trace.world_size)
+    return RankFacts(*own, system.rule(trace), system.loads(trace), sizes, ends, memory)
 
 
 def _memory(source: Source, trace: Trace) -> MemorySamples | None:

@@ -44,6 +44,7 @@ class MappedJob(Generic[_T]):
     ranks: Sequence[MappedRank[_T]]
     files: Sequence[TraceFile]
     found: Job  # the job as it was found, with a source for each file
+    unread: Sequence[str] = ()  # lines of the job's notes, one for each trace that could not be read
 
     @property
     def names(self) -> list[str]:
@@ -104,7 +105,7 @@ def map_ranks(
             ranks[i], known[i] = replace(ranks[i], outline=part.outline, made=part.made), part.known
     check_known(only, dict.fromkeys(name for names in known for name in names))
     job = replace(found, sources=[rank.source for rank in ranks], notes=notes)
-    return MappedJob(job, ranks, files, found)
+    return MappedJob(job, ranks, files, found, list(map(str, errors)))
 
 
 def map_again(

@@ -56,3 +56,13 @@ def test_clocks_are_tied_across_pipelines_and_groups(tmp_path: Path, kind: str) 
     expected = job.skews_us()[0] - job.skews_us()
     assert abs(offsets - expected).max() <= 5
     assert (abs(offsets - expected)[1:] <= bounds).all()
+
+
+def test_of_many_ranks_one_is_named_from_three_steps_although_it_is_not_much_slower(tmp_path: Path) -> None:
+    few = replace(EVEN, kind="host", slow=0.2)  # of 16 alike, one has the most work in 3 steps once in 256
+    steps = loaded(write(tmp_path / "few", few, 600_000))
+    assert len(steps.recording.steps) == 3
+    first = diagnose(steps).findings[0]
+    assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
+    assert first.gain is not None
+    assert first.gain.low_ns is None
