@@ -223,13 +223,14 @@ def choose_step(recording: Recording, number: int | None = None) -> int:
     TraceError
         There is no such step.
     """
-    numbers = [step.number for step in recording.steps]
+    bounds = recording.bounds
+    numbers = [one.number for one in bounds]
     if number is not None:
         if number not in numbers:
             raise TraceError(f"--step {number}: no such step on every rank; there are {_ranges(numbers)}")
         return numbers.index(number)
     rows: Collection[int] = recording.whole_steps
-    by_length = sorted(rows, key=lambda row: (int(recording.steps[row].iteration_ns.max()), row))
+    by_length = sorted(rows, key=lambda row: (int(bounds[row].iteration_ns.max()), row))
     return by_length[(len(by_length) - 1) // 2]
 
 

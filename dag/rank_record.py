@@ -126,7 +126,7 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
     rank = RankTrace("", trace, source.worker, edges, parameters, of_keys.bytes_of, of_keys.server_of)
     steps: RankSteps | AnalyzeError
     try:
-        steps = system.rank_steps(rank, wish.step_by)
+        steps = system.rank_steps(rank, wish.step_by).compact()
     except AnalyzeError as error:
         steps = error
     points = system.sync_points(trace) if wish.several else {}

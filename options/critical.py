@@ -255,6 +255,7 @@ def _operations(recording: Recording, step: StepGraph, slack_ns: Int64) -> list[
     number, n_events, n = step.operation, len(step), len(recording.operations)
     first = np.full(n, n_events)
     first[number[::-1]] = np.arange(n_events)[::-1]  # of several the first event: it is written last
+    first[recording.which(lambda one: one.is_meeting)] = n_events
     least = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(least, number, slack_ns)
     dur = np.bincount(number, step.end_ns - step.start_ns, n).astype(np.int64).tolist()
