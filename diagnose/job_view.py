@@ -215,7 +215,7 @@ class JobView:
         """Return one event of a step as evidence."""
         owner = int(step.owner[event])
         return Evidence(
-            path=str(self.loaded.job.traces[owner].path),
+            path=self.loaded.ranks[owner].path,
             rank=self.recording.owners[owner],
             step=step.number,
             name=self.recording.operations[int(step.operation[event])].label,
@@ -231,7 +231,9 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
 
     edges = step.edges
     edges = edges[np.isin(edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
-    edges = edges[step.owner[edges[:, 0]] != step.owner[edges[:, 1]]]
+    is_meeting = recording.which(lambda one: one.is_meeting)[step.operation]
+    into, out_of = is_meeting[edges[:, 1]], is_meeting[edges[:, 0]]
+    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | into | out_of]
     source, target = edges[:, 0], edges[:, 1]
     pieces = _pieces(recording)[step.operation[source]]
     order = np.argsort(pieces, kind="stable")
@@ -240,6 +242,7 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
     heads = np.concatenate([target, source[order[:-1][alike]]])
     matrix = coo_array((np.ones(len(tails), np.int8), (tails, heads)), shape=(len(step), len(step)))
     part = connected_components(matrix, directed=False)[1]
+    source = source[~is_meeting[source]]
     at = step.start_ns[source]
     arrivals = np.unique(np.column_stack([part[source], step.owner[source], source, at]), axis=0)
     n = len(recording.owners)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-import dialects
 from dag.step_graph import NO_LINK, Bool, Recording
 from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
@@ -115,12 +114,10 @@ def _bandwidths(view: JobView) -> Float:
     """Return operation, class (kind, group and size) and bus bandwidth (GB/s) of collectives (k, 3)."""
     found: list[tuple[int, int, float]] = []
     classes: dict[object, int] = {}
-    traces = view.loaded.job.traces
-    for owner, trace in enumerate(traces):
-        sizes = dialects.of(trace).message_sizes(trace)
+    for owner, rank in enumerate(view.loaded.ranks):
+        sizes, ends = rank.sizes, rank.sizes_end_ns
         if not len(sizes.row):
             continue
-        ends = trace.end_ns[sizes.row]
         order = np.argsort(ends, kind="stable")
         times: dict[int, list[float]] = {}
         which: dict[int, int] = {}
