@@ -77,8 +77,10 @@ def as_peers(recording: Recording, late: Sequence[int], *, gaps: bool) -> Record
     work, owners = _work(recording), list(late)
     chosen = work.is_own & np.isin(work.owner, owners)
     factor = work.of_operations(_peers_share(work.usual(recording, "work_ns"), owners), chosen)
-    gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners), 1.0)
-    gap_factor = work.of_operations(gap_share, chosen)
+    gap_factor = factor
+    if gaps:
+        gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners), 1.0)
+        gap_factor = work.of_operations(gap_share, chosen)
     peers = [owner for owner in range(work.n_owners) if owner not in owners]
     steps = []
     for step in recording.steps:

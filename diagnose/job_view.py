@@ -132,9 +132,23 @@ class JobView:
 
     def owner_work_ns(self, chosen: Bool) -> Float:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
-        steps = [self.recording.steps[row] for row in self.rows]
+        chosen_kinds = self.of_kinds(chosen)
+        owner = np.array([one.owner for one in self.recording.table.kinds], np.int64)
         n = len(self.recording.owners)
-        return np.array([np.bincount(step.owner, step.work_ns * chosen[step.operation], n) for step in steps])
+        return np.array([np.bincount(owner, work * chosen_kinds, n) for work in self.work_by_kind])
+
+    def of_kinds(self, chosen: Bool) -> Bool:
+        """Return which kinds of operations (k,) are `chosen` (n,); those that are alike are so together."""
+        found = np.zeros(len(self.recording.table.kinds), np.bool_)
+        found[self.recording.table.kind[chosen]] = True
+        return found
+
+    @cached_property
+    def work_by_kind(self) -> Float:
+        """The work of all operations of a kind (see `Operations`) in each whole step (steps, k)."""
+        kinds, kind = self.recording.table.kinds, self.recording.table.kind
+        steps = (self.recording.steps[row] for row in self.rows)
+        return np.array([np.bincount(kind[step.operation], step.work_ns, len(kinds)) for step in steps])
 
     # ---- paths
 
@@ -222,19 +236,22 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    edges = step.edges
+    edges = step.edges[step.owner[step.edges[:, 0]] != step.owner[step.edges[:, 1]]]
     edges = edges[np.isin(edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
-    edges = edges[step.owner[edges[:, 0]] != step.owner[edges[:, 1]]]
     source, target = edges[:, 0], edges[:, 1]
     pieces = _pieces(recording)[step.operation[source]]
     order = np.argsort(pieces, kind="stable")
     alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
     tails = np.concatenate([source, source[order[1:][alike]]])
     heads = np.concatenate([target, source[order[:-1][alike]]])
-    matrix = coo_array((np.ones(len(tails), np.int8), (tails, heads)), shape=(len(step), len(step)))
+    events, place = np.unique(np.concatenate([tails, heads]), return_inverse=True)
+    joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
+    matrix = coo_array(joined, shape=(len(events), len(events)))
     part = connected_components(matrix, directed=False)[1]
-    at = step.start_ns[source]
-    arrivals = np.unique(np.column_stack([part[source], step.owner[source], source, at]), axis=0)
+    source = np.unique(source)
+    part, owner = part[np.searchsorted(events, source)], step.owner[source]
+    arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
+    arrivals = arrivals[np.lexsort((source, owner, part))]
     n = len(recording.owners)
     cell = arrivals[:, 0] * n + arrivals[:, 1]
     latest = np.lexsort((arrivals[:, 3], cell))
