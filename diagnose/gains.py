@@ -9,7 +9,7 @@ from typing import overload
 import numpy as np
 
 from dag.step_graph import Recording, StepGraph
-from diagnose.finding import Edit
+from diagnose.finding import Edit, Finding
 from replay.answer import measured_ns
 from replay.occurrences import UsualGaps
 from replay.runs import Runs
@@ -111,13 +111,15 @@ class Gains:
         schedule = runs.simulate(self._steps(self._recording, own_gaps=True))
         return float((schedule.end_ns[runs.end_run] - schedule.start_ns[runs.begin_run]).mean())
 
-    def of(self, edit: Edit, before: Edits, *, own_gaps: bool = False) -> Gain:
-        """Return what `edit` wins in the job after the edits `before`.
+    def of(self, finding: Finding, before: Edits) -> Gain:
+        """Return what is won without a finding that has an edit, in the job after the edits `before`.
 
-        The interval covers which steps were recorded, and the model's error: as of a what-if, a share of
-        the edited step, but no more than in proportion to what the edit changes.
+        The interval covers which steps were recorded, the model's error (as of a what-if, a share of the
+        edited step, but no more than in proportion to what the edit changes), and any other doubt.
         """
-        old, new = (self.times_ns(one, own_gaps=own_gaps) for one in (before, (*before, edit)))
+        assert finding.edit is not None
+        own_gaps = finding.as_recorded
+        old, new = (self.times_ns(edits, own_gaps=own_gaps) for edits in (before, (*before, finding.edit)))
         scale = 1.0 if own_gaps else self.recorded_ns / max(self._usual_ns, 1.0)
         old_mean, new_mean = float(old.mean()) * scale, float(new.mean()) * scale
         mid = old_mean - new_mean
@@ -126,6 +128,7 @@ class Gains:
             return Gain(mid, None, None)
         model = _Z * MODEL_ERROR * min(old_mean, 2 * abs(mid))
         above, below = (abs(-old_mean * one - mid) for one in change)
+        model = float(np.hypot(model, finding.doubt_ns))
         low = mid - float(np.hypot(below, model))
         return Gain(mid, max(low, 0.0) if own_gaps else low, mid + float(np.hypot(above, model)))
 
