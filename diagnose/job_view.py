@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dag.critical_path import CATS
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
@@ -113,22 +114,35 @@ class JobView:
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
         """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
-        return self.recording.numbered(lambda one: one.main)
+        names, number = self._main_of_kind
+        return names, number[self.recording.table.kind]
+
+    @cached_property
+    def _main_of_kind(self) -> tuple[list[str], Int64]:
+        """The names of what is done, and which of them each kind of operations (k,) is."""
+        mains = [one.main for one in self.recording.table.kinds]
+        place = {name: i for i, name in enumerate(dict.fromkeys(mains))}
+        return list(place), np.array([place[name] for name in mains], np.int64)
 
     def mains(self, chosen: Bool) -> list[str]:
         """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
         names, kind = self.kind_of
         return sorted(names[i] for i in np.unique(kind[chosen]).tolist())
 
-    def largest(self, by_operation: Float, most: int = 3) -> tuple[list[str], Bool]:
-        """Return the names of what takes most of some times (n,), and which operations (n,) the first is.
+    def largest(self, chosen: Bool, most: int = 3) -> tuple[list[str], Bool]:
+        """Return what of the `chosen` operations (n,) takes most on the path, and which (n,) the first is.
 
         The longest comes first; only what takes any time is named.
         """
         names, kind = self.kind_of
-        by_name = np.bincount(kind, by_operation, len(names))
+        by_name = self.by_name(np.where(self.of_kinds(chosen), self.path_work_by_kind, 0.0))
         order = np.argsort(-by_name)
         return [names[i] for i in order[:most].tolist() if by_name[i] > 0], kind == order[0]
+
+    def by_name(self, by_kind: Float) -> Float:
+        """Return some times of kinds of operations (k,) added up by the names of `kind_of`."""
+        names, number = self._main_of_kind
+        return np.bincount(number, by_kind, len(names)).astype(np.float64)
 
     def owner_work_ns(self, chosen: Bool) -> Float:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
@@ -150,6 +164,12 @@ class JobView:
         steps = (self.recording.steps[row] for row in self.rows)
         return np.array([np.bincount(kind[step.operation], step.work_ns, len(kinds)) for step in steps])
 
+    def by_owner(self, step: StepGraph, chosen: Bool) -> list[Int64]:
+        """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
+        events = np.flatnonzero(chosen[step.operation])
+        events = events[np.argsort(step.owner[events], kind="stable")]
+        return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(self.recording.owners))))
+
     # ---- paths
 
     @cached_property
@@ -160,25 +180,26 @@ class JobView:
 
     @cached_property
     def _path_ns(self) -> tuple[Float, Float]:
-        """Work and gaps on the paths by operation (paths, n + 1); the last column is of no operation."""
-        n = len(self.recording.operations)
+        """Work and gaps on the paths by kind of operation (paths, k + 1); the last column is of none."""
+        n, kind = len(self.recording.table.kinds), self.recording.table.kind
         work, gaps = np.zeros((2, len(self.path_rows), n + 1))
         for place, row in enumerate(self.path_rows):
             step = self.recording.steps[row]
-            for stretch in critical_path(step).stretches:
-                at = n if stretch.event < 0 else int(step.operation[stretch.event])
-                (gaps if stretch.cat == GAP else work)[place, at] += (
-                    0 if stretch.cat == "wait" else stretch.dur_ns
-                )
+            path = critical_path(step)
+            of = np.where(path.event < 0, n, kind[step.operation[path.event]])
+            for cat, column in (("", work), (GAP, gaps)):
+                chosen = path.cat == CATS.index(cat)
+                ns = (path.end_ns - path.start_ns)[chosen]
+                column[place] += np.bincount(of[chosen], ns, n + 1)
         return work, gaps
 
     def path_work_ns(self, chosen: Bool) -> float:
         """Return the work of the `chosen` operations (n,) on the path of a step, the median over steps."""
-        return float(np.median(self._path_ns[0][:, :-1][:, chosen].sum(axis=1)))
+        return float(np.median(self._path_ns[0][:, :-1][:, self.of_kinds(chosen)].sum(axis=1)))
 
     @cached_property
-    def path_work_by_operation(self) -> Float:
-        """The work of each operation (n,) on the path of a step, the mean over steps."""
+    def path_work_by_kind(self) -> Float:
+        """The work of each kind of operation (k,) on the path of a step, the mean over steps."""
         mean: Float = self._path_ns[0][:, :-1].mean(axis=0)
         return mean
 
@@ -192,8 +213,8 @@ class JobView:
         return float(np.median(gaps / np.maximum(work + gaps, 1)))
 
     @cached_property
-    def path_gaps_by_operation(self) -> Float:
-        """The gaps before each operation (n + 1,) on the path of a step, the mean over steps."""
+    def path_gaps_by_kind(self) -> Float:
+        """The gaps before each kind of operation, and before none (k + 1,), on the path; means over steps."""
         mean: Float = self._path_ns[1].mean(axis=0)
         return mean
 
