@@ -86,8 +86,10 @@ def as_peers(recording: Recording, late: Sequence[int], group: Int64, *, gaps: b
     work, owners = _work(recording), list(late)
     chosen = work.is_own & np.isin(work.owner, owners)
     factor = work.of_operations(_peers_share(work.usual(recording, "work_ns"), owners, group), chosen)
-    gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners, group), 1.0)
-    gap_factor = work.of_operations(gap_share, chosen)
+    gap_factor = factor
+    if gaps:
+        gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners, group), 1.0)
+        gap_factor = work.of_operations(gap_share, chosen)
     peers = [owner for owner in range(work.n_owners) if owner not in owners]
     steps = []
     for step in recording.steps:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dag.step_graph import Bool
-from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, is_no_chance, surely_positive
+from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
 from diagnose.even_work import as_peers, evened, peers_of
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
@@ -169,15 +169,15 @@ def _last_in(view: JobView, late: Sequence[int]) -> str:
 def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
     """Return how much longer each kind of own work (k,) takes on the late ranks, the median over steps."""
     names, kind = view.kind_of
-    recording = view.recording
-    n_owners = len(recording.owners)
-    cell = recording.column(lambda one: one.owner) * len(names) + kind
-    compared = view.is_compared
+    n_owners = len(view.recording.owners)
+    table_of = view.recording.table
+    owner = np.array([one.owner for one in table_of.kinds], np.int64)
+    cell = np.empty(len(owner), np.int64)
+    cell[table_of.kind] = owner[table_of.kind] * len(names) + kind
+    compared = view.of_kinds(view.is_compared)
     excess = []
-    for row in view.rows:
-        step = recording.steps[row]
-        own = np.where(compared[step.operation], step.work_ns, 0)
-        table = np.bincount(cell[step.operation], own, n_owners * len(names)).reshape(n_owners, -1)
+    for work in view.work_by_kind:
+        table = np.bincount(cell, work * compared, n_owners * len(names)).reshape(n_owners, -1)
         peers = [np.median(table[peers_of(one, late, view.stage)], axis=0) for one in late]
         excess.append(np.mean(table[list(late)] - peers, axis=0))
     usual: Float = np.median(excess, axis=0)
@@ -234,8 +234,6 @@ def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[tuple[In
 
 def _often_last(view: JobView) -> Finding | None:
     """Return the rank that comes last far more often than chance, though it works no longer."""
-    from scipy.stats import binomtest
-
     owners, several = view.recording.owners, len(view.rows) >= FEWEST
     by_step = [one for one in _last_arrivals(view, of_own_step=several) if len(one[0])]
     if not by_step:
@@ -247,7 +245,7 @@ def _often_last(view: JobView) -> Finding | None:
     counted = longest if several else last
     owner = int(np.bincount(counted).argmax())
     times = int((counted == owner).sum())
-    if binomtest(times, len(counted), 1 / len(owners), alternative="greater").pvalue * len(owners) > CHANCE:
+    if happens_by_chance(times, len(counted), 1 / len(owners)) * len(owners) > CHANCE:
         return None
     if _works_longer(view, owner):
         return None  # then its work is the matter, which is looked at as such
