@@ -13,7 +13,8 @@ from replay.uncertainty import FEWEST
 
 #: Names that look like communication, whatever the rule says.
 _LIKE_COMMUNICATION = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|multimem|nccl|rccl|hccl|nvshmem|deep_?ep",
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem|nccl|rccl|hccl|nvshmem|"
+    r"deep_?ep",
     re.IGNORECASE,
 )
 #: What `jobfiles` says of ranks, files and directories that are missing, empty or there twice.
