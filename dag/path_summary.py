@@ -92,7 +92,7 @@ def by_name(items: Iterable[PathItem]) -> list[NameShare]:
 def records(items: Iterable[PathItem], *, owned: bool) -> list[dict[str, Cell]]:
     """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
     name = Column("name", "", value=lambda item: f"{item.owner}.{item.name}" if owned else item.name)
-    return Table.of("path", "", (name, *PATH[1:]), items).records()
+    return Table.of("path", "", (name, *PATH[1:]), items).records().tolist()
 
 
 def by_category(items: Iterable[PathItem]) -> dict[str, int]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from result import Result
+from result import Made, Result
+
+_AT_ONCE = 5000  # objects of a long list
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -20,10 +23,29 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
         **result.document,
         "repairs": list(result.repairs),
     }
-    stream.write(encode(document, indent=2).decode() + "\n")
+    before = "{\n"
+    for key, value in document.items():
+        stream.write(f"{before}  {encode({key: None}).decode()[1:-6]}: ")
+        for text in _texts(value):
+            stream.write(text.replace("\n", "\n  "))  # within a JSON string there is no line break
+        before = ",\n"
+    stream.write("\n}\n")
 
 
-def encode(document: Mapping[str, Any], indent: int = 0) -> bytes:
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the pieces of `value` as JSON; of many objects, some at a time."""
+    if not isinstance(value, Made) or len(value) <= _AT_ONCE:
+        yield encode(value, indent=2).decode()
+        return
+    objects = iter(value)
+    before = "["
+    while some := list(itertools.islice(objects, _AT_ONCE)):
+        yield before + encode(some, indent=2).decode()[1:-2]
+        before = ","
+    yield "\n]"
+
+
+def encode(document: Any, indent: int = 0) -> bytes:
     """Return `document` as JSON in UTF-8; numpy's scalars and arrays, and paths, are understood.
 
     The fast encoder refuses lone surrogates, integers over 64 bits and some keys; the standard
@@ -39,7 +61,7 @@ def encode(document: Mapping[str, Any], indent: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands for an object that JSON does not know: numpy's scalars and arrays, paths."""
+    """Return what stands for an object that JSON does not know: numpy's scalars and arrays, rows, paths."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__fspath__"):

@@ -10,6 +10,7 @@ import math
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,16 @@ json_values = st.recursive(
 @given(st.dictionaries(st.text(), json_values))
 def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
     assert json.loads(report.json.encode(document)) == document
+
+
+def test_json_of_many_rows_reads_as_that_of_few() -> None:
+    rows = [(f"é {i}", i / 8, None) for i in range(12_001)]
+    stream = io.StringIO()
+    document = {"operations": replace(TABLE, rows=rows).records(), "none": TABLE.records()[:0]}
+    report.json.write(Result("o", "T", document), stream, arguments())
+    records = [{"name": f"é {i}", "avg_ms": i / 8, "ok": None} for i in range(12_001)]
+    expected = {"option": "o", "headline": "T", "operations": records, "none": [], "repairs": []}
+    assert stream.getvalue() == json.dumps(expected, indent=2, ensure_ascii=False) + "\n"
 
 
 def test_csv_is_the_first_table_with_its_keys() -> None:
