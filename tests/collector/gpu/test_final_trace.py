@@ -236,6 +236,14 @@ def test_a_name_list_that_is_too_short_is_said() -> None:
     ]
 
 
+def test_a_name_list_with_an_endless_name_is_none(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    (gpu / "gradient_name_list.txt").write_text("conv_weight\n" + "x" * 5000 + "\n")
+    repairs = collect(gpu)["repairs"]
+    assert any("a name of 5,000 characters: no list of gradients" in line for line in repairs)
+    assert "Comm.byteps.gradient_0" in {event["pid"] for event in final(gpu)["traceEvents"]}
+
+
 def test_tensors_with_names_of_their_own_keep_them() -> None:
     name = "Comm.byteps.Gradient.fc1.weight"
     event = {"ph": "X", "name": f"{name}.PULL", "pid": name, "ts": 1, "dur": 2, "tid": "65536"}
