@@ -11,7 +11,8 @@ from typing import Any, TextIO
 
 from result import Made, Result
 
-_AT_ONCE = 5000  # objects of a long list
+_INDENT = 2
+_PIECE = 1 << 18  # characters that are made at a time
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -23,26 +24,27 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
         **result.document,
         "repairs": list(result.repairs),
     }
-    before = "{\n"
+    between = "{\n"
     for key, value in document.items():
-        stream.write(f"{before}  {encode({key: None}).decode()[1:-6]}: ")
-        for text in _texts(value):
-            stream.write(text.replace("\n", "\n  "))  # within a JSON string there is no line break
-        before = ",\n"
+        stream.write(between)
+        stream.writelines(_member(key, value))
+        between = ",\n"
     stream.write("\n}\n")
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield the pieces of `value` as JSON; of many objects, some at a time."""
-    if not isinstance(value, Made) or len(value) <= _AT_ONCE:
-        yield encode(value, indent=2).decode()
+def _member(key: str, value: Any) -> Iterator[str]:
+    """Yield the text of a member of the document; of items that are made one by one, some at a time."""
+    if not isinstance(value, Made) or not value:
+        yield encode({key: value}, indent=_INDENT).decode()[2:-2]
         return
-    objects = iter(value)
-    before = "["
-    while some := list(itertools.islice(objects, _AT_ONCE)):
-        yield before + encode(some, indent=2).decode()[1:-2]
-        before = ","
-    yield "\n]"
+    yield encode({key: []}, indent=_INDENT).decode()[2:-3]
+    items, n_items, between = iter(value), 1, ""
+    while some := list(itertools.islice(items, n_items)):
+        text = encode(some, indent=_INDENT).decode()[1:-2]
+        yield between + text.replace("\n", "\n" + " " * _INDENT)
+        n_items = max(1, _PIECE * len(some) // len(text))
+        between = ","
+    yield "\n" + " " * _INDENT + "]"
 
 
 def encode(document: Any, indent: int = 0) -> bytes:
@@ -61,7 +63,7 @@ def encode(document: Any, indent: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands for an object that JSON does not know: numpy's scalars and arrays, rows, paths."""
+    """Return what stands for an object that JSON does not know: numpy's scalars and arrays, paths."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__fspath__"):
