@@ -121,7 +121,7 @@ def _join_step(
         continued=_from_before([part.continued for part in parts], parts, before),
         across=_from_before([part.across for part in parts], parts, before),
     )
-    return _fitted(step, last)
+    return fitted(step, last)
 
 
 def _offsets(parts: Sequence[RankStep]) -> list[int]:
@@ -208,8 +208,11 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
 # ---- work, waits and gaps
 
 
-def _fitted(step: StepGraph, last: Sequence[Int64 | None]) -> StepGraph:
+def fitted(step: StepGraph, last: Sequence[Int64 | None]) -> StepGraph:
     """Return `step` with what its events needed themselves, and what came before them.
+
+    From its times, edges and links; `last` are those of each owner's events that are stated to hold up the
+    next step, None where none are.
 
     A transfer's work is the time from when it could begin (asked for, all it waits for there, the
     transfer before it on the link over) to its end.

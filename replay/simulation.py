@@ -175,6 +175,8 @@ class _Row:
         ready = np.full(len(step), np.iinfo(np.int64).min)
         let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
         np.maximum.at(ready, target, let_on)
+        later = np.setdiff1d(target, _roots(step))
+        gaps[later] = np.minimum(gaps[later], np.maximum(step.start_ns[later] - ready[later], 0))
         early = np.intersect1d(_roots(step), target)
         gaps[early] = step.start_ns[early] - ready[early]
         return work, gaps
