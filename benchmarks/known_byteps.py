@@ -27,6 +27,8 @@ Float = NDArray[np.float64]
 _SMALL_BYTES, _HEADERS = 300, 0.045
 #: How often the threads of a worker look for work, and how long a message is under way (ms).
 _POLL, _LATENCY = 0.05, 0.05
+#: Within how long workers start (ms).
+_APART = 300.0
 #: Steps before a job is in its rhythm.
 _WARM_UP = 20
 _LOG = "[2026-11-21 00:04:58.368272: D byteps/common/operations.cc:245]"
@@ -142,8 +144,8 @@ class _Cluster:
         heapq.heappush(self._events, (time, next(self._count), then))
 
     def run(self) -> None:
-        for worker in range(len(self.job.slow)):
-            self._begin(worker, 0)
+        for worker in range(len(self.job.slow)):  # processes never start at once
+            self.at(float(self.draw.uniform(0, _APART)), partial(self._begin, worker, 0))
         while self._events:
             self.now, _, then = heapq.heappop(self._events)
             then()
@@ -305,7 +307,7 @@ def random_job(seed: int) -> BytePSJob:
     draw = np.random.default_rng(seed)
     layers = int(draw.integers(3, 9))
     share = draw.dirichlet(np.ones(layers))
-    compute, total = float(np.exp(draw.uniform(np.log(30), np.log(300)))), float(np.exp(draw.uniform(0, 3)) * 1e6)
+    compute, total = float(np.exp(draw.uniform(np.log(30), np.log(300)))), float(np.exp(draw.uniform(0, 2)) * 1e6)
     tensors = np.maximum(draw.dirichlet(np.full(layers, 0.5)) * total, 400).astype(int)
     workers = int(draw.integers(2, 5))
     return BytePSJob(

@@ -12,7 +12,6 @@ from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Operation
 from errors import TraceError
 from formats.columns import Int64
-from replay.whatif.messages import as_messages
 
 #: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
 #: bytes after a pause may be faster than the link lasts (a token bucket).
@@ -111,20 +110,19 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
 def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
     """Return the recording with links of `rate` (bytes/ns) that carry `factor` times as much.
 
-    Faster, only the time of the bytes changes; latency and the computation of a transfer stay. Slower, no
+    Faster, only the time of the bytes changes (of transfers taken apart: `as_messages`); latency and the computation of a transfer stay. Slower, no
     transfer is quicker than its bytes. Where not even relative sizes are known, the whole transfer changes.
     """
-    has_links = any(operation.link for operation in recording.operations)
-    if not has_links and not any(operation.is_communication for operation in recording.operations):
+    if not recording.links and not any(operation.is_communication for operation in recording.operations):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
     if factor == 1:
         return recording
     recording = with_sizes(recording)
-    if rate is None or not has_links:
-        return _times_shorter(recording, factor, has_links)
-    recording = as_messages(recording, rate)
+    if rate is None or not recording.links:
+        return _times_shorter(recording, factor)
     if factor < 1:
         return _no_quicker(recording, rate * factor)
+    recording = _in_any_order(recording)
     n_bytes = _sizes(recording)
     steps = []
     for step in recording.steps:
@@ -133,11 +131,11 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     return replace(recording, steps=steps)
 
 
-def _times_shorter(recording: Recording, factor: float, has_links: bool) -> Recording:
+def _times_shorter(recording: Recording, factor: float) -> Recording:
     """Return the recording with transfers that take 1 / `factor` of their time, whatever they carry."""
     steps = []
     for step in recording.steps:
-        moves = step.link != NO_LINK if has_links else _communicates(recording, step)
+        moves = step.link != NO_LINK if recording.links else _communicates(recording, step)
         work = np.where(moves, np.rint(step.work_ns / factor), step.work_ns).astype(np.int64)
         steps.append(replace(step, work_ns=work))
     return replace(recording, steps=steps)
@@ -161,14 +159,27 @@ def at_rate(recording: Recording, target: float, rate: float | None) -> Recordin
 def _no_quicker(recording: Recording, rate: float) -> Recording:
     """Return the recording with no transfer quicker than its bytes at `rate` (bytes/ns).
 
-    What else a transfer takes goes on while the bytes of the one before it are under way.
+    What else a transfer takes goes on while the bytes of the one before it are under way. Requests and
+    acknowledgements are not made to wait for more bytes than they did: on slow links workers settle into turns,
+    one asking while another one is answered, so that the links are busy all the time.
     """
-    n_bytes = _sizes(recording)
+    recording, n_bytes = _in_any_order(recording), _sizes(recording)
     steps = []
     for step in recording.steps:
         least = np.rint(n_bytes[step.operation] / rate).astype(np.int64)
-        moves = (step.link != NO_LINK) | _communicates(recording, step)
+        moves = step.link != NO_LINK if recording.links else _communicates(recording, step)
         steps.append(replace(step, work_ns=np.where(moves, np.maximum(step.work_ns, least), step.work_ns)))
+    return replace(recording, steps=steps)
+
+
+def times(target: float, rate: float | None) -> float:
+    """Return how many times `rate` (bytes/ns) tensors are carried by links of `target`; 1 where it is not known."""
+    return 1.0 if rate is None else target * _GOODPUT / rate
+
+
+def _in_any_order(recording: Recording) -> Recording:
+    """Return the recording with transfers that overtake each other as they may."""
+    steps = [replace(step, overtaken=step.overtaken[:0]) for step in recording.steps]
     return replace(recording, steps=steps)
 
 

@@ -14,8 +14,9 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind
 from errors import UsageError
 from formats.columns import Int64, Trace, Track
-from replay.whatif.bandwidth import LinkRate, at_rate, link_rate, times_faster
-from replay.whatif.partition import at_partition_bytes
+from replay.whatif.bandwidth import LinkRate, at_rate, link_rate, times, times_faster, with_sizes
+from replay.whatif.messages import as_messages
+from replay.whatif.partition import at_partition_bytes, changed_tensors
 from replay.whatif.selection import Selection, named_owners, of_stage, select
 from replay.whatif.straggler import at_mean_work, without_stragglers
 
@@ -51,7 +52,12 @@ def apply(
     UsageError
         An edit that is none, a value out of range, or a name that no operation has.
     """
-    parsed = [(_rank(text), parse(text, recording, traces, rate)) for text in edits]
+    texts = list(edits)
+    parsed = [(_rank(text), parse(text, recording, traces, rate)) for text in texts]
+    if any(_takes_apart(text, recording, rate) for text in texts):
+        sized = with_sizes(recording)
+        if (found := link_rate(sized)) is not None:
+            recording = as_messages(sized, rate(found))
     for _, edit in sorted(parsed, key=lambda pair: pair[0]):
         recording = edit(recording)
     return recording
@@ -60,6 +66,19 @@ def apply(
 def _rank(text: str) -> int:
     name = text.rpartition("=")[0]
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+
+
+def _takes_apart(text: str, recording: Recording, rate: Callable[[LinkRate], float]) -> bool:
+    """Whether an edit changes what waits for whom on a link: faster ones, and other partitions."""
+    name, _, value = text.rpartition("=")
+    if name == "partition_bytes":
+        return bool(changed_tensors(recording, int(value)))
+    if name != "bandwidth":
+        return False
+    if target := _absolute(value):
+        found = link_rate(recording)
+        return times(target, None if found is None else rate(found)) > 1
+    return float(value) > 1
 
 
 def bounds(
@@ -136,13 +155,18 @@ def _ratio(text: str, value: str) -> float:
 
 def _bandwidth(text: str, value: str, rate: float | None) -> Edit:
     """Return the edit to so many times the links' `rate` (bytes/ns), or to ``200Mbit`` a second."""
-    absolute = _RATE.fullmatch(value)
-    if absolute is None:
+    target = _absolute(value)
+    if target is None:
         return partial(times_faster, factor=_ratio(text, value), rate=rate)
-    target = float(absolute[1]) * _BITS[absolute[2].upper()] / 8 / 1e9
     if target <= 0:
         raise UsageError(f"--set {text}: a bandwidth must be above 0")
     return partial(at_rate, target=target, rate=rate)
+
+
+def _absolute(value: str) -> float | None:
+    """Return a bandwidth in bytes per nanosecond; None for a ratio."""
+    absolute = _RATE.fullmatch(value)
+    return None if absolute is None else float(absolute[1]) * _BITS[absolute[2].upper()] / 8 / 1e9
 
 
 # ---- edits of the times

@@ -35,7 +35,7 @@ def as_messages(recording: Recording, rate: float) -> Recording:
     sent = np.flatnonzero(pushes)
     number = np.full(len(pushes), -1)
     number[sent] = len(pushes) + np.arange(len(sent))
-    more = [recording.operations[i]._replace(link="", n_bytes=0) for i in sent.tolist()]
+    more = [recording.operations[i]._replace(link="") for i in sent.tolist()]
     wire = np.array([one.n_bytes for one in recording.operations]) / rate
     key = np.array([-1 if one.key is None else one.key for one in recording.operations])
     steps: list[StepGraph] = []
@@ -99,8 +99,10 @@ class _Split:
             ),
             [None] * len(old.begin_ns),
         )
+        gap = made.gap_ns.copy()
+        gap[late[:, 1]] = 0  # that is the waiting for the answers of the step before
         turn = np.argsort(np.argsort(made.end_ns, kind="stable"))
-        return replace(made, last=self.ends[old.last], tail_ns=old.tail_ns, turn=turn)
+        return replace(made, gap_ns=gap, last=self.ends[old.last], tail_ns=old.tail_ns, turn=turn)
 
     def _from_before(self, rows: Int64) -> Int64:
         """Return rows of (event of the step before, event of this step, …) of the steps as they are made."""
