@@ -206,7 +206,7 @@ class _Cluster:
         self.spans[worker].append({"ph": "X", "name": name, "cat": cat, "pid": name, "tid": tid, **at})
 
     def _push(self, w: int, step: int, tensor: str, key: int, n: int, done: Callable[[], None]) -> None:
-        job, server = self.job, (key >> 16) % self.job.servers
+        job, server = self.job, _server(key, self.job.servers)
         cost, on_wire = job.message + n * job.per_byte, (n * (1 + _HEADERS) + _SMALL_BYTES) / job.rate
         small = _SMALL_BYTES / job.rate
         begun = {"PUSH": 0.0, "PULL": 0.0}
@@ -275,7 +275,7 @@ class _Cluster:
             lines.append(f"{_LOG} byteps.{tensor} partitioned to {len(parts)} part(s), total_len={total}, "
                          f"key_range=[{low}, {high}] rank=0")  # fmt: skip
             for key, size in parts:
-                server = (key >> 16) % self.job.servers
+                server = _server(key, self.job.servers)
                 workload[server] += size
                 lines.append(f"{_LOG} key {key} assigned to server {server}, accumulated workload for this server "
                              f"is {workload[server]}")  # fmt: skip
@@ -292,6 +292,10 @@ class _Cluster:
             (gpu / "bps_trace_local_rank0_step.json").write_text(json.dumps({"traceEvents": kept}))
             (gpu / "dag.gml").write_text(_gml(edges))
             (directory / f"worker_{worker}.byteps_debug_log.txt").write_text("\n".join(lines) + "\n")
+
+
+def _server(key: int, n_servers: int) -> int:
+    return (key ^ key >> 16) % n_servers
 
 
 def _gml(edges: list[tuple[str, str]]) -> str:

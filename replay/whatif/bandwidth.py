@@ -14,7 +14,8 @@ from errors import TraceError
 from formats.columns import Int64
 
 #: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
-#: bytes after a pause may be faster than the link lasts (a token bucket).
+#: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this share of
+#: what the busiest one does.
 _GOOD_PART = 0.25
 #: From this share of the best on, what links usually carry shows that they are the limit.
 _TOLD = 0.85
@@ -38,8 +39,8 @@ def is_sized(recording: Recording) -> bool:
 class LinkRate(NamedTuple):
     """What a link of a job carries, bytes per nanosecond, as far as the recording tells it.
 
-    `at_least` was carried in one step, `usual` is the median of what each link carried at best in each step. A
-    link that is the limit carries the same in all of them. Where it never was the limit, it carries more than
+    `at_least` was carried in one step, `usual` is the median of what each busy link carried at best in each step.
+    A link that is the limit carries the same in all of them. Where it never was the limit, it carries more than
     at least once, nobody knows how much more: `likely` is half as far beyond the best, as a ratio, as the best
     is beyond the usual, and `at_most` twice as far as that.
     """
@@ -73,14 +74,15 @@ def link_rate(recording: Recording) -> LinkRate | None:
     """
     recording = with_sizes(recording)
     n_bytes = _sizes(recording)
-    found = []
+    carried = []
     for step in recording.steps:
         size, begin = n_bytes[step.operation], _begins(step)
-        for link in np.unique(step.link[step.link != NO_LINK]).tolist():
-            mine = np.flatnonzero(step.link == link)
-            found.append(_fastest(size[mine], begin[mine], step.end_ns[mine]))
-    carried = [rate for rate in found if rate]
-    return LinkRate(max(carried), float(np.median(carried))) if carried else None
+        links = [np.flatnonzero(step.link == link) for link in np.unique(step.link[step.link != NO_LINK])]
+        most = max((int(size[mine].sum()) for mine in links), default=0)
+        for mine in links:
+            if 0 < most <= size[mine].sum() / _GOOD_PART:
+                carried.append(_fastest(size[mine], begin[mine], step.end_ns[mine]))
+    return LinkRate(max(carried), float(np.median(carried))) if carried and max(carried) > 0 else None
 
 
 def _begins(step: StepGraph) -> Int64:
