@@ -168,10 +168,31 @@ def _no_quicker(recording: Recording, rate: float) -> Recording:
     recording, n_bytes = _in_any_order(recording), _sizes(recording)
     steps = []
     for step in recording.steps:
-        least = np.rint(n_bytes[step.operation] / rate).astype(np.int64)
-        moves = step.link != NO_LINK if recording.links else _communicates(recording, step)
-        steps.append(replace(step, work_ns=np.where(moves, np.maximum(step.work_ns, least), step.work_ns)))
+        least = n_bytes[step.operation] / rate
+        work = step.work_ns.astype(np.float64)
+        for link in np.unique(step.link[step.link != NO_LINK]).tolist():
+            mine = np.flatnonzero(step.link == link)
+            mine = mine[np.argsort(step.turn[mine], kind="stable")]
+            work[mine] = _lengthened(work[mine], least[mine], step.end_ns[mine])
+        if not recording.links:
+            work = np.where(_communicates(recording, step), np.maximum(work, least), work)
+        steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
     return replace(recording, steps=steps)
+
+
+def _lengthened(service: Float, least: Float, end_ns: Int64) -> Float:
+    """Return the `service` of transfers (n,) that follow each other, each burst no shorter than its bytes.
+
+    What one took beyond its bytes counts for those after it, until there is a pause (see `_carried`).
+    """
+    begin = end_ns - service
+    follows = np.concatenate([[False], begin[1:] <= end_ns[:-1]])
+    found, beyond = [], 0.0
+    for takes, needs, in_burst in zip(service.tolist(), least.tolist(), follows.tolist(), strict=True):
+        beyond = (beyond if in_burst else 0.0) + takes - needs
+        found.append(takes + max(-beyond, 0.0))
+        beyond = max(beyond, 0.0)
+    return np.array(found)
 
 
 def times(target: float, rate: float | None) -> float:
