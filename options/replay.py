@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from replay.simulation import Replay
     from replay.slowdown import Slowdown
 
-    Edit = Callable[[Recording], Recording]
 
 HELP = (
     "simulate the recorded steps, and those of a job that was not run; "

@@ -167,8 +167,12 @@ class Asked(NamedTuple):
     bounds: Sequence[Callable[[Recording], Recording]] = ()
 
 
-def what_if(recording: Recording, asked: Sequence[Asked], n_steps: int | None = None) -> list[WhatIf]:
-    """Return what each of the edits that are `asked` for makes of the job."""
+def what_if(
+    recording: Recording,
+    edits: Sequence[Asked | tuple[str, Callable[[Recording], Recording]]],
+    n_steps: int | None = None,
+) -> list[WhatIf]:
+    """Return what each of the named `edits` makes of the job."""
     recorded = answer(recording, n_steps)
     rows = recorded.result.rows
     before = run_steps(with_usual_gaps(recording), rows)
@@ -178,7 +182,7 @@ def what_if(recording: Recording, asked: Sequence[Asked], n_steps: int | None = 
 
     return [
         WhatIf(one.name, recorded, before, after(one.edit), [after(bound) for bound in one.bounds])
-        for one in asked
+        for one in (Asked(*edit) for edit in edits)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -123,7 +124,7 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     if rate is None or not recording.links:
         return _times_shorter(recording, factor)
     if factor < 1:
-        return _no_quicker(recording, rate * factor)
+        return _slower(recording, rate * factor)
     recording = _in_any_order(recording)
     n_bytes = _sizes(recording)
     steps = []
@@ -154,11 +155,11 @@ def at_rate(recording: Recording, target: float, rate: float | None) -> Recordin
     if not is_sized(recording):
         raise TraceError("bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)")
     if rate is None:
-        return _no_quicker(recording, target * _GOODPUT)
+        return _slower(recording, target * _GOODPUT)
     return times_faster(recording, target * _GOODPUT / rate, rate)
 
 
-def _no_quicker(recording: Recording, rate: float) -> Recording:
+def _slower(recording: Recording, rate: float) -> Recording:
     """Return the recording with no transfer quicker than its bytes at `rate` (bytes/ns).
 
     What else a transfer takes goes on while the bytes of the one before it are under way. Requests and
@@ -168,13 +169,11 @@ def _no_quicker(recording: Recording, rate: float) -> Recording:
     recording, n_bytes = _in_any_order(recording), _sizes(recording)
     steps = []
     for step in recording.steps:
-        least = n_bytes[step.operation] / rate
-        work = step.work_ns.astype(np.float64)
-        for link in np.unique(step.link[step.link != NO_LINK]).tolist():
-            mine = np.flatnonzero(step.link == link)
-            mine = mine[np.argsort(step.turn[mine], kind="stable")]
-            work[mine] = _lengthened(work[mine], least[mine], step.end_ns[mine])
-        if not recording.links:
+        least, work = n_bytes[step.operation] / rate, step.work_ns.astype(np.float64)
+        if recording.links:
+            for mine in _by_turn(step):
+                work[mine] = _lengthened(work[mine], least[mine], step.end_ns[mine])
+        else:
             work = np.where(_communicates(recording, step), np.maximum(work, least), work)
         steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
     return replace(recording, steps=steps)
@@ -245,11 +244,16 @@ def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
 def _with_wire(step: StepGraph, extra_ns: Float) -> Float:
     """Return the work of each event, on a link with `extra_ns` (n,) more."""
     work = step.work_ns.astype(np.float64)
-    for link in np.unique(step.link[step.link != NO_LINK]).tolist():
-        mine = np.flatnonzero(step.link == link)
-        mine = mine[np.argsort(step.turn[mine], kind="stable")]
+    for mine in _by_turn(step):
         work[mine] = _carried(work[mine] + extra_ns[mine])
     return work
+
+
+def _by_turn(step: StepGraph) -> Iterator[Int64]:
+    """Yield the transfers of each link in the order in which it served them."""
+    for link in np.unique(step.link[step.link != NO_LINK]).tolist():
+        mine = np.flatnonzero(step.link == link)
+        yield mine[np.argsort(step.turn[mine], kind="stable")]
 
 
 def _carried(service: Float) -> Float:
