@@ -137,11 +137,10 @@ class _Search:
 
     def _gain(self, finding: Finding, before: Recording) -> Gain | None:
         """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
-        assert finding.edit is not None
-        gain = self.gains.of(finding.edit, before, own_gaps=finding.as_recorded)
-        least_ns = LEAST_SHARE * self.gains.recorded_ns
+        gain = self.gains.of(finding, before)
+        least_ns = max(LEAST_SHARE, finding.least_share) * self.gains.recorded_ns
         if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
-            left = self.gains.of(finding.edit, self.recording, own_gaps=finding.as_recorded)
+            left = self.gains.of(finding, self.recording)
             if left.mid_ns >= least_ns:
                 return gain
         self.small += gain.mid_ns > 0
@@ -173,14 +172,18 @@ def _ranked(recording: Recording, known: Sequence[tuple[Finding, Gain | None]], 
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return one sentence: how long a step takes, what makes it so, and what can be won."""
+    """Return one sentence: how long a step takes, what makes it so, and what can be won.
+
+    Of what wins most, what is wrong in every step comes before what happened in some.
+    """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
     step = f"A step takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."
-    return f"{step}: {'; then '.join(map(_with_gain, winning[:_NAMED]))}."
+    named = sorted(winning[:_NAMED], key=lambda one: one.finding.as_recorded)
+    return f"{step}: {'; then '.join(map(_with_gain, named))}."
 
 
 def _limit(view: JobView) -> str:

@@ -15,6 +15,7 @@ from dialects.step_parts import GAP, Kind, Operation
 from formats.columns import Int64
 from replay.answer import measured_ns
 from replay.uncertainty import Float
+from replay.whatif.selection import pipeline_stages
 
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
@@ -76,6 +77,12 @@ class JobView:
             return JobView(self.loaded).step_ns
         return float(np.median(self.iteration_ns))
 
+    @cached_property
+    def stage(self) -> Int64:
+        """The stage of the pipeline that each owner (m,) is; all 0 where there is none."""
+        stages = pipeline_stages(self.recording)
+        return np.array(stages or [0] * len(self.recording.owners), np.int64)
+
     # ---- operations
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
@@ -104,7 +111,7 @@ class JobView:
         Nor can BytePS's STEP, in which the wait for communication lies.
         """
         names, kind = self.kind_of
-        owner = np.array([one.owner for one in self.recording.operations], np.int64)
+        owner = self.recording.column(lambda one: one.owner)
         n_owners = len(self.recording.owners)
         pairs = np.unique(kind * n_owners + owner)
         everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
@@ -113,9 +120,7 @@ class JobView:
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
         """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
-        names = [one.main for one in self.recording.operations]
-        place = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        return list(place), np.array([place[name] for name in names], np.int64)
+        return self.recording.numbered(lambda one: one.main)
 
     def mains(self, chosen: Bool) -> list[str]:
         """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
@@ -210,7 +215,7 @@ class JobView:
         """Return one event of a step as evidence."""
         owner = int(step.owner[event])
         return Evidence(
-            path=str(self.loaded.job.traces[owner].path),
+            path=self.loaded.ranks[owner].path,
             rank=self.recording.owners[owner],
             step=step.number,
             name=self.recording.operations[int(step.operation[event])].label,
@@ -226,7 +231,9 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
 
     edges = step.edges
     edges = edges[np.isin(edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
-    edges = edges[step.owner[edges[:, 0]] != step.owner[edges[:, 1]]]
+    is_meeting = recording.which(lambda one: one.is_meeting)[step.operation]
+    into, out_of = is_meeting[edges[:, 1]], is_meeting[edges[:, 0]]
+    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | into | out_of]
     source, target = edges[:, 0], edges[:, 1]
     pieces = _pieces(recording)[step.operation[source]]
     order = np.argsort(pieces, kind="stable")
@@ -235,6 +242,7 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
     heads = np.concatenate([target, source[order[:-1][alike]]])
     matrix = coo_array((np.ones(len(tails), np.int8), (tails, heads)), shape=(len(step), len(step)))
     part = connected_components(matrix, directed=False)[1]
+    source = source[~is_meeting[source]]
     at = step.start_ns[source]
     arrivals = np.unique(np.column_stack([part[source], step.owner[source], source, at]), axis=0)
     n = len(recording.owners)
@@ -248,9 +256,8 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
 
 def _pieces(recording: Recording) -> Int64:
     """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
-    keys = [(one.main, one.key) for one in recording.operations]
-    place = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    return np.array([place[key] if key[1] is not None else -1 for key in keys], np.int64)
+    number = recording.numbered(lambda one: (one.main, one.key))[1]
+    return np.where(recording.which(lambda one: one.key is not None), number, -1)
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:

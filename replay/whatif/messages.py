@@ -36,8 +36,8 @@ def as_messages(recording: Recording, rate: float) -> Recording:
     number = np.full(len(pushes), -1)
     number[sent] = len(pushes) + np.arange(len(sent))
     more = [recording.operations[i]._replace(link="") for i in sent.tolist()]
-    wire = np.array([one.n_bytes for one in recording.operations]) / rate
-    key = np.array([-1 if one.key is None else one.key for one in recording.operations])
+    wire = recording.column(lambda one: one.n_bytes) / rate
+    key = recording.column(lambda one: -1 if one.key is None else one.key)
     steps: list[StepGraph] = []
     before: _Split | None = None
     for step in recording.steps:
@@ -98,6 +98,7 @@ class _Split:
                 across=across,
             ),
             [None] * len(old.begin_ns),
+            len(old) + len(pushes),
         )
         gap = made.gap_ns.copy()
         gap[late[:, 1]] = 0  # that is the waiting for the answers of the step before
