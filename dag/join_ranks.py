@@ -171,7 +171,7 @@ def _join_step(
         continued=_from_before([part.continued for part in parts], sizes, before),
         across=_from_before([part.across for part in parts], sizes, before),
     )
-    return _fitted(step, last, sum(sizes))
+    return fitted(step, last, sum(sizes))
 
 
 def _moved(edges: Int64, by: int) -> Int64:
@@ -344,10 +344,11 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
 # ---- work, waits and gaps
 
 
-def _fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> StepGraph:
+def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> StepGraph:
     """Return `step` with what its events needed themselves, and what came before them.
 
-    The first `n_recorded` events are those of ranks, the others meetings of these.
+    From its times, edges and links; `last` are those of each owner's events that are stated to hold up the
+    next step, None where none are. The first `n_recorded` events are those of ranks, the others meetings of these.
 
     A transfer's work is the time from when it could begin (asked for, all it waits for there, the
     transfer before it on the link over) to its end.
