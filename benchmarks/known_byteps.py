@@ -1,9 +1,9 @@
-"""BytePS jobs that run in a simulated cluster, and write what BytePS's profiler would: their edits can be run too.
+"""BytePS jobs that run in a simulated cluster and write what its profiler would, so that edits can be run.
 
-The cluster knows what the replay must find out from the recording: a worker's sending and a server's sending are
-queues of bytes at the network's rate; acknowledgements and requests for an answer stand in them, behind the
-bytes of others; each message costs its sender, the server and its receiver some time of one thread. So the
-replay is not asked to give its own model back.
+The cluster knows what the replay must find out from the recording: a worker's sending and a server's
+sending are queues of bytes at the network's rate; acknowledgements and requests for an answer stand in
+them, behind the bytes of others; each message costs its sender, the server and its receiver some time of
+one thread. So the replay is not asked to give its own model back.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class BytePSJob:
         """
         name, _, value = edit.partition("=")
         if name == "bandwidth":
-            to = float(value[:-4]) * 125 if value.endswith("Mbit") else self.rate * float(value)
+            bits = {"M": 125.0, "G": 125e3}
+            to = float(value[:-4]) * bits[value[-4]] if value.endswith("bit") else self.rate * float(value)
             return replace(self, rate=to)
         if name == "partition_bytes":
             return replace(self, partition=int(value))
@@ -135,7 +136,9 @@ class _Cluster:
         self.begins: list[list[float]] = [[] for _ in workers]
         self.spans: list[list[dict[str, Any]]] = [[] for _ in workers]
         self.sending, self.wire, self.receiving = ([_Queue(self) for _ in workers] for _ in range(3))
-        self.taking, self.answering, self.back = ([_Queue(self) for _ in range(job.servers)] for _ in range(3))
+        self.taking, self.answering, self.back = (
+            [_Queue(self) for _ in range(job.servers)] for _ in range(3)
+        )
         self._pushed: dict[tuple[int, int], int] = {}
         self._asked: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._parts = self._cut()
@@ -188,7 +191,7 @@ class _Cluster:
                 for tensor, parts in self._parts[int(name[8:])]:
                     since[tensor] = self.now
                     for key, n_bytes in parts:
-                        self._push(worker, step, tensor, key, n_bytes, lambda t=tensor: received(t))
+                        self._push(worker, step, tensor, key, n_bytes, partial(received, tensor))
             compute(i + 1)
 
         def received(tensor: str) -> None:
@@ -265,7 +268,7 @@ class _Cluster:
         self.at(self.now + float(self.draw.uniform(0, 2 * _POLL)), send)
 
     def write(self, directory: Path, first: Float, last: Float) -> None:
-        """Write what happened from `first` to `last` (workers,) as BytePS does; the step after it only begins."""
+        """Write what happened from `first` to `last` (workers,) as BytePS does; the next step only begins."""
         layers = len(self.job.forward)
         workload = dict.fromkeys(range(self.job.servers), 0)
         lines = []
@@ -277,8 +280,8 @@ class _Cluster:
             for key, size in parts:
                 server = _server(key, self.job.servers)
                 workload[server] += size
-                lines.append(f"{_LOG} key {key} assigned to server {server}, accumulated workload for this server "
-                             f"is {workload[server]}")  # fmt: skip
+                lines.append(f"{_LOG} key {key} assigned to server {server}, accumulated workload for "
+                             f"this server is {workload[server]}")  # fmt: skip
         chain = [f"FW.layer{i}" for i in range(layers)] + [f"BW.layer{i}" for i in reversed(range(layers))]
         edges = [("I/O", "FW.layer0"), *itertools.pairwise(chain)]
         edges += [(f"BW.layer{i}", f"Comm.{t}") for i, of in enumerate(self._parts) for t, _ in of]
@@ -311,7 +314,10 @@ def random_job(seed: int) -> BytePSJob:
     draw = np.random.default_rng(seed)
     layers = int(draw.integers(3, 9))
     share = draw.dirichlet(np.ones(layers))
-    compute, total = float(np.exp(draw.uniform(np.log(30), np.log(300)))), float(np.exp(draw.uniform(0, 2)) * 1e6)
+    compute, total = (
+        float(np.exp(draw.uniform(np.log(30), np.log(300)))),
+        float(np.exp(draw.uniform(0, 2)) * 1e6),
+    )
     tensors = np.maximum(draw.dirichlet(np.full(layers, 0.5)) * total, 400).astype(int)
     workers = int(draw.integers(2, 5))
     return BytePSJob(

@@ -348,7 +348,8 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
     """Return `step` with what its events needed themselves, and what came before them.
 
     From its times, edges and links; `last` are those of each owner's events that are stated to hold up the
-    next step, None where none are. The first `n_recorded` events are those of ranks, the others meetings of these.
+    next step, None where none are. The first `n_recorded` events are those of ranks, the others meetings of
+    these.
 
     A transfer's work is the time from when it could begin (asked for, all it waits for there, the
     transfer before it on the link over) to its end.

@@ -11,10 +11,10 @@ from errors import UsageError
 from result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from dag_utils import LoadedSteps, NamedPath, Partitions, Recording, StepGraph
-    from replay.answer import Answer, WhatIf
+    from replay.answer import Answer, Asked, WhatIf
     from replay.sensitivity import Effect
     from replay.simulation import Replay
     from replay.slowdown import Slowdown
@@ -34,6 +34,8 @@ _FROM_OTHERS = "a step from the other steps' gaps"
 _FURTHER = "mean of as many further steps (95 %)"
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
+#: Bytes a nanosecond as Mbit/s.
+_MBIT = 8e3
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -298,9 +300,10 @@ def _cautions(args: Namespace, recording: Recording) -> list[str]:
         elif not is_sized(recording):
             notes.append(f"{unknown} sizes are taken from the copies to host memory")
         elif not rate.is_told:
+            most = f"{rate.at_most * _MBIT:,.0f}"
             notes.append(f"bandwidth: the links were never busy for long; they carried "
-                         f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {rate.at_most * _MBIT:,.0f}. "
-                         "The interval holds both; slower links are told best by an absolute rate "
+                         f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
+                         "holds both; slower links are told best by an absolute rate "
                          "(bandwidth=100Mbit)")  # fmt: skip
     return notes
 

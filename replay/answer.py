@@ -111,8 +111,8 @@ def _distinct(result: Replay) -> Float:
 class WhatIf:
     """An edited job beside the recorded one.
 
-    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. `bounds` are the
-    edited job as it may be as well, where the recording does not tell all that the edit must know.
+    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. `bounds` are
+    the edited job as it may be as well, where the recording does not tell all that the edit must know.
     """
 
     name: str

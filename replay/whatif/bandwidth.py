@@ -15,8 +15,8 @@ from errors import TraceError
 from formats.columns import Int64
 
 #: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
-#: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this share of
-#: what the busiest one does.
+#: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
+#: share of what the busiest one does.
 _GOOD_PART = 0.25
 #: From this share of the best on, what links usually carry shows that they are the limit.
 _TOLD = 0.85
@@ -40,10 +40,10 @@ def is_sized(recording: Recording) -> bool:
 class LinkRate(NamedTuple):
     """What a link of a job carries, bytes per nanosecond, as far as the recording tells it.
 
-    `at_least` was carried in one step, `usual` is the median of what each busy link carried at best in each step.
-    A link that is the limit carries the same in all of them. Where it never was the limit, it carries more than
-    at least once, nobody knows how much more: `likely` is half as far beyond the best, as a ratio, as the best
-    is beyond the usual, and `at_most` twice as far as that.
+    `at_least` was carried in one step, `usual` is the median of what each busy link carried at best in each
+    step. A link that is the limit carries the same in all of them. Where it never was the limit, it carries
+    more than at least once, nobody knows how much more: `likely` is half as far beyond the best, as a
+    ratio, as the best is beyond the usual, and `at_most` twice as far as that.
     """
 
     at_least: float
@@ -57,7 +57,7 @@ class LinkRate(NamedTuple):
     @property
     def likely(self) -> float:
         """The rate to reckon with."""
-        return self.at_least * (self.at_least / self.usual) ** 0.5
+        return float(self.at_least * (self.at_least / self.usual) ** 0.5)
 
     @property
     def is_told(self) -> bool:
@@ -68,10 +68,11 @@ class LinkRate(NamedTuple):
 def link_rate(recording: Recording) -> LinkRate | None:
     """Return what a link of the job carries; None where sizes are not known.
 
-    A transfer's bytes pass between its begin and its end: a PUSH's begin is its sending, a PULL's is its asking
-    or the sending of the last PUSH that it waits for. So no link is slower than the bytes of the transfers that
-    lie within any stretch of time, over its length. The best of these bounds, over stretches that hold a good
-    part of what the link carries in a step, is its rate where it is ever busy. (All links are taken to be alike.)
+    A transfer's bytes pass between its begin and its end: a PUSH's begin is its sending, a PULL's is its
+    asking or the sending of the last PUSH that it waits for. So no link is slower than the bytes of the
+    transfers that lie within any stretch of time, over its length. The best of these bounds, over stretches
+    that hold a good part of what the link carries in a step, is its rate where it is ever busy. (All links
+    are taken to be alike.)
     """
     recording = with_sizes(recording)
     n_bytes = _sizes(recording)
@@ -80,22 +81,24 @@ def link_rate(recording: Recording) -> LinkRate | None:
         size, begin = n_bytes[step.operation], _begins(step)
         links = [np.flatnonzero(step.link == link) for link in np.unique(step.link[step.link != NO_LINK])]
         most = max((int(size[mine].sum()) for mine in links), default=0)
-        for mine in links:
-            if 0 < most <= size[mine].sum() / _GOOD_PART:
-                carried.append(_fastest(size[mine], begin[mine], step.end_ns[mine]))
+        carried += [
+            _fastest(size[mine], begin[mine], step.end_ns[mine])
+            for mine in links
+            if 0 < most <= size[mine].sum() / _GOOD_PART
+        ]
     return LinkRate(max(carried), float(np.median(carried))) if carried and max(carried) > 0 else None
 
 
 def _begins(step: StepGraph) -> Int64:
     """Return before when no byte of each event (n,) can have been on its way."""
-    begin = step.start_ns.copy()
+    begin: Int64 = step.start_ns.copy()
     into = step.edges[step.edges[:, 2] >= Joint.END_TO_BODY]
     np.maximum.at(begin, into[:, 1], step.start_ns[into[:, 0]])
     return begin
 
 
 def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
-    """Return the most bytes over time of a stretch, from the begin of one transfer (n,) to the end of another."""
+    """Return the most bytes over time of a stretch from the begin of one transfer (n,) to an end."""
     least = _GOOD_PART * float(size.sum())
     if not least:
         return 0.0
@@ -113,8 +116,9 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
 def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
     """Return the recording with links of `rate` (bytes/ns) that carry `factor` times as much.
 
-    Faster, only the time of the bytes changes (of transfers taken apart: `as_messages`); latency and the computation of a transfer stay. Slower, no
-    transfer is quicker than its bytes. Where not even relative sizes are known, the whole transfer changes.
+    Faster, only the time of the bytes changes (of transfers taken apart: `as_messages`); latency and the
+    computation of a transfer stay. Slower, no transfer is quicker than its bytes. Where not even relative
+    sizes are known, the whole transfer changes.
     """
     if not recording.links and not any(operation.is_communication for operation in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
@@ -163,8 +167,8 @@ def _slower(recording: Recording, rate: float) -> Recording:
     """Return the recording with no transfer quicker than its bytes at `rate` (bytes/ns).
 
     What else a transfer takes goes on while the bytes of the one before it are under way. Requests and
-    acknowledgements are not made to wait for more bytes than they did: on slow links workers settle into turns,
-    one asking while another one is answered, so that the links are busy all the time.
+    acknowledgements are not made to wait for more bytes than they did: on slow links workers settle into
+    turns, one asking while another one is answered, so that the links are busy all the time.
     """
     recording, n_bytes = _in_any_order(recording), _sizes(recording)
     steps = []
@@ -195,7 +199,7 @@ def _lengthened(service: Float, least: Float, end_ns: Int64) -> Float:
 
 
 def times(target: float, rate: float | None) -> float:
-    """Return how many times `rate` (bytes/ns) tensors are carried by links of `target`; 1 where it is not known."""
+    """Return how many times `rate` (bytes/ns) links of `target` carry of tensors; 1 where it is unknown."""
     return 1.0 if rate is None else target * _GOODPUT / rate
 
 

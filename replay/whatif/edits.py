@@ -44,8 +44,9 @@ def apply(
 ) -> Recording:
     """Return the recording with all `edits` made; `traces` are those it was made of, one per owner.
 
-    `rate` chooses the rate of the links from what is known of it. What an edit takes from the recording (the rate of the links, whom a name means) is that of the
-    recording as it is, not of what other edits made of it.
+    `rate` chooses the rate of the links from what is known of it. What an edit takes from the recording
+    (the rate of the links, whom a name means) is that of the recording as it is, not of what other edits
+    made of it.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """Transfers taken apart: bytes that queue on a link, acknowledgements and requests that stand in the queues.
 
 A PUSH is recorded until its acknowledgement has come back. That stands behind the answers to PULLs on the
-server's link, and a PULL's request behind the bytes of PUSHes on the worker's: on a link of another rate these
-waits change with the bytes of others, not with their own.
+server's link, and a PULL's request behind the bytes of PUSHes on the worker's: on a link of another rate
+these waits change with the bytes of others, not with their own.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class _Split:
     def _acknowledgements(self) -> Int64:
         """Return edges that let an acknowledgement wait for the answers that stood before it in the queue."""
         pairs = self._behind(self, self.through[self.pushes])
-        return edge_rows(*pairs.T, Joint.END_TO_BODY, Kind.MESSAGE)
+        return edge_rows(pairs[:, 0], pairs[:, 1], Joint.END_TO_BODY, Kind.MESSAGE)
 
     def _behind_the_step_before(self, edges: Int64) -> Int64:
         """Return the same for answers to others that began the step before later, as rows of `across`."""
@@ -158,7 +158,7 @@ class _Split:
         return np.column_stack([pairs, np.full(len(pairs), Joint.END_TO_HEAD)])
 
     def _behind(self, answering: _Split, since_ns: Int64) -> Int64:
-        """Return pairs (p, 2) of an answer of a step, and the acknowledgement of this one that stood behind it.
+        """Return pairs (p, 2) of an answer of a step and the acknowledgement of this one that stood behind.
 
         Messages of one link arrive in the order in which they were sent. So an acknowledgement that was not
         back yet stood behind the last answer that arrived before it; only such after `since_ns` (k,) count.

@@ -58,7 +58,7 @@ def at_partition_bytes(recording: Recording, n_bytes: int, rate: float | None) -
 
 
 def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str], _Tensor]:
-    """Return the tensors that partitions of `n_bytes` cut otherwise, by (owner, name of the whole communication).
+    """Return the tensors that partitions of `n_bytes` cut otherwise, by (owner, whole communication).
 
     Raises
     ------
