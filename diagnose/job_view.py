@@ -53,12 +53,12 @@ class JobView:
     @cached_property
     def rows(self) -> list[int]:
         """The recorded steps that are whole."""
-        return list(self.recording.whole_steps)
+        return list(self.loaded.recording.whole_steps)
 
     @cached_property
     def numbers(self) -> list[int]:
         """The numbers of the whole steps."""
-        return [self.recording.steps[row].number for row in self.rows]
+        return [self.loaded.recording.steps[row].number for row in self.rows]
 
     @cached_property
     def iteration_ns(self) -> Float:
@@ -223,7 +223,8 @@ class JobView:
     @cached_property
     def meetings(self) -> list[Meetings]:
         """The meetings of each whole step."""
-        return [_meetings(self.recording, self.recording.steps[row]) for row in self.rows]
+        pieces = _pieces(self.recording)
+        return [_meetings(len(self.recording.owners), self.recording.steps[row], pieces) for row in self.rows]
 
     # ---- evidence
 
@@ -252,15 +253,18 @@ class JobView:
         )
 
 
-def _meetings(recording: Recording, step: StepGraph) -> Meetings:
-    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes."""
+def _meetings(n_owners: int, step: StepGraph, piece_of: Int64) -> Meetings:
+    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes.
+
+    `piece_of` (n,) is the partition of each operation; see `_pieces`.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    edges = step.edges[step.owner[step.edges[:, 0]] != step.owner[step.edges[:, 1]]]
-    edges = edges[np.isin(edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
+    edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
+    edges = edges[step.owner[edges[:, 0]] != step.owner[edges[:, 1]]]
     source, target = edges[:, 0], edges[:, 1]
-    pieces = _pieces(recording)[step.operation[source]]
+    pieces = piece_of[step.operation[source]]
     order = np.argsort(pieces, kind="stable")
     alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
     tails = np.concatenate([source, source[order[1:][alike]]])
@@ -273,8 +277,7 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
     part, owner = part[np.searchsorted(events, source)], step.owner[source]
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
     arrivals = arrivals[np.lexsort((source, owner, part))]
-    n = len(recording.owners)
-    cell = arrivals[:, 0] * n + arrivals[:, 1]
+    cell = arrivals[:, 0] * n_owners + arrivals[:, 1]
     latest = np.lexsort((arrivals[:, 3], cell))
     latest = latest[np.append(np.diff(cell[latest]) != 0, np.ones(min(len(latest), 1), np.bool_))]
     arrivals = arrivals[latest]
