@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ NO_LINK = -1
 @dataclass(frozen=True, slots=True)
 class StepGraph:
     """The n events of one step of all m owners, on one clock, and why one waits for another.
+
+    What many owners do together is an event too (`Operation.is_meeting`), behind all others: those who leave
+    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits.
 
     Attributes
     ----------
@@ -115,6 +118,13 @@ class Operations(Sequence[Operation]):
         self.kind = np.array([place.setdefault(one, len(place)) for one in operations], np.int32)
         self.kinds = list(place)
 
+    @classmethod
+    def of(cls, kinds: Sequence[Operation], kind: Sequence[int]) -> Operations:
+        """Return the operations of these kinds, which are distinct and in order of first appearance."""
+        operations = cls(())
+        operations.kinds, operations.kind = list(kinds), np.array(kind, np.int32)
+        return operations
+
     @overload
     def __getitem__(self, place: int) -> Operation: ...
     @overload
@@ -129,6 +139,50 @@ class Operations(Sequence[Operation]):
 
     def __len__(self) -> int:
         return len(self.kind)
+
+
+class StepBounds(NamedTuple):
+    """What is known of a step without its events: its number, `begin_ns` and `next_ns` as of `StepGraph`."""
+
+    number: int
+    begin_ns: Int64
+    next_ns: Int64
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long the step took for each owner (m,); -1 where unknown."""
+        return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
+
+
+class MadeSteps(Sequence[StepGraph]):
+    """Steps of which each is made when it is first asked for: of many ranks most options need but one.
+
+    With `most` only so many are kept, and any other is made again.
+    """
+
+    def __init__(
+        self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph], most: int | None = None
+    ) -> None:
+        self.bounds = bounds
+        self._make, self._most = make, most
+        self._made: dict[int, StepGraph] = {}
+
+    @overload
+    def __getitem__(self, row: int) -> StepGraph: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[StepGraph]: ...
+    def __getitem__(self, row: int | slice) -> StepGraph | list[StepGraph]:
+        if isinstance(row, slice):
+            return [self[one] for one in range(len(self))[row]]
+        row = range(len(self))[row]
+        if row not in self._made:
+            if self._most is not None and len(self._made) >= self._most:
+                del self._made[next(iter(self._made))]
+            self._made[row] = self._make(row)
+        return self._made[row]
+
+    def __len__(self) -> int:
+        return len(self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +219,15 @@ class Recording:
     @property
     def whole_steps(self) -> list[int]:
         """The rows of the steps whose duration is known for some owner; all where none is."""
-        whole = [row for row, step in enumerate(self.steps) if step.is_whole]
+        whole = [row for row, one in enumerate(self.bounds) if (one.iteration_ns > 0).any()]
         return whole or list(range(len(self.steps)))
+
+    @property
+    def bounds(self) -> Sequence[StepBounds]:
+        """The bounds of the steps."""
+        if isinstance(self.steps, MadeSteps):
+            return self.steps.bounds
+        return [StepBounds(step.number, step.begin_ns, step.next_ns) for step in self.steps]
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
         """Return which operations (n,) are accepted."""

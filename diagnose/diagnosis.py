@@ -24,8 +24,6 @@ from replay.uncertainty import Float
 
 #: Of a step: what wins less is not shown.
 LEAST_SHARE = 0.01
-#: The same of what is said of a rank from too few steps for an interval: one delay is no habit.
-_LEAST_OF_FEW = 0.05
 #: Findings that the headline names.
 _NAMED = 2
 #: The mean step is named beside the median one where it differs by more than this share.
@@ -138,8 +136,7 @@ class _Search:
     def _gain(self, finding: Finding, before: Edits) -> Gain | None:
         """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
         gain = self.gains.of(finding, before)
-        is_bold = gain.low_ns is None and finding.kind in ("late_rank", "uneven_work")
-        least_ns = (_LEAST_OF_FEW if is_bold else LEAST_SHARE) * self.gains.recorded_ns
+        least_ns = max(LEAST_SHARE, finding.least_share) * self.gains.recorded_ns
         if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
             left = self.gains.of(finding, self.edits)
             if left.mid_ns >= least_ns:

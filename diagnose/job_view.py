@@ -16,6 +16,7 @@ from dialects.step_parts import GAP, Kind, Operation
 from formats.columns import Int64
 from replay.answer import measured_ns
 from replay.uncertainty import Float
+from replay.whatif.selection import pipeline_stages
 
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
@@ -58,7 +59,7 @@ class JobView:
     @cached_property
     def numbers(self) -> list[int]:
         """The numbers of the whole steps."""
-        return [self.loaded.recording.steps[row].number for row in self.rows]
+        return [self.loaded.recording.bounds[row].number for row in self.rows]
 
     @cached_property
     def iteration_ns(self) -> Float:
@@ -76,6 +77,12 @@ class JobView:
         if self.recording is not self.loaded.recording:
             return JobView(self.loaded).step_ns
         return float(np.median(self.iteration_ns))
+
+    @cached_property
+    def stage(self) -> Int64:
+        """The stage of the pipeline that each owner (m,) is; all 0 where there is none."""
+        stages = pipeline_stages(self.recording)
+        return np.array(stages or [0] * len(self.recording.owners), np.int64)
 
     # ---- operations
 
@@ -223,8 +230,9 @@ class JobView:
     @cached_property
     def meetings(self) -> list[Meetings]:
         """The meetings of each whole step."""
-        pieces = _pieces(self.recording)
-        return [_meetings(len(self.recording.owners), self.recording.steps[row], pieces) for row in self.rows]
+        pieces, is_meeting = _pieces(self.recording), self.which(lambda one: one.is_meeting)
+        steps = (self.recording.steps[row] for row in self.rows)
+        return [_meetings(len(self.recording.owners), step, pieces, is_meeting) for step in steps]
 
     # ---- evidence
 
@@ -244,7 +252,7 @@ class JobView:
         """Return one event of a step as evidence."""
         owner = int(step.owner[event])
         return Evidence(
-            path=str(self.loaded.job.traces[owner].path),
+            path=self.loaded.ranks[owner].path,
             rank=self.recording.owners[owner],
             step=step.number,
             name=self.recording.operations[int(step.operation[event])].label,
@@ -253,16 +261,17 @@ class JobView:
         )
 
 
-def _meetings(n_owners: int, step: StepGraph, piece_of: Int64) -> Meetings:
+def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Meetings:
     """Return the meetings of a step: events that edges between owners connect, or one partition's pushes.
 
-    `piece_of` (n,) is the partition of each operation; see `_pieces`.
+    `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
-    edges = edges[step.owner[edges[:, 0]] != step.owner[edges[:, 1]]]
+    meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
+    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
     source, target = edges[:, 0], edges[:, 1]
     pieces = piece_of[step.operation[source]]
     order = np.argsort(pieces, kind="stable")
@@ -273,7 +282,7 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64) -> Meetings:
     joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
     matrix = coo_array(joined, shape=(len(events), len(events)))
     part = connected_components(matrix, directed=False)[1]
-    source = np.unique(source)
+    source = np.unique(source[~is_meeting[step.operation[source]]])
     part, owner = part[np.searchsorted(events, source)], step.owner[source]
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
     arrivals = arrivals[np.lexsort((source, owner, part))]

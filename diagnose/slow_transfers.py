@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-import dialects
 from dag.step_graph import NO_LINK, Bool, Recording
 from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
@@ -116,14 +115,12 @@ def _bandwidths(view: JobView) -> Float:
     """Return operation, class (kind, group and size) and bus bandwidth (GB/s) of collectives (k, 3)."""
     found: list[tuple[int, int, float]] = []
     classes: dict[object, int] = {}
-    traces = view.loaded.job.traces
     steps = [view.loaded.recording.steps[row] for row in view.rows]
     events = [view.by_owner(step, view.is_communication) for step in steps]
-    for owner, trace in enumerate(traces):
-        sizes = dialects.of(trace).message_sizes(trace)
+    for owner, rank in enumerate(view.loaded.ranks):
+        sizes, ends = rank.sizes, rank.sizes_end_ns
         if not len(sizes.row):
             continue
-        ends = trace.end_ns[sizes.row]
         order = np.argsort(ends, kind="stable")
         ends = np.append(ends[order], np.iinfo(np.int64).max)
         times: dict[int, list[float]] = {}

@@ -311,7 +311,8 @@ def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
         name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
         return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
-    return [(" ".join(texts), partial(apply, edits=texts, traces=loaded.job.traces)) for texts in sets]
+    traces = loaded.load_traces() if any(text.rpartition("=")[0] == "drop" for text in args.set) else []
+    return [(" ".join(texts), partial(apply, edits=texts, traces=traces)) for texts in sets]
 
 
 # ---- each in turn

@@ -244,7 +244,7 @@ def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
     return edges, n + len(size)
 
 
-def _by_track(track: Int64) -> Int32 | None:
+def _by_track(track: Int32) -> Int32 | None:
     """Return the order of a step's events by their tracks (n,); None where they are in order."""
     if (np.diff(track) >= 0).all():
         return None
