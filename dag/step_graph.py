@@ -118,11 +118,16 @@ class StepBounds(NamedTuple):
 
 
 class MadeSteps(Sequence[StepGraph]):
-    """Steps of which each is made when it is first asked for: of many ranks most options need but one."""
+    """Steps of which each is made when it is first asked for: of many ranks most options need but one.
 
-    def __init__(self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph]) -> None:
+    With `most` only so many are kept, and any other is made again.
+    """
+
+    def __init__(
+        self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph], most: int | None = None
+    ) -> None:
         self.bounds = bounds
-        self._make = make
+        self._make, self._most = make, most
         self._made: dict[int, StepGraph] = {}
 
     @overload
@@ -134,6 +139,8 @@ class MadeSteps(Sequence[StepGraph]):
             return [self[one] for one in range(len(self))[row]]
         row = range(len(self))[row]
         if row not in self._made:
+            if self._most is not None and len(self._made) >= self._most:
+                del self._made[next(iter(self._made))]
             self._made[row] = self._make(row)
         return self._made[row]
 

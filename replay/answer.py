@@ -88,7 +88,7 @@ def _rows(recording: Recording, n_steps: int | None) -> list[int]:
 
 def measured_ns(recording: Recording) -> Float:
     """Return each recorded step's duration for each owner (steps, m), NaN where unknown."""
-    times = np.array([step.iteration_ns for step in recording.steps], np.float64)
+    times = np.array([one.iteration_ns for one in recording.bounds], np.float64)
     return np.where(times > 0, times, np.nan)
 
 
