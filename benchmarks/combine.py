@@ -74,7 +74,7 @@ def _measure(kind: str, paths: list[Path], directory: Path, with_peer: bool) -> 
     output = directory / "combined.json"
     wanted = _WANTED if kind == "filter" else []
     here = [measure.python(), "analyze.py", "--option", "combine", "--output", str(output)]
-    here += ["--filter", *wanted] if wanted else []
+    here += [part for name in wanted for part in ("--filter", name)]
     has_folders = _DIALECTS.get(kind, kind) == "byteps"
     here += ["--path", *(str(path.parent.parent if has_folders else path) for path in paths)]
     costs = {}
