@@ -204,8 +204,10 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
 
     `labels` are per step twice the kind, plus one for work of an earlier step.
     """
-    counts = [np.bincount(one, minlength=2 * len(kinds)) for one in labels]
-    most = np.max(counts, axis=0, initial=0) if counts else np.zeros(0, np.int64)
+    most = np.zeros(2 * len(kinds), np.int64)
+    for one in labels:  # a table of all steps and kinds could be far larger than the recording
+        present, count = np.unique(one, return_counts=True)
+        most[present] = np.maximum(most[present], count)
     offset = np.cumsum(most) - most
     numbers = [offset[one] + turns(one) for one in labels]
     variants = [kind for one in kinds for kind in (one, one._replace(from_earlier_step=True))]
