@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask
-from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start
+from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start, narrow
 from dialects.steps import Step
 from formats.columns import Int64
 
@@ -89,7 +89,7 @@ class _Cutter:
 
     def __init__(self, events: RecordedEvents) -> None:
         by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
-        self.events = replace(events, edges=events.edges[by_target])
+        self.events = replace(events, edges=narrow(events.edges[by_target]))
         self.order = np.argsort(events.start_ns, kind="stable")
         self.starts = events.start_ns[self.order]
         self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
