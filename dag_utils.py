@@ -4,9 +4,11 @@
 - `read_partitions`: what logs tell about a job's partitions
 - `choose_step`: the row of a step by its number, or of the one of median length
 - `critical_path`, `slack_ns`: what makes a step as long as it is, and how much room the rest has
-- `path_items`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
+- `path_items`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in
+  tables; `path_waterfall`: as a chart
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
-- `marked_events`: the timeline of a step with the path on it
+- `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
+  boxes and stretches tables are about by `key_of` and `stretch_key`
 - `mean_dags`, `longest_path`: average durations through the DAG of a GPU
 """
 
@@ -37,7 +39,9 @@ from dag.path_summary import (
     path_items,
     records,
 )
+from dag.path_summary import waterfall as path_waterfall
 from dag.step_graph import Recording, StepGraph
+from dag.step_timeline import key_of, step_timeline, stretch_key
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
 from dialects.step_parts import RankTrace
@@ -49,8 +53,9 @@ from trace_utils import LoadedJob, Source, load_paths
 __all__ = [
     "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
     "Partitions", "PathItem", "Recording", "StepGraph", "by_category", "by_name", "category", "choose_step",
-    "critical_path", "draw", "drawn_step", "headline", "load_steps", "longest_path", "marked_events",
-    "mean_dags", "path_items", "read_partitions", "records", "slack_ns",
+    "critical_path", "draw", "drawn_step", "headline", "key_of", "load_steps", "longest_path",
+    "marked_events", "mean_dags", "path_items", "path_waterfall", "read_partitions", "records", "slack_ns",
+    "step_timeline", "stretch_key",
 ]  # fmt: skip
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from errors import DagError, UsageError
-from result import Bars, Column, Result, Table
+from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,12 +154,16 @@ def _recorded(args: Namespace) -> Result:
         document,
         headline=headline(recording, step, path, scopes[-1].items),
         tables=[
-            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names),
-            replace(slack, rows=slack.rows[: args.head]),
+            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, _about_name),
+            replace(slack, rows=slack.rows[: args.head], about=_about_operations(recording, slack)),
             _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
-            replace(_per_scope(args, "path", "Critical path", PATH, whole), detail=not args.full),
+            replace(
+                _per_scope(args, "path", "Critical path", PATH, whole),
+                detail=not args.full,
+                about=_about_stretches(scopes, shown),
+            ),
         ],
-        charts=(_bars(scopes),),
+        charts=_charts(args, recording, step, path, scopes),
         figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
         notes=notes,
         repairs=loaded.repairs,
@@ -178,16 +182,45 @@ def _per_scope(
     name: str,
     title: str,
     columns: Sequence[Column],
-    parts: Sequence[tuple[_Scope, Iterable[object]]],
+    parts: Sequence[tuple[_Scope, Sequence[Any]]],
+    about: Callable[[Any], Sequence[str]] | None = None,
 ) -> Table:
-    """Return one table of several scopes' items, the scope in its first column."""
+    """Return one table of several scopes' items, the scope first; `about` gives an item's keys."""
     scopes = [scope for scope, _ in parts]
     rows = [
         [_title(scopes, scope), *row]
         for scope, items in parts
         for row in Table.of("", "", columns, items).rows
     ]
-    return Table(name, title, (_SCOPE, *columns), rows[: args.head])
+    keys = [about(item) for _, items in parts for item in items] if about else []
+    return Table(name, title, (_SCOPE, *columns), rows[: args.head], about=keys[: args.head])
+
+
+def _about_name(item: Any) -> Sequence[str]:
+    """Return the key of an item of a path, or of several with one name."""
+    from dag_utils import key_of
+
+    return (key_of(item.owner, item.name),)
+
+
+def _about_stretches(scopes: Sequence[_Scope], shown: Sequence[_Scope]) -> list[Sequence[str]]:
+    """Return the keys of the stretches of the scopes' paths, of which the timeline shows the widest's."""
+    from dag_utils import stretch_key
+
+    widest = scopes[-1]
+    return [
+        (stretch_key(place),) if scope is widest else ()
+        for scope in shown
+        for place in range(len(scope.items))
+    ]
+
+
+def _about_operations(recording: Recording, slack: Table) -> list[Sequence[str]]:
+    """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
+    from dag_utils import key_of
+
+    several = len(recording.owners) > 1
+    return [(str(row[0]) if several else key_of(recording.owners[0], str(row[0])),) for row in slack.rows]
 
 
 def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:
@@ -261,6 +294,18 @@ def _longer(scopes: Sequence[_Scope], path: CriticalPath, recording: Recording) 
 def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
     doubled = sum(other.name == scope.name for other in scopes) > 1
     return f"worker-{scope.worker} {scope.name}" if doubled else scope.name
+
+
+def _charts(
+    args: Namespace, recording: Recording, step: StepGraph, path: CriticalPath, scopes: Sequence[_Scope]
+) -> list[Chart]:
+    """Return the step with the path on it, where somebody looks at it, and what the paths consist of."""
+    from dag_utils import step_timeline
+
+    if not (args.html or args.picture):
+        return [_bars(scopes)]
+    title = f"Step {step.number} and its critical path"
+    return [step_timeline(title, recording, step, path, parts=args.del_queue), _bars(scopes)]
 
 
 def _bars(scopes: Sequence[_Scope]) -> Bars:

@@ -15,7 +15,7 @@ from atomic_output import open_output
 from errors import OutputError
 from output_marks import MARK
 from report.tables import cell_texts, display_width, shorten
-from result import Cell, Column, Result, Table
+from result import Cell, Column, Result, Table, card_texts
 from temporary_files import temporary_directory
 
 #: What the file format allows.
@@ -78,6 +78,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
     sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
     lines = [
         *result.figures,
+        *(("" if at else "Findings", text) for at, text in enumerate(card_texts(result.cards))),
         *(("" if at else "Notes", note) for at, note in enumerate(result.notes)),
         *(("" if at else "Read", line) for at, line in enumerate(result.read)),
         *(("" if at else "Repaired or left out", line) for at, line in enumerate(result.repairs)),

@@ -1,0 +1,238 @@
+"""A step as a timeline, with the critical path through it; of many ranks those that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dag.critical_path import NO_EVENT, CriticalPath
+from dag.path_summary import path_item
+from dag.step_graph import Bool, Recording, StepGraph
+from dialects.step_parts import UNTRACED, Operation
+from formats.columns import Int64
+from result import OnPath, Span, Timeline
+
+#: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
+MOST_RANKS = 32
+MOST_SPANS = 8_000
+#: Up to so many ranks each stage of communication has a lane; up to so many input and device have theirs.
+_EACH_STAGE, _EACH_KIND = 4, 12
+_FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of the step, from fine to coarse
+_MOST_KEYED = 3  # ranks in the note
+
+
+class _Lanes(NamedTuple):
+    """The lanes of a timeline in their order, and which of them each operation (n,) is drawn in."""
+
+    names: Sequence[str]
+    of: Int64
+
+
+def step_timeline(
+    title: str,
+    recording: Recording,
+    step: StepGraph,
+    path: CriticalPath,
+    *,
+    parts: bool = False,
+    first: Collection[str] = (),
+) -> Timeline:
+    """Return `step` drawn to scale, from the begin of the step on the owner that ends last.
+
+    Parameters
+    ----------
+    parts : as for `path_items`, whose names are the keys of the path's stretches
+    first : the owners to be shown in any case; of more than 32 those on the path come next, then those with
+        the most work
+
+    Boxes that are not on the path and that nobody could see are joined where they follow each other.
+    """
+    owners = _shown(recording, step, path, first)
+    lanes = _lanes(recording, step, owners)
+    on_path = np.zeros(len(step), np.bool_)
+    on_path[[stretch.event for stretch in path.stretches if stretch.event != NO_EVENT]] = True
+    is_drawn = np.isin(step.owner, owners) & (_is_part(recording)[step.operation] | on_path)
+    is_drawn &= (step.end_ns > step.start_ns) | on_path
+    single, joined = _joined(recording, step, lanes, is_drawn, on_path)
+    zero = int(step.begin_ns[path.owner])
+    spans = [_span(recording, step, lanes, event, zero) for event in single.tolist()]
+    spans += [_together(recording, step, lanes, events, zero) for events in joined]
+    place = {event: i for i, event in enumerate(single.tolist())}
+    n = len(recording.owners)
+    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those with the most work"
+    row = {name: i for i, name in enumerate(lanes.names)}
+    order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
+    moved = {old: new for new, old in enumerate(order)}
+    marks = [
+        mark._replace(span=moved[mark.span]) for mark in _marks(recording, step, path, place, zero, parts)
+    ]
+    return Timeline(title, [spans[i] for i in order], path=marks, note=few if n > len(owners) else "")
+
+
+def key_of(owner: str, name: str) -> str:
+    """Return the key of what an owner does under a name (see `Table.about`)."""
+    return f"{owner}.{name}"
+
+
+def stretch_key(place: int) -> str:
+    """Return the key of the path's item at `place` in `path_items`."""
+    return f"#{place}"
+
+
+def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
+    """Return the owners that are drawn, in their order."""
+    n = len(recording.owners)
+    if n <= MOST_RANKS:
+        return list(range(n))
+    on_path = np.zeros(n)
+    for stretch in path.stretches:
+        on_path[stretch.owner] += stretch.dur_ns
+    work = np.bincount(step.owner, step.work_ns, n)
+    wanted = np.array([owner in first for owner in recording.owners])
+    order = np.lexsort((-work, -on_path, ~wanted))
+    return sorted(order[:MOST_RANKS].tolist())
+
+
+# ---- lanes
+
+
+def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lanes:
+    """Return the lanes: per owner its input, computation, device, and communication as it goes on."""
+    kinds = [_kind(operation, len(owners)) for operation in recording.operations]
+    begin = np.full(len(kinds), np.iinfo(np.int64).max)
+    of_shown = np.isin(step.owner, owners)
+    np.minimum.at(begin, step.operation[of_shown], step.start_ns[of_shown])
+    begun: dict[str, int] = {}
+    for at in np.unique(step.operation[of_shown]).tolist():
+        begun[kinds[at]] = min(begun.get(kinds[at], int(begin[at])), int(begin[at]))
+    fixed = ("input", "computation", "device")
+    known = {kind: i for i, kind in enumerate(fixed)}
+    order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
+    several = len(recording.owners) > 1
+    names = [f"{recording.owners[owner]} {kind}" if several else kind for owner in owners for kind in order]
+    column, row = {kind: i for i, kind in enumerate(order)}, {owner: i for i, owner in enumerate(owners)}
+    of = [
+        row.get(operation.owner, 0) * len(order) + column.get(kind, 0)
+        for operation, kind in zip(recording.operations, kinds, strict=True)
+    ]
+    return _Lanes(names, np.array(of, np.int64))
+
+
+def _kind(operation: Operation, n_owners: int) -> str:
+    if operation.is_communication:
+        return (operation.stage if n_owners <= _EACH_STAGE else "") or "communication"
+    if n_owners > _EACH_KIND:
+        return "computation"
+    if not operation.is_compute:
+        return "input"
+    return "device" if operation.on_device else "computation"
+
+
+def _is_part(recording: Recording) -> Bool:
+    """Return which operations (n,) are no whole that is drawn as its parts."""
+    divided = {(operation.owner, operation.whole) for operation in recording.operations if operation.whole}
+    return recording.which(lambda one: (one.owner, one.name) not in divided)
+
+
+# ---- boxes
+
+
+def _joined(
+    recording: Recording, step: StepGraph, lanes: _Lanes, is_drawn: Bool, on_path: Bool
+) -> tuple[Int64, list[Int64]]:
+    """Return the events with a box of their own, and those that share one.
+
+    The path's and the longest are drawn alone; of the others those of one lane and kind that follow each
+    other share a box.
+    """
+    events = np.flatnonzero(is_drawn)
+    if len(events) <= MOST_SPANS:
+        return events, []
+    length = step.end_ns - step.start_ns
+    by_length = events[np.lexsort((-length[events], ~on_path[events]))]
+    n_single = max(MOST_SPANS // 2, int(on_path.sum()))
+    single, rest = by_length[:n_single], by_length[n_single:]
+    groups = [_group(operation) for operation in recording.operations]
+    number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    kind = lanes.of * len(number) + np.array([number[group] for group in groups], np.int64)
+    kinds = kind[step.operation[rest]]
+    rest = rest[np.lexsort((step.start_ns[rest], kinds))]
+    whole = max(int(step.end_ns.max() - step.start_ns.min()), 1)
+    part = _FINEST
+    while True:
+        shared = _runs(step, kind[step.operation[rest]], rest, whole // part)
+        if len(shared) <= MOST_SPANS // 2 or part <= _COARSEST:
+            return np.sort(single), shared
+        part //= 2
+
+
+def _runs(step: StepGraph, kinds: Int64, events: Int64, most_ns: int) -> list[Int64]:
+    """Return sorted events in runs: of one kind, with breaks of at most `most_ns`."""
+    start, end = step.start_ns[events], step.end_ns[events]
+    # the latest end so far within a kind: kinds are shifted apart, so that one accumulation serves all
+    apart = (int(end.max(initial=0)) - int(start.min(initial=0)) + most_ns + 1) * np.unique(
+        kinds, return_inverse=True
+    )[1].reshape(-1)
+    until = np.maximum.accumulate(end + apart)
+    breaks = np.flatnonzero((start + apart)[1:] > until[:-1] + most_ns) + 1
+    return np.split(events, breaks)
+
+
+def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero: int) -> Span:
+    at = int(step.operation[event])
+    operation = recording.operations[at]
+    owner = recording.owners[operation.owner]
+    keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
+    start, end = int(step.start_ns[event]), int(step.end_ns[event])
+    lane = lanes.names[lanes.of[at]]
+    return Span(lane, operation.label, (start - zero) / 1e6, (end - start) / 1e6, _group(operation), (*keys,))
+
+
+def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int64, zero: int) -> Span:
+    if len(events) == 1:
+        return _span(recording, step, lanes, int(events[0]), zero)
+    at = int(step.operation[events[0]])
+    start, end = int(step.start_ns[events].min()), int(step.end_ns[events].max())
+    busy = float((step.end_ns[events] - step.start_ns[events]).sum())
+    name = f"{len(events):,} short operations, {busy / 1e6:,.3g} ms together"
+    group = _group(recording.operations[at])
+    return Span(lanes.names[lanes.of[at]], name, (start - zero) / 1e6, (end - start) / 1e6, group)
+
+
+def _group(operation: Operation) -> str:
+    """Return what decides the colour: the stage, what it is for, or its category."""
+    if operation.cat == UNTRACED:
+        return "not recorded"
+    return operation.stage or operation.phase or operation.cat or "other"
+
+
+# ---- the path
+
+
+def _marks(
+    recording: Recording,
+    step: StepGraph,
+    path: CriticalPath,
+    place: dict[int, int],
+    zero: int,
+    parts: bool,
+) -> Iterator[OnPath]:
+    """Yield the stretches of the path; one without an event is drawn beside the next one, or the last."""
+    begin = int(step.begin_ns[path.owner])
+    events = [stretch.event for stretch in path.stretches]
+    after = next((event for event in reversed(events) if event != NO_EVENT), NO_EVENT)
+    beside = []
+    for event in reversed(events):
+        after = after if event == NO_EVENT else event
+        beside.append(after)
+    number, before = -1, None
+    for stretch, event in zip(path.stretches, reversed(beside), strict=True):
+        item = path_item(recording, step, stretch, begin, parts=parts)
+        number += item[:3] != before
+        before = item[:3]
+        if event in place:
+            keys = (key_of(item.owner, item.name), stretch_key(number))
+            times = ((stretch.start_ns - zero) / 1e6, stretch.dur_ns / 1e6)
+            yield OnPath(place[event], *times, item.name, bool(stretch.cat), keys)
