@@ -4,11 +4,10 @@
 - `read_partitions`: what logs tell about a job's partitions
 - `choose_step`: the row of a step by its number, or of the one of median length
 - `critical_path`, `slack_ns`: what makes a step as long as it is, and how much room the rest has
-- `path_items`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in
-  tables; `path_waterfall`: as a chart
+- `path_items`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
-  boxes and stretches tables are about by `key_of` and `stretch_key`
+  boxes and stretches tables are about by `key_of` and `stretch_key`; `path_waterfall`: its parts
 - `mean_dags`, `longest_path`: average durations through the DAG of a GPU
 """
 
@@ -39,9 +38,8 @@ from dag.path_summary import (
     path_items,
     records,
 )
-from dag.path_summary import waterfall as path_waterfall
 from dag.step_graph import Recording, StepGraph
-from dag.step_timeline import key_of, step_timeline, stretch_key
+from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
 from dialects.step_parts import RankTrace

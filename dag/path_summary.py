@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dag.critical_path import NO_EVENT, CriticalPath, Stretch
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import GAP, WAIT, Kind, Operation
-from result import Cell, Column, Table, Waterfall
+from result import Cell, Column, Table
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
@@ -118,23 +118,6 @@ def headline(recording: Recording, step: StepGraph, path: CriticalPath, items: S
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
     length = f"{path.length_ns / 1e6:.1f} ms"
     return f"Step {step.number} takes {length}{ends}; its critical path is {_listed(shares)}."
-
-
-def waterfall(title: str, items: Sequence[PathItem], most: int = 8) -> Waterfall:
-    """Return what a path is made of, in milliseconds: its largest parts by name, the others by category."""
-    several = len({item.owner for item in items}) > 1
-    shares = by_name(items)
-    parts = [
-        (f"{share.name} on {share.owner}" if several else share.name, share.ns / 1e6, share.cat or "other")
-        for share in shares[:most]
-    ]
-    rest: Counter[str] = Counter()
-    for share in shares[most:]:
-        rest[share.cat or "other"] += share.ns
-    parts += [(f"other {cat}", ns / 1e6, cat) for cat, ns in rest.items()]
-    by_cat = {cat: sum(value for _, value, other in parts if other == cat) for _, _, cat in parts}
-    parts.sort(key=lambda part: (-by_cat[part[2]], part[2], part[0].startswith("other "), -part[1]))
-    return Waterfall(title, "ms of the step, along its critical path", parts, "the step")
 
 
 _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks", "": "other"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +12,17 @@ from dag.path_summary import path_item
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import UNTRACED, Operation
 from formats.columns import Int64
-from result import OnPath, Span, Timeline
+from result import OnPath, Span, Timeline, Waterfall
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
 MOST_RANKS = 32
 MOST_SPANS = 8_000
+#: Stretches of the path that are drawn at most: the longest; one before shorter ones goes on in their place.
+MOST_STRETCHES = 3_000
 #: Up to so many ranks each stage of communication has a lane; up to so many input and device have theirs.
 _EACH_STAGE, _EACH_KIND = 4, 12
 _FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of the step, from fine to coarse
-_MOST_KEYED = 3  # ranks in the note
+_MOST_PARTS = 8  # of a waterfall that have a bar of their own
 
 
 class _Lanes(NamedTuple):
@@ -51,8 +53,9 @@ def step_timeline(
     """
     owners = _shown(recording, step, path, first)
     lanes = _lanes(recording, step, owners)
+    marks = _marks(recording, step, path, parts)
     on_path = np.zeros(len(step), np.bool_)
-    on_path[[stretch.event for stretch in path.stretches if stretch.event != NO_EVENT]] = True
+    on_path[[mark.span for mark in marks]] = True
     is_drawn = np.isin(step.owner, owners) & (_is_part(recording)[step.operation] | on_path)
     is_drawn &= (step.end_ns > step.start_ns) | on_path
     single, joined = _joined(recording, step, lanes, is_drawn, on_path)
@@ -65,10 +68,29 @@ def step_timeline(
     row = {name: i for i, name in enumerate(lanes.names)}
     order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
     moved = {old: new for new, old in enumerate(order)}
-    marks = [
-        mark._replace(span=moved[mark.span]) for mark in _marks(recording, step, path, place, zero, parts)
-    ]
-    return Timeline(title, [spans[i] for i in order], path=marks, note=few if n > len(owners) else "")
+    drawn = [mark._replace(span=moved[place[mark.span]]) for mark in marks if mark.span in place]
+    return Timeline(title, [spans[i] for i in order], path=drawn, note=few if n > len(owners) else "")
+
+
+def path_waterfall(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Waterfall:
+    """Return what the path is made of (ms), coloured as the timeline: its largest parts, and the others."""
+    sums: dict[tuple[str, str], int] = {}
+    several = len({stretch.owner for stretch in path.stretches}) > 1
+    begin = int(step.begin_ns[path.owner])
+    for stretch in path.stretches:
+        item = path_item(recording, step, stretch, begin, parts=False)
+        group = stretch.cat or _group(recording.operations[int(step.operation[stretch.event])])
+        name = f"{item.name} on {item.owner}" if several else item.name
+        sums[name, group] = sums.get((name, group), 0) + stretch.dur_ns
+    largest = sorted(sums, key=lambda key: -sums[key])
+    own, rest = largest[:_MOST_PARTS], largest[_MOST_PARTS:]
+    parts = [(name, sums[name, group] / 1e6, group) for name, group in own]
+    for other in dict.fromkeys(group for _, group in rest):
+        total = sum(sums[name, group] for name, group in rest if group == other)
+        parts.append((f"other {other}", total / 1e6, other))
+    by_group = {group: sum(value for _, value, other in parts if other == group) for *_, group in parts}
+    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("other "), -part[1]))
+    return Waterfall(title, "ms of the step, along its critical path", parts, "the step")
 
 
 def key_of(owner: str, name: str) -> str:
@@ -170,11 +192,11 @@ def _joined(
 
 def _runs(step: StepGraph, kinds: Int64, events: Int64, most_ns: int) -> list[Int64]:
     """Return sorted events in runs: of one kind, with breaks of at most `most_ns`."""
-    start, end = step.start_ns[events], step.end_ns[events]
+    first = step.start_ns.min()
+    start, end = step.start_ns[events] - first, step.end_ns[events] - first
     # the latest end so far within a kind: kinds are shifted apart, so that one accumulation serves all
-    apart = (int(end.max(initial=0)) - int(start.min(initial=0)) + most_ns + 1) * np.unique(
-        kinds, return_inverse=True
-    )[1].reshape(-1)
+    place = np.unique(kinds, return_inverse=True)[1].reshape(-1)
+    apart = place * (int(end.max()) + most_ns + 1)
     until = np.maximum.accumulate(end + apart)
     breaks = np.flatnonzero((start + apart)[1:] > until[:-1] + most_ns) + 1
     return np.split(events, breaks)
@@ -211,28 +233,31 @@ def _group(operation: Operation) -> str:
 # ---- the path
 
 
-def _marks(
-    recording: Recording,
-    step: StepGraph,
-    path: CriticalPath,
-    place: dict[int, int],
-    zero: int,
-    parts: bool,
-) -> Iterator[OnPath]:
-    """Yield the stretches of the path; one without an event is drawn beside the next one, or the last."""
+def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: bool) -> list[OnPath]:
+    """Return the stretches that are drawn, their events in place of boxes.
+
+    One without an event is drawn beside the next one that has, or the last.
+    """
     begin = int(step.begin_ns[path.owner])
+    least = 0
+    if len(path.stretches) > MOST_STRETCHES:
+        least = sorted(stretch.dur_ns for stretch in path.stretches)[-MOST_STRETCHES]
     events = [stretch.event for stretch in path.stretches]
-    after = next((event for event in reversed(events) if event != NO_EVENT), NO_EVENT)
+    event = next((event for event in reversed(events) if event != NO_EVENT), NO_EVENT)
     beside = []
-    for event in reversed(events):
-        after = after if event == NO_EVENT else event
-        beside.append(after)
-    number, before = -1, None
+    for own in reversed(events):
+        event = event if own == NO_EVENT else own
+        beside.append(event)
+    marks: list[OnPath] = []
+    place, before = -1, None
     for stretch, event in zip(path.stretches, reversed(beside), strict=True):
         item = path_item(recording, step, stretch, begin, parts=parts)
-        number += item[:3] != before
+        place += item[:3] != before
         before = item[:3]
-        if event in place:
-            keys = (key_of(item.owner, item.name), stretch_key(number))
-            times = ((stretch.start_ns - zero) / 1e6, stretch.dur_ns / 1e6)
-            yield OnPath(place[event], *times, item.name, bool(stretch.cat), keys)
+        start, duration = (stretch.start_ns - begin) / 1e6, stretch.dur_ns / 1e6
+        if marks and stretch.dur_ns < least:
+            marks[-1] = marks[-1]._replace(dur_ms=start + duration - marks[-1].start_ms)
+        elif event != NO_EVENT:
+            keys = (key_of(item.owner, item.name), stretch_key(place))
+            marks.append(OnPath(event, start, duration, item.name, bool(stretch.cat), keys))
+    return marks

@@ -33,6 +33,8 @@ _OPERATIONS = (
     Column("dur_ms", "duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
     Column("slack_ms", "slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
+_MOST_BARS = 32
+_FEW_SCOPES = 16  # of a kind, whose lengths are told one by one
 SCOPES = ("GPU", "worker", "job", "all")
 
 
@@ -164,7 +166,7 @@ def _recorded(args: Namespace) -> Result:
             ),
         ],
         charts=_charts(args, recording, step, path, scopes),
-        figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
+        figures=_figures(scopes),
         notes=notes,
         repairs=loaded.repairs,
         beside=args.path[0],
@@ -296,6 +298,19 @@ def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
     return f"worker-{scope.worker} {scope.name}" if doubled else scope.name
 
 
+def _figures(scopes: Sequence[_Scope]) -> list[tuple[str, str]]:
+    """Return how long each scope's path is; of many of a kind the shortest and the longest."""
+    figures = []
+    for kind in dict.fromkeys(scope.kind for scope in scopes):
+        own = [scope for scope in scopes if scope.kind == kind]
+        if len(own) <= _FEW_SCOPES:
+            figures += [(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in own]
+        else:
+            lengths = [scope.length_ns / 1e6 for scope in own]
+            figures.append((f"{len(own):,} {kind}s", f"{min(lengths):.3f} to {max(lengths):.3f} ms"))
+    return figures
+
+
 def _charts(
     args: Namespace, recording: Recording, step: StepGraph, path: CriticalPath, scopes: Sequence[_Scope]
 ) -> list[Chart]:
@@ -309,6 +324,8 @@ def _charts(
 
 
 def _bars(scopes: Sequence[_Scope]) -> Bars:
+    longest = sorted(scopes[:-1], key=lambda scope: -scope.length_ns)[:_MOST_BARS]
+    scopes = [scope for scope in scopes if scope in longest or scope is scopes[-1]]
     ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares()} for scope in scopes]
     cats = dict.fromkeys(cat for of_scope in ms for cat in of_scope)
     series = {cat or "other": [of_scope.get(cat, 0.0) for of_scope in ms] for cat in cats}

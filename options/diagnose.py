@@ -144,7 +144,7 @@ def _charts(
     """Return what can be won, where the time goes, and the usual step: where somebody looks at them."""
     if not (args.html or args.picture):
         return []
-    from dag_utils import choose_step, critical_path, path_items, path_waterfall, step_timeline
+    from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
 
     recording = loaded.recording
     step = recording.steps[choose_step(recording)]
@@ -153,13 +153,19 @@ def _charts(
     title = f"Step {step.number}, of median length, and its critical path"
     return [
         *_gains(ranked),
-        path_waterfall(f"Where the time of step {step.number} goes", path_items(recording, step, path)),
+        path_waterfall(f"Where the time of step {step.number} goes", recording, step, path),
         step_timeline(title, recording, step, path, first=named),
-        Bars("Every step", "step", "ms", [str(number) for number in diagnosis.numbers],
-             {"iteration time": (diagnosis.iteration_ns / 1e6).tolist()},
-             is_small=len(diagnosis.numbers) <= _FEW_STEPS),
+        *_every_step(diagnosis),
         *_work_map(loaded),
     ]  # fmt: skip
+
+
+def _every_step(diagnosis: Diagnosis) -> list[Chart]:
+    """Return how long each step took, where there are several."""
+    numbers = [str(number) for number in diagnosis.numbers]
+    series = {"iteration time": (diagnosis.iteration_ns / 1e6).tolist()}
+    few = len(numbers) <= _FEW_STEPS
+    return [Bars("Every step", "step", "ms", numbers, series, is_small=few)] if len(numbers) > 1 else []
 
 
 def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
@@ -176,7 +182,7 @@ def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
         None if gain.low_ns is None or gain.high_ns is None else (gain.low_ns / 1e6, gain.high_ns / 1e6)
         for *_, gain in known
     ]
-    label = "ms a step, with the bounds that hold it 19 times in 20"
+    label = "ms a step, with the bounds that hold it 19 times in 20" if any(between) else "ms a step"
     return [
         Bars("What can be won", label, "", names, values, horizontal=True, between=between, is_small=True)
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ _DRAWING = ("drawing.js",)
 
 _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
+_ROOM = 800_000  # bytes of a page for the rows of its tables
 
 # Nothing may be loaded or sent, and only what is in the page may run.
 _POLICY = (
@@ -78,7 +79,7 @@ def write(result: Result, path: Path) -> None:
 def _document(result: Result) -> dict[str, Any]:
     """Return what the page's script shows."""
     keys = _Numbered()
-    tables = [_table(table, keys) for table in result.tables]
+    tables = [_table(table, keys) for table in _fitting(result.tables)]
     charts = [chart for chart in result.charts if isinstance(chart, tuple(_SCRIPTS)) or plot.can_draw()]
     return {
         "option": result.option,
@@ -89,6 +90,25 @@ def _document(result: Result) -> dict[str, Any]:
         "charts": [{"id": f"chart-{i}", **_payload(chart, keys)} for i, chart in enumerate(charts, start=1)],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
+
+
+def _fitting(tables: Sequence[Table]) -> list[Table]:
+    """Return the tables, of those that are too large for a page the first rows, with a note that says so."""
+    sizes = [len(encode({"rows": table.rows})) for table in tables]
+    fitting = list(tables)
+    room = _ROOM
+    by_size = sorted(range(len(tables)), key=sizes.__getitem__)
+    for n_before, at in enumerate(by_size):
+        table, share = tables[at], room // (len(tables) - n_before)
+        if sizes[at] > share:
+            kept = len(table.rows) * share // sizes[at]
+            note = (
+                f"The first {kept:,} of {len(table.rows):,} rows; --xlsx and --format csv or json have all."
+            )
+            rows, about = table.rows[:kept], table.about[:kept]
+            fitting[at] = replace(table, rows=rows, about=about, note=f"{note} {table.note}".rstrip())
+        room -= min(sizes[at], share)
+    return fitting
 
 
 def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
@@ -128,8 +148,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
             for span in chart.spans
         ]  # fmt: skip
         payload["path"] = [
-            (part.span, round(part.start_ms, 5), round(part.dur_ms, 5), bounded(part.name, _LONGEST),
-             part.is_idle, *_known(part.keys, keys))
+            (part.span, round(part.start_ms, 5), round(part.dur_ms, 5), names[bounded(part.name, _LONGEST)],
+             int(part.is_idle), *_known(part.keys, keys))
             for part in chart.path
         ]  # fmt: skip
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}

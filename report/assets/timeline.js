@@ -13,7 +13,7 @@ const timelines = []; // of the page: what is zoomed in one is zoomed in all
 drawers.timeline = (chart, place) => {
   const { spans, lanes, height, rowHeight, first, last } = laidOut(chart);
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
-    { span: spans[span], start, duration, name, idle, keys }));
+    { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const { names, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   const colourOf = coloursOf(chart);
