@@ -3,8 +3,8 @@
 - `load_steps`: the recorded steps of a job, whatever the system, as `StepGraph`s in a `Recording`
 - `read_partitions`: what logs tell about a job's partitions
 - `choose_step`: the row of a step by its number, or of the one of median length
-- `critical_path`, `slack_ns`: what makes a step as long as it is, and how much room the rest has
-- `path_items`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
+- `critical_path`, `CriticalPaths`, `slack_ns`: what makes a step as long as it is, and the room of the rest
+- `named_path`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
   boxes and stretches tables are about by `key_of` and `stretch_key`; `path_waterfall`: its parts
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import dialects
 from clocks.job_clocks import align_job, on_one_clock, remarks
-from dag.critical_path import CriticalPath, critical_path, slack_ns
+from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
 from dag.dependencies import dag_from_gml
 from dag.drawn_step import drawn_step
 from dag.join_ranks import join
@@ -30,12 +30,13 @@ from dag.model import Dag, LongestPath, longest_path
 from dag.path_summary import (
     BY_NAME,
     PATH,
-    PathItem,
+    Label,
+    NamedPath,
     by_category,
     by_name,
     category,
     headline,
-    path_items,
+    named_path,
     records,
 )
 from dag.step_graph import Recording, StepGraph
@@ -49,11 +50,11 @@ from formats.stream import find_file
 from trace_utils import LoadedJob, Source, load_paths
 
 __all__ = [
-    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
-    "Partitions", "PathItem", "Recording", "StepGraph", "by_category", "by_name", "category", "choose_step",
-    "critical_path", "draw", "drawn_step", "headline", "key_of", "load_steps", "longest_path",
-    "marked_events", "mean_dags", "path_items", "path_waterfall", "read_partitions", "records", "slack_ns",
-    "step_timeline", "stretch_key",
+    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "CriticalPaths", "Dag", "Label",
+    "LoadedSteps", "LongestPath", "NamedPath", "Partitions", "Recording", "StepGraph", "by_category",
+    "by_name", "category", "choose_step", "critical_path", "draw", "drawn_step", "headline", "key_of",
+    "load_steps", "longest_path", "marked_events", "mean_dags", "named_path", "path_waterfall",
+    "read_partitions", "records", "slack_ns", "step_timeline", "stretch_key",
 ]  # fmt: skip
 
 

@@ -10,10 +10,39 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 Kind = Literal["text", "int", "float", "percent", "bool"]
 Cell = str | int | float | bool | None
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Made(Sequence[T_co]):
+    """A sequence whose items are made whenever they are asked for: all at once would fill the memory."""
+
+    def __init__(self, n_items: int, make: Callable[[int], T_co]) -> None:
+        self._n_items, self._make = n_items, make
+
+    def __len__(self) -> int:
+        return self._n_items
+
+    @overload
+    def __getitem__(self, at: int) -> T_co: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T_co]: ...
+    def __getitem__(self, at: int | slice) -> T_co | list[T_co]:
+        places = range(self._n_items)[at]
+        return self._make(places) if isinstance(places, int) else [self._make(place) for place in places]
+
+    def tolist(self) -> list[T_co]:
+        """Return all items."""
+        return list(self)
+
+
+class Command(str):
+    """A line of a result that ends in a command, to be typed as it stands wherever it is shown."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +245,9 @@ class Card:
         """Yield the lines that a reader of plain text gets; `place` counts from 1."""
         plain = " ".join(text for label, text in self.lines if not label)
         yield f"{place}. {self.title} {plain}".rstrip()
-        yield from (f"   {label}: {text}" for label, text in self.lines if label)
+        for label, text in self.lines:
+            if label:
+                yield type(text)(f"   {label}: {text}")  # a `Command` stays one
 
 
 Chart = Bars | Waterfall | Lines | HeatMap | Timeline | Bars3D | Network

@@ -45,11 +45,15 @@ class TraceFile:
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A job and its traces, one per rank, in the order of `job.sources`, and the files read."""
+    """A job and its traces, one per rank, in the order of `job.sources`, and the files read.
+
+    `unread` are lines of the job's notes, one for each trace that could not be read.
+    """
 
     job: Job
     traces: Sequence[Trace]
     files: Sequence[TraceFile] = field(default_factory=list)
+    unread: Sequence[str] = ()
 
     @property
     def repairs(self) -> list[str]:
@@ -121,7 +125,7 @@ def load_paths(
     if job.kind in ("ranks", "file"):
         ranks = _ranked(job.root, ranks, notes)
     sources, traces = [source for source, _ in ranks], [trace for _, trace in ranks]
-    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files)
+    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files, list(map(str, errors)))
     return select_communication([loaded], only)[0]
 
 

@@ -8,7 +8,7 @@ path runs through whoever was waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ from formats.columns import Int64
 
 #: `Stretch.event` of time that belongs to no event of the path.
 NO_EVENT = -1
+#: Categories of stretches: work, the gap before an event, its wait for what is out of scope.
+CATS = ("", GAP, WAIT)
+_WORK, _GAP, _WAIT = range(3)
 
 
 class Stretch(NamedTuple):
@@ -29,7 +32,7 @@ class Stretch(NamedTuple):
 
     event: int  # of the step, or `NO_EVENT`
     owner: int
-    cat: str  # `GAP`, `WAIT`, or "" for work
+    cat: str  # one of `CATS`
     start_ns: int
     end_ns: int
     kind: int  # the `Kind` of the edge by which the path enters it, -1 for none
@@ -42,11 +45,27 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """What makes a step as long as it is, in time order; the stretches add up to `length_ns`."""
+    """What makes a step as long as it is: k stretches in time order, which add up to `length_ns`.
 
-    owner: int  # the owner whose step ends last
-    stretches: Sequence[Stretch]
+    The columns (k,) are those of `Stretch`, `cat` as a number of `CATS`; `owner` is the one whose step
+    ends last, `owners` those of the stretches.
+    """
+
+    owner: int
     length_ns: int
+    event: Int64
+    owners: Int64
+    cat: Int64
+    start_ns: Int64
+    end_ns: Int64
+    kind: Int64
+
+    @property
+    def stretches(self) -> list[Stretch]:
+        """The stretches as records."""
+        columns = (self.event, self.owners, self.start_ns, self.end_ns, self.kind)
+        event, owner, start, end, kind = (column.tolist() for column in columns)
+        return list(map(Stretch, event, owner, [CATS[at] for at in self.cat.tolist()], start, end, kind))
 
 
 def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> CriticalPath:
@@ -56,12 +75,39 @@ def critical_path(step: StepGraph, owners: Sequence[int] | None = None) -> Criti
     another owner that began its step later, the time before that is a gap. With a part of the owners,
     what these wait for others is a stretch of category `WAIT`.
     """
-    scope = list(range(len(step.begin_ns))) if owners is None else list(owners)
-    ends = _ends(step)
-    owner = max(scope, key=lambda one: (int(ends[one]), -one))
-    begin, end = int(step.begin_ns[owner]), int(ends[owner])
-    found = _walked_back(step, _last_inputs(step, scope), owner, begin, end)
-    return CriticalPath(owner, found[::-1], end - begin)
+    return CriticalPaths(step, [range(len(step.begin_ns)) if owners is None else owners]).path(0)
+
+
+class CriticalPaths:
+    """The critical paths among several parts of a step's owners, none of whom is in two of them.
+
+    What each event waited for is worked out once for all parts, when the first path is asked for.
+    """
+
+    def __init__(self, step: StepGraph, parts: Sequence[Sequence[int]]) -> None:
+        self.step, self.parts = step, parts
+        self._ends = _ends(step)
+        self._inputs: tuple[Int64, Int64, Int64] | None = None
+
+    def length_ns(self, part: int) -> int:
+        """Return how long the path of a part is."""
+        _, begin, end = self._span(part)
+        return end - begin
+
+    def path(self, part: int) -> CriticalPath:
+        """Return the path of a part (see `critical_path`)."""
+        owner, begin, end = self._span(part)
+        if self._inputs is None:
+            of = np.full(len(self.step.begin_ns), -1)
+            for number, owners in enumerate(self.parts):
+                of[list(owners)] = number
+            self._inputs = _last_inputs(self.step, of[self.step.owner])
+        return _walked_back(self.step, self._inputs, owner, begin, end)
+
+    def _span(self, part: int) -> tuple[int, int, int]:
+        """Return the owner of a part that ends last, and begin and end of its step."""
+        owner = max(self.parts[part], key=lambda one: (int(self._ends[one]), -one))
+        return owner, int(self.step.begin_ns[owner]), int(self._ends[owner])
 
 
 def _ends(step: StepGraph) -> Int64:
@@ -70,26 +116,35 @@ def _ends(step: StepGraph) -> Int64:
     return np.where(step.next_ns < 0, by_tail, step.next_ns)
 
 
-def _last_inputs(step: StepGraph, scope: Sequence[int]) -> tuple[Int64, Int64, Int64]:
-    """Return what let each event start (2 * event) and go on (2 * event + 1) last, among events of `scope`.
+def _last_inputs(step: StepGraph, part: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return what let each event start (2 * event) and go on (2 * event + 1) last, within its part.
 
-    Per start and body (2n,): when, which start or body, and the `Kind`; the earliest time for nothing. A
-    transfer's body also waits for the one before it on its link.
+    Per start and body (2n,): when, which start or body, and the `Kind` or -1. Where a body waited for
+    nothing since its start, that is its start. Where nothing recorded let an event start, it is -1, at
+    the begin of its owner's step. A transfer's body also waits for the one before it on its link.
+    `part` (n,) is -1 for events of no part.
     """
-    inside = np.isin(step.owner, scope)
-    edges = step.edges[inside[step.edges[:, 0]] & inside[step.edges[:, 1]]]
+    edges = step.edges
+    if (part != part[:1]).any():
+        edges = edges[part[edges[:, 0]] == part[edges[:, 1]]]
     source, target = operation_edges(edges)
     times = np.column_stack([step.start_ns, step.end_ns]).reshape(-1)
-    order = np.lexsort((-np.arange(len(edges)), times[source], target))  # of several the first edge
     at = np.full(len(times), np.iinfo(np.int64).min)
-    last_source, kind = np.zeros_like(at), np.zeros_like(at)
-    at[target[order]] = times[source[order]]
-    last_source[target[order]], kind[target[order]] = source[order], edges[order, 3]
-    before, after = _on_links(step).T
-    later = inside[before // 2] & (times[before] > at[after])
-    before, after = before[later], after[later]
-    at[after], last_source[after], kind[after] = times[before], before, Kind.DEVICE
-    return at, last_source, kind
+    before, kind = np.full(len(times), -1), np.full(len(times), -1)
+    np.maximum.at(at, target, times[source])
+    last = np.flatnonzero(times[source] == at[target])[::-1]  # of several the first edge: it is written last
+    before[target[last]], kind[target[last]] = source[last], edges[last, 3]
+    served, then = _on_links(step).T
+    later = (part[served // 2] == part[then // 2]) & (times[served] > at[then])
+    served, then = served[later], then[later]
+    at[then], before[then], kind[then] = times[served], served, Kind.DEVICE
+    begin = step.begin_ns[step.owner]
+    for place, earliest, instead in ((0, begin, -1), (1, step.start_ns, 2 * np.arange(len(step)))):
+        early = at[place::2] <= earliest
+        at[place::2] = np.where(early, earliest, at[place::2])
+        before[place::2] = np.where(early, instead, before[place::2])
+        kind[place::2][early] = -1
+    return at, before, kind
 
 
 def _on_links(step: StepGraph) -> Int64:
@@ -100,45 +155,38 @@ def _on_links(step: StepGraph) -> Int64:
 
 def _walked_back(
     step: StepGraph, inputs: tuple[Int64, Int64, Int64], owner: int, begin: int, end: int
-) -> list[Stretch]:
+) -> CriticalPath:
     """Return the way back from the end of an owner's step to its begin."""
-    found: list[Stretch] = []
-
-    def add(event: int, owner: int, cat: str, start_ns: int, end_ns: int, kind: int = -1) -> None:
-        start_ns = max(start_ns, begin)
-        if end_ns > start_ns:
-            found.append(Stretch(event, owner, cat, start_ns, end_ns, kind))
-
     last = step.last[step.owner[step.last] == owner]
-    if len(last) == 0:
-        add(NO_EVENT, owner, GAP, begin, end)
-        return found
-    event = int(last[np.argmax(step.end_ns[last])])
-    at, place = int(step.end_ns[event]), 2 * event + 1
-    add(NO_EVENT, owner, GAP, at, end)
-    # numbers of a memoryview are Python's own, which is twice as fast here
-    ats, sources, kinds = (column.data for column in inputs)
-    starts, ends, owners = step.start_ns.data, step.end_ns.data, step.owner.data
-    while at > begin:
-        event, is_body = divmod(place, 2)
-        start, owner = starts[event], owners[event]
-        at, place, kind = ats[place], sources[place], kinds[place]
-        if is_body:  # through its work, to what let it go on last, or to its start
-            began = ends[event] - int(step.work_ns[event])
-            if at <= start:
-                at, place, kind = start, 2 * event, -1
-            add(event, owner, "", began, ends[event], kind)
-            add(event, owner, WAIT, at, began)
-            continue
-        ready, own_begin = start - int(step.gap_ns[event]), int(step.begin_ns[owner])
-        if at <= own_begin:  # nothing recorded let it start
-            add(event, owner, GAP, ready, start)
-            add(event, owner, WAIT, own_begin, ready)
-            add(NO_EVENT, owner, GAP, begin, own_begin)
-            break
-        add(event, owner, GAP, ready, start, kind)
-        add(event, owner, WAIT, at, ready)
-    return found
+    event = int(last[np.argmax(step.end_ns[last])]) if len(last) else NO_EVENT
+    over = begin if event == NO_EVENT else int(step.end_ns[event])
+    places = np.array(_places(inputs, 2 * event + 1, over, begin) if len(last) else [], np.int64)
+    events, is_body = np.divmod(places, 2)
+    entered = np.where(is_body, step.end_ns[events], step.start_ns[events])
+    through = entered - np.where(is_body, step.work_ns[events], step.gap_ns[events])
+    left, before, kind = (column[places] for column in inputs)
+    n = len(places)
+    of = step.owner[events]
+    # backwards: from the last event to the end, of each place its work or gap and its wait, the begin
+    found = np.empty((6, 2 * n + 2), np.int64)
+    found[:, 0] = NO_EVENT, owner, _GAP, over, end, -1
+    found[:, 1:-1:2] = events, of, np.where(is_body, _WORK, _GAP), through, entered, kind
+    found[:, 2:-1:2] = events, of, np.full(n, _WAIT), left, through, np.full(n, -1)
+    until = int(left[-1]) if n and before[-1] < 0 else begin
+    found[:, -1] = NO_EVENT, of[-1] if n else owner, _GAP, begin, until, -1
+    found[3] = np.maximum(found[3], begin)
+    found = found[:, found[4] > found[3]][:, ::-1]
+    return CriticalPath(owner, end - begin, *found)
+
+
+def _places(inputs: tuple[Int64, Int64, Int64], place: int, at: int, begin: int) -> list[int]:
+    """Return the starts and bodies by which a path goes back from one of them, until `begin`."""
+    ats, befores = (column.data for column in inputs[:2])  # whose numbers are Python's own: twice as fast
+    places = []
+    while at > begin and place >= 0:
+        places.append(place)
+        at, place = ats[place], befores[place]
+    return places
 
 
 def slack_ns(step: StepGraph) -> Int64:
@@ -157,33 +205,41 @@ def slack_ns(step: StepGraph) -> Int64:
     np.minimum.at(latest_end, step.last, (until - ends + step.last_end_ns)[step.owner[step.last]])
     # 2 * event stands for an event's start, 2 * event + 1 for its body
     starts = 2 * np.arange(len(step))
-    edges = np.concatenate(
-        [np.column_stack((starts, starts + 1)), np.column_stack(operation_edges(step.edges)), _on_links(step)]
+    source, target = operation_edges(step.edges)
+    served, then = _on_links(step).T
+    limits = _latest(
+        np.concatenate([starts, source, served]),
+        np.concatenate([starts + 1, target, then]),
+        np.column_stack([step.gap_ns, step.work_ns]).reshape(-1),
+        np.column_stack([latest_end - step.work_ns, latest_end]).reshape(-1),
     )
-    costs = np.column_stack([step.gap_ns, step.work_ns]).reshape(-1).tolist()
-    latest = np.column_stack([latest_end - step.work_ns, latest_end]).reshape(-1).tolist()
-    for before, after in _backwards(edges[:, 0], edges[:, 1], 2 * len(step)):
-        limit = latest[after] - costs[after]
-        if limit < latest[before]:
-            latest[before] = limit
-    return np.array(latest[1::2], np.int64) - step.end_ns
+    return limits[1::2] - step.end_ns
 
 
-def _backwards(source: Int64, target: Int64, n: int) -> Iterator[tuple[int, int]]:
-    """Yield the edges so that those out of an operation come before those into it."""
+def _latest(source: Int64, target: Int64, cost_ns: Int64, latest_ns: Int64) -> Int64:
+    """Return by when each of n must be over, at the latest, so that nothing that follows it is late.
+
+    `source` and `target` (e,): who comes before whom; `cost_ns`, `latest_ns` (n,): how long each takes, and
+    by when it must be over for its own sake.
+    """
+    n = len(cost_ns)
     order = np.argsort(target, kind="stable")
-    bounds = np.searchsorted(target[order], np.arange(n + 1)).tolist()
+    bounds = np.cumsum(np.bincount(target + 1, minlength=n + 1)).tolist()
     sources = source[order].tolist()
-    waiting = np.bincount(source, minlength=n).tolist()
-    free = [operation for operation in range(n) if waiting[operation] == 0]
+    waiting = np.bincount(source, minlength=n)
+    free = np.flatnonzero(waiting == 0).tolist()
+    waits, costs, latest = waiting.tolist(), cost_ns.tolist(), latest_ns.tolist()
     done = 0
     while free:
-        operation = free.pop()
+        one = free.pop()
         done += 1
-        for before in sources[bounds[operation] : bounds[operation + 1]]:
-            yield before, operation
-            waiting[before] -= 1
-            if waiting[before] == 0:
+        limit = latest[one] - costs[one]
+        for before in sources[bounds[one] : bounds[one + 1]]:
+            if limit < latest[before]:
+                latest[before] = limit
+            waits[before] -= 1
+            if waits[before] == 0:
                 free.append(before)
     if done < n:
         raise DagError(f"{n - done} starts and ends of events wait for each other: the graph has a cycle")
+    return np.array(latest, np.int64)

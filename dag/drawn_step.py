@@ -40,7 +40,7 @@ def drawn_step(
         end - start,
         [(a, b, kind) for (a, b), kind in edges.items()],
     )
-    nodes = [int(node_of[stretch.event]) for stretch in path.stretches if stretch.event != NO_EVENT]
+    nodes = node_of[path.event[path.event != NO_EVENT]].tolist()
     slack = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(slack, node_of, slack_ns)
     return dag, LongestPath([node for node, _ in itertools.groupby(nodes)], path.length_ns, slack)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dag.critical_path import NO_EVENT, CriticalPath
-from dag.path_summary import path_item
+from dag.path_summary import named_path
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import Operation
 from formats.chrome_writer import metadata
@@ -64,10 +64,9 @@ def marked_events(
 def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath) -> list[_Stop]:
     """Return the stretches of the path with the slices that they lie in."""
     found = []
-    begin = int(step.begin_ns[path.owner])
+    named = named_path(recording, step, path, parts=True, merged=False)
     on_track: dict[tuple[int, Track], tuple[Int64, Int64, Int64]] = {}
-    for stretch in path.stretches:
-        item = path_item(recording, step, stretch, begin, parts=True)
+    for stretch, label in zip(path.stretches, named.label.tolist(), strict=True):
         event = None
         if stretch.event != NO_EVENT and stretch.cat == "":
             operation = recording.operations[int(step.operation[stretch.event])]
@@ -76,7 +75,8 @@ def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path:
                 on_track[place] = _rows_of(trace, operation.track)
             event = _slice_of(trace, on_track[place], operation, stretch.end_ns)
         where = None if event is None else (stretch.owner, event)
-        found.append(_Stop(item.name, item.cat, stretch.start_ns, stretch.end_ns, where))
+        name, cat, _ = named.labels[label]
+        found.append(_Stop(name, cat, stretch.start_ns, stretch.end_ns, where))
     return found
 
 

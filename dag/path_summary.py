@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from dag.critical_path import NO_EVENT, CriticalPath, Stretch
+import numpy as np
+
+from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import GAP, WAIT, Kind, Operation
-from result import Cell, Column, Table
+from formats.columns import Int64
+from result import Cell, Column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
 
-_LABELS = [kind.label for kind in Kind]
-
+_LABELS = [*(kind.label for kind in Kind), ""]  # the last for a stretch that no edge enters: -1
 
 _WHAT = (
     Column("name", "operation"),
@@ -29,24 +32,21 @@ BY_NAME = (
     Column("ms", "on the path (ms)", "float", value=lambda share: share.ns / 1e6),
     Column("share", "share", "percent", 1),
 )
-#: Columns of a `PathItem`.
+#: Columns of `NamedPath.rows`.
 PATH = (
     *_WHAT,
-    Column("ts_ms", "after the step's start (ms)", "float", value=lambda item: item.start_ns / 1e6),
-    Column("dur_ms", "on the path (ms)", "float", value=lambda item: item.dur_ns / 1e6),
+    Column("ts_ms", "after the step's start (ms)", "float"),
+    Column("dur_ms", "on the path (ms)", "float"),
     Column("because", "after", minor=1),
 )
 
 
-class PathItem(NamedTuple):
-    """One stretch of a path, named."""
+class Label(NamedTuple):
+    """What a stretch of a path is called."""
 
     name: str  # without the owner
     cat: str
     owner: str
-    start_ns: int  # from the begin of the step
-    dur_ns: int
-    because: str  # why the path entered it: the kind of the edge; "" for its begin
 
 
 class NameShare(NamedTuple):
@@ -60,54 +60,131 @@ class NameShare(NamedTuple):
     share: float  # of the path
 
 
-def path_items(
-    recording: Recording, step: StepGraph, path: CriticalPath, *, parts: bool = False
-) -> list[PathItem]:
-    """Return the stretches of a path in time order; their times add up to its length.
+@dataclass(frozen=True, slots=True)
+class NamedPath:
+    """A path in words: k stretches in time order.
 
-    Without `parts`, the partitions and stages of a communication that follow each other are one stretch.
+    Attributes
+    ----------
+    labels : what occurs on the path, in the order of its first stretches
+    label : (k,) index into `labels`
+    start_ns, dur_ns : (k,) from the begin of the step
+    kind : (k,) the `Kind` of the edge by which the path enters it, -1 for none
     """
-    items: list[PathItem] = []
+
+    labels: Sequence[Label]
+    label: Int64
+    start_ns: Int64
+    dur_ns: Int64
+    kind: Int64
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    @property
+    def ns(self) -> list[int]:
+        """How much each label adds to the path."""
+        sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
+        return sums
+
+    def rows(self, *, owned: bool = False) -> Iterator[tuple[Cell, ...]]:
+        """Return the cells of `PATH` for each stretch; if `owned`, the name begins with the owner."""
+        names = [f"{one.owner}.{one.name}" if owned else one.name for one in self.labels]
+        words = [(name, one.cat, one.owner) for name, one in zip(names, self.labels, strict=True)]
+        return (
+            (*words[label], start_ms, dur_ms, _LABELS[kind])
+            for label, start_ms, dur_ms, kind in zip(
+                self.label.tolist(),
+                (self.start_ns / 1e6).tolist(),
+                (self.dur_ns / 1e6).tolist(),
+                self.kind.tolist(),
+                strict=True,
+            )
+        )
+
+
+def named_path(
+    recording: Recording, step: StepGraph, path: CriticalPath, *, parts: bool = False, merged: bool = True
+) -> NamedPath:
+    """Return a path in words; the times of its stretches add up to its length.
+
+    Without `parts`, the partitions and stages of a communication have the name of the whole. If `merged`,
+    stretches of one name that follow each other are one.
+    """
     begin = int(step.begin_ns[path.owner])
-    for stretch in path.stretches:
-        item = path_item(recording, step, stretch, begin, parts=parts)
-        if items and items[-1][:3] == item[:3]:
-            items[-1] = items[-1]._replace(dur_ns=items[-1].dur_ns + item.dur_ns)
-        else:
-            items.append(item)
-    return items
+    labels, label = _labelled(recording, step, path, begin, parts=parts)
+    is_first = np.ones(len(label), np.bool_)
+    if merged:
+        is_first[1:] = np.diff(label) != 0
+    first = np.flatnonzero(is_first)
+    dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
+    return NamedPath(labels, label[first], path.start_ns[first] - begin, dur, path.kind[first])
 
 
-def by_name(items: Iterable[PathItem]) -> list[NameShare]:
+def _labelled(
+    recording: Recording, step: StepGraph, path: CriticalPath, begin: int, *, parts: bool
+) -> tuple[list[Label], Int64]:
+    """Return the labels of a path, and which of them each stretch has (k,)."""
+    no_event = path.event == NO_EVENT
+    is_lead = no_event & (path.start_ns == begin)
+    what = np.where(is_lead, -2, -1)
+    what[~no_event] = step.operation[path.event[~no_event]]
+    key = (what + 2) * len(CATS) + path.cat
+    _, first, place = np.unique(
+        key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
+    )
+    known: dict[Label, int] = {}
+    number = np.empty(len(first), np.int64)
+    for one in np.argsort(first).tolist():
+        at = int(first[one])
+        operation = None if no_event[at] else recording.operations[int(what[at])]
+        name, cat = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
+        number[one] = known.setdefault(Label(name, cat, recording.owners[path.owners[at]]), len(known))
+    return list(known), number[place.reshape(-1)]
+
+
+def _named(operation: Operation | None, cat: str, *, is_lead: bool, parts: bool) -> tuple[str, str]:
+    """Return name and category of a stretch of an operation, None for time that belongs to none."""
+    if operation is None:
+        return "before the step" if is_lead else "before the next step", GAP
+    name = operation.label if parts else operation.main
+    if cat == GAP:
+        return f"before {name}", GAP
+    if cat == WAIT:
+        return f"{name} waits for another rank", WAIT
+    return name, category(operation)
+
+
+def by_name(path: NamedPath) -> list[NameShare]:
     """Return the path summed by operation and owner, the largest first."""
-    count, ns = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for item in items:
-        count[item[:3]] += 1
-        ns[item[:3]] += item.dur_ns
-    length = max(ns.total(), 1)
-    shares = [NameShare(*key, count[key], ns[key], ns[key] / length) for key in ns]
+    counts = np.bincount(path.label, minlength=len(path.labels)).tolist()
+    length = max(sum(path.ns), 1)
+    shares = [
+        NameShare(*label, count, ns, ns / length)
+        for label, count, ns in zip(path.labels, counts, path.ns, strict=True)
+    ]
     return sorted(shares, key=lambda share: -share.ns)
 
 
-def records(items: Iterable[PathItem], *, owned: bool) -> list[dict[str, Cell]]:
+def records(path: NamedPath, *, owned: bool) -> list[dict[str, Cell]]:
     """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
-    name = Column("name", "", value=lambda item: f"{item.owner}.{item.name}" if owned else item.name)
-    return Table.of("path", "", (name, *PATH[1:]), items).records()
+    keys = [column.key for column in PATH]
+    return [dict(zip(keys, row, strict=True)) for row in path.rows(owned=owned)]
 
 
-def by_category(items: Iterable[PathItem]) -> dict[str, int]:
+def by_category(path: NamedPath) -> dict[str, int]:
     """Return the nanoseconds of the path per category, the largest first."""
     sums: Counter[str] = Counter()
-    for item in items:
-        sums[item.cat] += item.dur_ns
+    for label, ns in zip(path.labels, path.ns, strict=True):
+        sums[label.cat] += ns
     return dict(sums.most_common())
 
 
-def headline(recording: Recording, step: StepGraph, path: CriticalPath, items: Sequence[PathItem]) -> str:
+def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: NamedPath) -> str:
     """Return one sentence: how long the step is, and what makes it so."""
     sums: Counter[tuple[str, str]] = Counter()
-    for item in items:
-        sums[item.cat, item.owner] += item.dur_ns
+    for label, ns in zip(named.labels, named.ns, strict=True):
+        sums[label.cat, label.owner] += ns
     ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     several = len(recording.owners) > 1
@@ -125,25 +202,6 @@ _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ra
 
 def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def path_item(
-    recording: Recording, step: StepGraph, stretch: Stretch, begin: int, *, parts: bool
-) -> PathItem:
-    """Return one stretch named; `begin` (ns) is that of the path's step, `parts` as for `path_items`."""
-    owner = recording.owners[stretch.owner]
-    because = "" if stretch.kind < 0 else _LABELS[stretch.kind]
-    times = (stretch.start_ns - begin, stretch.dur_ns)
-    if stretch.event == NO_EVENT:
-        where = "before the step" if stretch.start_ns == begin else "before the next step"
-        return PathItem(where, GAP, owner, *times, because)
-    operation = recording.operations[int(step.operation[stretch.event])]
-    name = operation.label if parts else operation.main
-    if stretch.cat == GAP:
-        return PathItem(f"before {name}", GAP, owner, *times, because)
-    if stretch.cat == WAIT:
-        return PathItem(f"{name} waits for another rank", WAIT, owner, *times, because)
-    return PathItem(name, category(operation), owner, *times, because)
 
 
 def category(operation: Operation) -> str:

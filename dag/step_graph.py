@@ -8,8 +8,9 @@ work and gaps gives the recorded times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,36 @@ def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
     return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
 
 
+class Operations(Sequence[Operation]):
+    """The operations (n,) of a recording: most are alike, so each is a number into the distinct ones.
+
+    Attributes
+    ----------
+    kinds : the distinct operations, in order of first appearance
+    kind : (n,) which of them each operation is
+    """
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        place: dict[Operation, int] = {}
+        self.kind = np.array([place.setdefault(one, len(place)) for one in operations], np.int32)
+        self.kinds = list(place)
+
+    @overload
+    def __getitem__(self, place: int) -> Operation: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Operation]: ...
+    def __getitem__(self, place: int | slice) -> Operation | list[Operation]:
+        if isinstance(place, slice):
+            return [self.kinds[kind] for kind in self.kind[place].tolist()]
+        return self.kinds[int(self.kind[place])]
+
+    def __iter__(self) -> Iterator[Operation]:
+        return map(self.kinds.__getitem__, self.kind.tolist())
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """The steps of a job.
@@ -121,6 +152,16 @@ class Recording:
     steps: Sequence[StepGraph]
     notes: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.operations, Operations):
+            object.__setattr__(self, "operations", Operations(self.operations))
+
+    @property
+    def table(self) -> Operations:
+        """The operations as a table of the distinct ones."""
+        assert isinstance(self.operations, Operations)
+        return self.operations
+
     @property
     def whole_steps(self) -> list[int]:
         """The rows of the steps whose duration is known for some owner; all where none is."""
@@ -129,7 +170,23 @@ class Recording:
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
         """Return which operations (n,) are accepted."""
-        return np.array([bool(accept(one)) for one in self.operations], np.bool_)
+        chosen: Bool = np.array([bool(accept(one)) for one in self.table.kinds], np.bool_)[self.table.kind]
+        return chosen
+
+    def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
+        """Return the distinct values of the operations in order, and the number of each operation's (n,)."""
+        place: dict[Hashable, int] = {}
+        of_kind = [place.setdefault(value(one), len(place)) for one in self.table.kinds]
+        return list(place), np.array(of_kind, np.int64)[self.table.kind]
+
+    def chosen_kinds(self, chosen: Bool) -> list[Operation]:
+        """Return the distinct operations of which some are `chosen` (n,)."""
+        return [self.table.kinds[kind] for kind in np.unique(self.table.kind[chosen]).tolist()]
+
+    def column(self, value: Callable[[Operation], int]) -> Int64:
+        """Return a number of each operation (n,)."""
+        column: Int64 = np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
+        return column
 
     def name_of(self, step: StepGraph, event: int) -> str:
         """Return the name of an event's operation, with its owner's where there are several."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dag.critical_path import NO_EVENT, CriticalPath
-from dag.path_summary import path_item
+from dag.critical_path import CATS, NO_EVENT, CriticalPath
+from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import UNTRACED, Operation
 from formats.columns import Int64
@@ -45,7 +45,7 @@ def step_timeline(
 
     Parameters
     ----------
-    parts : as for `path_items`, whose names are the keys of the path's stretches
+    parts : as for `named_path`, whose names are the keys of the path's stretches
     first : the owners to be shown in any case; of more than 32 those on the path come next, then those with
         the most work
 
@@ -75,13 +75,14 @@ def step_timeline(
 def path_waterfall(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Waterfall:
     """Return what the path is made of (ms), coloured as the timeline: its largest parts, and the others."""
     sums: dict[tuple[str, str], int] = {}
-    several = len({stretch.owner for stretch in path.stretches}) > 1
-    begin = int(step.begin_ns[path.owner])
-    for stretch in path.stretches:
-        item = path_item(recording, step, stretch, begin, parts=False)
-        group = stretch.cat or _group(recording.operations[int(step.operation[stretch.event])])
-        name = f"{item.name} on {item.owner}" if several else item.name
-        sums[name, group] = sums.get((name, group), 0) + stretch.dur_ns
+    named = named_path(recording, step, path, merged=False)
+    several = len(set(path.owners.tolist())) > 1
+    names = [f"{label.name} on {label.owner}" if several else label.name for label in named.labels]
+    groups = [_group(operation) for operation in recording.operations]
+    columns = (named.label, path.cat, step.operation[path.event], named.dur_ns)
+    for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
+        key = names[label], CATS[cat] or groups[at]
+        sums[key] = sums.get(key, 0) + ns
     largest = sorted(sums, key=lambda key: -sums[key])
     own, rest = largest[:_MOST_PARTS], largest[_MOST_PARTS:]
     parts = [(name, sums[name, group] / 1e6, group) for name, group in own]
@@ -99,7 +100,7 @@ def key_of(owner: str, name: str) -> str:
 
 
 def stretch_key(place: int) -> str:
-    """Return the key of the path's item at `place` in `path_items`."""
+    """Return the key of the stretch at `place` of a `named_path`."""
     return f"#{place}"
 
 
@@ -109,8 +110,7 @@ def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Col
     if n <= MOST_RANKS:
         return list(range(n))
     on_path = np.zeros(n)
-    for stretch in path.stretches:
-        on_path[stretch.owner] += stretch.dur_ns
+    np.add.at(on_path, path.owners, path.end_ns - path.start_ns)
     work = np.bincount(step.owner, step.work_ns, n)
     wanted = np.array([owner in first for owner in recording.owners])
     order = np.lexsort((-work, -on_path, ~wanted))
@@ -238,26 +238,31 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
 
     One without an event is drawn beside the next one that has, or the last.
     """
-    begin = int(step.begin_ns[path.owner])
-    least = 0
-    if len(path.stretches) > MOST_STRETCHES:
-        least = sorted(stretch.dur_ns for stretch in path.stretches)[-MOST_STRETCHES]
-    events = [stretch.event for stretch in path.stretches]
-    event = next((event for event in reversed(events) if event != NO_EVENT), NO_EVENT)
-    beside = []
-    for own in reversed(events):
-        event = event if own == NO_EVENT else own
-        beside.append(event)
-    marks: list[OnPath] = []
-    place, before = -1, None
-    for stretch, event in zip(path.stretches, reversed(beside), strict=True):
-        item = path_item(recording, step, stretch, begin, parts=parts)
-        place += item[:3] != before
-        before = item[:3]
-        start, duration = (stretch.start_ns - begin) / 1e6, stretch.dur_ns / 1e6
-        if marks and stretch.dur_ns < least:
-            marks[-1] = marks[-1]._replace(dur_ms=start + duration - marks[-1].start_ms)
-        elif event != NO_EVENT:
-            keys = (key_of(item.owner, item.name), stretch_key(place))
-            marks.append(OnPath(event, start, duration, item.name, bool(stretch.cat), keys))
-    return marks
+    named = named_path(recording, step, path, parts=parts, merged=False)
+    n = len(named)
+    with_event = np.flatnonzero(path.event != NO_EVENT)
+    if len(with_event) == 0:
+        return []
+    beside = path.event[
+        with_event[np.minimum(np.searchsorted(with_event, np.arange(n)), len(with_event) - 1)]
+    ]
+    item = np.cumsum(np.diff(named.label, prepend=named.label[:1]) != 0)  # its place in the merged path
+    keys = [key_of(label.owner, label.name) for label in named.labels]
+    first = np.arange(n)
+    if n > MOST_STRETCHES:
+        first = np.sort(np.argsort(-named.dur_ns, kind="stable")[:MOST_STRETCHES])
+    dur_ms = np.add.reduceat(named.dur_ns, first) / 1e6
+    columns = (
+        beside[first],
+        named.start_ns[first] / 1e6,
+        dur_ms,
+        named.label[first],
+        path.cat[first] > 0,
+        item[first],
+    )
+    return [
+        OnPath(event, start, duration, named.labels[label].name, is_idle, (keys[label], stretch_key(place)))
+        for event, start, duration, label, is_idle, place in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]

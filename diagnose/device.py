@@ -39,7 +39,7 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     on_path = view.path_work_ns(launching)
     if on_path < _MOSTLY * view.step_ns:
         return
-    operations = view.recording.operations
+    operations = view.recording.table.kinds
     cats = {one.cat for one in operations if _prepares(one)} - {
         one.cat for one in operations if not _prepares(one)
     }
@@ -99,9 +99,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     on_path = view.path_work_ns(copying)
     if on_path < _LEAST * view.step_ns:
         return
-    names = sorted(
-        {one.name for one, yes in zip(view.recording.operations, copying.tolist(), strict=True) if yes}
-    )
+    names = sorted({one.name for one in view.recording.chosen_kinds(copying)})
     edits = [f"{name}={NO_TIME}" for name in names]
     yield Finding(
         kind="copies",

@@ -26,6 +26,8 @@ from replay.uncertainty import Float
 
 #: Of a step: what wins less is not shown.
 LEAST_SHARE = 0.01
+#: The same of what is said of a rank from too few steps for an interval: one delay is no habit.
+_LEAST_OF_FEW = 0.05
 #: Findings that the headline names.
 _NAMED = 2
 #: The mean step is named beside the median one where it differs by more than this share.
@@ -137,11 +139,11 @@ class _Search:
 
     def _gain(self, finding: Finding, before: Recording) -> Gain | None:
         """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
-        assert finding.edit is not None
-        gain = self.gains.of(finding.edit, before, own_gaps=finding.as_recorded)
-        least_ns = LEAST_SHARE * self.gains.recorded_ns
+        gain = self.gains.of(finding, before)
+        is_bold = gain.low_ns is None and finding.kind in ("late_rank", "uneven_work")
+        least_ns = (_LEAST_OF_FEW if is_bold else LEAST_SHARE) * self.gains.recorded_ns
         if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
-            left = self.gains.of(finding.edit, self.recording, own_gaps=finding.as_recorded)
+            left = self.gains.of(finding, self.recording)
             if left.mid_ns >= least_ns:
                 return gain
         self.small += gain.mid_ns > 0
@@ -173,14 +175,18 @@ def _ranked(recording: Recording, known: Sequence[tuple[Finding, Gain | None]], 
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return one sentence: how long a step takes, what makes it so, and what can be won."""
+    """Return one sentence: how long a step takes, what makes it so, and what can be won.
+
+    Of what wins most, what is wrong in every step comes before what happened in some.
+    """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
     step = f"A step takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."
-    return f"{step}: {'; then '.join(map(_with_gain, winning[:_NAMED]))}."
+    named = sorted(winning[:_NAMED], key=lambda one: one.finding.as_recorded)
+    return f"{step}: {'; then '.join(map(_with_gain, named))}."
 
 
 def _limit(view: JobView) -> str:

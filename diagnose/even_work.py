@@ -41,14 +41,13 @@ class _Work:
 
 
 def _work(recording: Recording) -> _Work:
-    operations = recording.operations
-    place = {name: i for i, name in enumerate(dict.fromkeys(one.name for one in operations))}
+    names, kind = recording.numbered(lambda one: one.name)
     return _Work(
-        kind=np.array([place[one.name] for one in operations], np.int64),
-        owner=np.array([one.owner for one in operations], np.int64),
-        is_own=np.array([not one.is_communication for one in operations], np.bool_),
+        kind=kind,
+        owner=recording.column(lambda one: one.owner),
+        is_own=recording.which(lambda one: not one.is_communication),
         n_owners=len(recording.owners),
-        n_kinds=len(place),
+        n_kinds=len(names),
     )
 
 

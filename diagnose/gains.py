@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dag.step_graph import Recording
-from diagnose.finding import Edit
+from diagnose.finding import Edit, Finding
 from replay.answer import measured_ns
 from replay.occurrences import with_usual_gaps
 from replay.simulation import replay
@@ -69,15 +69,19 @@ class Gains:
             self._times[key] = recording, times  # the recording is kept, so that its id stays its own
         return self._times[key][1]
 
-    def of(self, edit: Edit, before: Recording, *, own_gaps: bool = False) -> Gain:
-        """Return what `edit` wins in the job as `before` has it."""
-        return self.between(before, self.edited(edit, before), own_gaps=own_gaps)
+    def of(self, finding: Finding, before: Recording) -> Gain:
+        """Return what is won without a finding that has an edit, in the job as `before` has it."""
+        assert finding.edit is not None
+        after = self.edited(finding.edit, before)
+        return self.between(before, after, own_gaps=finding.as_recorded, doubt_ns=finding.doubt_ns)
 
-    def between(self, before: Recording, after: Recording, *, own_gaps: bool = False) -> Gain:
+    def between(
+        self, before: Recording, after: Recording, *, own_gaps: bool = False, doubt_ns: float = 0.0
+    ) -> Gain:
         """Return what is won by the change from one recording to another of the same steps.
 
-        The interval covers which steps were recorded, and the model's error: as of a what-if, a share of
-        the edited step, but no more than in proportion to what the edit changes.
+        The interval covers which steps were recorded, the model's error (as of a what-if, a share of the
+        edited step, but no more than in proportion to what the edit changes), and any other doubt.
         """
         old, new = (self.times_ns(one, own_gaps=own_gaps) for one in (before, after))
         scale = 1.0 if own_gaps else self.recorded_ns / max(self._usual_ns, 1.0)
@@ -88,6 +92,7 @@ class Gains:
             return Gain(mid, None, None)
         model = _Z * MODEL_ERROR * min(old_mean, 2 * abs(mid))
         above, below = (abs(-old_mean * one - mid) for one in change)
+        model = float(np.hypot(model, doubt_ns))
         low = mid - float(np.hypot(below, model))
         return Gain(mid, max(low, 0.0) if own_gaps else low, mid + float(np.hypot(above, model)))
 

@@ -104,7 +104,7 @@ class JobView:
         Nor can BytePS's STEP, in which the wait for communication lies.
         """
         names, kind = self.kind_of
-        owner = np.array([one.owner for one in self.recording.operations], np.int64)
+        owner = self.recording.column(lambda one: one.owner)
         n_owners = len(self.recording.owners)
         pairs = np.unique(kind * n_owners + owner)
         everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
@@ -113,9 +113,7 @@ class JobView:
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
         """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
-        names = [one.main for one in self.recording.operations]
-        place = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        return list(place), np.array([place[name] for name in names], np.int64)
+        return self.recording.numbered(lambda one: one.main)
 
     def mains(self, chosen: Bool) -> list[str]:
         """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
@@ -248,9 +246,8 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
 
 def _pieces(recording: Recording) -> Int64:
     """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
-    keys = [(one.main, one.key) for one in recording.operations]
-    place = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    return np.array([place[key] if key[1] is not None else -1 for key in keys], np.int64)
+    number = recording.numbered(lambda one: (one.main, one.key))[1]
+    return np.where(recording.which(lambda one: one.key is not None), number, -1)
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:

@@ -10,7 +10,7 @@ from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, is_no_chance, surely_positive
 from diagnose.even_work import as_peers, evened
 from diagnose.faster import NO_TIME
-from diagnose.finding import Evidence, Finding, Skipped
+from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from diagnose.late_negotiations import late_in_negotiations
 from formats.columns import Int64
@@ -62,7 +62,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         ranks=view.recording.owners,
         evidence=[_longest_of(view, int(owner)) for owner in (order[0], order[-1])],
         caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
-        look=("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean"),
+        look=EVEN_IN_REPLAY,
     )
 
 
@@ -72,8 +72,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     """Return the owners whose `chosen` operations (n,) take longer than the median of their peers'.
 
-    They do in every step but for chance (a t-test of the excess, over all owners), or by so much in most
-    steps that a disturbed step does not hide it.
+    They do in every step but for chance (`is_no_chance`).
     """
     work = view.owner_work_ns(chosen)
     if not work.any():
@@ -83,11 +82,12 @@ def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     excess = work - peers
     usual = np.median(excess, axis=0)
     ratio = np.median(work / np.maximum(peers, 1), axis=0)
+    always = (work.argmax(axis=1)[:, None] == owners).all(axis=0)
     found = [
         owner
         for owner in owners
         if usual[owner] >= max(LEAST_EXCESS * view.step_ns, _APART * _spread_of_others(work, owner))
-        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners))
+        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners), always_most=bool(always[owner]))
     ]
     return found if len(found) <= len(owners) // 2 else []
 
@@ -152,7 +152,7 @@ def _longer(view: JobView, late: Sequence[int]) -> str:
 
 def _last_in(view: JobView, late: Sequence[int]) -> str:
     """Return how often the late ranks came last, as words that end the cause; "" where nothing tells."""
-    last = np.concatenate([np.empty(0, np.int64), *_last_arrivals(view)])
+    last = np.concatenate([np.empty(0, np.int64), *(who for who, _ in _last_arrivals(view))])
     if not len(last):
         return ""
     return f"; last in {int(np.isin(last, list(late)).sum()):,} of {len(last):,} meetings"
@@ -163,7 +163,7 @@ def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
     names, kind = view.kind_of
     recording = view.recording
     n_owners = len(recording.owners)
-    cell = np.array([one.owner for one in recording.operations], np.int64) * len(names) + kind
+    cell = recording.column(lambda one: one.owner) * len(names) + kind
     compared = view.is_compared
     excess = []
     for row in view.rows:
@@ -204,19 +204,23 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
 # ---- late by arrival
 
 
-def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[Int64]:
-    """Return for each whole step the owner that came last to each of its meetings.
+def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[tuple[Int64, Int64]]:
+    """Return for each whole step who came last to each of its meetings, and how long after the one before.
 
-    `of_own_step`: last as counted from the begin of its own step. A rank that is served last ends, and
-    begins, its steps later than the others, without being slow.
+    `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
+    and begins, its steps later than the others, without being slow.
     """
     found = []
+    tails = np.array([step.tail_ns for step in view.recording.steps])
     for row, one in zip(view.rows, view.meetings, strict=True):
-        begin = view.recording.steps[row].begin_ns
-        at_ns = one.at_ns - begin[one.owner] if of_own_step else one.at_ns
+        step = view.recording.steps[row]
+        before_ns = tails[row - 1] if row else np.median(tails, axis=0)
+        since = (step.begin_ns - before_ns).astype(np.int64)
+        at_ns = one.at_ns - since[one.owner] if of_own_step else one.at_ns
         order = np.lexsort((at_ns, one.meeting))
+        after_ns = np.diff(at_ns[order], prepend=0)
         is_last = np.append(np.diff(one.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
-        found.append(one.owner[order[is_last]])
+        found.append((one.owner[order[is_last]], after_ns[is_last]))
     return found
 
 
@@ -225,14 +229,15 @@ def _often_last(view: JobView) -> Finding | None:
     from scipy.stats import binomtest
 
     owners, several = view.recording.owners, len(view.rows) >= FEWEST
-    by_step = [one for one in _last_arrivals(view, of_own_step=several) if len(one)]
+    by_step = [one for one in _last_arrivals(view, of_own_step=several) if len(one[0])]
     if not by_step:
         return None
-    last = np.concatenate(by_step)
-    # meetings of one step are not independent: one delay makes a rank late for all that follow
-    winners = np.array([np.bincount(one).argmax() for one in by_step])
-    counted = winners if several else last
-    owner = int(np.bincount(last).argmax())
+    last = np.concatenate([who for who, _ in by_step])
+    # meetings of one step are not independent, as one delay makes a rank late for all that follow: of each
+    # step counts who was waited for longest
+    longest = np.array([np.bincount(who, after_ns).argmax() for who, after_ns in by_step])
+    counted = longest if several else last
+    owner = int(np.bincount(counted).argmax())
     times = int((counted == owner).sum())
     if binomtest(times, len(counted), 1 / len(owners), alternative="greater").pvalue * len(owners) > CHANCE:
         return None

@@ -62,9 +62,8 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _push_ratios(view: JobView, pushes: Bool) -> Float:
     """Return how much longer the pushes of each owner (m,) take than the same ones of its peers; 0: none."""
-    operations, n_owners = view.recording.operations, len(view.recording.owners)
-    keys = {key: i for i, key in enumerate(dict.fromkeys((one.main, one.key) for one in operations))}
-    number = np.array([keys[one.main, one.key] for one in operations], np.int64)
+    n_owners = len(view.recording.owners)
+    keys, number = view.recording.numbered(lambda one: (one.main, one.key))
     total = np.zeros((n_owners, len(keys)))
     for row in view.rows:
         step = view.recording.steps[row]
@@ -152,9 +151,8 @@ def _scaled(recording: Recording, factor: Float) -> Recording:
 
 def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     """Find many transfers whose time is latency, not bytes."""
-    operations = view.recording.operations
-    parts = [one for one in operations if one.key is not None]
-    if not any(one.is_communication for one in operations):
+    parts = [one for one in view.recording.operations if one.key is not None]
+    if not view.is_communication.any():
         yield Skipped("small_messages", "no communication between ranks is recorded")
         return
     if not parts:
@@ -254,7 +252,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     if rate is None:
         yield Skipped("server", f"{_NO_BYTES}; BytePS's log has them")
         return
-    wire = np.array([one.n_bytes for one in recording.operations]) / rate
+    wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
     for row in view.rows:
         step = recording.steps[row]
@@ -294,7 +292,7 @@ def _uneven_servers(view: JobView) -> str:
 def _as_fast_as_wire(recording: Recording, rate: float) -> Recording:
     """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
     pulls = recording.which(_is_pull)
-    wire_ns = np.array([one.n_bytes for one in recording.operations]) / rate
+    wire_ns = recording.column(lambda one: one.n_bytes) / rate
     steps = []
     for step in recording.steps:
         least = np.minimum(step.work_ns, np.rint(wire_ns[step.operation])).astype(np.int64)
@@ -326,8 +324,8 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _overtaken(view: JobView) -> tuple[str, float] | None:
     """Return the tensor of the lowest index that waited for another on its link, and in how many steps."""
-    operations = view.recording.operations
-    index = np.array([-1 if one.key is None else one.key >> 16 for one in operations], np.int64)
+    recording = view.recording
+    index = recording.column(lambda one: -1 if one.key is None else one.key >> 16)
     waited: dict[int, int] = {}
     for row in view.rows:
         step = view.recording.steps[row]
@@ -343,7 +341,7 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
     if not waited:
         return None
     lowest = min(waited)
-    name = next(one.main for one in operations if one.key is not None and one.key >> 16 == lowest)
+    name = next(one.main for one in recording.table.kinds if one.key is not None and one.key >> 16 == lowest)
     return name, waited[lowest] / len(view.rows)
 
 
@@ -371,7 +369,7 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edit=without_negotiation,
         ranks=recording.owners,
-        operations=sorted({one.main for one in recording.operations if one.cat == WAIT})[:3],
+        operations=sorted({one.main for one in recording.table.kinds if one.cat == WAIT})[:3],
         evidence=view.show(waits, 1),
     )
 

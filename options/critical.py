@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from errors import DagError, UsageError
-from result import Bars, Chart, Column, Result, Table
+from result import Bars, Cell, Chart, Column, Made, Result, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dag_utils import CriticalPath, LoadedSteps, PathItem, Recording, StepGraph
-    from dialects.step_parts import Operation
+    from dag_utils import (
+        CriticalPath,
+        CriticalPaths,
+        Dag,
+        LoadedSteps,
+        LongestPath,
+        NamedPath,
+        Recording,
+        StepGraph,
+    )
+    from formats.columns import Int64
 
 HELP = "the critical path of a recorded step, per GPU, worker and job, and the slack of everything else"
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
@@ -22,7 +32,7 @@ FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queu
 
 _SCOPE = Column("scope", "scope", minor=3)
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
-_CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float", value=lambda item: item.dur_ns / 1e6))
+_CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float"))
 _BY_CAT = (  # of a category, its nanoseconds and its share
     Column("cat", "category", value=lambda row: row[0]),
     Column("ms", "on the path (ms)", "float", value=lambda row: row[1] / 1e6),
@@ -45,31 +55,32 @@ def add_arguments(group: _ArgumentGroup) -> None:
     group.add_argument("--scope", choices=SCOPES, help="which paths the table shows (default: the widest)")
 
 
-class _Scope(NamedTuple):
-    """A GPU, a worker or the job, and the critical path through its events."""
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """A GPU, a worker or the job, and how the critical path through its events is found."""
 
     name: str
     worker: int
     length_ns: int
-    items: Sequence[PathItem]
+    path: Callable[[], NamedPath]  # of many scopes most are never asked for theirs
 
     @property
     def kind(self) -> str:
         """What it covers: one of `SCOPES`."""
         return self.name.partition("-")[0]
 
-    def shares(self) -> list[tuple[str, int, float]]:
-        """Return (category, ns, share) of the path."""
+    def shares(self, path: NamedPath) -> list[tuple[str, int, float]]:
+        """Return (category, ns, share) of its path."""
         from dag_utils import by_category
 
         length = max(self.length_ns, 1)
-        return [(cat, ns, ns / length) for cat, ns in by_category(self.items).items()]
+        return [(cat, ns, ns / length) for cat, ns in by_category(path).items()]
 
-    def document(self, path: object, **more: object) -> dict[str, Any]:
-        """Return the scope for JSON, with its path as records and `more` about it."""
+    def document(self, path: NamedPath, rows: object, **more: object) -> dict[str, Any]:
+        """Return the scope for JSON, with its path as records (`rows`) and `more` about it."""
         length = {"length_ms": self.length_ns / 1e6}
-        by_cat = {cat: ns / 1e6 for cat, ns, _ in self.shares()}
-        return {"scope": self.name, "worker": self.worker, **length, "path": path, **more, "by_cat": by_cat}
+        by_cat = {cat: ns / 1e6 for cat, ns, _ in self.shares(path)}
+        return {"scope": self.name, "worker": self.worker, **length, "path": rows, **more, "by_cat": by_cat}
 
 
 @dataclass(slots=True)
@@ -122,27 +133,20 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, StepGraph]:
 
 def _recorded(args: Namespace) -> Result:
     """Return the critical paths of one recorded step, gaps and waits included."""
-    from dag_utils import BY_NAME, PATH, by_name, headline, records, slack_ns
+    from dag_utils import BY_NAME, PATH, by_name, headline, slack_ns
 
     loaded, step = recorded_step(args)
     recording = loaded.recording
     scopes, path = _scopes(loaded, step, args.del_queue)
-    shown = _shown(scopes, args.scope)
-    slack = _slack_table(args, _operations(recording, step, slack_ns(step).tolist()))
-    of_names = [(scope, by_name(scope.items)) for scope in shown]
-    of_cats = [(scope, scope.shares()) for scope in shown]
-    whole = [(scope, scope.items) for scope in shown]
-    several = len(recording.owners) > 1
+    shown = [(scope, scope.path()) for scope in _shown(scopes, args.scope)]
+    slack = _slack_table(args, _operations(recording, step, slack_ns(step)))
+    of_names = [(scope, Table.of("", "", BY_NAME, by_name(found)).rows) for scope, found in shown]
+    of_cats = [(scope, Table.of("", "", _BY_CAT, scope.shares(found)).rows) for scope, found in shown]
+    stretches = [(scope, found.rows()) for scope, found in shown]
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": [
-            scope.document(
-                records(scope.items, owned=several),
-                by_name=Table.of("", "", BY_NAME, by_name(scope.items)).records(),
-            )
-            for scope in scopes
-        ],
+        "scopes": Made(len(scopes), lambda i: _document(recording, scopes[i])),
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
@@ -154,23 +158,34 @@ def _recorded(args: Namespace) -> Result:
         "critical",
         "",
         document,
-        headline=headline(recording, step, path, scopes[-1].items),
+        headline=headline(recording, step, path, scopes[-1].path()),
         tables=[
-            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, _about_name),
+            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, about=(3, 1)),
             replace(slack, rows=slack.rows[: args.head], about=_about_operations(recording, slack)),
             _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
             replace(
-                _per_scope(args, "path", "Critical path", PATH, whole),
+                _per_scope(args, "path", "Critical path", PATH, stretches),
                 detail=not args.full,
-                about=_about_stretches(scopes, shown),
+                about=_about_stretches(scopes[-1], shown),
             ),
         ],
-        charts=_charts(args, recording, step, path, scopes),
+        charts=_charts(recording, step, path, scopes, parts=args.del_queue)
+        if args.html or args.picture
+        else (),
         figures=_figures(scopes),
         notes=notes,
         repairs=loaded.repairs,
         beside=args.path[0],
     )
+
+
+def _document(recording: Recording, scope: _Scope) -> dict[str, Any]:
+    """Return a scope of a recorded step for JSON."""
+    from dag_utils import BY_NAME, by_name, records
+
+    path = scope.path()
+    sums = Table.of("", "", BY_NAME, by_name(path)).records()
+    return scope.document(path, records(path, owned=len(recording.owners) > 1), by_name=sums)
 
 
 def _slack_table(args: Namespace, operations: list[_Operation]) -> Table:
@@ -184,36 +199,29 @@ def _per_scope(
     name: str,
     title: str,
     columns: Sequence[Column],
-    parts: Sequence[tuple[_Scope, Sequence[Any]]],
-    about: Callable[[Any], Sequence[str]] | None = None,
+    parts: Sequence[tuple[_Scope, Iterable[Sequence[Cell]]]],
+    about: tuple[int, int] | None = None,
 ) -> Table:
-    """Return one table of several scopes' items, the scope first; `about` gives an item's keys."""
-    scopes = [scope for scope, _ in parts]
-    rows = [
-        [_title(scopes, scope), *row]
-        for scope, items in parts
-        for row in Table.of("", "", columns, items).rows
-    ]
-    keys = [about(item) for _, items in parts for item in items] if about else []
-    return Table(name, title, (_SCOPE, *columns), rows[: args.head], about=keys[: args.head])
+    """Return one table of several scopes' rows, the scope in its first column.
 
-
-def _about_name(item: Any) -> Sequence[str]:
-    """Return the key of an item of a path, or of several with one name."""
+    `about` are the columns with the rank and the operation that a row is about.
+    """
     from dag_utils import key_of
 
-    return (key_of(item.owner, item.name),)
+    scopes = [scope for scope, _ in parts]
+    rows = [[_title(scopes, scope), *row] for scope, own in parts for row in own][: args.head]
+    keys = [(key_of(str(row[about[0]]), str(row[about[1]])),) for row in rows] if about else ()
+    return Table(name, title, (_SCOPE, *columns), rows, about=keys)
 
 
-def _about_stretches(scopes: Sequence[_Scope], shown: Sequence[_Scope]) -> list[Sequence[str]]:
-    """Return the keys of the stretches of the scopes' paths, of which the timeline shows the widest's."""
+def _about_stretches(widest: _Scope, shown: Sequence[tuple[_Scope, NamedPath]]) -> list[Sequence[str]]:
+    """Return the keys of the stretches of the scopes' paths; the timeline shows the widest's."""
     from dag_utils import stretch_key
 
-    widest = scopes[-1]
     return [
         (stretch_key(place),) if scope is widest else ()
-        for scope in shown
-        for place in range(len(scope.items))
+        for scope, path in shown
+        for place in range(len(path))
     ]
 
 
@@ -227,29 +235,37 @@ def _about_operations(recording: Recording, slack: Table) -> list[Sequence[str]]
 
 def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:
     """Return each GPU, each worker and the job with their paths, the widest last; and that one's path."""
-    from dag_utils import critical_path, path_items
+    from dag_utils import CriticalPaths, named_path
 
-    recording = loaded.recording
+    def scope(name: str, worker: int, paths: CriticalPaths, part: int) -> _Scope:
+        def path() -> NamedPath:
+            return named_path(loaded.recording, step, paths.path(part), parts=parts)
+
+        return _Scope(name, worker, paths.length_ns(part), path)
+
     scopes = []
-    for name, worker, owners in _groups(recording, loaded.job.job.kind):
-        path = critical_path(step, owners)
-        scopes.append(_Scope(name, worker, path.length_ns, path_items(recording, step, path, parts=parts)))
-    return scopes, path
+    for groups in _groups(loaded.recording, loaded.job.job.kind):
+        paths = CriticalPaths(step, [owners for _, _, owners in groups])
+        scopes += [scope(name, worker, paths, i) for i, (name, worker, _) in enumerate(groups)]
+    widest = paths.path(len(groups) - 1)
+    named = named_path(loaded.recording, step, widest, parts=parts)  # which every face shows
+    scopes[-1] = replace(scopes[-1], path=lambda: named)
+    return scopes, widest
 
 
-def _groups(recording: Recording, kind: str) -> list[tuple[str, int, list[int]]]:
-    """Return (name, worker, owners) of each GPU, each worker and the job, as far as they differ."""
+def _groups(recording: Recording, kind: str) -> list[list[tuple[str, int, list[int]]]]:
+    """Return (name, worker, owners) of each GPU, of each worker and of the job, as far as they differ."""
     everyone = list(range(len(recording.owners)))
     workers = [worker or 0 for worker in recording.workers]
     gpus = [(f"GPU-{recording.ranks[owner] or 0}", workers[owner], [owner]) for owner in everyone]
     if len(everyone) == 1:
-        return gpus
+        return [gpus]
     if kind == "worker":
-        return [*gpus, ("worker-0", 0, everyone)]
+        return [gpus, [("worker-0", 0, everyone)]]
     if len(set(workers)) == 1:
-        return [*gpus, ("job", 0, everyone)]
+        return [gpus, [("job", 0, everyone)]]
     members = {worker: [i for i in everyone if workers[i] == worker] for worker in sorted(set(workers))}
-    return [*gpus, *((f"worker-{w}", w, owners) for w, owners in members.items()), ("job", 0, everyone)]
+    return [gpus, [(f"worker-{w}", w, owners) for w, owners in members.items()], [("job", 0, everyone)]]
 
 
 def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
@@ -264,21 +280,26 @@ def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
     return shown
 
 
-def _operations(recording: Recording, step: StepGraph, slack_ns: Sequence[int]) -> list[_Operation]:
+def _operations(recording: Recording, step: StepGraph, slack_ns: Int64) -> list[_Operation]:
+    """Return the operations of a step by name and category, in the order of their first events."""
+    import numpy as np
+
     from dag_utils import category
 
+    number, n_events, n = step.operation, len(step), len(recording.operations)
+    first = np.full(n, n_events)
+    first[number[::-1]] = np.arange(n_events)[::-1]  # of several the first event: it is written last
+    least = np.full(n, np.iinfo(np.int64).max)
+    np.minimum.at(least, number, slack_ns)
+    dur = np.bincount(number, step.end_ns - step.start_ns, n).astype(np.int64).tolist()
+    least_ns = least.tolist()
     found: dict[tuple[str, str], _Operation] = {}
-    of_kind: dict[Operation, _Operation] = {}
-    durations = (step.end_ns - step.start_ns).tolist()
-    numbers = step.operation.tolist()
-    for event, (number, dur_ns, free_ns) in enumerate(zip(numbers, durations, slack_ns, strict=True)):
-        kind = recording.operations[number]
-        if kind not in of_kind:
-            key = recording.name_of(step, event), category(kind)
-            of_kind[kind] = found.setdefault(key, _Operation(*key, 0, free_ns))
-        operation = of_kind[kind]
-        operation.dur_ns += dur_ns
-        operation.slack_ns = min(operation.slack_ns, free_ns)
+    for event in np.sort(first[first < n_events]).tolist():
+        at = int(number[event])
+        key = recording.name_of(step, event), category(recording.operations[at])
+        operation = found.setdefault(key, _Operation(*key, 0, least_ns[at]))
+        operation.dur_ns += dur[at]
+        operation.slack_ns = min(operation.slack_ns, least_ns[at])
     return list(found.values())
 
 
@@ -312,21 +333,19 @@ def _figures(scopes: Sequence[_Scope]) -> list[tuple[str, str]]:
 
 
 def _charts(
-    args: Namespace, recording: Recording, step: StepGraph, path: CriticalPath, scopes: Sequence[_Scope]
+    recording: Recording, step: StepGraph, path: CriticalPath, scopes: Sequence[_Scope], *, parts: bool
 ) -> list[Chart]:
-    """Return the step with the path on it, where somebody looks at it, and what the paths consist of."""
+    """Return the step with the path on it, and what the paths consist of."""
     from dag_utils import step_timeline
 
-    if not (args.html or args.picture):
-        return [_bars(scopes)]
     title = f"Step {step.number} and its critical path"
-    return [step_timeline(title, recording, step, path, parts=args.del_queue), _bars(scopes)]
+    return [step_timeline(title, recording, step, path, parts=parts), _bars(scopes)]
 
 
 def _bars(scopes: Sequence[_Scope]) -> Bars:
     longest = sorted(scopes[:-1], key=lambda scope: -scope.length_ns)[:_MOST_BARS]
-    scopes = [scope for scope in scopes if scope in longest or scope is scopes[-1]]
-    ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares()} for scope in scopes]
+    scopes = [*longest, scopes[-1]] if len(scopes) > _MOST_BARS else scopes
+    ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares(scope.path())} for scope in scopes]
     cats = dict.fromkeys(cat for of_scope in ms for cat in of_scope)
     series = {cat or "other": [of_scope.get(cat, 0.0) for of_scope in ms] for cat in cats}
     names = [_title(scopes, scope) for scope in scopes]
@@ -343,7 +362,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
 
 def _mean(args: Namespace) -> Result:
     """Return the longest chain of average durations through the DAG of each GPU, without gaps."""
-    from dag_utils import PathItem, longest_path, mean_dags
+    from dag_utils import longest_path, mean_dags
 
     refuse(args, "filter", "step_by", "scope", "del_queue", "output")
     if args.step != "mean":
@@ -358,19 +377,23 @@ def _mean(args: Namespace) -> Result:
     operations: list[_Operation] = []
     for name, worker, dag in loaded.gpus:
         path = longest_path(dag)
-        rows = list(zip(dag.names, dag.cats, dag.dur_ns.tolist(), path.slack_ns.tolist(), strict=True))
+        rows = zip(dag.names, dag.cats, dag.dur_ns.tolist(), path.slack_ns.tolist(), strict=True)
         operations += [_Operation(*row) for row in rows]
-        items = [PathItem(*rows[node][:2], "", 0, rows[node][2], "") for node in path.nodes]
-        scopes.append(_Scope(name, worker, path.length_ns, items))
+        scopes.append(_Scope(name, worker, path.length_ns, partial(_chain, dag, path)))
     longest = max(scopes, key=lambda scope: scope.length_ns)
-    table = _per_scope(args, "path", "Longest chain", _CHAIN, [(scope, scope.items) for scope in scopes])
+    chains = [Table("path", "", _CHAIN, _chain_rows(scope.path())) for scope in scopes]
+    rows_of = [(scope, chain.rows) for scope, chain in zip(scopes, chains, strict=True)]
+    table = _per_scope(args, "path", "Longest chain", _CHAIN, rows_of)
     return Result(
         "critical",
         "",
         {
             "step": "mean",
             "iteration_ms": None,
-            "scopes": [scope.document(Table.of("", "", _CHAIN, scope.items).records()) for scope in scopes],
+            "scopes": [
+                scope.document(scope.path(), chain.records())
+                for scope, chain in zip(scopes, chains, strict=True)
+            ],
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
@@ -380,3 +403,20 @@ def _mean(args: Namespace) -> Result:
         repairs=loaded.repairs,
         beside=args.path[0],
     )
+
+
+def _chain(dag: Dag, chain: LongestPath) -> NamedPath:
+    """Return the longest chain of a DAG as a path, without times of its own."""
+    import numpy as np
+
+    from dag_utils import Label, NamedPath
+
+    nodes = np.array(chain.nodes, np.int64)
+    labels = [Label(dag.names[node], dag.cats[node], "") for node in chain.nodes]
+    nowhere = np.zeros(len(nodes), np.int64)
+    return NamedPath(labels, np.arange(len(nodes)), nowhere, dag.dur_ns[nodes], nowhere - 1)
+
+
+def _chain_rows(path: NamedPath) -> list[tuple[str, str, float]]:
+    """Return the cells of `_CHAIN` for each operation of a chain."""
+    return [(one.name, one.cat, ns / 1e6) for one, ns in zip(path.labels, path.ns, strict=True)]

@@ -13,7 +13,7 @@ from result import Result
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dag_utils import LoadedSteps, Partitions, PathItem, Recording, StepGraph
+    from dag_utils import LoadedSteps, NamedPath, Partitions, Recording, StepGraph
     from replay.answer import Answer, WhatIf
     from replay.sensitivity import Effect
     from replay.simulation import Replay
@@ -163,11 +163,11 @@ def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:
     return answer + "."
 
 
-def _path(args: Namespace, recording: Recording, step: StepGraph) -> list[PathItem]:
+def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
     """Return the critical path of a step, recorded or simulated, as `critical` gives it."""
-    from dag_utils import critical_path, path_items
+    from dag_utils import critical_path, named_path
 
-    return path_items(recording, step, critical_path(step), parts=args.del_queue)
+    return named_path(recording, step, critical_path(step), parts=args.del_queue)
 
 
 def _position(result: Replay, row: int) -> int:
@@ -176,7 +176,7 @@ def _position(result: Replay, row: int) -> int:
 
 
 def _document(
-    args: Namespace, found: Answer, row: int, path: Sequence[PathItem], output: Path | None, ratio: float = 1
+    args: Namespace, found: Answer, row: int, path: NamedPath, output: Path | None, ratio: float = 1
 ) -> dict[str, Any]:
     """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
     from dag_utils import records

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dag.path_summary import BY_NAME, PATH, PathItem, by_name
+from dag.path_summary import BY_NAME, PATH, NamedPath, by_name
 from replay.answer import Answer, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay
@@ -66,11 +66,11 @@ def _per_step(found: Answer) -> list[tuple[float | None, float]]:
     return pairs
 
 
-def path_tables(step: int, path: Sequence[PathItem], *, full: bool) -> list[Table]:
+def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
     """Return the critical path through one step, summed by operation, and whole."""
     title = f"Critical path through step {step}"
     summed = Table.of("path_by_name", f"{title}, by operation", BY_NAME, by_name(path))
-    return [summed, Table.of("critical_path", title, PATH, path, detail=not full)]
+    return [summed, Table("critical_path", title, PATH, list(path.rows()), detail=not full)]
 
 
 def whatif_table(found: Sequence[WhatIf]) -> Table:

@@ -55,20 +55,13 @@ class Replay:
 
         What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
         """
-        step = self.recording.steps[self.rows[position]]
         heads = self.heads(position)
-        begin = self.schedule.start_ns[self.begin_op[position]]
-        start = np.maximum(self.schedule.start_ns[heads], begin[step.owner])
-        end = np.maximum(self.schedule.end_ns[heads + 1], begin[step.owner])
-        is_over = self.schedule.end_ns[heads + 1] < begin[step.owner]
-        return replace(
-            step,
-            start_ns=start,
-            end_ns=end,
-            work_ns=np.minimum(step.work_ns, end - start),
-            edges=step.edges[~is_over[step.edges[:, 0]]],
-            begin_ns=begin,
-            next_ns=self.schedule.end_ns[self.end_op[position]],
+        return as_simulated(
+            self.recording.steps[self.rows[position]],
+            self.schedule.start_ns[heads],
+            self.schedule.end_ns[heads + 1],
+            self.schedule.start_ns[self.begin_op[position]],
+            self.schedule.end_ns[self.end_op[position]],
         )
 
     def with_durations(self, dur_ns: Int64, *, compiled: bool) -> Replay:
@@ -85,15 +78,34 @@ class Replay:
         return self.schedule.start_ns[heads + held], self.schedule.end_ns[heads + 1]
 
 
+def as_simulated(step: StepGraph, start: Int64, end: Int64, begin: Int64, next_ns: Int64) -> StepGraph:
+    """Return a step with the simulated times of its events (n,) and its owners (m,); see `Replay.step`."""
+    earliest = begin[step.owner]
+    is_over = end < earliest
+    start, end = np.maximum(start, earliest), np.maximum(end, earliest)
+    return replace(
+        step,
+        start_ns=start,
+        end_ns=end,
+        work_ns=np.minimum(step.work_ns, end - start),
+        edges=step.edges[~is_over[step.edges[:, 0]]] if is_over.any() else step.edges,
+        begin_ns=begin,
+        next_ns=next_ns,
+    )
+
+
 def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     """Simulate the recorded steps `rows`, one after the other, overlapping as their edges allow."""
-    row = _Row(recording, rows)
+    row = Row(recording, rows)
     plan = row.plan()
     return Replay(recording, rows, plan, simulate(plan), row.begin_op, row.end_op, row.first_op)
 
 
-class _Row:
-    """Steps in a row as one plan: per step its owners' begins, their ends, and two operations an event."""
+class Row:
+    """Steps in a row as one plan: per step its owners' begins, their ends, and two operations an event.
+
+    Edits of work, gaps, tails and begins leave the operations and their edges as they are.
+    """
 
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         owners = len(recording.owners)
@@ -104,6 +116,7 @@ class _Row:
         self.begin_op = self.first_op[:, None] - 2 * owners + np.arange(owners)
         self.end_op = self.begin_op + owners
         self.stream_of = _streams_of(recording)
+        self._early: dict[int, tuple[Int64, Int64]] = {}
 
     def plan(self) -> Plan:
         """Return all operations and the edges between them."""
@@ -111,11 +124,9 @@ class _Row:
         served = 0
         for position, step in enumerate(self.steps):
             owners = len(step.begin_ns)
-            work, gaps = self._work_and_gaps(position)
+            work, gaps = self.work_and_gaps(position, step)
             dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(0, work)]
-            apart = position == 0 or self._follows_a_pause(position)
-            lead = step.lead_ns if apart else np.zeros(owners, np.int64)
-            gap += [lead, np.zeros(owners, np.int64), _interleave(gaps, 0)]
+            gap += [self.lead_ns(position, step), np.zeros(owners, np.int64), _interleave(gaps, 0)]
             device += [np.full(2 * owners, UNLIMITED), _interleave(UNLIMITED, step.link)]
             priority += [np.zeros(2 * owners, np.int64), served + np.repeat(step.turn, 2)]
             served += int(step.turn.max(initial=0)) + 1
@@ -128,18 +139,30 @@ class _Row:
             gap_ns=np.concatenate(gap),
         )
 
+    def lead_ns(self, position: int, step: StepGraph) -> Int64:
+        """Return how much later than the first owner each begins a step (m,) that follows no other."""
+        apart = position == 0 or self._follows_a_pause(position)
+        return step.lead_ns if apart else np.zeros(len(step.begin_ns), np.int64)
+
     def _edges(self, position: int) -> list[Int64]:
         """Return the edges between the operations of a step, and those from the step before it."""
         step, first = self.steps[position], self.first_op[position]
-        begin, end = self.begin_op[position], self.end_op[position]
         events = np.arange(len(step))
+        within = [
+            np.stack([2 * events, 2 * events + 1], axis=1),
+            np.stack(operation_edges(step.edges), axis=1),
+            2 * step.overtaken + 1,
+        ]
+        return [*(first + edges for edges in within), *self.around(position)]
+
+    def around(self, position: int) -> list[Int64]:
+        """Return the edges that join a step's events to its begins, its ends and the step before it."""
+        step, first = self.steps[position], self.first_op[position]
+        begin, end = self.begin_op[position], self.end_op[position]
         continued, across = self._from_before(position)
         runs_on = self.stream_of[step.operation[continued[:, 1]]] >= 0
         roots = np.setdiff1d(_roots(step), np.concatenate([continued[runs_on, 1], across[:, 1]]))
         edges = [
-            first + np.stack([2 * events, 2 * events + 1], axis=1),
-            first + np.stack(operation_edges(step.edges), axis=1),
-            first + 2 * step.overtaken + 1,
             np.stack([begin, end], axis=1),
             np.stack([begin[step.owner[roots]], first + 2 * roots], axis=1),
             np.stack([first + 2 * step.last + 1, end[step.owner[step.last]]], axis=1),
@@ -159,25 +182,37 @@ class _Row:
             edges += self._streams(position)
         return edges
 
-    def _work_and_gaps(self, position: int) -> tuple[Int64, Int64]:
+    def work_and_gaps(self, position: int, step: StepGraph) -> tuple[Int64, Int64]:
         """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
 
         What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
+        `step` is the recorded one or one with edited times.
         """
-        step, before = self.steps[position], self.steps[position - 1]
-        work, gaps = step.work_ns.copy(), step.gap_ns.copy()
+        before = self.steps[position - 1]
+        work, gaps = step.work_ns, step.gap_ns
         continued, across = self._from_before(position)
+        if not len(continued) and not len(across):
+            return work, gaps
+        work, gaps = work.copy(), gaps.copy()
         earlier, resumed = continued.T
         since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
         work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
         gaps[resumed] = 0
-        source, target, joint = across.T
-        ready = np.full(len(step), np.iinfo(np.int64).min)
-        let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
-        np.maximum.at(ready, target, let_on)
-        early = np.intersect1d(_roots(step), target)
-        gaps[early] = step.start_ns[early] - ready[early]
+        early, gaps_of_early = self._asked_before(position, across)
+        gaps[early] = gaps_of_early
         return work, gaps
+
+    def _asked_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
+        """Return what was asked for in the step before, and nothing holds back here; and its gaps."""
+        if position not in self._early:
+            step, before = self.steps[position], self.steps[position - 1]
+            source, target, joint = across.T
+            ready = np.full(len(step), np.iinfo(np.int64).min)
+            let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
+            np.maximum.at(ready, target, let_on)
+            early = np.intersect1d(_roots(step), target)
+            self._early[position] = early, step.start_ns[early] - ready[early]
+        return self._early[position]
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
@@ -224,10 +259,10 @@ def _streams_of(recording: Recording) -> Int64:
     return np.array(
         [
             place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
-            for one in recording.operations
+            for one in recording.table.kinds
         ],
         np.int64,
-    )
+    )[recording.table.kind]
 
 
 def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
@@ -244,7 +279,8 @@ def _interleave(heads: Int64 | int, bodies: Int64 | int) -> Int64:
 
 def _roots(step: StepGraph) -> Int64:
     """Return the events whose start nothing of their owner holds back but the begin of the step."""
-    into = step.edges[step.edges[:, 2] < Joint.END_TO_BODY]
+    source, target, joint, _ = step.edges.T
+    holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
     is_root = np.ones(len(step), np.bool_)
-    is_root[into[step.owner[into[:, 0]] == step.owner[into[:, 1]], 1]] = False
+    is_root[target[holds]] = False
     return np.flatnonzero(is_root)

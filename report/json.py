@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from result import Result
+from result import Made, Result
+
+_INDENT = 2
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -20,7 +22,25 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
         **result.document,
         "repairs": list(result.repairs),
     }
-    stream.write(encode(document, indent=2).decode() + "\n")
+    between = "{\n"
+    for key, value in document.items():
+        stream.write(between)
+        stream.writelines(_member(key, value))
+        between = ",\n"
+    stream.write("\n}\n")
+
+
+def _member(key: str, value: Any) -> Iterator[str]:
+    """Yield the text of a member of the document; what is made item by item, an item at a time."""
+    if not isinstance(value, Made) or not value:
+        yield encode({key: value}, indent=_INDENT).decode()[2:-2]
+        return
+    yield encode({key: []}, indent=_INDENT).decode()[2:-3]
+    between, margin = "\n", " " * 2 * _INDENT
+    for item in value:
+        yield between + margin + encode(item, indent=_INDENT).decode().replace("\n", "\n" + margin)
+        between = ",\n"
+    yield "\n" + " " * _INDENT + "]"
 
 
 def encode(document: Mapping[str, Any], indent: int = 0) -> bytes:

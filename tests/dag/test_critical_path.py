@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dag.critical_path import CriticalPath, critical_path, slack_ns
+from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
 from dag.step_graph import Recording
 from dialects.step_parts import Edge, Joint, Kind, Meet
 from make import rank_steps, recording
@@ -55,6 +55,27 @@ def test_within_one_rank_the_wait_for_another_is_named_so() -> None:
     path = critical_path(job.steps[0], [0])
     assert words(job, path) == [("rank0.w", "", 10), ("rank0.r", "wait", 60), ("rank0.r", "", 5)]
     assert path.length_ns == 75
+
+
+def test_parts_of_a_job_have_paths_of_their_own() -> None:
+    # rank1 waits from 10 to 70 for rank0 and rank2 for nobody
+    meets = {"key": "send", "joint": Joint.END_TO_BODY}
+    job = recording(
+        rank_steps("rank0", {"w": (0, 70)}, bounds=(0, 75),
+                   meets=[Meet(event=0, enters=True, leaves=False, **meets)]),  # type: ignore[arg-type]
+        rank_steps("rank1", {"w": (0, 10), "r": (10, 80)}, [Edge(0, 1)], bounds=(0, 80),
+                   meets=[Meet(event=1, enters=False, leaves=True, **meets)]),  # type: ignore[arg-type]
+        rank_steps("rank2", {"w": (5, 60)}, bounds=(0, 60)),
+    )  # fmt: skip
+    paths = CriticalPaths(job.steps[0], [[0], [1], [2]])
+    assert [words(job, paths.path(part)) for part in range(3)] == [
+        [("rank0.w", "", 70), ("", "gap", 5)],
+        [("rank1.w", "", 10), ("rank1.r", "wait", 60), ("rank1.r", "", 10)],
+        [("rank2.w", "gap", 5), ("rank2.w", "", 55)],
+    ]
+    assert [paths.length_ns(part) for part in range(3)] == [75, 80, 60]
+    two = CriticalPaths(job.steps[0], [[2], [0, 1]])
+    assert words(job, two.path(1)) == [("rank0.w", "", 70), ("rank1.r", "", 10)]
 
 
 def test_a_busy_link_is_work_of_the_transfer_before() -> None:

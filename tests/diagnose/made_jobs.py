@@ -38,14 +38,21 @@ class Job:
     slow_push: float = 1.0  # how much longer the last rank's pushes take
     update: float = 5.0
     jitter: float = 0.002  # of every time, a standard deviation as a share
+    hiccups: float = 0.0  # how often a rank's forward pass takes half as long again
+    seed: int = 1  # of both
     more_load: Sequence[float] = ()  # by rank
     more_forward: Sequence[float] = ()  # by rank
     more_in_step: tuple[int, float] | None = None  # forward, on the last rank: of a step (from 0)
+    more_in_turn: float = 0.0  # forward, on another rank in each step
+    pause: float = 0.0  # before a step's load, not recorded, on all ranks
+    more_pause: float = 0.0  # the same on the last rank
+    hot: float = 0.25  # of the forward pass, the share of its first operation
+    hidden: float = 0.0  # a transfer from the backward pass's begin on, which the pass may hide (PyTorch)
     before: Sequence[float] = ()  # BytePS: how long the steps before the traced ones took
 
     def times(self) -> tuple[Float, Float, Float, Float]:
         """Return load, forward, backward (steps, ranks) and transfer (steps,)."""
-        draw = np.random.default_rng(1)
+        draw = np.random.default_rng(self.seed)
         shape = self.steps, self.ranks
 
         def of(mean: float, more: Sequence[float] = ()) -> Float:
@@ -53,8 +60,10 @@ class Job:
             return usual * np.exp(draw.normal(0, self.jitter, shape))
 
         load, forward = of(self.load, self.more_load), of(self.forward, self.more_forward)
+        forward *= np.where(draw.random(shape) < self.hiccups, 1.5, 1.0)
         if self.more_in_step is not None:
             forward[self.more_in_step[0], -1] += self.more_in_step[1]
+        forward[np.arange(self.steps), np.arange(self.steps) % self.ranks] += self.more_in_turn
         times = (load, forward, of(self.backward), of(self.transfer)[:, 0])
         load, forward, backward, transfer = (one.round(3) for one in times)
         return load, forward, backward, transfer  # whole microseconds
@@ -62,9 +71,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When a rank did what in one step: the begin, and the ends of each part in turn."""
+    """When a rank did what in one step: the begin, that of the load, and the ends of each part in turn."""
 
     begin: float
+    started: float
     loaded: float
     forward: float
     backward: float
@@ -78,12 +88,15 @@ def moments(job: Job) -> list[list[Moments]]:
     ranks: list[list[Moments]] = [[] for _ in range(job.ranks)]
     at = 0.0
     for i in range(job.steps):
-        ready = at + load[i] + forward[i] + backward[i]
-        reduced = float(ready.max()) + float(transfer[i])
-        for rank, own in enumerate(ranks):
-            loaded = at + load[i, rank]
-            ended = loaded + forward[i, rank]
-            own.append(Moments(at, loaded, ended, float(ready[rank]), reduced, reduced + job.update))
+        started = at + job.pause + np.array([0.0] * (job.ranks - 1) + [job.more_pause])
+        loaded = started + load[i]
+        ended = loaded + forward[i]
+        ready = ended + backward[i]
+        reduced = max(float(ready.max()), float(ended.max()) + job.hidden) + float(transfer[i])
+        for own, *times in zip(
+            ranks, *(one.tolist() for one in (started, loaded, ended, ready)), strict=True
+        ):
+            own.append(Moments(at, *times, reduced, reduced + job.update))
         at = reduced + job.update
     return ranks
 
@@ -94,10 +107,10 @@ def iteration_ms(job: Job) -> float:
     return (own[-1].updated - own[0].begin) / job.steps
 
 
-def quarters(begin: float, end: float) -> list[tuple[float, float]]:
-    """Return four equal parts of an interval."""
-    cuts = np.linspace(begin, end, len(LAYERS) + 1).round(3).tolist()
-    return list(pairwise(cuts))
+def quarters(begin: float, end: float, first: float = 0.25) -> list[tuple[float, float]]:
+    """Return four parts of an interval, the `first` a share of it and the others equal."""
+    cuts = np.linspace(begin + first * (end - begin), end, len(LAYERS)).round(3).tolist()
+    return list(pairwise([begin, *cuts]))
 
 
 class Events(list[Event]):
@@ -117,15 +130,19 @@ def kineto(directory: Path, job: Job) -> Path:
     directory.mkdir(parents=True)
     main: Event = {"cat": "cpu_op", "pid": 10, "tid": 1, "args": {}}
     mark: Event = {**main, "cat": "user_annotation"}
-    for rank, own in enumerate(moments(job)):
+    ranks = moments(job)
+    for rank, own in enumerate(ranks):
         events = Events()
         for i, step in enumerate(own):
             events.add(f"ProfilerStep#{i + 3}", step.begin, step.updated, **mark)
-            events.add("enumerate(DataLoader)#It.__next__", step.begin, step.loaded, **mark)
-            for layer, span in zip(LAYERS, quarters(step.loaded, step.forward), strict=True):
+            events.add("enumerate(DataLoader)#It.__next__", step.started, step.loaded, **mark)
+            for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, job.hot), strict=True):
                 events.add(f"aten::forward_{layer}", *span, **main)
             for layer, span in zip(LAYERS, quarters(step.forward, step.backward), strict=True):
                 events.add(f"autograd::engine::evaluate_function: {layer}Backward", *span, **main)
+            if job.hidden:
+                end = max(one[i].forward for one in ranks) + job.hidden
+                events.add("gloo:all_reduce", step.forward, end, **{**mark, "tid": 2})
             events.add("gloo:all_reduce", step.backward, step.reduced, **{**mark, "tid": 2})
             events.add("aten::add_", step.reduced, step.updated, **main)
         document = {
@@ -215,7 +232,7 @@ def byteps(directory: Path, job: Job) -> Path:
         for at in loads:
             events.add("I/O", -at, 0.5 - at, _EPOCH_US, pid="0", tid="io", cat="operator")
         for step in own:
-            _compute(events, step)
+            _compute(events, step, job.hot)
             # all workers agree on something small as they begin: that ties their clocks
             _communicate(events, "flag", 1 << 17, step.begin, step.begin + 0.01, step.begin + 0.02)
             pushed = step.backward + job.transfer / 2
@@ -227,10 +244,10 @@ def byteps(directory: Path, job: Job) -> Path:
     return directory
 
 
-def _compute(events: Events, step: Moments) -> None:
+def _compute(events: Events, step: Moments, hot: float) -> None:
     where: Event = {"base_us": _EPOCH_US, "pid": "0", "tid": "main", "cat": "operator"}
-    events.add("I/O", step.begin, step.loaded, **{**where, "tid": "io"})
-    for layer, span in zip(LAYERS, quarters(step.loaded, step.forward), strict=True):
+    events.add("I/O", step.started, step.loaded, **{**where, "tid": "io"})
+    for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, hot), strict=True):
         events.add(f"FW.{layer}", *span, **where)
     for layer, span in zip(reversed(LAYERS), quarters(step.forward, step.backward), strict=True):
         events.add(f"BW.{layer}", *span, **where)
@@ -296,7 +313,7 @@ def composer(directory: Path, job: Job) -> Path:
         ]
         for i, step in enumerate(own):
             spans = (
-                ("dataloader", step.begin, step.loaded), ("batch", step.loaded, step.updated),
+                ("dataloader", step.started, step.loaded), ("batch", step.loaded, step.updated),
                 ("forward", step.loaded, step.forward), ("backward", step.forward, step.reduced),
                 ("optimizer", step.reduced, step.updated),
             )  # fmt: skip

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
-from made_jobs import Job, kineto
-
-from dag_utils import load_steps
-from diagnose.diagnosis import Diagnosis, diagnose
+import pytest
+from answers import diagnosed, titles
+from made_jobs import Job, byteps, composer, kineto
 
 HEALTHY = Job()
 
 
-def diagnosed(path: Path) -> Diagnosis:
-    return diagnose(load_steps([path], jobs=1, progress=False))
-
-
 def flaws(path: Path) -> list[str]:
-    found = diagnosed(path).findings
-    return [one.finding.title for one in found if one.finding.kind == "capture_quality"]
+    return titles(diagnosed(path), "capture_quality")
 
 
 def test_a_whole_recording_has_no_flaw(tmp_path: Path) -> None:
@@ -32,6 +27,41 @@ def test_a_missing_rank(tmp_path: Path) -> None:
     (title,) = flaws(directory)
     assert "2" in title
     assert "missing" in title
+
+
+def test_one_rank_of_several(tmp_path: Path) -> None:
+    directory = kineto(tmp_path / "job", HEALTHY)
+    for rank in (0, 1, 3):
+        (directory / f"rank{rank}.pt.trace.json").unlink()
+    (title,) = flaws(directory)
+    assert title.endswith("rank 0, 1, 3 of 4 missing")
+
+
+@pytest.mark.parametrize("content", ["", '{"traceEvents": 3, "ph": 1}'])
+def test_a_workers_file_that_cannot_be_read(tmp_path: Path, content: str) -> None:
+    directory = byteps(tmp_path / "job", HEALTHY)
+    (file,) = (directory / "worker_2").glob("*/bps_trace*")
+    file.write_text(content)
+    (title,) = flaws(directory)
+    assert str(file) in title
+
+
+def test_other_files_in_the_directory_are_no_ranks(tmp_path: Path) -> None:
+    directory = kineto(tmp_path / "job" / "trace", HEALTHY).parent
+    (directory / "truth").mkdir()
+    (directory / "truth" / "steps_rank0.json").write_text("{}")
+    assert flaws(directory) == []
+
+
+def test_what_runs_when_a_recording_begins_or_ends_is_no_damage(tmp_path: Path) -> None:
+    directory = composer(tmp_path / "job", replace(HEALTHY, ranks=2))
+    for file in directory.iterdir():
+        events = json.loads(file.read_text())
+        last, where = events[-1]["ts"], {"cat": "", "pid": events[-1]["pid"], "tid": 1}
+        begun = {"name": "event/fit", "ph": "B", "ts": last, **where}
+        ended = {"name": "event/init", "ph": "E", "ts": events[5]["ts"], **where}
+        file.write_text(json.dumps([*events, begun, ended]))
+    assert flaws(directory) == []
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:

@@ -6,41 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answers import diagnosed, holds, kinds, winning
 from made_jobs import WRITERS, Job, iteration_ms
 
-from dag_utils import load_steps
-from diagnose.diagnosis import Diagnosis, Ranked, diagnose, headline
+from diagnose.diagnosis import headline
 
 HEALTHY = Job()
 #: Systems whose traces have the ranks' own work.
 WITH_WORK = ("kineto", "byteps", "composer")
 
 
-def diagnosed(path: Path, system: str, job: Job) -> Diagnosis:
-    return diagnose(load_steps([WRITERS[system](path / system, job)], jobs=1, progress=False))
-
-
-def winning(diagnosis: Diagnosis) -> list[Ranked]:
-    return [one for one in diagnosis.findings if one.gain is not None]
-
-
-def kinds(diagnosis: Diagnosis) -> list[str]:
-    return [one.finding.kind for one in winning(diagnosis)]
-
-
-def holds(one: Ranked, amount_ms: float) -> None:
-    """The finding's interval holds what is won, and what it says itself is near that."""
-    gain = one.gain
-    assert gain is not None
-    assert gain.low_ns is not None
-    assert gain.high_ns is not None
-    assert gain.low_ns / 1e6 <= amount_ms <= gain.high_ns / 1e6
-    assert gain.mid_ns / 1e6 == pytest.approx(amount_ms, rel=0.1)
-
-
 @pytest.mark.parametrize("system", WRITERS)
 def test_nothing_is_claimed_of_a_healthy_job(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, HEALTHY)
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", HEALTHY))
     assert [one.finding.title for one in winning(diagnosis)] == []
     assert "nothing stands out" in headline(diagnosis)
 
@@ -51,7 +29,7 @@ def test_nothing_is_claimed_of_a_healthy_job(tmp_path: Path, system: str) -> Non
 def test_even_ranks_with_chance_in_their_times_are_not_late(
     tmp_path: Path, system: str, ranks: int, jitter: float
 ) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, ranks=ranks, jitter=jitter))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
     assert kinds(diagnosis) == []
 
 
@@ -59,7 +37,7 @@ def test_even_ranks_with_chance_in_their_times_are_not_late(
 @pytest.mark.parametrize("system", WRITERS)
 def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: int) -> None:
     job = replace(HEALTHY, ranks=ranks, more_forward=[0.0] * (ranks - 1) + [30.0])
-    diagnosis = diagnosed(tmp_path, system, job)
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
     assert kinds(diagnosis) == ["late_rank"]
     (late,) = winning(diagnosis)
     (name,) = late.finding.ranks
@@ -70,7 +48,7 @@ def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: in
 @pytest.mark.parametrize("system", WITH_WORK)
 def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, more_load=[0.0, 20.0, 0.0, 0.0])
-    diagnosis = diagnosed(tmp_path, system, job)
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
     assert kinds(diagnosis) == ["late_rank"]
     (late,) = winning(diagnosis)
     assert late.finding.ranks in (["rank1"], ["wk1.rank0"])
@@ -80,21 +58,21 @@ def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> Non
 
 @pytest.mark.parametrize("system", WITH_WORK)
 def test_input_that_every_rank_waits_for(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, load=15.0))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, load=15.0)))
     assert kinds(diagnosis) == ["input"]
     holds(winning(diagnosis)[0], 15.0)
 
 
 @pytest.mark.parametrize("system", ["kineto", "byteps", "horovod"])
 def test_transfers_that_nothing_hides(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, transfer=40.0))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, transfer=40.0)))
     assert kinds(diagnosis) == ["exposed_communication"]
     holds(winning(diagnosis)[0], 40.0)
 
 
 @pytest.mark.parametrize("system", WRITERS)
 def test_a_step_that_takes_much_longer(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, more_in_step=(4, 200.0)))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_step=(4, 200.0))))
     assert kinds(diagnosis) == ["outlier_steps"]
     (outlier,) = winning(diagnosis)
     assert len(outlier.finding.steps) == 1
@@ -106,7 +84,7 @@ def test_a_step_that_takes_much_longer(tmp_path: Path, system: str) -> None:
 @pytest.mark.parametrize("system", ["kineto", "byteps", "horovod"])
 def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, transfer=25.0, more_forward=[0.0, 0.0, 0.0, 45.0])
-    diagnosis = diagnosed(tmp_path, system, job)
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
     assert kinds(diagnosis) == ["late_rank", "exposed_communication"]
     late, exposed = winning(diagnosis)
     holds(late, 45.0)
@@ -117,6 +95,8 @@ def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: 
 
 @pytest.mark.parametrize("system", ["kineto", "byteps"])
 def test_work_that_is_spread_unevenly(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, more_forward=[0.0, 10.0, 20.0, 30.0]))
+    diagnosis = diagnosed(
+        WRITERS[system](tmp_path / "job", replace(HEALTHY, more_forward=[0.0, 10.0, 20.0, 30.0]))
+    )
     assert kinds(diagnosis) == ["uneven_work"]
     holds(winning(diagnosis)[0], 30.0 - 15.0)

@@ -6,37 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answers import diagnosed, holds, kinds, winning
 from made_transfers import Partitions, cycles, nccl
 
 from dag_utils import load_steps, read_partitions
-from diagnose.diagnosis import Diagnosis, Ranked, diagnose
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from diagnose.slow_transfers import priority_inversion
 
 HEALTHY = Partitions()
-
-
-def diagnosed(directory: Path) -> Diagnosis:
-    partitions = read_partitions([directory])
-    loaded = load_steps([directory], partitions=partitions, sizes=True, jobs=1, progress=False)
-    return diagnose(loaded)
-
-
-def winning(diagnosis: Diagnosis) -> list[Ranked]:
-    return [one for one in diagnosis.findings if one.gain is not None]
-
-
-def kinds(diagnosis: Diagnosis) -> list[str]:
-    return [one.finding.kind for one in winning(diagnosis)]
-
-
-def holds(one: Ranked, amount_ms: float) -> None:
-    gain = one.gain
-    assert gain is not None
-    assert gain.low_ns is not None
-    assert gain.high_ns is not None
-    assert gain.low_ns / 1e6 <= amount_ms <= gain.high_ns / 1e6
 
 
 def test_nothing_is_claimed_of_transfers_that_are_as_they_should_be(tmp_path: Path) -> None:

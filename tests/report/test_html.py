@@ -320,6 +320,9 @@ def test_the_buttons_go_along_the_path(browser: Chrome, tmp_path: Path) -> None:
 
 def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", LINKED, LINKED))
+    until(
+        browser, "return timelines[0].state.width === timelines[1].state.width"
+    )  # both know of the scroll bar
     browser.find_elements(By.CSS_SELECTOR, ".board canvas")[0].send_keys("++", Keys.ARROW_RIGHT)
     first, second = browser.execute_script("return timelines.map(board => board.range())")
     assert first == pytest.approx(second)

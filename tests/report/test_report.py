@@ -23,7 +23,7 @@ import report.csv
 import report.json
 from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
-from result import Bars3D, Column, Result, Table
+from result import Bars3D, Column, Made, Result, Table
 
 TABLE = Table(
     "operations",
@@ -90,6 +90,26 @@ def test_json_survives_a_lone_surrogate_and_a_huge_integer() -> None:
     document = {"name": "\ud800", "n": 2**70, "nan": math.nan, "np": np.float64(math.inf)}
     plain = {"name": "\ud800", "n": 2**70, "nan": None, "np": None}
     assert json_of(document) == {"option": "o", "headline": "T", **plain, "repairs": []}
+
+
+def test_json_of_items_that_are_made_one_by_one_is_that_of_a_list() -> None:
+    def text(items: Any) -> str:
+        stream = io.StringIO()
+        report.json.write(Result("o", "T", {"a": 1, "b": items, "c": []}), stream, arguments())
+        return stream.getvalue()
+
+    items: list[Any] = [{"path": [{"name": "x\ny", "ms": 1.5}], "none": []}, 7, "é"]
+    assert text(Made(3, items.__getitem__)) == text(items)
+    assert text(Made(0, items.__getitem__)) == text([])
+
+
+def test_what_is_made_is_made_when_it_is_asked_for() -> None:
+    asked: list[int] = []
+    made = Made(4, lambda at: asked.append(at) or 10 * at)  # type: ignore[func-returns-value]
+    assert (len(made), made[-1], asked) == (4, 30, [3])
+    assert (made[1:3], list(made), asked[1:]) == ([10, 20], [0, 10, 20, 30], [1, 2, 0, 1, 2, 3])
+    with pytest.raises(IndexError):
+        made[4]
 
 
 json_values = st.recursive(
