@@ -7,7 +7,7 @@
 - `named_path`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
-  boxes and stretches tables are about by `key_of` and `stretch_key`; `path_waterfall`: its parts
+  boxes and stretches tables are about by `key_of` and `stretch_key`; `path_waterfall`, `waterfall`: its parts
 - `mean_dags`, `longest_path`: average durations through the DAG of a GPU
 """
 
@@ -40,7 +40,7 @@ from dag.path_summary import (
     records,
 )
 from dag.step_graph import Recording, StepGraph
-from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key
+from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key, waterfall
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
 from dialects.step_parts import RankTrace
@@ -54,7 +54,7 @@ __all__ = [
     "LoadedSteps", "LongestPath", "NamedPath", "Partitions", "Recording", "StepGraph", "by_category",
     "by_name", "category", "choose_step", "critical_path", "draw", "drawn_step", "headline", "key_of",
     "load_steps", "longest_path", "marked_events", "mean_dags", "named_path", "path_waterfall",
-    "read_partitions", "records", "slack_ns", "step_timeline", "stretch_key",
+    "read_partitions", "records", "slack_ns", "step_timeline", "stretch_key", "waterfall",
 ]  # fmt: skip
 
 

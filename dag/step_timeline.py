@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,15 +83,20 @@ def path_waterfall(title: str, recording: Recording, step: StepGraph, path: Crit
     for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
         key = names[label], CATS[cat] or groups[at]
         sums[key] = sums.get(key, 0) + ns
+    return waterfall(title, "ms of the step, along its critical path", sums, "the step")
+
+
+def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total: str) -> Waterfall:
+    """Return nanoseconds by (name, group) as a chart: the largest by name, the others by group."""
     largest = sorted(sums, key=lambda key: -sums[key])
     own, rest = largest[:_MOST_PARTS], largest[_MOST_PARTS:]
     parts = [(name, sums[name, group] / 1e6, group) for name, group in own]
     for other in dict.fromkeys(group for _, group in rest):
-        total = sum(sums[name, group] for name, group in rest if group == other)
-        parts.append((f"other {other}", total / 1e6, other))
+        ns = sum(sums[name, group] for name, group in rest if group == other)
+        parts.append((f"other {other}", ns / 1e6, other))
     by_group = {group: sum(value for _, value, other in parts if other == group) for *_, group in parts}
     parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("other "), -part[1]))
-    return Waterfall(title, "ms of the step, along its critical path", parts, "the step")
+    return Waterfall(title, label, parts, total)
 
 
 def key_of(owner: str, name: str) -> str:

@@ -399,10 +399,24 @@ def _mean(args: Namespace) -> Result:
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
         f"on {_title(scopes, longest)}; gaps and waits are not in it.",
         tables=(table,),
+        charts=(_parts(longest),) if args.html or args.picture else (),
         notes=loaded.notes,
         repairs=loaded.repairs,
         beside=args.path[0],
     )
+
+
+def _parts(scope: _Scope) -> Chart:
+    """Return what the longest chain of a GPU consists of."""
+    from dag_utils import waterfall
+
+    path = scope.path()
+    sums: dict[tuple[str, str], int] = {}
+    for label, ns in zip(path.labels, path.ns, strict=True):
+        key = label.name, label.cat or "other"
+        sums[key] = sums.get(key, 0) + ns
+    title = f"The longest chain of average durations, on {scope.name}"
+    return replace(waterfall(title, "ms, along the chain", sums, "the chain"), is_small=False)
 
 
 def _chain(dag: Dag, chain: LongestPath) -> NamedPath:
