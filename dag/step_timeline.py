@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ MOST_STRETCHES = 3_000
 _EACH_STAGE, _EACH_KIND = 4, 12
 _FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of the step, from fine to coarse
 _MOST_PARTS = 8  # of a waterfall that have a bar of their own
+_LEAST_PART = 0.01  # of the whole, that all others of a kind need for theirs
 
 
 class _Lanes(NamedTuple):
@@ -91,11 +93,18 @@ def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total
     largest = sorted(sums, key=lambda key: -sums[key])
     own, rest = largest[:_MOST_PARTS], largest[_MOST_PARTS:]
     parts = [(name, sums[name, group] / 1e6, group) for name, group in own]
-    for other in dict.fromkeys(group for _, group in rest):
-        ns = sum(sums[name, group] for name, group in rest if group == other)
-        parts.append((f"other {other}", ns / 1e6, other))
+    others: Counter[str] = Counter()
+    for key in rest:
+        others[key[1]] += sums[key]
+    least = _LEAST_PART * sum(sums.values())
+    small = [group for group, ns in others.items() if ns < least]
+    if len(small) > 1:
+        others["other"] += sum(others.pop(group) for group in small)
+    parts += [
+        (f"other {group}" if group != "other" else "others", ns / 1e6, group) for group, ns in others.items()
+    ]
     by_group = {group: sum(value for _, value, other in parts if other == group) for *_, group in parts}
-    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("other "), -part[1]))
+    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("other"), -part[1]))
     return Waterfall(title, label, parts, total)
 
 

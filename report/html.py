@@ -15,7 +15,7 @@ from report import colours, plot
 from report.json import encode
 from report.names import bounded
 from report.tables import printable
-from result import Bars, Bars3D, Card, Chart, HeatMap, Network, Result, Table, Timeline, Waterfall
+from result import Bars, Bars3D, Card, Chart, Command, HeatMap, Network, Result, Table, Timeline, Waterfall
 
 _ASSETS = Path(__file__).parent / "assets"
 #: The scripts that draw each kind of chart, in the order in which the page needs them; others are drawings.
@@ -127,7 +127,8 @@ def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
 
 def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
     about = [keys[key] for key in card.about]
-    return {"title": card.title, "figure": card.figure, "lines": card.lines, "about": about}
+    lines = [(label, text, isinstance(text, Command)) for label, text in card.lines]
+    return {"title": card.title, "figure": card.figure, "lines": lines, "about": about}
 
 
 def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:

@@ -119,8 +119,8 @@ function header() {
 /** What was found, one below the other; a click marks what it is about. */
 function cards() {
   const made = data.cards.map((card, index) => {
-    const lines = card.lines.flatMap(([label, text]) => (label
-      ? [element("dt", {}, label), element("dd", {}, text.startsWith("python3 ") ? element("code", {}, text) : text)]
+    const lines = card.lines.flatMap(([label, text, isCommand]) => (label
+      ? [element("dt", {}, label), element("dd", {}, isCommand ? element("code", {}, text) : text)]
       : []));
     const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
     const head = element("h3", {}, element("span", { className: "place" }, String(index + 1)), card.title);
