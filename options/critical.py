@@ -170,7 +170,7 @@ def _recorded(args: Namespace) -> Result:
             ),
         ],
         charts=_charts(recording, step, path, scopes, parts=args.del_queue)
-        if args.html or args.picture
+        if args.html or args.picture or args.xlsx
         else (),
         figures=_figures(scopes),
         notes=notes,
@@ -399,7 +399,7 @@ def _mean(args: Namespace) -> Result:
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
         f"on {_title(scopes, longest)}; gaps and waits are not in it.",
         tables=(table,),
-        charts=(_parts(longest),) if args.html or args.picture else (),
+        charts=(_parts(longest),) if args.html or args.picture or args.xlsx else (),
         notes=loaded.notes,
         repairs=loaded.repairs,
         beside=args.path[0],

@@ -147,7 +147,7 @@ def _charts(
     args: Namespace, loaded: LoadedSteps, diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]
 ) -> list[Chart]:
     """Return what can be won, where the time goes, and the usual step: where somebody looks at them."""
-    if not (args.html or args.picture):
+    if not (args.html or args.picture or args.xlsx):
         return []
     from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
 
