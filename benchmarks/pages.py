@@ -3,8 +3,9 @@
 Per job and option: the size of the page; from the start of its loading to the first paint and to when all is
 drawn, in a browser that was just started, the best of three; frames a second while the timeline is panned
 for two seconds. Without a job two are made: 16 ranks with 10,000 operations a step together, and 1,024 ranks.
+Pages (``.html``) in place of jobs are measured as they are.
 
-    python3 -m benchmarks.pages [JOB ...] [--option critical diagnose]
+    python3 -m benchmarks.pages [JOB or PAGE ...] [--option critical diagnose]
 """
 
 from __future__ import annotations
@@ -98,13 +99,15 @@ def show(page: Path) -> Shown:
 def measured(jobs: Sequence[Path], options: Sequence[str], scratch: Path) -> Iterator[list[str]]:
     """Yield a row for each job and option."""
     for job in jobs:
-        for option in options:
-            page = scratch / f"{job.name}-{option}.html"
-            run([python(), "analyze.py", "--option", option, "--path", str(job), "--html", str(page)])
+        for option in options if job.suffix != ".html" else [""]:
+            page = job
+            if option:
+                page = scratch / f"{job.name}-{option}.html"
+                run([python(), "analyze.py", "--option", option, "--path", str(job), "--html", str(page)])
             found = [show(page) for _ in range(_REPEAT)]
             frames = [one.frames_a_second for one in found if one.frames_a_second is not None]
             yield [
-                f"{option}, {job.name}",
+                f"{option} {job.name}".strip(),
                 f"{page.stat().st_size / 1e6:.2f}",
                 f"{min(one.paint_ms for one in found):.0f}",
                 f"{min(one.built_ms for one in found):.0f}",
