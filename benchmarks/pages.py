@@ -2,8 +2,9 @@
 
 Per job and option: the size of the page; from the start of its loading to the first paint and to when all is
 drawn, in a browser that was just started, the best of three; frames a second while the timeline is panned
-for two seconds. Without a job two are made: 16 ranks with 10,000 operations a step together, and 1,024 ranks.
-Pages (``.html``) in place of jobs are measured as they are.
+for two seconds. Beside each the CPU time of the page's own thread, which other work on the machine changes
+less: until all is drawn, and for a frame. Without a job two are made: 16 ranks with 10,000 operations a step
+together, and 1,024 ranks. Pages (``.html``) in place of jobs are measured as they are.
 
     python3 -m benchmarks.pages [JOB or PAGE ...] [--option critical diagnose]
 """
@@ -16,9 +17,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.measure import python, run, table
 from benchmarks.ranks import Job, write
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
 
 _REPEAT = 3
 _FLAGS = (
@@ -39,7 +44,7 @@ const poll = () => {
 };
 poll();
 """
-#: Pans a zoomed timeline to and fro; returns frames a second, or null where the page has none.
+#: Pans a zoomed timeline to and fro; returns frames and seconds, or null where the page has no timeline.
 _PANNED = """
 const done = arguments[arguments.length - 1];
 const canvas = document.querySelector(".board canvas");
@@ -52,7 +57,7 @@ else {
   const begin = performance.now();
   const frame = () => {
     const passed = performance.now() - begin;
-    if (passed > 2000) return done(1000 * frames / passed);
+    if (passed > 2000) return done([frames, passed / 1000]);
     press(frames % 20 < 10 ? "ArrowLeft" : "ArrowRight");
     frames += 1;
     requestAnimationFrame(frame);
@@ -73,7 +78,9 @@ class Shown:
 
     paint_ms: float
     built_ms: float
+    cpu_ms: float
     frames_a_second: float | None
+    cpu_ms_a_frame: float | None
 
 
 def show(page: Path) -> Shown:
@@ -89,11 +96,23 @@ def show(page: Path) -> Shown:
     try:
         browser.set_script_timeout(120)
         browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _WATCH})
+        browser.execute_cdp_cmd("Performance.enable", {})
         browser.get(page.resolve().as_uri())
         paint, built = browser.execute_async_script(_PAINTED)
-        return Shown(paint, built, browser.execute_async_script(_PANNED))
+        cpu_ms = _cpu_ms(browser)
+        panned = browser.execute_async_script(_PANNED)
+        if panned is None:
+            return Shown(paint, built, cpu_ms, None, None)
+        frames, seconds = panned
+        return Shown(paint, built, cpu_ms, frames / seconds, (_cpu_ms(browser) - cpu_ms) / frames)
     finally:
         browser.quit()
+
+
+def _cpu_ms(browser: Chrome) -> float:
+    """Return the CPU time of the page's main thread so far."""
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return 1000 * next(float(metric["value"]) for metric in metrics if metric["name"] == "ThreadTime")
 
 
 def measured(jobs: Sequence[Path], options: Sequence[str], scratch: Path) -> Iterator[list[str]]:
@@ -106,12 +125,15 @@ def measured(jobs: Sequence[Path], options: Sequence[str], scratch: Path) -> Ite
                 run([python(), "analyze.py", "--option", option, "--path", str(job), "--html", str(page)])
             found = [show(page) for _ in range(_REPEAT)]
             frames = [one.frames_a_second for one in found if one.frames_a_second is not None]
+            cpu = [one.cpu_ms_a_frame for one in found if one.cpu_ms_a_frame is not None]
             yield [
                 f"{option} {job.name}".strip(),
                 f"{page.stat().st_size / 1e6:.2f}",
                 f"{min(one.paint_ms for one in found):.0f}",
                 f"{min(one.built_ms for one in found):.0f}",
+                f"{min(one.cpu_ms for one in found):.0f}",
                 f"{max(frames):.0f}" if frames else "–",
+                f"{min(cpu):.1f}" if cpu else "–",
             ]
 
 
@@ -129,7 +151,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         jobs = args.jobs or made(Path(scratch))
-        header = ["page", "MB", "first paint (ms)", "built (ms)", "frames/s"]
+        header = ["page", "MB", "first paint (ms)", "built (ms)", "CPU (ms)", "frames/s", "CPU a frame (ms)"]
         print(table([header, *measured(jobs, args.option, Path(scratch))]))
 
 

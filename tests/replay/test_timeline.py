@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
-
 from make import rank_steps, recording
 from replay.simulation import replay
 from replay.timeline import write_synthetic
@@ -14,7 +12,7 @@ from replay.timeline import write_synthetic
 
 def test_events_are_in_order_of_time_in_numbered_and_named_places(tmp_path: Path) -> None:
     ranks = [rank_steps(f"rank{i}", {"late": (50, 60), "early": (10, 20)}, bounds=(0, 70)) for i in range(2)]
-    result = replay(recording(*ranks), np.arange(1))
+    result = replay(recording(*ranks), [0])
     assert write_synthetic(result, tmp_path / "a.json") == 4
     events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
