@@ -15,7 +15,21 @@ from report import colours, plot
 from report.json import encode
 from report.names import bounded
 from report.tables import printable
-from result import Bars, Bars3D, Card, Chart, Command, HeatMap, Network, Result, Table, Timeline, Waterfall
+from result import (
+    Bars,
+    Bars3D,
+    Card,
+    Chart,
+    Command,
+    HeatMap,
+    Network,
+    OnPath,
+    Result,
+    Span,
+    Table,
+    Timeline,
+    Waterfall,
+)
 
 _ASSETS = Path(__file__).parent / "assets"
 #: The scripts that draw each kind of chart, in the order in which the page needs them; others are drawings.
@@ -144,12 +158,12 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
     if isinstance(chart, Timeline):
         lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
         payload["spans"] = [
-            (lanes[span.lane], names[bounded(span.name, _LONGEST)], round(span.start_ms, 5),
-             round(span.dur_ms, 5), groups[span.group], *_known(span.keys, keys))
+            (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), groups[span.group],
+             *_known(span.keys, keys))
             for span in chart.spans
         ]  # fmt: skip
         payload["path"] = [
-            (part.span, round(part.start_ms, 5), round(part.dur_ms, 5), names[bounded(part.name, _LONGEST)],
+            (part.span, *_times(part), names[bounded(part.name, _LONGEST)],
              int(part.is_idle), *_known(part.keys, keys))
             for part in chart.path
         ]  # fmt: skip
@@ -163,6 +177,12 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
     elif isinstance(chart, Bars3D):
         payload |= {"colours": colours.assign(chart.group)}
     return payload
+
+
+def _times(one: Span | OnPath) -> tuple[float, float]:
+    """Return start and duration to 10 ns, so that what touches still does."""
+    start = round(one.start_ms, 5)
+    return start, round(round(one.start_ms + one.dur_ms, 5) - start, 5)
 
 
 def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:

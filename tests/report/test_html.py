@@ -328,6 +328,14 @@ def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_pa
     assert first == pytest.approx(second)
 
 
+def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
+    third = 100 / 3  # its decimals do not fit into what a page holds
+    spans = [Span("rank0", f"op{i}", i * third, third, "FW") for i in range(300)]
+    open_page(browser, page(tmp_path / "a.html", Timeline("Step", spans)))
+    one_row = "return laidOut(data.charts[0]).lanes.map(lane => lane.rows.length)"
+    assert browser.execute_script(one_row) == [1]
+
+
 def test_a_timeline_cannot_be_lost(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", LINKED))
     browser.find_element(By.CSS_SELECTOR, ".board canvas").send_keys(*[Keys.ARROW_LEFT] * 60)
