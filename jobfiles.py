@@ -276,7 +276,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
 
     `products` gets what was made of others: by this program, or by Composer's merger.
     """
-    found = []
+    found: list[Path] = []
     for file in _listing(path):
         if not file.is_file() or not file.name.endswith(_TRACE_SUFFIXES):
             continue

@@ -8,14 +8,14 @@ work and gaps gives the recorded times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.step_parts import Joint, Operation, from_start
+from dialects.step_parts import Joint, Operation, Operations, from_start
 from formats.columns import Int64
 
 Bool = NDArray[np.bool_]
@@ -27,6 +27,9 @@ NO_LINK = -1
 @dataclass(frozen=True, slots=True)
 class StepGraph:
     """The n events of one step of all m owners, on one clock, and why one waits for another.
+
+    What many owners do together is an event too (`Operation.is_meeting`), behind all others: those who leave
+    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits.
 
     Attributes
     ----------
@@ -101,34 +104,41 @@ def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
     return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
 
 
-class Operations(Sequence[Operation]):
-    """The operations (n,) of a recording: most are alike, so each is a number into the distinct ones.
+class StepBounds(NamedTuple):
+    """What is known of a step without its events: its number, `begin_ns` and `next_ns` as of `StepGraph`."""
 
-    Attributes
-    ----------
-    kinds : the distinct operations, in order of first appearance
-    kind : (n,) which of them each operation is
-    """
+    number: int
+    begin_ns: Int64
+    next_ns: Int64
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        place: dict[Operation, int] = {}
-        self.kind = np.array([place.setdefault(one, len(place)) for one in operations], np.int32)
-        self.kinds = list(place)
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long the step took for each owner (m,); -1 where unknown."""
+        return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
+
+
+class MadeSteps(Sequence[StepGraph]):
+    """Steps of which each is made when it is first asked for: of many ranks most options need but one."""
+
+    def __init__(self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph]) -> None:
+        self.bounds = bounds
+        self._make = make
+        self._made: dict[int, StepGraph] = {}
 
     @overload
-    def __getitem__(self, place: int) -> Operation: ...
+    def __getitem__(self, row: int) -> StepGraph: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Operation]: ...
-    def __getitem__(self, place: int | slice) -> Operation | list[Operation]:
-        if isinstance(place, slice):
-            return [self.kinds[kind] for kind in self.kind[place].tolist()]
-        return self.kinds[int(self.kind[place])]
-
-    def __iter__(self) -> Iterator[Operation]:
-        return map(self.kinds.__getitem__, self.kind.tolist())
+    def __getitem__(self, row: slice) -> list[StepGraph]: ...
+    def __getitem__(self, row: int | slice) -> StepGraph | list[StepGraph]:
+        if isinstance(row, slice):
+            return [self[one] for one in range(len(self))[row]]
+        row = range(len(self))[row]
+        if row not in self._made:
+            self._made[row] = self._make(row)
+        return self._made[row]
 
     def __len__(self) -> int:
-        return len(self.kind)
+        return len(self.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +175,15 @@ class Recording:
     @property
     def whole_steps(self) -> list[int]:
         """The rows of the steps whose duration is known for some owner; all where none is."""
-        whole = [row for row, step in enumerate(self.steps) if step.is_whole]
+        whole = [row for row, one in enumerate(self.bounds) if (one.iteration_ns > 0).any()]
         return whole or list(range(len(self.steps)))
+
+    @property
+    def bounds(self) -> Sequence[StepBounds]:
+        """The bounds of the steps."""
+        if isinstance(self.steps, MadeSteps):
+            return self.steps.bounds
+        return [StepBounds(step.number, step.begin_ns, step.next_ns) for step in self.steps]
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
         """Return which operations (n,) are accepted."""

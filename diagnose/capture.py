@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-import dialects
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from errors import counted
@@ -14,7 +13,8 @@ from replay.uncertainty import FEWEST
 
 #: Names that look like communication, whatever the rule says.
 _LIKE_COMMUNICATION = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|multimem|nccl|rccl|hccl|nvshmem|deep_?ep",
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem|nccl|rccl|hccl|nvshmem|"
+    r"deep_?ep",
     re.IGNORECASE,
 )
 #: What `jobfiles` says of ranks, files and directories that are missing, empty or there twice.
@@ -48,7 +48,7 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
         )
     if missing := _missing(view):
         yield listed(missing, 1), "a verdict from some of the ranks", "collect the files of all ranks"
-    losses = {file.path.name: lost for file in view.loaded.job.files if (lost := _lost(file.repairs))}
+    losses = {file.path.name: lost for file in view.loaded.files if (lost := _lost(file.repairs))}
     if losses:
         yield (
             f"{counted(len(losses), 'damaged file')}: {listed(list(losses), _SHOWN)}",
@@ -65,10 +65,10 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
 
 def _missing(view: JobView) -> list[str]:
     """Return a line for each file or directory without a trace, and for ranks that are missing or doubled."""
-    loaded = view.loaded.job
+    loaded = view.loaded
     lines = [*loaded.unread, *(note for note in loaded.job.notes if _IS_MISSING.search(note))]
-    if len(loaded.traces) == 1 and loaded.traces[0].rank is not None:  # loading says nothing of one alone
-        lines += rank_notes(loaded.job.root, [loaded.traces[0].rank], loaded.traces[0].world_size or 0)
+    if len(loaded.ranks) == 1 and loaded.ranks[0].rank is not None:  # loading says nothing of one alone
+        lines += rank_notes(loaded.job.root, [loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
     return lines
 
 
@@ -88,9 +88,8 @@ def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
     calls = {one.main for one in recording.table.kinds if one.is_communication}
     unknown -= calls
     if on_device and unknown:
-        trace = next(trace for trace in view.loaded.job.traces if len(trace))
         yield (
             f"{listed(sorted(unknown), _SHOWN)} looks like communication but counts as computation",
-            dialects.of(trace).rule(trace),
+            view.loaded.ranks[0].rule,
             "read the shares of communication with care",
         )

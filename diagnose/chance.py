@@ -34,8 +34,17 @@ def is_no_chance(excess: Float, ratio: float, n_owners: int, *, always_most: boo
 
 def surely_positive(values: Float, chance: float) -> bool:
     """Whether the mean of the values (n,) is above 0, but for a chance."""
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtr
 
     if np.ptp(values) == 0:
         return bool(values[0] > 0)
-    return bool(ttest_1samp(values, 0, alternative="greater").pvalue < chance)
+    n = len(values)
+    t = float(values.mean() / (values.std(ddof=1) / n**0.5))
+    return bool(stdtr(n - 1, -t) < chance)
+
+
+def happens_by_chance(times: int, of: int, probability: float) -> float:
+    """Return how probable it is that something happens at least so many times of some (binomial)."""
+    from scipy.special import bdtrc
+
+    return float(bdtrc(times - 1, of, probability)) if times else 1.0

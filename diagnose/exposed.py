@@ -53,7 +53,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     if on_path + waiting < EXPOSED * view.step_ns:
         return
     least = _LEAST_PART * view.step_ns
-    largest, is_largest = view.largest(np.where(transfers, view.path_work_by_operation, 0.0))
+    largest, is_largest = view.largest(transfers)
     if on_path > least:
         yield Finding(
             kind="exposed_communication",

@@ -32,7 +32,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the operation that makes up much of the critical path."""
     names, kind = view.kind_of
     works = view.which(lambda one: one.is_compute and one.cat != UNTRACED)
-    by_name = np.bincount(kind, np.where(works, view.path_work_by_operation, 0.0), len(names))
+    by_name = view.by_name(np.where(view.of_kinds(works), view.path_work_by_kind, 0.0))
     hottest = int(by_name.argmax())
     share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
     if share <= _HOT:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-import dialects
 from dag.step_graph import NO_LINK, Bool, Recording
 from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Operation
+from dialects.step_windows import turns
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
@@ -115,24 +115,24 @@ def _bandwidths(view: JobView) -> Float:
     """Return operation, class (kind, group and size) and bus bandwidth (GB/s) of collectives (k, 3)."""
     found: list[tuple[int, int, float]] = []
     classes: dict[object, int] = {}
-    traces = view.loaded.job.traces
-    for owner, trace in enumerate(traces):
-        sizes = dialects.of(trace).message_sizes(trace)
+    steps = [view.loaded.recording.steps[row] for row in view.rows]
+    events = [view.by_owner(step, view.is_communication) for step in steps]
+    for owner, rank in enumerate(view.loaded.ranks):
+        sizes, ends = rank.sizes, rank.sizes_end_ns
         if not len(sizes.row):
             continue
-        ends = trace.end_ns[sizes.row]
         order = np.argsort(ends, kind="stable")
+        ends = np.append(ends[order], np.iinfo(np.int64).max)
         times: dict[int, list[float]] = {}
         which: dict[int, int] = {}
-        for row in view.rows:
-            step = view.loaded.recording.steps[row]
-            chosen = view.is_communication[step.operation] & (step.owner == owner)
-            for event in np.flatnonzero(chosen).tolist():
-                at = int(np.searchsorted(ends[order], step.end_ns[event] - _TOLERANCE_NS))
-                if at < len(order) and abs(int(ends[order[at]] - step.end_ns[event])) <= _TOLERANCE_NS:
-                    operation = int(step.operation[event])
-                    which[operation] = int(order[at])
-                    times.setdefault(operation, []).append(float(step.work_ns[event]))
+        for step, by_owner in zip(steps, events, strict=True):
+            mine = by_owner[owner]
+            at = np.searchsorted(ends, step.end_ns[mine] - _TOLERANCE_NS)
+            near = ends[at] - step.end_ns[mine] <= _TOLERANCE_NS
+            for event, place in zip(mine[near].tolist(), order[at[near]].tolist(), strict=True):
+                operation = int(step.operation[event])
+                which[operation] = place
+                times.setdefault(operation, []).append(float(step.work_ns[event]))
         for operation, place in which.items():
             n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
             kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
@@ -167,7 +167,8 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     )
     if np.median(sizes) > _SMALL_BYTES or per_tensor < 2:
         return
-    rate = link_rate(view.recording)
+    known = link_rate(view.recording)
+    rate = None if known is None else known.likely
     yield Finding(
         kind="small_messages",
         title=f"partitions are small: {np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor",
@@ -229,11 +230,9 @@ def _merged(recording: Recording, shortest: float) -> Recording:
     steps = []
     for step in recording.steps:
         work = step.work_ns.copy()
-        for owner in range(len(recording.owners)):
-            short = collectives[step.operation] & (work <= _LATENCY * shortest) & (step.owner == owner)
-            events = np.flatnonzero(short)
-            events = events[np.argsort(step.start_ns[events], kind="stable")]
-            work[events[np.arange(len(events)) % _MERGED > 0]] = 0
+        events = np.flatnonzero(collectives[step.operation] & (work <= _LATENCY * shortest))
+        events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
+        work[events[turns(step.owner[events]) % _MERGED > 0]] = 0
         steps.append(replace(step, work_ns=work))
     return replace(recording, steps=steps)
 
@@ -248,10 +247,11 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     if not pulls.any():
         yield Skipped("server", _NO_LINKS)
         return
-    rate = link_rate(recording) if is_sized(recording) else None
-    if rate is None:
+    known = link_rate(recording) if is_sized(recording) else None
+    if known is None:
         yield Skipped("server", f"{_NO_BYTES}; BytePS's log has them")
         return
+    rate = known.likely
     wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
     for row in view.rows:

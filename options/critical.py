@@ -146,7 +146,7 @@ def _recorded(args: Namespace) -> Result:
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": Made(len(scopes), lambda i: _document(recording, scopes[i])),
+        "scopes": Made(scopes, lambda scope: _document(recording, scope)),
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
@@ -244,7 +244,7 @@ def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Sc
         return _Scope(name, worker, paths.length_ns(part), path)
 
     scopes = []
-    for groups in _groups(loaded.recording, loaded.job.job.kind):
+    for groups in _groups(loaded.recording, loaded.job.kind):
         paths = CriticalPaths(step, [owners for _, _, owners in groups])
         scopes += [scope(name, worker, paths, i) for i, (name, worker, _) in enumerate(groups)]
     widest = paths.path(len(groups) - 1)
@@ -289,6 +289,7 @@ def _operations(recording: Recording, step: StepGraph, slack_ns: Int64) -> list[
     number, n_events, n = step.operation, len(step), len(recording.operations)
     first = np.full(n, n_events)
     first[number[::-1]] = np.arange(n_events)[::-1]  # of several the first event: it is written last
+    first[recording.which(lambda one: one.is_meeting)] = n_events
     least = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(least, number, slack_ns)
     dur = np.bincount(number, step.end_ns - step.start_ns, n).astype(np.int64).tolist()
@@ -356,7 +357,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.job.traces, loaded.recording, step, path)
+    events, zero = marked_events(loaded.load_traces(), loaded.recording, step, path)
     write_events(output, events, baseTimeNanoseconds=zero)
 
 

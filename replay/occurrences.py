@@ -11,14 +11,17 @@ from dag.step_graph import Recording, StepGraph
 from dialects.step_windows import turns
 from formats.columns import Int64
 
+#: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
+_SPARSE = 4
+
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     """Return for the events of each step what they are: the n-th event of their operation in its step.
 
     Two events of different steps are the same where their numbers are.
     """
-    if not steps:
-        return []
+    if all(np.bincount(step.operation).max(initial=0) <= 1 for step in steps):
+        return [step.operation for step in steps]
     operation = np.concatenate([step.operation for step in steps])
     nth = np.concatenate([turns(step.operation) for step in steps])
     number = numbered(operation, nth)
@@ -51,10 +54,39 @@ def usual(
     Over all steps, or all but one.
     """
     kept = [row for row in range(len(steps)) if row != without]
-    group = np.concatenate([number[row] for row in kept])
     n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
-    return np.where(np.bincount(group, minlength=n_slots) > 0, middle, -1)
+    count = sum((np.bincount(number[row], minlength=n_slots) for row in kept), np.zeros(n_slots, np.int64))
+    if n_slots * len(kept) > _SPARSE * count.sum():
+        group = np.concatenate([number[row] for row in kept])
+        middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
+    else:  # a slot has at most one event in a step
+        table = np.full((n_slots, len(kept)), np.iinfo(np.int64).max)
+        for place, row in enumerate(kept):
+            table[number[row], place] = getattr(steps[row], column)
+        table.sort(axis=1)
+        every, last = np.arange(n_slots), np.maximum(count - 1, 0)
+        middle = (table[every, last // 2] + table[every, last - last // 2]) // 2
+    return np.where(count > 0, middle, -1)
+
+
+class UsualGaps:
+    """The median of the gap of each event of a recording over its steps."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._number = slots(recording.steps)
+        self._gaps = usual("gap_ns", recording.steps, self._number) if recording.steps else np.empty(0)
+        self._made_of = [(step.operation, step.gap_ns) for step in recording.steps]
+
+    def are_of(self, recording: Recording) -> bool:
+        """Whether a recording has the events and gaps of the one that this was made of."""
+        return all(
+            step.operation is operation and step.gap_ns is gap_ns
+            for step, (operation, gap_ns) in zip(recording.steps, self._made_of, strict=True)
+        )
+
+    def limit(self, row: int, step: StepGraph) -> StepGraph:
+        """Return the step in a row of the recording with gaps no longer than usual."""
+        return replace(step, gap_ns=np.minimum(step.gap_ns, self._gaps[self._number[row]]))
 
 
 def with_usual_gaps(recording: Recording) -> Recording:
@@ -62,12 +94,5 @@ def with_usual_gaps(recording: Recording) -> Recording:
 
     What delayed an event once (another process, a page fault) says nothing about a job that was not run.
     """
-    if not recording.steps:
-        return recording
-    number = slots(recording.steps)
-    gaps = usual("gap_ns", recording.steps, number)
-    steps = [
-        replace(step, gap_ns=np.minimum(step.gap_ns, gaps[one]))
-        for step, one in zip(recording.steps, number, strict=True)
-    ]
-    return replace(recording, steps=steps)
+    gaps = UsualGaps(recording)
+    return replace(recording, steps=[gaps.limit(row, step) for row, step in enumerate(recording.steps)])

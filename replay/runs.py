@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
-from formats.columns import Int64
+from formats.columns import Int32, Int64
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.simulation import Row, as_simulated
 
@@ -21,6 +21,8 @@ _STRUCTURE = (
     "operation", "owner", "link", "start_ns", "end_ns", "edges", "next_ns", "last", "turn", "overtaken",
     "held", "continued", "across",
 )  # fmt: skip
+#: So many runs that wait for as many others do so through a hub.
+_FEWEST_IN_GROUP = 3
 
 
 class Runs:
@@ -60,7 +62,7 @@ class Runs:
 
     def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
         """Return when each run starts and ends with the times of `steps`, the recorded ones as edited."""
-        dur, gap = np.zeros_like(self._first), np.zeros_like(self._first)
+        dur, gap = np.zeros((2, len(self._plan)), np.int64)
         for position, step in enumerate(steps):
             begin, end = self.begin_run[position], self.end_run[position]
             gap[begin], dur[end] = self._row.lead_ns(position, step), step.tail_ns
@@ -71,7 +73,7 @@ class Runs:
 
     def ends_ns(self, schedule: Schedule) -> Int64:
         """Return when the last operation of the step at each position ends (positions,)."""
-        ends: Int64 = np.maximum.reduceat(schedule.end_ns, self.begin_run[:, 0])
+        ends: Int64 = np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
         return ends
 
     def step(self, position: int, step: StepGraph, schedule: Schedule) -> StepGraph:
@@ -104,8 +106,8 @@ class Runs:
         return _Places(self._order[position])
 
     def _placed(self, position: int, edges: Int64) -> Int64:
-        """Return edges between operations of `Row`, of this step and the one before, as they are numbered here."""
-        placed = edges.copy()
+        """Return edges between operations of `Row`, of this step and the one before, as numbered here."""
+        placed: Int64 = edges.copy()
         for one in {max(position - 1, 0), position}:
             first = self._row.first_op[one]
             inside = (edges >= first) & (edges < self._begin[one + 1])
@@ -127,13 +129,13 @@ class Runs:
         return run
 
     def _planned(self, edges: Int64) -> Plan:
-        """Return the plan of the runs without their times."""
-        n = len(self._first)
+        """Return the plan of the runs, and of hubs between them, without their times."""
+        edges, n = _by_hubs(edges, len(self._first))
         device, priority = np.full(n, UNLIMITED), np.zeros(n, np.int64)
         if self._has_links:
             served = 0
             for position, step in enumerate(self._row.steps):
-                runs = slice(*self._inside(position).indices(n)[:2])
+                runs = self._inside(position)
                 event, is_body = np.divmod(self._first[runs] - self._row.first_op[position], 2)
                 device[runs] = np.where(is_body, step.link[event], UNLIMITED)
                 priority[runs] = served + step.turn[event]
@@ -155,8 +157,11 @@ class Runs:
 class _Places:
     """Where the operations of a step's events are when the events are in an `order`; None: as they are."""
 
-    def __init__(self, order: Int64 | None) -> None:
-        self._place = None if order is None else np.argsort(order)
+    def __init__(self, order: Int32 | None) -> None:
+        self._place = None
+        if order is not None:
+            self._place = np.empty(len(order), np.int64)
+            self._place[order] = np.arange(len(order))
 
     def __call__(self, operations: Int64) -> Int64:
         if self._place is None:
@@ -181,13 +186,15 @@ class _Times:
         event = operation >> 1
         is_body = (operation & 1).astype(np.bool_)
         before = self.until[event + is_body]
-        return np.where(is_body, before, before + self._gap_of(operation))
+        over: Int64 = np.where(is_body, before, before + self._gap_of(operation))
+        return over
 
     def _gap_of(self, operation: Int64) -> Int64:
         """Return the gap before an operation: a body has none."""
         if not len(self.gap):
             return np.zeros_like(operation)
-        return np.where(operation & 1, 0, self.gap[operation >> 1])
+        gap: Int64 = np.where(operation & 1, 0, self.gap[operation >> 1])
+        return gap
 
     def of_runs(self, first: Int64, after: Int64) -> tuple[Int64, Int64]:
         """Return what runs take from their first start on, and the gaps before that."""
@@ -205,8 +212,39 @@ class _Times:
         return heads, bodies
 
 
-def _by_track(track: Int64) -> Int64 | None:
+def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
+    """Return edges (e, 2) among n runs with fewer that say the same, and the number of runs and hubs.
+
+    Of several runs that wait for the same ones, as members of a group do for each other, each waits for a
+    hub instead, which takes no time and waits for those. What a run waits for is known by a sum of random
+    numbers, one for each run.
+    """
+    source, target = edges.T
+    number = np.random.default_rng(0).integers(0, np.iinfo(np.int64).max, n)
+    waits_for = np.zeros(n, np.int64)
+    np.add.at(waits_for, target, number[source])
+    waiting = np.flatnonzero(np.bincount(target, minlength=n) >= _FEWEST_IN_GROUP)
+    _, first, group, size = np.unique(
+        waits_for[waiting], return_index=True, return_inverse=True, return_counts=True
+    )
+    hub = np.full(n, -1)
+    hub[waiting] = np.where(size >= _FEWEST_IN_GROUP, n + np.arange(len(size)), -1)[group]
+    stands_for = np.zeros(n, np.bool_)
+    stands_for[waiting[first]] = True
+    own, into = hub[target] < 0, (hub[target] >= 0) & stands_for[target]
+    members = np.flatnonzero(hub >= 0)
+    edges = np.concatenate(
+        [
+            edges[own],
+            np.column_stack((source[into], hub[target[into]])),
+            np.column_stack((hub[members], members)),
+        ]
+    )
+    return edges, n + len(size)
+
+
+def _by_track(track: Int64) -> Int32 | None:
     """Return the order of a step's events by their tracks (n,); None where they are in order."""
     if (np.diff(track) >= 0).all():
         return None
-    return np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable")
+    return np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable").astype(np.int32)

@@ -31,7 +31,7 @@ from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_ro
 from dialects.step_windows import RecordedEvents, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
-from formats.columns import Int64, Trace
+from formats.columns import Int32, Int64, Trace
 
 _ENQUEUES = "c10d::"
 #: A thread that was idle for less than this may just not have been recorded …
@@ -267,19 +267,36 @@ def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
     """Return edges from each forward operation to its backward one, by the flows of category ``fwdbwd``."""
     trace, points = rank.trace, rank.trace.points
     flows = np.flatnonzero(np.array([*(cat == "fwdbwd" for cat in trace.cats), False])[points.cat_id])
-    rows = np.sort(rank.host.row)
-    columns = (trace.track_id[rows].tolist(), trace.ts_ns[rows].tolist(), rows.tolist())
-    begins = {(track, at_ns): row for track, at_ns, row in zip(*columns, strict=True)}
-    moments = zip(points.track_id[flows].tolist(), points.ts_ns[flows].tolist(), strict=True)
-    ends: dict[str, dict[object, int]] = {"s": {}, "f": {}, "t": {}}
-    for i, moment in zip(flows.tolist(), moments, strict=True):
-        if moment in begins and points.phase[i] in ends:
-            ends[points.phase[i]][points.ids[i]] = begins[moment]
-    pairs = [(row, ends["f"][flow]) for flow, row in ends["s"].items() if flow in ends["f"]]
+    begins = _rows_beginning(trace, rank.host.row, points.track_id[flows], points.ts_ns[flows])
+    known = begins >= 0
+    found = list(zip(flows[known].tolist(), begins[known].tolist(), strict=True))
+    phase, ids = points.phase, points.ids
+    first_of = {ids[i]: row for i, row in found if phase[i] == "s"}
+    last_of = {ids[i]: row for i, row in found if phase[i] == "f"}
+    pairs = [(row, last_of[flow]) for flow, row in first_of.items() if flow in last_of]
     forward, backward = np.array(pairs, np.int64).reshape(-1, 2).T
     source, target = last[forward], first[backward]
     over = rank.host.end_ns[source] <= rank.host.start_ns[target]
     return edge_rows(source[over], target[over], Joint.END_TO_HEAD, Kind.DATA)
+
+
+def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) -> Int64:
+    """Return which of `rows` begins on each of `tracks` (k,) at each of `moments` (k,), the last; or -1."""
+    is_wanted = np.zeros(len(trace), np.bool_)
+    is_wanted[rows] = True
+    rows = np.flatnonzero(is_wanted)
+    if not len(rows) or not len(moments):
+        return np.full(len(moments), -1)
+    rows = rows[np.lexsort((rows, trace.ts_ns[rows], trace.track_id[rows]))]
+    track, start = trace.track_id[rows], trace.ts_ns[rows]
+    found = np.full(len(moments), -1)
+    for one in np.unique(tracks).tolist():
+        low, high = np.searchsorted(track, [one, one + 1])
+        here = np.flatnonzero(tracks == one)
+        at = low + np.searchsorted(start[low:high], moments[here], side="right") - 1
+        hit = (at >= low) & (start[np.maximum(at, 0)] == moments[here])
+        found[here[hit]] = rows[at[hit]]
+    return found
 
 
 # ---- collectives

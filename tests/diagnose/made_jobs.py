@@ -93,10 +93,9 @@ def moments(job: Job) -> list[list[Moments]]:
         ended = loaded + forward[i]
         ready = ended + backward[i]
         reduced = max(float(ready.max()), float(ended.max()) + job.hidden) + float(transfer[i])
-        for own, *times in zip(
-            ranks, *(one.tolist() for one in (started, loaded, ended, ready)), strict=True
-        ):
-            own.append(Moments(at, *times, reduced, reduced + job.update))
+        for rank, own in enumerate(ranks):
+            begun, over, passed, done = (float(one[rank]) for one in (started, loaded, ended, ready))
+            own.append(Moments(at, begun, over, passed, done, reduced, reduced + job.update))
         at = reduced + job.update
     return ranks
 
@@ -163,7 +162,8 @@ class DeviceStep:
     """What one rank with a device does in a step: the host launches kernels one by one, then waits for all.
 
     A launch takes `launch`, its kernel `kernel`. Before the launches `copy` ms are copied to the device;
-    after every `sync_every`-th launch the host waits for the device, and computes for `think`.
+    after every `sync_every`-th launch the host waits for the device, and computes for `think`. With `twins`
+    each kernel has another one beside it, on a second stream.
     """
 
     kernels: int = 40
@@ -173,6 +173,9 @@ class DeviceStep:
     sync_every: int = 0
     think: float = 0.0
     gap: float = 0.0  # before the first launch, not recorded
+    load: float = 0.0  # of input, before the first launch
+    names: int = 8  # of kernels
+    twins: bool = False
     peak_gb: Sequence[float] = ()  # of memory, in each step; of 40 GB
 
 
@@ -184,8 +187,12 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
     for i in range(steps):
         begin, free = at, at  # the host's clock, and when the device is through with what it has
         at += job.gap
+        if job.load:
+            loads: Event = {"cat": "user_annotation", "pid": 1, "tid": 1, "args": {}}
+            events.add("enumerate(DataLoader)#It.__next__", at, at + job.load, **loads)
+            at += job.load
         works = [("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", job.copy)] if job.copy else []
-        works += [(f"kernel_{k % 8}", "kernel", job.kernel) for k in range(job.kernels)]
+        works += [(f"kernel_{k % job.names}", "kernel", job.kernel) for k in range(job.kernels)]
         for k, (name, cat, lasts) in enumerate(works):
             correlation += 1
             events.add(f"aten::op_{k % 8}", at, at + job.launch, cat="cpu_op", pid=1, tid=1, args={})
@@ -194,6 +201,12 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
             free = max(free, at + job.launch / 2) + lasts
             args = {"correlation": correlation, "stream": 7}
             events.add(name, free - lasts, free, cat=cat, pid=0, tid=7, args=args)
+            if job.twins:
+                correlation += 1
+                call = {**call, "args": {"correlation": correlation}}
+                events.add("cudaLaunchKernel", at + job.launch / 2, at + 3 * job.launch / 4, **call)
+                twin = {"correlation": correlation, "stream": 8}
+                events.add(f"twin_of_{name}", free - lasts, free, cat=cat, pid=0, tid=8, args=twin)
             at += job.launch
             if job.sync_every and k % job.sync_every == job.sync_every - 1:
                 at = _synchronise(events, at, free)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from answers import diagnosed, titles
-from made_jobs import Job, byteps, composer, kineto
+from made_jobs import DeviceStep, Job, byteps, composer, device, kineto
 
 HEALTHY = Job()
 
@@ -80,3 +80,32 @@ def test_three_steps_give_no_intervals(tmp_path: Path) -> None:
     assert (late.gain.low_ns, late.gain.high_ns) == (None, None)
     assert flaw.finding.title == "3 whole steps recorded"
     assert "outlier_steps" in [one.kind for one in diagnosis.skipped]
+
+
+def test_clocks_that_nothing_ties(tmp_path: Path) -> None:
+    home = tmp_path / "job"
+    home.mkdir()
+    for rank in (0, 1):
+        directory, _ = device(tmp_path / str(rank), DeviceStep())
+        file = home / f"rank{rank}.pt.trace.json"
+        (directory / "rank0.pt.trace.json").rename(file)
+        about = {"rank": rank, "world_size": 2, "backend": "nccl"}
+        file.write_text(json.dumps({"distributedInfo": about, **json.loads(file.read_text())}))
+    assert flaws(home) == ["the clocks of the ranks are not aligned"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        ("ring_reduce_scatter_bf16_kernel", False), ("my_all_to_all_v2", False), ("elementwise_add", True),
+        ("multimem_all_reduce_kernel<float>", True), ("void deep_ep::intranode::dispatch<4>", True),
+        ("void vllm::cross_device_reduce_1stage<float, 2>", True),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_looks_like_communication_but_counts_as_computation(
+    tmp_path: Path, name: str, is_known: bool
+) -> None:
+    directory, _ = device(tmp_path / "job", DeviceStep())
+    file = directory / "rank0.pt.trace.json"
+    file.write_text(file.read_text().replace("kernel_7", name))
+    assert flaws(directory) == [f"{name} looks like communication but counts as computation"] * (not is_known)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from answers import holds, kinds, winning
 
 import dialects
-from benchmarks.ranks import STAGES, Job, write
+from benchmarks.ranks import STAGES, Job, Times, write
 from clocks.job_clocks import align_job
 from dag_utils import LoadedSteps, choose_step, load_steps
 from diagnose.diagnosis import diagnose
@@ -37,12 +38,32 @@ def test_a_slow_rank_is_found_with_what_it_costs_the_job(tmp_path: Path, kind: s
     assert [one.finding.title for one in claimed] == []
     first = diagnose(slowed).findings[0]
     assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
-    gain, truth = first.gain, step_ns(slowed) - step_ns(healthy)
-    assert gain is not None
-    assert gain.low_ns is not None
-    assert gain.high_ns is not None
-    assert gain.low_ns <= truth <= gain.high_ns
-    assert gain.mid_ns == pytest.approx(truth, rel=0.1)
+    holds(first, (step_ns(slowed) - step_ns(healthy)) / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenStages(Job):
+    """Pipelines whose third stage computes longer by a share than the others, which have theirs."""
+
+    more: float = 0.0
+    others: float = 0.0
+
+    def factors(self) -> Times:
+        """Return how long each rank's computation takes, the same for all ranks of a stage."""
+        is_third = np.arange(self.n_ranks) % STAGES == 2
+        return np.where(is_third, 1 + self.more, 1 + self.others)
+
+
+def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Path) -> None:
+    job = UnevenStages(n_ranks=2 * STAGES, kind="device", slow_rank=0, slow=0.0)
+    uneven = loaded(write(tmp_path / "uneven", replace(job, more=0.2), 1_300_000))
+    # the same work, shared out evenly: a stage of four has 20 % more, so each has 5 %
+    shared = loaded(write(tmp_path / "shared", replace(job, more=0.05, others=0.05), 1_300_000))
+    diagnosis = diagnose(uneven)
+    assert kinds(diagnosis) == ["uneven_work"]
+    (found,) = winning(diagnosis)
+    assert found.finding.title.startswith("work is uneven: stage 2 works")
+    holds(found, (step_ns(uneven) - step_ns(shared)) / 1e6)
 
 
 @pytest.mark.parametrize("kind", ["host", "device"])

@@ -26,6 +26,15 @@ def test_memory_that_grows_or_fills_the_device(tmp_path: Path, peaks: Sequence[f
     assert all(words in title for title in found)
 
 
+def test_a_rank_that_needs_much_more_memory_than_the_others(tmp_path: Path) -> None:
+    home = tmp_path / "job"
+    home.mkdir()
+    for rank, peak in enumerate((10.0, 10.5, 20.0)):
+        directory, _ = device(tmp_path / str(rank), replace(DeviceStep(), peak_gb=[peak] * 8))
+        (directory / "rank0.pt.trace.json").rename(home / f"rank{rank}.pt.trace.json")
+    assert titles(diagnosed(home), "memory") == ["rank2 needs much more memory than the other ranks"]
+
+
 def test_memory_that_is_not_recorded_is_skipped_with_the_reason(tmp_path: Path) -> None:
     directory, _ = device(tmp_path / "job", DeviceStep())
     assert "memory" in [one.kind for one in diagnosed(directory).skipped]
