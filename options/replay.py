@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError
-from result import Result
+from result import Chart, Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -229,8 +229,8 @@ def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
 
 def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import by_category, choose_step
+    from replay import replay_tables as shown
     from replay.answer import what_if
-    from replay.replay_tables import moved_chart, moved_table, path_tables, slowdown_table, whatif_table
     from replay.slowdown import slowdown
 
     recording = loaded.recording
@@ -245,10 +245,13 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     output, written = _write(args, last.after)
     number = recording.steps[row].number
     tables = [
-        whatif_table(found),
-        moved_table(before, paths[last.name]),
-        *path_tables(number, after[-1], full=args.full),
+        shown.whatif_table(found),
+        shown.moved_table(before, paths[last.name]),
+        *shown.path_tables(number, after[-1], full=args.full),
     ]
+    charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart({"recorded": before, **paths})]
+    if args.html or args.picture:
+        charts += shown.timelines("Recorded", recording, last.after, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     times = f"{last.after_ns / 1e6:.1f} ms{ahead} instead of {last.before_ns / 1e6:.1f}"
     return Result(
@@ -264,8 +267,8 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
             "path_before_ms": {cat: ns / 1e6 for cat, ns in before.items()},
             "path_after_ms": {cat: ns / 1e6 for cat, ns in paths[last.name].items()},
         },
-        tables=tables if slower is None else [*tables, slowdown_table(slower)],
-        charts=[moved_chart({"recorded": before, **paths})],
+        tables=tables if slower is None else [*tables, shown.slowdown_table(slower)],
+        charts=charts,
         notes=[*recording.notes, *_cautions(args, recording), *written],
     )
 
