@@ -55,16 +55,20 @@ def make_plan(
     """Return the plan of n operations with (e, 2) edges; a column may be one number for all."""
     dur = np.asarray(dur_ns, np.int64)
     n = len(dur)
-    pairs = np.asarray(edges, np.int64).reshape(-1, 2)
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    source, target = np.asarray(edges, np.int64).reshape(-1, 2).T
     return Plan(
         dur_ns=dur,
-        gap_ns=np.full(n, gap_ns, np.int64),
-        device=np.full(n, device, np.int64),
-        priority=np.full(n, priority, np.int64),
-        after_ptr=np.searchsorted(pairs[:, 0], np.arange(n + 1)).astype(np.int64),
-        after=pairs[:, 1].copy(),
+        gap_ns=_column(gap_ns, n),
+        device=_column(device, n),
+        priority=_column(priority, n),
+        after_ptr=np.cumsum(np.bincount(source + 1, minlength=n + 1)),
+        after=target[np.argsort(source, kind="stable")],
     )
+
+
+def _column(values: ArrayLike, n: int) -> Int64:
+    """Return values as a column (n,); one for all takes no memory."""
+    return np.broadcast_to(np.asarray(values, np.int64), n)
 
 
 class Schedule(NamedTuple):
@@ -74,7 +78,7 @@ class Schedule(NamedTuple):
     end_ns: Int64
 
 
-def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
+def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | None = None) -> Schedule:
     """Run every operation once its inputs have ended, its gap is over and its device is free.
 
     A free device takes, of the operations that wait for it, the one with the smallest (priority, time
@@ -84,6 +88,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     ----------
     plan : n operations and e edges; the cost is O((n + e) log n) with a small logarithm
     compiled : run the loop compiled by numba; None means by the plan's size. The schedule is the same.
+    earliest_ns : (n,) before when none starts, whatever the plan says; not for plans with devices
 
     Raises
     ------
@@ -99,9 +104,11 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     plain = _loop if contends else _loop_without_queues
     loop = _compiled(plain) if compiled else None
     start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
-    waiting = np.bincount(plan.after, minlength=len(plan)).astype(np.int64)
+    if earliest_ns is not None:
+        np.maximum(start, earliest_ns, out=start)
+    waiting = np.bincount(plan.after, minlength=len(plan))
     if loop is not None:
-        done = loop(*columns, waiting, start)
+        done = loop(*map(np.ascontiguousarray, columns), waiting, start)
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
         lists: list[Any] = [column.tolist() for column in (*columns, waiting, start)]
@@ -129,7 +136,7 @@ def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
 def _loop_without_queues(dur: Any, gap: Any, after_ptr: Any, after: Any, waiting: Any, start: Any) -> int:
     """Do what `_loop` does where no operation has a device: each starts when its last input lets it.
 
-    `start` holds the gaps when it is called.
+    `start` holds the gaps when it is called, or when each may start at the earliest.
     """
     ready = [op for op in range(len(dur)) if waiting[op] == 0]
     done = 0

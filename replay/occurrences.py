@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,14 +15,14 @@ from formats.columns import Int64
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     """Return for the events of each step what they are: the n-th event of their operation in its step.
 
-    Two events of different steps are the same where their numbers are.
+    Two events of different steps are the same where their numbers are. Numbers have no gap.
     """
-    if not steps:
-        return []
-    operation = np.concatenate([step.operation for step in steps])
-    nth = np.concatenate([turns(step.operation) for step in steps])
-    number = numbered(operation, nth)
-    return np.split(number, np.cumsum([len(step) for step in steps])[:-1])
+    n = 1 + max((int(step.operation.max(initial=-1)) for step in steps), default=-1)
+    most = np.zeros(n, np.int64)  # of each operation, the events in a step
+    for step in steps:
+        np.maximum(most, np.bincount(step.operation, minlength=n), out=most)
+    first = np.cumsum(most) - most
+    return [first[step.operation] + turns(step.operation) for step in steps]
 
 
 def numbered(first: Int64, second: Int64) -> Int64:
@@ -35,26 +35,41 @@ def numbered(first: Int64, second: Int64) -> Int64:
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     """Return the median of the values (n,) of each group, rounded down; 0 for a group without any."""
     order = np.lexsort((value, group))
-    ordered = np.concatenate([value[order], [0]])
-    first = np.searchsorted(group[order], np.arange(n_groups + 1))
-    count = np.diff(first)
-    low, high = first[:-1] + np.maximum(count - 1, 0) // 2, first[:-1] + count // 2
-    middle = (ordered[np.minimum(low, len(value))] + ordered[np.minimum(high, len(value))]) // 2
+    return _middles(value[order], np.bincount(group, minlength=n_groups))
+
+
+def _middles(ordered: Int64, count: Int64) -> Int64:
+    """Return the median of each group of values, which lie in order, group by group; 0 for none."""
+    ends = np.cumsum(count)
+    values = np.append(ordered, 0)
+    low, high = ends - count + np.maximum(count - 1, 0) // 2, ends - count + count // 2
+    middle = (values[np.minimum(low, len(ordered))] + values[np.minimum(high, len(ordered))]) // 2
     return np.where(count > 0, middle, 0)
 
 
-def usual(
-    column: str, steps: Sequence[StepGraph], number: Sequence[Int64], *, without: int | None = None
-) -> Int64:
-    """Return the median of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`), -1 for none.
+def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> Int64:
+    """Return the median of a column (``gap_ns``, ``work_ns``) over the steps of each slot (see `slots`)."""
+    values = np.concatenate([getattr(step, column) for step in steps])
+    return medians(np.concatenate(number), values, _n_slots(number))
 
-    Over all steps, or all but one.
-    """
-    kept = [row for row in range(len(steps)) if row != without]
-    group = np.concatenate([number[row] for row in kept])
-    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
-    return np.where(np.bincount(group, minlength=n_slots) > 0, middle, -1)
+
+def usual_of_others(
+    column: str, steps: Sequence[StepGraph], number: Sequence[Int64], rows: Iterable[int]
+) -> Iterator[tuple[int, Int64]]:
+    """Yield each of `rows` with what `usual` gives over all other steps; -1 for slots of this step alone."""
+    group = np.concatenate(number)
+    values = np.concatenate([getattr(step, column) for step in steps])
+    order = np.lexsort((values, group))
+    group, values = group[order], values[order]
+    of = np.repeat(np.arange(len(steps)), [len(step) for step in steps])[order]
+    for row in rows:
+        others = of != row
+        count = np.bincount(group[others], minlength=_n_slots(number))
+        yield row, np.where(count > 0, _middles(values[others], count), -1)
+
+
+def _n_slots(number: Sequence[Int64]) -> int:
+    return 1 + max(int(one.max(initial=0)) for one in number)
 
 
 def with_usual_gaps(recording: Recording) -> Recording:
