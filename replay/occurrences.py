@@ -59,9 +59,10 @@ def usual_of_others(
     """Yield each of `rows` with what `usual` gives over all other steps; -1 for slots of this step alone."""
     group = np.concatenate(number)
     values = np.concatenate([getattr(step, column) for step in steps])
+    of = np.repeat(np.arange(len(steps), dtype=np.int32), [len(step) for step in steps])
     order = np.lexsort((values, group))
-    group, values = group[order], values[order]
-    of = np.repeat(np.arange(len(steps)), [len(step) for step in steps])[order]
+    group, values, of = group[order], values[order], of[order]
+    del order
     for row in rows:
         others = of != row
         count = np.bincount(group[others], minlength=_n_slots(number))

@@ -16,7 +16,7 @@ import numpy as np
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, operation_edges
 from dialects.step_parts import Joint
 from formats.columns import Int64, Track
-from replay.engine import COMPILE_FROM, UNLIMITED, Plan, Schedule, make_plan, simulate
+from replay.engine import UNLIMITED, Plan, Schedule, make_plan, pays, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class _Row:
                 earliest = np.zeros_like(gap)
                 np.maximum.at(earliest, target, before.end_ns[source] + gap[target])
             plan = make_plan(dur, self._edges_within(position), gap_ns=gap)
-            before = simulate(plan, compiled=self.n_ops >= COMPILE_FROM, earliest_ns=earliest)
+            before = simulate(plan, compiled=pays(self.n_ops), earliest_ns=earliest)
             yield before
 
     def plan(self) -> Plan:
