@@ -12,14 +12,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dialects
-from clocks.job_clocks import align_job, on_one_clock, remarks
+from clocks.job_clocks import on_one_clock, remarks
+from clocks.offsets import Clock, align
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
-from dag.dependencies import dag_from_gml
 from dag.drawn_step import drawn_step
 from dag.join_ranks import join
 from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
@@ -38,14 +40,15 @@ from dag.path_summary import (
     named_path,
     records,
 )
+from dag.rank_record import Partitions, RankFacts, RankRecord, Wish, record_rank
+from dag.rank_tasks import MappedJob, map_again, map_ranks
 from dag.step_graph import Recording, StepGraph
-from dialects.byteps import inputs
-from dialects.byteps.gradient_names import read_parameters
-from dialects.step_parts import RankTrace
-from errors import DagError, TraceError
-from formats.gml import read_gml
+from dialects.sync_points import merged
+from errors import AnalyzeError, DagError, TraceError
+from formats.columns import Trace
 from formats.stream import find_file
-from trace_utils import LoadedJob, Source, load_paths
+from rank_outlines import TraceFile, repair_lines
+from trace_utils import Job, Source, load_paths
 
 __all__ = [
     "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "CriticalPaths", "Dag", "Label",
@@ -56,25 +59,24 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Partitions:
-    """What logs tell about a job's partitions, by their keys: bytes, and the server that keeps them."""
-
-    bytes_of: Mapping[int, int] = field(default_factory=dict)
-    server_of: Mapping[int, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class LoadedSteps:
-    """A job's recording, the traces that it was made of, and a line for each flaw of its files."""
+    """A job's recording, the files that it was made of, and a line for each flaw of these.
+
+    `ranks` and the traces that `load_traces` reads again are those of the recording's owners, in order.
+    """
 
     recording: Recording
-    job: LoadedJob  # an owner of the recording per trace, in the same order; times on one clock
+    job: Job
+    files: Sequence[TraceFile]
+    ranks: Sequence[RankFacts]
+    load_traces: Callable[[], list[Trace]]  # times on one clock
     broken: Sequence[str] = ()  # a line for each graph that cannot be used
+    unread: Sequence[str] = ()  # … for each trace that could not be read; the job's notes have it too
 
     @property
     def repairs(self) -> list[str]:
         """What was repaired, left out or is missing: a line per file."""
-        return [*self.job.repairs, *self.broken]
+        return [*repair_lines(self.job, self.files), *self.broken]
 
 
 def read_partitions(paths: Sequence[Path]) -> Partitions:
@@ -101,7 +103,7 @@ def load_steps(
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> LoadedSteps:
-    """Load the job at `paths` and return its recorded steps; with `sizes`, what collectives move as well.
+    """Load the job at `paths` and return its recorded steps; with `sizes`, what moves and what memory holds.
 
     Raises
     ------
@@ -113,42 +115,71 @@ def load_steps(
         A name in `only` is not a communication of the job.
     """
     args = (*dialects.EDGE_ARGS, *dialects.SIZE_ARGS) if sizes else dialects.EDGE_ARGS
-    job = load_paths(paths, args=args, points=True, only=only, jobs=jobs, progress=progress)
-    systems = sorted({trace.dialect for trace in job.traces if len(trace)})
+    how: dict[str, Any] = {"args": args, "points": True, "only": only, "jobs": jobs, "progress": progress}
+    wish = Wish(step_by, partitions or Partitions(), memory=sizes)
+    job: MappedJob[RankRecord] = map_ranks(paths, partial(record_rank, wish=wish), **how)
+    systems = sorted({rank.outline.dialect for rank in job.ranks if rank.outline.n_slices})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
     if not systems:
         raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
     job, empty = _with_operations(job)
-    job, clocks = _on_one_clock(job)
-    graphs, broken = _graphs(job.job.sources)
-    known = partitions or Partitions()
-    ranks = []
-    for i, (name, source, trace) in enumerate(zip(job.names, job.job.sources, job.traces, strict=True)):
-        edges = graphs.get(source.path.parent)
-        if edges is None:  # who comes before whom as the events' own inputs say
-            edges = sorted({(before, trace.names[trace.name_id[row]]) for row, before in inputs(trace)})
-        parameters = read_parameters(source.path.parent)
-        rank = RankTrace(name, trace, source.worker, edges, parameters, known.bytes_of, known.server_of)
-        steps = dialects.of(trace).rank_steps(rank, step_by)
-        ranks.append(replace(steps, worker=source.worker, rank=i if source.rank is None else source.rank))
-    recording = join(ranks)
-    return LoadedSteps(replace(recording, notes=[*clocks, *recording.notes]), job, [*empty, *broken])
+    job, hosts, clocks, notes = _on_one_clock(job, wish, how)
+    broken = _broken_graphs(job)
+    names, sources = job.names, job.job.sources
+    steps = []
+    for i, (name, source, rank) in enumerate(zip(names, sources, job.ranks, strict=True)):
+        own = rank.made.steps
+        if isinstance(own, AnalyzeError):
+            raise own
+        number = i if source.rank is None else source.rank
+        steps.append(replace(own, name=name, worker=source.worker, rank=number))
+    recording = join(steps)
+    return LoadedSteps(
+        replace(recording, notes=[*notes, *recording.notes]),
+        job.job,
+        job.files,
+        [rank.made.facts for rank in job.ranks],
+        partial(_load_traces, paths, how, hosts, clocks),
+        [*empty, *broken],
+        job.unread,
+    )
 
 
-def _on_one_clock(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
-    """Return the job with all times on the first host's clock, and what the reader must know of that."""
+def _on_one_clock(
+    job: MappedJob[RankRecord], wish: Wish, how: Mapping[str, Any]
+) -> tuple[MappedJob[RankRecord], Sequence[int], Sequence[Clock], list[str]]:
+    """Return the job on the first host's clock, the host of each rank, the clocks, and remarks on them.
+
+    What runs on a clock that drifts is recorded once more from its files: durations do not change.
+    """
     sources = job.job.sources
     hosts = _hosts(sources)
-    if max(hosts, default=0) == 0:
-        return job, []
-    alignment = align_job(job.traces, hosts)
-    members = [
-        [name for name, own in zip(job.names, hosts, strict=True) if own == h] for h in range(max(hosts) + 1)
+    n_hosts = max(hosts, default=0) + 1
+    if n_hosts == 1:
+        return job, hosts, [Clock(bound_ns=0, is_tied=True)], []
+    names, members = job.names, [[i for i, own in enumerate(hosts) if own == host] for host in range(n_hosts)]
+    points = [merged(job.ranks[i].made.points for i in own) for own in members]
+    outlines = [[job.ranks[i].outline for i in own] for own in members]
+    spans = [(min(one.begin_ns for one in own), max(one.end_ns for one in own)) for own in outlines]
+    alignment = align(points, spans)
+    drifting = [i for i, host in enumerate(hosts) if alignment.clocks[host].drift_ppm]
+    works = [partial(record_rank, wish=wish, clock=alignment.clocks[hosts[i]]) for i in drifting]
+    moved = map_again(job, drifting, works, **how)
+    ranks = [
+        rank if i in drifting else replace(rank, made=rank.made.later(alignment.clocks[host].offset_ns))
+        for i, (rank, host) in enumerate(zip(moved.ranks, hosts, strict=True))
     ]
-    names = [own[0] if len(own) == 1 else own[0].partition(".")[0] for own in members]
-    moved = on_one_clock(job.traces, hosts, alignment.clocks)
-    return replace(job, traces=moved), remarks(names, alignment)
+    labels = [names[own[0]] if len(own) == 1 else names[own[0]].partition(".")[0] for own in members]
+    return replace(moved, ranks=ranks), hosts, alignment.clocks, remarks(labels, alignment)
+
+
+def _load_traces(
+    paths: Sequence[Path], how: Mapping[str, Any], hosts: Sequence[int], clocks: Sequence[Clock]
+) -> list[Trace]:
+    """Load the traces of a job whose clocks are known, without those that hold no slice."""
+    traces = [trace for trace in load_paths(paths, **how).traces if len(trace)]
+    return on_one_clock(traces, hosts, clocks)
 
 
 def _hosts(sources: Sequence[Source]) -> list[int]:
@@ -156,47 +187,32 @@ def _hosts(sources: Sequence[Source]) -> list[int]:
     if all(source.worker is None for source in sources):
         paths = list(dict.fromkeys(source.path.parent.parent for source in sources))
         is_worker = len(paths) == 1 and all(find_file(source.path.parent, "comm.json") for source in sources)
-        files = list(dict.fromkeys(source.path for source in sources))  # the ranks of a file share its clock
-        return [0 if is_worker else files.index(source.path) for source in sources]
+        files = dict.fromkeys(source.path for source in sources)  # the ranks of a file share its clock
+        place = {path: i for i, path in enumerate(files)}
+        return [0 if is_worker else place[source.path] for source in sources]
     workers = sorted({source.worker or 0 for source in sources})
     return [workers.index(source.worker or 0) for source in sources]
 
 
-def _with_operations(job: LoadedJob) -> tuple[LoadedJob, list[str]]:
+def _with_operations(job: MappedJob[RankRecord]) -> tuple[MappedJob[RankRecord], list[str]]:
     """Return the job without traces that hold no slice (a monitor's samples), and a line for each of them."""
-    kept = [i for i, trace in enumerate(job.traces) if len(trace)]
-    if len(kept) == len(job.traces):
-        return job, []
-    sources, traces = [job.job.sources[i] for i in kept], [job.traces[i] for i in kept]
+    kept = [rank for rank in job.ranks if rank.outline.n_slices]
     empty = [
-        f"{trace.path}: no operation with a duration, left out" for trace in job.traces if not len(trace)
+        f"{rank.outline.path}: no operation with a duration, left out"
+        for rank in job.ranks
+        if not rank.outline.n_slices
     ]
-    return replace(job, job=replace(job.job, sources=sources), traces=traces), empty
+    found = replace(job.job, sources=[rank.source for rank in kept])
+    return (replace(job, job=found, ranks=kept) if empty else job), empty
 
 
-def _graphs(sources: Sequence[Source]) -> tuple[dict[Path, list[tuple[str, str]]], list[str]]:
-    """Return the edges of the ``dag.gml`` of each directory, and a line for every broken one.
-
-    Raises
-    ------
-    DagError
-        All of them are broken.
-    """
-    graphs: dict[Path, list[tuple[str, str]]] = {}
-    errors: list[DagError] = []
-    directories = list(dict.fromkeys(source.path.parent for source in sources))
-    for directory in directories:
-        path = find_file(directory, "dag.gml")
-        try:
-            if path is not None:
-                dag = dag_from_gml(read_gml(path), str(path))
-                pairs = [*dag.edges[:, :2].tolist(), *dag.next_edges.tolist()]
-                graphs[directory] = [(dag.names[a], dag.names[b]) for a, b in pairs]
-        except DagError as error:
-            errors.append(error)
-    if len(errors) == len(directories):
-        raise errors[0]
-    return graphs, [f"{error}; left out" for error in errors]
+def _broken_graphs(job: MappedJob[RankRecord]) -> list[str]:
+    """Return a line for each ``dag.gml`` that cannot be used; DagError where that is so of all of them."""
+    broken = {rank.source.path.parent: rank.made.broken for rank in job.ranks}
+    errors = [error for error in broken.values() if error]
+    if errors and len(errors) == len(broken):
+        raise DagError(errors[0])
+    return [f"{error}; left out" for error in errors]
 
 
 def choose_step(recording: Recording, number: int | None = None) -> int:
@@ -207,13 +223,14 @@ def choose_step(recording: Recording, number: int | None = None) -> int:
     TraceError
         There is no such step.
     """
-    numbers = [step.number for step in recording.steps]
+    bounds = recording.bounds
+    numbers = [one.number for one in bounds]
     if number is not None:
         if number not in numbers:
             raise TraceError(f"--step {number}: no such step on every rank; there are {_ranges(numbers)}")
         return numbers.index(number)
     rows: Collection[int] = recording.whole_steps
-    by_length = sorted(rows, key=lambda row: (int(recording.steps[row].iteration_ns.max()), row))
+    by_length = sorted(rows, key=lambda row: (int(bounds[row].iteration_ns.max()), row))
     return by_length[(len(by_length) - 1) // 2]
 
 

@@ -20,6 +20,8 @@ JobKind = Literal["file", "gpu", "worker", "job", "ranks"]
 
 #: Files that this program writes beside its inputs; a directory's traces are the others.
 PRODUCTS = ("combined", "synthetic", "comm_timeline", "server_timeline")
+#: What Composer calls the file in which it puts those of all ranks once more, beside them.
+_MERGED = "merged_trace"
 #: What stands for a final trace that is not there, the best first.
 GPU_TRACES = ("comm.json", "temp.json", "io.json")
 GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
@@ -243,10 +245,11 @@ def _rank_job(path: Path) -> Job:
     """Return the job of the rank files in `path` or its directories; our own products only in need."""
     notes: list[str] = []
     products: list[Path] = []
+    below: list[Path] = []
     files = _rank_files(path, notes, products)
     if not files:
         children = {
-            child: found for child in _subdirectories(path) if (found := _rank_files(child, notes, []))
+            child: found for child in _subdirectories(path) if (found := _rank_files(child, notes, below))
         }
         files = [file for found in children.values() for file in found]
         notes += _empty_notes(path, list(children))
@@ -254,6 +257,9 @@ def _rank_job(path: Path) -> Job:
         if len(children) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
             one = f"give one: {', '.join(child.name for child in children)}"
             raise TraceError(f"{path}: several directories in it hold traces of the same ranks; {one}")
+    if files:
+        again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
+        notes += [f"{file}: the files of all ranks once more, left out" for file in again]
     # a replay is of the other one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
@@ -266,8 +272,11 @@ def _rank_job(path: Path) -> Job:
 
 
 def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:
-    """Return the trace files right in `path`, in natural order; `products` gets those this program made."""
-    found = []
+    """Return the trace files right in `path`, in natural order.
+
+    `products` gets what was made of others: by this program, or by Composer's merger.
+    """
+    found: list[Path] = []
     for file in _listing(path):
         if not file.is_file() or not file.name.endswith(_TRACE_SUFFIXES):
             continue
@@ -277,7 +286,7 @@ def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path
             if not is_digest(file):
                 products.append(file)
         elif _is_trace(file):
-            found.append(file)
+            (products if file.name.startswith(_MERGED) else found).append(file)
         else:
             notes.append(f"{file}: not a trace, left out")
     return found

@@ -39,6 +39,12 @@ class Made(Sequence[T_co]):
         return list(self)
 
 
+class Command(str):
+    """A line of a result that ends in a command, to be typed as it stands wherever it is shown."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look.

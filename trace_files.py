@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import dialects
 import parallel
@@ -28,6 +28,7 @@ from temporary_files import is_temporary
 
 _SLICES = frozenset({"X", "B", "E", "M"})
 _SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
+_T = TypeVar("_T")
 
 
 def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
@@ -101,6 +102,61 @@ def read_all(
     return [_joined(path, own, work) for path, own in zip(paths, found, strict=True)]
 
 
+def map_traces(
+    work: Callable[[Sequence[Trace], Any], _T],
+    groups: Sequence[Sequence[Path]],
+    about: Sequence[Any],
+    *,
+    args: Collection[str] = (),
+    points: bool = False,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> list[_T | TraceError]:
+    """Return what `work` makes of the traces of each group of files and what is told `about` it.
+
+    It is done where the files of a group are read (`parallel.map_files`), so that no process holds the
+    events of all; of fewer groups than cores, whose files are read in pieces, it is done in this process.
+    `work` is a function of a module, or a partial one. The error is the result where a file cannot be read;
+    the other parameters are as of `read_traces`.
+    """
+    cores = jobs or parallel.cores()
+    paths = list(itertools.chain(*groups))
+    if len(groups) < cores and not parallel.is_elsewhere():
+        read = iter(read_all(paths, args, points, jobs, progress))
+        found = [list(itertools.islice(read, len(own))) for own in groups]
+        return [_made(work, own, told) for own, told in zip(found, about, strict=True)]
+    parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
+    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
+    task = partial(_read_group, work=work, wish=_Wish(args, points, scan, max_unpacked.get()))
+    with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
+        results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
+    return [
+        _as_given(result, own) if isinstance(result, TraceError) else result
+        for result, own in zip(results, groups, strict=True)
+    ]
+
+
+def _group(paths: Sequence[Path], about: Any) -> FilePart:
+    """Return the files of a group as one part of the work."""
+    absolute = [path.absolute() for path in paths]
+    is_shared = all(os.path.isfile(path) and not is_temporary(path) for path in paths)
+    return FilePart(absolute[0], 0, None, sum(map(_size, paths)), is_shared, (absolute, about))
+
+
+def _read_group(
+    part: FilePart, on_read: OnRead, work: Callable[[Sequence[Trace], Any], _T], wish: _Wish
+) -> _T | TraceError:
+    paths, about = part.about
+    traces = [_read(FilePart(path), on_read, wish) for path in paths]
+    return _made(work, traces, about)
+
+
+def _made(work: Callable[[Sequence[Trace], Any], _T], found: Sequence[Any], about: Any) -> _T | TraceError:
+    """Return what `work` makes of traces, or the error in place of one of them."""
+    errors = [one for one in found if isinstance(one, TraceError)]
+    return errors[0] if errors else work(found, about)
+
+
 class _Wish(NamedTuple):
     """What is wanted of each file, as for `read_traces`, and whether the scanner in C reads it."""
 
@@ -121,7 +177,15 @@ def _named(result: Trace | TraceError, path: Path) -> Trace | TraceError:
     """Return a result of reading an absolute path with the path that the user gave."""
     if isinstance(result, Trace):
         return replace(result, path=str(path))
-    return TraceError(str(result).replace(str(path.absolute()), str(path), 1))
+    return _as_given(result, [path])
+
+
+def _as_given(error: TraceError, paths: Sequence[Path]) -> TraceError:
+    """Return an error of reading absolute paths with those that the user gave."""
+    text = str(error)
+    for path in paths:
+        text = text.replace(str(path.absolute()), str(path), 1)
+    return TraceError(text)
 
 
 def _parts(path: Path, jobs: int) -> list[FilePart]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,65 +12,41 @@ from typing import Any
 import numpy as np
 
 import dialects
-from dialects.owners import split
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace, concatenate
 from jobfiles import GpuDir, Job, Source, find_gpus, find_job, local_rank, rank_notes
+from rank_outlines import TraceFile, outline_of, owned_by, rank_names, ranked, repair_lines, trace_file
 from temporary_files import temporary_directory
 from trace_files import read_all, read_document, read_trace, read_traces
 
 __all__ = [
-    "GpuDir", "Job", "LoadedJob", "Source", "TraceFile", "files_to_read", "find_gpus", "find_job",
-    "find_paths", "load_job", "load_paths", "rank_notes", "read_document", "read_trace", "read_traces",
-    "select_communication",
+    "GpuDir", "Job", "LoadedJob", "Source", "TraceFile", "check_known", "files_to_read", "find_gpus",
+    "find_job", "find_paths", "load_job", "load_paths", "rank_notes", "read_document", "read_trace",
+    "read_traces", "select_communication", "selected_of",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class TraceFile:
-    """What was in one file; `ranks` are those whose events it holds."""
-
-    path: Path
-    dialect: str
-    phases: Mapping[str, int]
-    ranks: Sequence[int]
-    repairs: Sequence[str]
-
-    @property
-    def n_events(self) -> int:
-        """Events of every phase."""
-        return sum(self.phases.values())
-
-
-@dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A job and its traces, one per rank, in the order of `job.sources`, and the files read."""
+    """A job and its traces, one per rank, in the order of `job.sources`, and the files read.
+
+    `unread` are lines of the job's notes, one for each trace that could not be read.
+    """
 
     job: Job
     traces: Sequence[Trace]
     files: Sequence[TraceFile] = field(default_factory=list)
+    unread: Sequence[str] = ()
 
     @property
     def repairs(self) -> list[str]:
         """What was repaired, left out or is missing: a line per file."""
-        lines = [f"{file.path}: {'; '.join(file.repairs)}" for file in self.files if file.repairs]
-        return [*self.job.notes, *lines]
+        return repair_lines(self.job, self.files)
 
     @property
     def names(self) -> list[str]:
-        """What each rank is called: ``rank<r>``, ``wk<i>.rank<r>``; with its file where two claim one rank.
-
-        A rank that is not known is its place among the traces that hold anything.
-        """
-        places = np.cumsum([len(trace) > 0 for trace in self.traces]) - 1
-        names = [
-            (source if source.rank is not None else replace(source, rank=place)).prefix.rstrip(".")
-            for source, place in zip(self.job.sources, places.tolist(), strict=True)
-        ]
-        return [
-            name if names.count(name) == 1 else f"{name}: {source.path.name}"
-            for name, source in zip(names, self.job.sources, strict=True)
-        ]
+        """What each rank is called; see `rank_names`."""
+        return rank_names(self.job.sources, [len(trace) > 0 for trace in self.traces])
 
 
 def load_job(path: Path, **how: Any) -> LoadedJob:
@@ -115,13 +90,13 @@ def load_paths(
     if errors and (job.kind == "file" or not pairs):
         raise errors[0]
     notes += map(str, errors)
-    owned = [_owned(source, trace) for source, trace in pairs]
-    files = [_file(parts) for parts in owned]
+    owned = [owned_by(source, trace) for source, trace in pairs]
+    files = [trace_file([(source, outline_of(trace)) for source, trace in parts]) for parts in owned]
     ranks = [part for parts in owned for part in parts]
-    if job.kind in ("ranks", "file"):
-        ranks = _ranked(job.root, ranks, notes)
-    sources, traces = [source for source, _ in ranks], [trace for _, trace in ranks]
-    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files)
+    groups = ranked(job, [(source, outline_of(trace)) for source, trace in ranks], notes)
+    sources = [ranks[group[0]][0] for group in groups]
+    traces = [concatenate([ranks[i][1] for i in group]) for group in groups]
+    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files, list(map(str, errors)))
     return select_communication([loaded], only)[0]
 
 
@@ -186,45 +161,6 @@ def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path
         yield files, [line for report in reports for line in report.warnings]
 
 
-def _owned(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
-    """Return the ranks whose events are in one file: several in a combined one."""
-    parts = split(trace, by_names=dialects.of(trace).names_by_rank)
-    if len(parts) > 1:
-        return [(replace(source, worker=part.worker, rank=part.rank), part.trace) for part in parts]
-    known = trace.rank if source.rank is None or trace.rank is not None else source.rank
-    return [(replace(source, rank=parts[0].rank if known is None else known), trace)]
-
-
-def _file(parts: Sequence[tuple[Source, Trace]]) -> TraceFile:
-    source, trace = parts[0]
-    ranks = sorted(source.rank for source, _ in parts if source.rank is not None)
-    return TraceFile(source.path, trace.dialect, trace.phases, ranks, trace.repairs)
-
-
-def _ranked(
-    path: Path, ranks: Sequence[tuple[Source, Trace]], notes: list[str]
-) -> list[tuple[Source, Trace]]:
-    """Return the ranks in order, the files of each joined; note ranks that are doubled or missing."""
-    ordered = sorted(ranks, key=lambda pair: (pair[0].rank is None, pair[0].worker or 0, pair[0].rank or 0))
-    groups: dict[object, list[tuple[Source, Trace]]] = {}
-    for i, (source, trace) in enumerate(ordered):
-        owner = i if source.rank is None else (source.worker, source.rank, trace.dialect)
-        groups.setdefault(owner, []).append((source, trace))
-    joined = [pair for own in groups.values() for pair in _in_time(own)]
-    if len(ranks) > 1:
-        known = [source.rank for source, _ in joined if source.rank is not None and not source.worker]
-        notes += rank_notes(path, known, max(trace.world_size or 0 for _, trace in joined))
-    return joined
-
-
-def _in_time(own: Sequence[tuple[Source, Trace]]) -> Sequence[tuple[Source, Trace]]:
-    """Return the traces of one rank as one if they follow each other in time, as a profiler's cycles do."""
-    recorded = sorted((pair for pair in own if len(pair[1])), key=lambda pair: int(pair[1].ts_ns.min()))
-    traces = [trace for _, trace in recorded]
-    follow = (a.end_ns.max() <= b.ts_ns.min() for a, b in itertools.pairwise(traces))
-    return [(recorded[0][0], concatenate(traces))] if len(traces) > 1 and all(follow) else own
-
-
 def select_communication(jobs: Sequence[LoadedJob], only: Collection[str]) -> list[LoadedJob]:
     """Return the jobs with only the communications that `only` names; all else stays. () keeps all.
 
@@ -238,17 +174,22 @@ def select_communication(jobs: Sequence[LoadedJob], only: Collection[str]) -> li
     selected = []
     for job in jobs:
         prefixes = [source.prefix for source in job.job.sources]
-        traces = [_selected(t, p, only, known) for t, p in zip(job.traces, prefixes, strict=True)]
+        traces = [selected_of(t, p, only, known) for t, p in zip(job.traces, prefixes, strict=True)]
         selected.append(replace(job, traces=traces))
+    check_known(only, known)
+    return selected
+
+
+def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
+    """Raise AnalyzeError where a name of `only` is no communication that is `known`."""
     for name in only:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise AnalyzeError(f"--filter {name}: no communication in this job has that name{hint}")
-    return selected
 
 
-def _selected(trace: Trace, prefix: str, only: Collection[str], known: dict[str, None]) -> Trace:
+def selected_of(trace: Trace, prefix: str, only: Collection[str], known: dict[str, None]) -> Trace:
     """Return the trace without communications that are not in `only`; `known` gets the names of all."""
     if not len(trace):
         return trace

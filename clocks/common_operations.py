@@ -14,6 +14,7 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+_ALL_PAIRS = 16  # hosts of which each is compared with each
 _LARGEST_NS = 1 << 61  # beyond it, differences of times overflow
 
 
@@ -38,6 +39,27 @@ class Occurrences:
     def shared(self, i: int, j: int) -> Mask:
         """Return which occurrences (k,) both hosts take part in."""
         return np.asarray(self.there[i] & self.there[j])
+
+    @property
+    def compared(self) -> NDArray[np.bool_]:
+        """Which pairs of hosts (n, n) are compared with each other, of those that share occurrences.
+
+        All of what few hosts do together; of what many do, each host with the first and with those 1, 2, 4,
+        … places behind it: as many pairs as hosts, times a logarithm, tie all of them closely.
+        """
+        n = len(self.there)
+        chosen = np.zeros((n, n), np.bool_)
+        for members in np.unique(self.there, axis=1).T:
+            hosts = np.flatnonzero(members)
+            if len(hosts) <= _ALL_PAIRS:
+                chosen[np.ix_(hosts, hosts)] = True
+                continue
+            chosen[hosts[0], hosts] = True
+            for stride in 2 ** np.arange(int(np.log2(len(hosts) - 1)) + 1):
+                chosen[hosts, np.roll(hosts, -stride)] = True
+        chosen |= chosen.T
+        np.fill_diagonal(chosen, False)
+        return chosen
 
     def with_drift(self, drifts_ppm: Float64) -> Occurrences:
         """Return the occurrences with the times of each host corrected by its drift (n,)."""

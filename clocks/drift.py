@@ -8,6 +8,8 @@ import numpy as np
 
 from clocks.common_operations import Float64, Int64, Occurrences
 
+_ROUNDING_US = 1e-7  # us, and us per s
+
 
 @dataclass(frozen=True, slots=True)
 class Drifts:
@@ -76,15 +78,17 @@ def slopes(
 ) -> tuple[float, float]:
     """Return the least and greatest slope (us per s) of the lines above `low` and below `high`.
 
-    Both are linear programmes in a line's slope and height; (-limit, limit) where no line fits.
+    A line of slope s passes above the i-th and below the k-th corner only if ``s (high_at[k] - low_at[i])
+    <= high[k] - low[i]``, and one passes all of them if this holds for every pair; (-limit, limit) where
+    no line does.
     """
-    from scipy.optimize import linprog
-
-    rows = np.r_[np.c_[-low_at, -np.ones(len(low))], np.c_[high_at, np.ones(len(high))]]
-    sides = np.r_[-low, high]
-    bounds = [(-limit_ppm, limit_ppm), (None, None)]
-    found = [linprog((sign, 0), A_ub=rows, b_ub=sides, bounds=bounds) for sign in (1, -1)]
-    least, greatest = (each.x if each.success else None for each in found)
-    if least is None or greatest is None:
+    least, greatest = -limit_ppm, limit_ppm
+    for at, height in zip(low_at, low, strict=True):
+        run, rise = high_at - at, high - height
+        if (rise[run == 0] < -_ROUNDING_US).any():
+            return -limit_ppm, limit_ppm
+        least = max(least, float((rise[run < 0] / run[run < 0]).max(initial=-np.inf)))
+        greatest = min(greatest, float((rise[run > 0] / run[run > 0]).min(initial=np.inf)))
+    if least > greatest + _ROUNDING_US:
         return -limit_ppm, limit_ppm
-    return float(least[0]), float(greatest[0])
+    return min(least, greatest), max(least, greatest)

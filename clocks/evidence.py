@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clocks.common_operations import Int64, Occurrences
+from clocks.common_operations import Int64, Mask, Occurrences
 
 _SHARP = 0.02  # share of the occurrences whose distance from the edge is its sharpness
 _FEWEST_SHARP = 2  # the third-nearest, where that share is fewer
@@ -43,10 +43,10 @@ class Evidence:
     )
 
 
-def evidence(found: Occurrences, *, use_ends: bool) -> list[Evidence]:
-    """Return the evidence of every pair of hosts that has any."""
-    n = len(found.begin)
-    pairs = [_pair(found, i, j, use_ends=use_ends) for i in range(n) for j in range(i + 1, n)]
+def evidence(found: Occurrences, compared: Mask, *, use_ends: bool) -> list[Evidence]:
+    """Return the evidence of every pair of hosts that is `compared` (n, n) and has any."""
+    chosen = np.argwhere(np.triu(compared)).tolist()
+    pairs = [_pair(found, i, j, use_ends=use_ends) for i, j in chosen]
     return [pair for pair in pairs if pair is not None]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clocks.common_operations import Float64, Int64, Occurrences, side_by_side
+from clocks.common_operations import Float64, Int64, Mask, Occurrences, side_by_side
 from clocks.drift import Drifts, drifts_of
 from clocks.evidence import Evidence, evidence
 from dialects.sync_points import SyncPoints
@@ -25,6 +25,7 @@ from dialects.sync_points import SyncPoints
 #: Relative drifts that are thought possible: quartz left alone, then a clock that is being slewed.
 DRIFT_LIMITS_PPM = (50.0, 500.0)
 _AGREE = 1.5  # times its doubt: an estimate that is nearer to 0 does not contradict it
+_MANY = 128  # hosts
 _ROOM_NS = 100_000  # offsets are whole microseconds where the windows are at least that wide
 
 
@@ -91,32 +92,35 @@ def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None
     if not found.there.any():
         return Alignment([Clock(bound_ns=None if i else 0, is_tied=i == 0) for i in range(len(hosts))])
     reach = _reach(found, recorded)
+    compared = found.compared
     for limit_ppm in DRIFT_LIMITS_PPM:
         for use_ends in (True, False):
-            if (answer := _consistent(found, limit_ppm, reach, use_ends=use_ends)) is not None:
+            if (answer := _consistent(found, compared, limit_ppm, reach, use_ends)) is not None:
                 return answer
-    pairs = evidence(found, use_ends=True)
+    pairs = evidence(found, compared, use_ends=True)
     groups = _tied_together(len(hosts), pairs)
     offsets = np.zeros(len(hosts))
     for group in groups:
         offsets[group] = _least_squares(group, pairs)
     offsets = _whole(found, groups, offsets, np.full((len(hosts), len(hosts)), np.inf))
-    late = _out_of_order(found, offsets.astype(np.int64))[1]
+    late = _out_of_order(found, compared, offsets.astype(np.int64))[1]
     worst = np.unravel_index(late.argmax(), late.shape)
-    clocks = _clocks(found, groups, offsets, np.zeros(len(hosts)), None)
+    clocks = _clocks(found, compared, groups, offsets, np.zeros(len(hosts)), None)
     return Alignment(clocks, int(late.max()), [int(host) for host in worst])
 
 
-def _consistent(found: Occurrences, limit_ppm: float, reach: Float64, *, use_ends: bool) -> Alignment | None:
+def _consistent(
+    found: Occurrences, compared: Mask, limit_ppm: float, reach: Float64, use_ends: bool
+) -> Alignment | None:
     """Return the clocks that make every operation possible; None if drifts up to the limit allow none."""
     drifts = drifts_of(found, limit_ppm)
     steady = found.with_drift(drifts.ppm)
-    pairs = evidence(steady, use_ends=use_ends)
-    loose = _shortest(_windows(steady, drifts, pairs))
-    bounds = _shortest(_windows(steady, drifts, pairs, reach))
+    pairs = evidence(steady, compared, use_ends=use_ends)
+    loose = _shortest(_windows(steady, compared, drifts, pairs))
+    bounds = _shortest(_windows(steady, compared, drifts, pairs, reach))
     if loose is None or bounds is None:
         return None
-    exact = _shortest(_windows(steady, None, pairs))
+    exact = _shortest(_windows(steady, compared, None, pairs))
     tight = loose if exact is None else exact
     groups = _tied_together(len(reach), pairs)
     offsets = np.zeros(len(reach))
@@ -124,7 +128,7 @@ def _consistent(found: Occurrences, limit_ppm: float, reach: Float64, *, use_end
         offsets[group] = _joint(found, group, pairs, tight)
     offsets = _whole(found, groups, offsets, tight)
     by_ends = any(pair.ends is not None for pair in pairs)
-    return Alignment(_clocks(found, groups, offsets, drifts.ppm, bounds), by_ends=by_ends)
+    return Alignment(_clocks(found, compared, groups, offsets, drifts.ppm, bounds), by_ends=by_ends)
 
 
 def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
@@ -138,23 +142,29 @@ def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None
 
 
 def _windows(
-    found: Occurrences, drifts: Drifts | None, pairs: Sequence[Evidence], reach: Float64 | None = None
+    found: Occurrences,
+    compared: Mask,
+    drifts: Drifts | None,
+    pairs: Sequence[Evidence],
+    reach: Float64 | None = None,
 ) -> Float64:
-    """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known.
+    """Return w (n, n): ``x_i - x_j <= w[i, j]``, inf where nothing is known of what is `compared`.
 
     With `drifts`, the windows allow for what further drift may have added up by each occurrence and for
     errors of its times; with `reach` (n,), also for drift as far as each host's recording reaches.
     """
     n = len(found.begin)
     windows = np.full((n, n), np.inf)
+    tau = np.abs(found.tau)
     for i in range(n):
-        both = found.there & found.there[i] & found.all_wait
-        slack = (found.end - found.begin[i]).astype(np.float64)
+        own = np.flatnonzero(compared[i])
+        both = found.there[own] & found.there[i] & found.all_wait
+        slack = (found.end[own] - found.begin[i]).astype(np.float64)
         if drifts is not None:
-            doubts = drifts.doubts_ppm(i)[:, None] / 1e6
-            slack += found.error + found.error[i] + doubts * np.abs(found.tau)
-            slack += 0.0 if reach is None else doubts * np.maximum(reach, reach[i])[:, None]
-        windows[i] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
+            doubts = drifts.doubts_ppm(i)[own, None] / 1e6
+            slack += found.error[own] + found.error[i] + doubts * tau
+            slack += 0.0 if reach is None else doubts * np.maximum(reach[own], reach[i])[:, None]
+        windows[i, own] = np.where(both, slack, np.inf).min(axis=1, initial=np.inf)
     for pair in pairs:
         if pair.ends is not None:
             windows[pair.i, pair.j] = min(windows[pair.i, pair.j], -pair.ends[0])
@@ -165,10 +175,25 @@ def _windows(
 
 def _shortest(windows: Float64) -> Float64 | None:
     """Return the tightest windows (n, n) that follow; None where they contradict each other."""
+    if len(windows) > _MANY:
+        return _shortest_of_many(windows)
     shortest = windows.copy()
     for over in range(len(shortest)):  # Floyd and Warshall; scipy's takes longer to import
         np.minimum(shortest, shortest[:, over, None] + shortest[over], out=shortest)
     return None if (shortest.diagonal() < 0).any() else shortest
+
+
+def _shortest_of_many(windows: Float64) -> Float64 | None:
+    """Return what `_shortest` does, where most of the windows are not known."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import NegativeCycleError, johnson
+
+    i, j = np.nonzero(np.isfinite(windows))
+    known = csr_array((windows[i, j], (i, j)), shape=windows.shape)
+    try:
+        return np.asarray(johnson(known))
+    except NegativeCycleError:
+        return None
 
 
 def _tied_together(n: int, pairs: Sequence[Evidence]) -> list[Int64]:
@@ -256,7 +281,12 @@ def _whole(found: Occurrences, groups: Sequence[Int64], offsets: Float64, tight:
 
 
 def _clocks(
-    found: Occurrences, groups: Sequence[Int64], offsets: Float64, drifts_ppm: Float64, bounds: Float64 | None
+    found: Occurrences,
+    compared: Mask,
+    groups: Sequence[Int64],
+    offsets: Float64,
+    drifts_ppm: Float64,
+    bounds: Float64 | None,
 ) -> list[Clock]:
     """Return the clocks, each against the first host of its group; `offsets` (n,) relative to the middles.
 
@@ -267,8 +297,8 @@ def _clocks(
         first[group] = group[0]
     relative = np.rint(offsets - offsets[first]).astype(np.int64)
     drift = drifts_ppm - drifts_ppm[first]
-    before, _ = _out_of_order(found, found.middle - found.middle[first])
-    after, _ = _out_of_order(found, relative, drift)
+    before, _ = _out_of_order(found, compared, found.middle - found.middle[first])
+    after, _ = _out_of_order(found, compared, relative, drift)
     far = np.zeros(len(offsets))
     if bounds is not None:
         of = np.arange(len(offsets))
@@ -288,7 +318,9 @@ def _clocks(
     ]
 
 
-def _out_of_order(found: Occurrences, shift: Int64, drift_ppm: Float64 | None = None) -> tuple[Int64, Int64]:
+def _out_of_order(
+    found: Occurrences, compared: Mask, shift: Int64, drift_ppm: Float64 | None = None
+) -> tuple[Int64, Int64]:
     """Return how often (n, n), and by how much at most, host i begins an operation after j has ended it.
 
     `shift` (n,) is what is added to the hosts' times, relative to their middles.
@@ -298,7 +330,8 @@ def _out_of_order(found: Occurrences, shift: Int64, drift_ppm: Float64 | None = 
     begin, end = found.begin + added, found.end + added
     count, most = np.zeros((2, n, n), np.int64)
     for i in range(n):
-        late = np.where(found.there & found.there[i] & found.all_wait, begin[i] - end, 0)
-        late[i] = 0
-        count[i], most[i] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
+        own = np.flatnonzero(compared[i])
+        both = found.there[own] & found.there[i] & found.all_wait
+        late = np.where(both, begin[i] - end[own], 0)
+        count[i, own], most[i, own] = (late > 0).sum(axis=1), late.max(axis=1, initial=0)
     return count, most

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -41,12 +41,15 @@ class SyncFinder:
             return _LOOK
         return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
 
-    def add(self, events: Sequence[WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
-        """Look through the events of one piece; `ts` and `dur` (n,) in nanoseconds, dur -1 if none."""
+    def add(self, event_of: Callable[[int], WholeEvent], roles: Int64, ts: Int64, dur: Int64) -> None:
+        """Look through the events of one piece, `roles`, `ts` and `dur` (n,); a dur of -1 is none.
+
+        `event_of` returns the name, the category and the arguments of an event.
+        """
         rows = np.flatnonzero((roles != NO_ROLE) & (dur >= 0))
         roles = roles[rows]
         if self._system.sync_args:
-            roles = np.fromiter((self._looked_at(events[i]) for i in rows.tolist()), np.int64, len(rows))
+            roles = np.fromiter((self._looked_at(event_of(i)) for i in rows.tolist()), np.int64, len(rows))
             rows, roles = rows[roles != NO_ROLE], roles[roles != NO_ROLE]
         if len(rows):
             self._roles.append(roles)

@@ -30,10 +30,13 @@ class CommFilter:
     def __bool__(self) -> bool:
         return bool(self._names)
 
-    def learn(self, event: WholeEvent, args: Mapping[str, Any]) -> None:
-        """Take note of a process's name."""
-        if self._names_processes and event.name == "process_name":
-            self._processes[event.pid] = self._has(str(args.get("name")))
+    def learn(self, event: WholeEvent, args: Mapping[str, Any]) -> bool:
+        """Take note of a process's name; return whether `keeps` may answer otherwise from now on."""
+        if not (self and self._names_processes and event.name == "process_name"):
+            return False
+        before = self._processes.get(event.pid)
+        self._processes[event.pid] = self._has(str(args.get("name")))
+        return before != self._processes[event.pid]
 
     def keeps(self, event: WholeEvent) -> bool:
         """Whether the event stays."""

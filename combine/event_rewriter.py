@@ -1,14 +1,15 @@
 """Events rewritten for a place among others: new pids, tids, names and ids.
 
 Events of a known kind share a head (`combine.event_text`) and are only looked at all together; the others are
-rewritten one by one.
+rewritten one by one. Processes and threads are numbered in the order in which the file names them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
-from operator import attrgetter, eq, itemgetter
+from operator import attrgetter, eq
 from typing import Any
 
 import msgspec
@@ -17,21 +18,39 @@ from numpy.typing import NDArray
 
 from combine.collective_finder import SyncFinder
 from combine.comm_filter import CommFilter
-from combine.event_text import LONGEST_NS, HeadTable, learned_times, packed, times
-from combine.external_sort import Events, Int32, Int64, RunWriter
+from combine.event_text import (
+    ARGUMENTS,
+    DROPPED,
+    DURATION,
+    KEPT,
+    LEFT_OUT,
+    LONGEST_NS,
+    HeadTable,
+    Placed,
+    Times,
+    exact_times,
+    learned_times,
+    member,
+    microseconds,
+    packed,
+    times,
+)
+from combine.external_sort import Events, Int32, Int64, RunWriter, begins
 from combine.pid_tid import Place, Process, Tables, Track
 from combine.unique_ids import EXACT_SOURCES, first_id, make_unique
 from formats.event import NO_ARGS, NO_TIME, args_object
+from formats.native.rewriter import ScannedWhole
 from formats.values import FARTHEST_NS, cleaned
-from formats.whole import KEY, ExactWholeEvent, LearnedWhole, OddEvent, WholeEvent, encode
+from formats.whole import KEY, LearnedWhole, OddEvent, WholeEvent, encode
 
 _ARGS = attrgetter("args")
 _ID = attrgetter("id")
-_ARGS_MEMBER = b',"args":'
-_ROLE = itemgetter(3)
+_PHASE = attrgetter("ph")
 _ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
-_Entry = tuple[Any, int, int, int]  # name, pid, tid, role as an anchor
+_PID = KEY.index("pid")
+_NOT_YET = -1  # the head of a key that has none
+_MOST_PARTS = 64  # of a piece, between events that are metadata
 #: Metadata that is gathered, and written anew at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
 
@@ -48,10 +67,14 @@ class Rewriter:
         self.tables = Tables(place)
         self.anchors = SyncFinder(place.dialect)
         self.filter = CommFilter(place.dialect, place.names)
-        self._by_name = bool(place.prefix)
+        self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
+        self._args_text = lru_cache(_REMEMBERED)(packed if self.packs_args else bytes)
         self._entry = lru_cache(_REMEMBERED)(self._new_entry)
-        self.heads = HeadTable(self._head, place.table_bytes)
+        self._role = lru_cache(_REMEMBERED)(self.anchors.role)
+        self.heads = HeadTable(self._placed, self._args_text, place.table_bytes)
         self._kinds = _Kinds(self.heads, KEY)
+        self._scanned: list[tuple[Any, ...]] = []  # keys as the scanner numbers them
+        self._heads_scanned = np.empty(0, np.int32)  # and their heads
         self._args_recur = True
         self.is_too_diverse = False  # most events are of kinds that have no place in the table
         self.untimed: list[bytes] = []
@@ -62,124 +85,232 @@ class Rewriter:
         self.start_ns: int | None = None
         self.front_tid: int | None = None
 
-    @property
-    def learns(self) -> bool:
-        """Whether events may be decoded as a learned type: not where each must be looked at."""
-        return not self.filter and self._place.only_pid is None
-
     def add(self, events: list[WholeEvent], *, exact: bool) -> None:
         """Rewrite the events of one piece, each for itself; see `add_learned`."""
-        ts, dur = times(events, exact=exact)
-        if self._place.axis is not None:
-            ts = self._place.axis.moved(ts)
-        rows, texts = self._rewritten(events, ts, dur)
-        self._runs.add(Events(ts[rows], dur[rows], np.zeros(len(rows), np.int32), texts))
+        if exact:
+            events, found = exact_times(events)
+        else:
+            found = times(events)
+        is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
+        found = self._moved(found)
+        dur = _durations(found, is_slice)
+        roles = [self._role(event.name, event.cat, event.tid) for event in events]
+        self.anchors.add(events.__getitem__, np.array(roles, np.int64), found.ts, dur)
+        rows, tails = self._rewritten(events, found, is_slice)
+        heads = np.zeros(len(rows), np.int32)
+        self._runs.add(Events.with_tails(found.ts[rows], dur[rows], heads, tails))
 
     def add_learned(self, events: list[Any], learned: LearnedWhole) -> None:
         """Rewrite the events of one piece by their kinds; those that have none, each for itself.
 
         On `InexactError`, where times need to be decoded as text, nothing was taken.
         """
+        found = self._moved(learned_times(events, learned))
+        phases = list(map(_PHASE, events))
+        if "M" not in phases:
+            self._add_learned(events, learned, found)
+            return
+        rows = [row for row, phase in enumerate(phases) if phase == "M"]
+        if len(rows) > _MOST_PARTS:
+            self.add([learned.whole(event) for event in events], exact=False)
+            return
+        for first, last in itertools.pairwise([-1, *rows, len(events)]):
+            if last > first + 1:
+                part = slice(first + 1, last)
+                self._add_learned(events[part], learned, found.at(part))
+            if last < len(events):
+                self.add([learned.whole(events[last])], exact=False)
+
+    def _add_learned(self, events: list[Any], learned: LearnedWhole, found: Times) -> None:
         n = len(events)
-        ts, dur, is_exact = learned_times(events, learned)
         if self._kinds.names != learned.key:
             self._kinds = _Kinds(self.heads, learned.key)
-        n_known = len(self.heads.args)
+        n_known = self.heads.n
         kinds = np.fromiter(map(self._kinds.__getitem__, map(self._kinds.getter, events)), np.int32, n)
-        slices, own_ids, roles = (column[kinds] for column in self.heads.columns())
-        simple = (kinds > 0) & (ts != NO_TIME) & np.where(slices, is_exact, dur == NO_TIME)
-        dur = np.where(slices & (dur >= 0), np.minimum(dur, LONGEST_NS), -1)
-        heads, tails = self._split(events, kinds, n_known)
+        columns = self.heads.columns()
+        slices, own_ids, roles = columns.is_slice[kinds], columns.has_own_ids[kinds], columns.role[kinds]
+        fates = columns.fate[kinds]
+        for row in np.flatnonzero(kinds == 0).tolist():
+            event = events[row]
+            slices[row] = event.ph == "X"
+            roles[row] = self._role(event.name, event.cat, getattr(event, "tid", None))
+        dur = _durations(found, slices)
+        self.anchors.add(events.__getitem__, roles, found.ts, dur)
+        simple = (kinds > 0) & (found.ts != NO_TIME) & np.where(slices, found.is_exact, found.dur == NO_TIME)
         if learned.with_ids:
             ids = np.fromiter(map(_ID, events), np.int64, n)
             simple &= (ids < 0) | (~own_ids & (self._place.number < EXACT_SOURCES))
+        kept = simple & (fates == KEPT)
+        self.dropped += int(np.count_nonzero(simple & (fates == DROPPED)))
+        heads, tails = self._split(events, kinds, n_known)
+        if learned.with_ids:
             tails = self._with_ids(ids, tails)
-        self.anchors.add(events, np.where(simple, roles, 0), ts, dur)
-        taken = Events(ts, dur, heads, tails)
-        self.n_events += n
+        self._note_front(kinds)
+        self.n_events += int(np.count_nonzero(kept))
         if not simple.all():
             self.is_too_diverse = self.heads.is_full and bool(simple.mean() < 0.5)
-            taken = self._with_others(taken, events, learned, simple)
-        self._runs.add(taken)
+            others = np.flatnonzero(~simple)
+            whole = [learned.whole(events[i]) for i in others.tolist()]
+            rows, texts = self._rewritten(whole, found.at(others), slices[others])
+            for row, text in zip(others[rows].tolist(), texts, strict=True):
+                tails[row] = text
+            heads[others[rows]] = 0
+            kept[others[rows]] = True
+        if not kept.all():
+            order = np.flatnonzero(kept)
+            heads, tails = heads[order], [tails[i] for i in order.tolist()]
+            self._runs.add(Events.with_tails(found.ts[order], dur[order], heads, tails))
+        else:
+            self._runs.add(Events.with_tails(found.ts, dur, heads, tails))
 
-    def _split(self, events: list[Any], kinds: Int32, n_known: int) -> tuple[Int32, list[bytes] | None]:
+    def add_scanned(self, found: ScannedWhole) -> None:
+        """Take the events that the scanner in C found."""
+        if found.new_keys:
+            self._scanned += found.new_keys
+            new = np.full(len(found.new_keys), _NOT_YET, np.int32)
+            self._heads_scanned = np.append(self._heads_scanned, new)
+        heads = self._heads_scanned[found.key]
+        if len(missing := found.key[heads == _NOT_YET]):
+            for key in dict.fromkeys(missing.tolist()):
+                self._heads_scanned[key] = self.heads.number(self._scanned[key])
+            heads = self._heads_scanned[found.key]
+        columns = self.heads.columns()
+        ts = found.ts_ns if self._place.axis is None else self._place.axis.moved(found.ts_ns)
+        at = begins(found.lengths)
+        roles = columns.role[heads]
+        if roles.any():
+
+            def look(row: int) -> WholeEvent:
+                kind = self.heads.kinds[int(heads[row])]
+                start = int(at[row])
+                text = found.text[start : start + int(found.lengths[row])].partition(ARGUMENTS)[2]
+                return WholeEvent(name=kind.name, cat=kind.cat, args=msgspec.Raw(text))
+
+            self.anchors.add(look, roles, ts, found.dur_ns)
+        self._note_front(heads)
+        events = Events(ts, found.dur_ns, heads, at, found.lengths, found.text)
+        fates = columns.fate[heads]
+        if fates.any():
+            self.dropped += int(np.count_nonzero(fates == DROPPED))
+            events = events.in_order(np.flatnonzero(fates == KEPT))
+        self.n_events += len(events)
+        self._runs.add(events)
+
+    def _moved(self, found: Times) -> Times:
+        return found if self._place.axis is None else found._replace(ts=self._place.axis.moved(found.ts))
+
+    def _note_front(self, kinds: Int32) -> None:
+        """Take note of the thread that Composer's file shows to be in front, the last one it shows."""
+        if self._place.only_pid is None:
+            return
+        fates = self.heads.columns().fate.tolist()
+        known = zip(self.heads.kinds, fates, strict=True)
+        fronts = [
+            number for number, (kind, fate) in enumerate(known) if fate == KEPT and self._is_front(kind)
+        ]
+        for number in kinds[np.isin(kinds, fronts)][-1:].tolist():
+            self.front_tid = self._tid(self.heads.kinds[number])
+
+    def _split(self, events: list[Any], kinds: Int32, n_known: int) -> tuple[Int32, list[bytes]]:
         """Return the heads and tails of events: their arguments are in one or in the other."""
         args = list(map(_ARGS, events))
         if not self._args_recur:
-            return 2 * kinds, _tails(args)
-        if len(self.heads.args) > n_known:
+            return kinds.copy(), self._tails(args)
+        if self.heads.n > n_known:
             for row in np.unique(kinds, return_index=True)[1].tolist():
                 if kinds[row] >= n_known:
-                    self.heads.set_args(int(kinds[row]), bytes(args[row]))
+                    self.heads.set_args(int(kinds[row]), args[row])
         expected = map(self.heads.args.__getitem__, kinds.tolist())
-        recurs = np.fromiter(map(eq, args, expected), np.bool_, len(args))
+        recurs = np.fromiter(map(eq, args, expected), np.bool_, len(args)) & (kinds > 0)
+        heads = np.where(recurs, self.heads.columns().full[kinds], kinds)
         if recurs.all():
-            return 2 * kinds + 1, None
+            return heads, [b""] * len(events)
         self._args_recur = bool(recurs.mean() > 0.5)
         for row in np.flatnonzero(recurs).tolist():
             args[row] = NO_ARGS
-        return 2 * kinds + recurs, _tails(args)
+        return heads, self._tails(args)
 
-    def _with_ids(self, ids: Int64, tails: list[bytes] | None) -> list[bytes] | None:
+    def _tails(self, args: Sequence[msgspec.Raw]) -> list[bytes]:
+        """Return arguments as members of events."""
+        if self.packs_args:
+            return [ARGUMENTS + self._args_text(bytes(text)) if bytes(text) else b"" for text in args]
+        tails = list(map(ARGUMENTS.__add__, args))
+        n_args = np.fromiter(map(len, tails), np.int64, len(tails))
+        for row in np.flatnonzero(n_args == len(ARGUMENTS)).tolist():
+            tails[row] = b""
+        return tails
+
+    def _with_ids(self, ids: Int64, tails: list[bytes]) -> list[bytes]:
         """Return the tails with the ids (n,; -1 where there is none) that no other source has."""
         rows = np.flatnonzero(ids >= 0)
-        if not len(rows):
-            return tails
-        tails = [b""] * len(ids) if tails is None else tails
         numbers = (ids[rows] + first_id(self._place.number)).tolist()
         for row, number in zip(rows.tolist(), numbers, strict=True):
             tails[row] = b',"id":%d%b' % (number, tails[row])
         return tails
 
-    def _with_others(
-        self, taken: Events, events: list[Any], learned: LearnedWhole, simple: NDArray[np.bool_]
-    ) -> Events:
-        """Return `taken` with the events that are not `simple` rewritten, or without them."""
-        others = np.flatnonzero(~simple)
-        self.n_events -= len(others)
-        tails = [b""] * len(events) if taken.tails is None else taken.tails
-        whole = [learned.whole(events[i]) for i in others.tolist()]
-        rows, texts = self._rewritten(whole, taken.ts[others], taken.dur[others])
-        rows = others[rows]
-        for row, text in zip(rows.tolist(), texts, strict=True):
-            tails[row] = text
-        taken.heads[rows] = 0
-        simple[rows] = True
-        return Events(taken.ts, taken.dur, taken.heads, tails).in_order(np.flatnonzero(simple))
-
-    def _rewritten(self, events: list[WholeEvent], ts: Int64, dur: Int64) -> tuple[Int64, list[bytes]]:
-        """Rewrite events with the times `ts`, `dur` (n,); return which stay, and their texts.
-
-        The texts lack the braces and the time. Events without a time are put aside.
-        """
-        phases = [event.ph for event in events]
-        if self.filter:  # what is left out still tells about the clocks
-            given = [self.anchors.role(event.name, event.cat, event.tid) for event in events]
-            self.anchors.add(events, np.array(given, np.int64), ts, dur)
-        rows = np.arange(len(events))
-        if set(phases) != {"X"} or not self.learns:
-            rows = np.flatnonzero(np.fromiter(map(self._stays, events), np.bool_, len(events)))
-            events = [events[i] for i in rows.tolist()]
-        if not events:
-            return rows, []
-        roles = self._move(events)
-        if not self.filter:
-            self.anchors.add(events, roles, ts[rows], dur[rows])
-        make_unique(events, self._place.number)
-        texts = _encode(events)
-        self.n_events += len(events)
-        timed = ts[rows] != NO_TIME
-        self.untimed += [texts[i] for i in np.flatnonzero(~timed).tolist()]
-        tails = [b"," + text[1:-1] if len(text) > 2 else b"" for text in texts]
-        return rows[timed], [tails[i] for i in np.flatnonzero(timed).tolist()]
+    def _rewritten(
+        self, events: list[WholeEvent], found: Times, is_slice: NDArray[np.bool_]
+    ) -> tuple[Int64, list[bytes]]:
+        """Rewrite events; return which stay and have a time, and their tails. The others are put aside."""
+        rows = []
+        for row, event in enumerate(events):
+            if self._stays(event):
+                event.name, event.pid, event.tid = self._entry(event.name, event.pid, event.tid)
+                if self.packs_args and bytes(event.args):
+                    event.args = msgspec.Raw(self._args_text(bytes(event.args)))
+                rows.append(row)
+        self.n_events += len(rows)
+        kept = [events[row] for row in rows]
+        make_unique(kept, self._place.number)
+        for event in kept:
+            event.ts = None
+        order = np.array(rows, np.int64)
+        with_dur = (is_slice & found.is_exact)[order]
+        before = [b""] * len(kept)
+        texts = microseconds(found.dur[order][with_dur])
+        for row, text in zip(np.flatnonzero(with_dur).tolist(), texts, strict=True):
+            before[row] = DURATION + text
+            kept[row].dur = None
+        write = encode if OddEvent in set(map(type, kept)) else _ENCODE
+        texts = [start + member(write(event)) for start, event in zip(before, kept, strict=True)]
+        timed = found.ts[order] != NO_TIME
+        self.untimed += [b"{" + texts[i][1:] + b"}" for i in np.flatnonzero(~timed).tolist()]
+        return order[timed], [texts[i] for i in np.flatnonzero(timed).tolist()]
 
     def _stays(self, event: WholeEvent) -> bool:
         """Whether the event goes on; metadata is gathered."""
         if event.ph is None or (event.ph == "M" and self._gather(event)):
             return False
-        if self._place.only_pid is not None and not self._is_composers(event):
-            return False
-        return not self.filter or self.filter.keeps(event)
+        fate = self._fate(event)
+        self.dropped += fate == DROPPED
+        if fate == KEPT and self._is_front(event):
+            self.front_tid = self._tid(event)
+        return fate == KEPT
+
+    def _fate(self, event: WholeEvent) -> int:
+        """Return what becomes of events of a kind."""
+        if self._place.only_pid is not None:
+            if event.pid is None or event.tid is None:
+                return DROPPED
+            if self._is_left_out(event):
+                return LEFT_OUT
+        return KEPT if not self.filter or self.filter.keeps(event) else LEFT_OUT
+
+    def _tid(self, event: WholeEvent) -> int:
+        return self._entry(event.name, event.pid, event.tid)[2]
+
+    def _is_front(self, event: WholeEvent) -> bool:
+        return self._place.only_pid is not None and event.name == "MulBackward0"
+
+    def _placed(self, kind: WholeEvent) -> Placed:
+        """Return an event of a kind, without arguments and times, rewritten."""
+        role = self._role(kind.name, kind.cat, kind.tid)
+        fate = self._fate(kind)
+        if fate != KEPT:
+            return Placed(kind, role, fate)
+        name, pid, tid = self._entry(kind.name, kind.pid, kind.tid)
+        placed = WholeEvent(ph=kind.ph, name=name, cat=kind.cat, pid=pid, tid=tid, bp=kind.bp, s=kind.s)
+        return Placed(placed, role, fate)
 
     def _gather(self, event: WholeEvent) -> bool:
         """Take note of a metadata event; True if it is to be written anew at the end."""
@@ -191,7 +322,11 @@ class Rewriter:
         if "start_time_since_epoch_in_micros" in args:
             self.start_ns = _int(args["start_time_since_epoch_in_micros"]) * 1000
             return True
-        self.filter.learn(event, args)
+        if self.filter.learn(event, args):
+            self.heads.forget(event.pid)
+            self._kinds = _Kinds(self.heads, self._kinds.names)
+            its = [key[_PID] == event.pid for key in self._scanned]
+            self._heads_scanned[np.array(its, np.bool_)] = _NOT_YET
         kind, what = str(event.name).split("_", 1)
         process = self.tables.process(event.pid)
         if kind == "thread" and self._is_left_out(event):
@@ -204,57 +339,13 @@ class Rewriter:
             it.sort_index = value
         return True
 
-    def _is_composers(self, event: WholeEvent) -> bool:
-        if event.pid is None or event.tid is None:
-            self.dropped += 1
-            return False
-        if self._is_left_out(event):
-            return False
-        if event.name == "MulBackward0":
-            self.front_tid = self.tables.track(event.pid, event.tid).tid
-        return True
-
     def _is_left_out(self, event: WholeEvent) -> bool:
         return self._place.only_pid is not None and "PyTorch Profiler" in str(event.tid)
 
-    def _move(self, events: list[WholeEvent]) -> Int64:
-        """Give the events their pid, tid and name; return the role of each as an anchor (n,)."""
-        entries = [self._entry(event.name, event.pid, event.tid) for event in events]
-        for event, (name, pid, tid, _) in zip(events, entries, strict=True):
-            event.name = name
-            event.pid = pid
-            event.tid = tid
-            if self._by_name and event.args:
-                event.args = _packed_args(bytes(event.args))
-        return np.fromiter(map(_ROLE, entries), np.int64, len(entries))
-
-    def _head(self, key: tuple[Any, ...]) -> _Entry:
-        """Return the new name, pid and tid of events by their `KEY`, and their role as anchors."""
-        _, name, cat, pid, tid, _, _ = key
-        return *self._entry(name, pid, tid)[:3], self.anchors.role(name, cat, tid)
-
-    def _new_entry(self, name: Any, pid: Any, tid: Any) -> _Entry:
+    def _new_entry(self, name: Any, pid: Any, tid: Any) -> tuple[Any, int, int]:
         track = self.tables.track(pid, tid)
         new = self._place.prefix + name if isinstance(name, str) else name
-        return new, track.pid, track.tid, self.anchors.role(name, None, tid)
-
-
-@lru_cache(_REMEMBERED)
-def _packed_args(text: bytes) -> msgspec.Raw:
-    return msgspec.Raw(packed(text))
-
-
-def _encode(events: list[WholeEvent]) -> list[bytes]:
-    """Return the events as JSON, without their times."""
-    kinds = set(map(type, events))
-    nothing: Any = NO_ARGS if kinds == {ExactWholeEvent} else None
-    for event in events:
-        event.ts = nothing
-    if ExactWholeEvent in kinds and len(kinds) > 1:
-        for event in events:
-            if isinstance(event, ExactWholeEvent):
-                event.ts = NO_ARGS
-    return list(map(encode if OddEvent in kinds else _ENCODE, events))
+        return new, track.pid, track.tid
 
 
 class _Kinds(dict[tuple[Any, ...], int]):
@@ -273,13 +364,9 @@ class _Kinds(dict[tuple[Any, ...], int]):
         return kind
 
 
-def _tails(args: list[msgspec.Raw]) -> list[bytes]:
-    """Return arguments as members of events."""
-    tails = list(map(_ARGS_MEMBER.__add__, args))
-    n_args = np.fromiter(map(len, tails), np.int64, len(tails))
-    for row in np.flatnonzero(n_args == len(_ARGS_MEMBER)).tolist():
-        tails[row] = b""
-    return tails
+def _durations(found: Times, is_slice: NDArray[np.bool_]) -> Int64:
+    """Return the durations (n,) by which events are sorted; -1 where there is none."""
+    return np.where(is_slice & (found.dur >= 0), np.minimum(found.dur, LONGEST_NS), -1)
 
 
 def _int(value: Any) -> int:

@@ -1,99 +1,177 @@
 """Times of events as numbers and as texts, and what recurs of their texts, rewritten once: heads.
 
-The text of an event is its head (kind, name, category, process, thread, and arguments where these recur,
-too), its times, and its tail (other arguments, an id). Heads are numbered by source; head 0 belongs to
-events whose tail is their whole text.
+The text of an event is its time, its duration, its head (kind, name, category, process, thread, and arguments
+where these recur, too), and its tail (an id, other arguments). Heads are numbered by source; head 0 is empty,
+for events whose tail holds all. The text depends on the event alone, not on how it was decoded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from ctypes import CDLL
+from decimal import Decimal
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from combine.external_sort import Events, Int64
+from combine.external_sort import Events, Int32, Int64, begins
 from combine.unique_ids import OWN_SCOPE
-from formats.event import IntEvent
-from formats.times import FLOAT_LIMIT_US, floats_to_ns, text_to_ns, times_ns, to_ns
-from formats.whole import KEY, LearnedWhole, WholeEvent
+from formats.event import UNDECODABLE, IntEvent
+from formats.native.rewriter import written
+from formats.times import FLOAT_LIMIT_US, floats_to_ns, times_ns, to_ns
+from formats.whole import KEY, ExactWholeEvent, LearnedWhole, WholeEvent
 
-_ANY = b'},\n{"ts":'
-_BETWEEN = (b"", b',"dur":')
+BEFORE = b'},\n{"ts":'
+DURATION = b',"dur":'
+ARGUMENTS = b',"args":'
+_BETWEEN = (b"", DURATION)
 _ENCODE = msgspec.json.Encoder().encode
 LONGEST_NS = 10**18
 _TIMES = attrgetter("ts"), attrgetter("dur")
+_UNTIMED = tuple(name for name in WholeEvent.__struct_fields__ if name not in ("ts", "dur"))
+_HEAD_COSTS = 200  # bytes, about, beside its text
+
+KEPT, LEFT_OUT, DROPPED = range(3)  # what becomes of events of a kind; of the last, a count
 
 
-@dataclass(frozen=True, slots=True)
 class Heads:
-    """Texts (n) of heads, each after the end of the event before, and whether a duration follows (n,)."""
+    """Texts (n) of heads, and whether their events have a duration (n,)."""
 
-    texts: Sequence[bytes]
+    def __init__(self, texts: Sequence[bytes], is_slice: NDArray[np.bool_]) -> None:
+        self.texts = texts
+        self.is_slice = is_slice
+        self._laid_out: tuple[bytes, Int64, Int32] | None = None
+
+    def laid_out(self) -> tuple[bytes, Int64, Int32]:
+        """Return the texts one after another, and where each begins and how long it is."""
+        if self._laid_out is None:
+            lengths = np.fromiter(map(len, self.texts), np.int32, len(self.texts))
+            self._laid_out = b"".join(self.texts), begins(lengths), lengths
+        return self._laid_out
+
+
+class Columns(NamedTuple):
+    """What is known of the events of each head (n,)."""
+
     is_slice: NDArray[np.bool_]
+    has_own_ids: NDArray[np.bool_]  # which belong to their process
+    role: Int64  # as anchors
+    fate: NDArray[np.int8]
+    full: Int32  # the head that has their arguments in it, too; 0 where there is none
+
+
+class Placed(NamedTuple):
+    """An event of a kind, rewritten, with its role as an anchor, and what becomes of such events."""
+
+    event: WholeEvent
+    role: int
+    fate: int
 
 
 class HeadTable(dict[tuple[Any, ...], int]):
-    """Kinds of events -> their numbers; kind `k` has the heads 2 k and, with its arguments, 2 k + 1.
+    """Kinds of events -> the numbers of their heads.
 
-    The key of a kind is what its events have in `KEY`; `place` returns the new name, pid and tid of a key,
-    and its role as an anchor. Kind 0 is for all that have no head: metadata, and what comes when the heads
-    have `limit` bytes.
+    The key of a kind is what its events have in `KEY`, and perhaps their arguments. `place` places an event
+    of a kind; `write` returns the text of arguments. Kinds get head 0 when the heads have `limit` bytes.
     """
 
-    def __init__(self, place: Callable[[tuple[Any, ...]], tuple[Any, int, int, int]], limit: int) -> None:
-        self._place = place
+    def __init__(
+        self, place: Callable[[WholeEvent], Placed], write: Callable[[bytes], bytes], limit: int
+    ) -> None:
+        self._place, self._write = place, write
         self._left = limit
-        self._plain: list[bytes] = [b""]
-        self._heads = [_ANY, _ANY]
-        self.args: list[msgspec.Raw] = [msgspec.Raw(b"")]
-        self._flags: list[tuple[bool, bool, int]] = [(False, False, 0)]
-        self._columns = (np.zeros(1, np.bool_), np.zeros(1, np.bool_), np.zeros(1, np.int64))
+        self._texts: list[bytes] = []
+        self._rows: list[tuple[bool, bool, int, int, int]] = []
+        self.kinds: list[WholeEvent] = []  # an event of each head as it was read
+        self.args: list[msgspec.Raw] = []  # of events of head k, those that head `full[k]` has
+        self._add(WholeEvent(), (False, False, 0, KEPT), b"")
+        self._columns: Columns | None = None
 
     def __missing__(self, key: tuple[Any, ...]) -> int:
-        phase = key[0]
-        if phase is None or phase == "M":
-            self[key] = 0
-            return 0
+        kind = WholeEvent(**dict(zip(KEY, key, strict=True)))
+        placed = self._place(kind)
         if self.is_full:
             return 0
-        name, pid, tid, role = self._place(key)
-        new = dict(zip(KEY, key, strict=True)) | {"name": name, "pid": pid, "tid": tid}
-        text = _ENCODE({member: value for member, value in new.items() if value is not None})[:-1]
-        number = self[key] = len(self.args)
-        self._plain.append(text)
-        self._heads += (b"},\n" + text + b',"ts":', b"")
-        self.args.append(msgspec.Raw(b""))
-        self._flags.append((phase == "X", phase in OWN_SCOPE, role))
-        self._left -= 2 * len(text) + 200
+        number = self[key] = self._add_placed(kind, placed, b"")
         return number
+
+    def number(self, key: tuple[Any, ...]) -> int:
+        """Return the number of a kind whose key may end with arguments, however many there are."""
+        if key not in self:
+            kind = WholeEvent(**dict(zip(KEY, key, strict=False)))
+            self[key] = self._add_placed(kind, self._place(kind), b"".join(key[len(KEY) :]))
+        return self[key]
+
+    def set_args(self, number: int, args: msgspec.Raw) -> None:
+        """Give kind `number` a head with these arguments."""
+        full = number
+        if bytes(args):
+            flags = self._rows[number][:4]
+            full = self._add(self.kinds[number], flags, self._texts[number] + self._member(bytes(args)))
+        self._columns = None
+        self.args[number] = args
+        self._rows[number] = (*self._rows[number][:4], full)
+
+    def forget(self, pid: Any) -> None:
+        """Place the kinds of a process anew when they come again."""
+        for key in [key for key in self if key[KEY.index("pid")] == pid]:
+            del self[key]
 
     @property
     def is_full(self) -> bool:
         """Whether kinds that are not known get no number any more."""
         return self._left <= 0
 
-    def set_args(self, number: int, args: bytes) -> None:
-        """Give kind `number` the arguments that its second head is to hold."""
-        self.args[number] = msgspec.Raw(args)
-        member = b',"args":' + packed(args) if args else b""
-        self._heads[2 * number + 1] = b"},\n" + self._plain[number] + member + b',"ts":'
-        self._left -= 2 * len(args)
+    @property
+    def n(self) -> int:
+        """How many heads there are."""
+        return len(self._texts)
 
-    def columns(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Int64]:
-        """Return for each kind (n,) whether it is a slice, has ids of its process alone, and its role."""
-        if len(self._columns[0]) < len(self._flags):
-            slices, own, roles = zip(*self._flags, strict=True)
-            self._columns = np.array(slices), np.array(own), np.array(roles, np.int64)
+    def columns(self) -> Columns:
+        """Return what is known of the heads."""
+        if self._columns is None:
+            self._columns = _columns(self._rows)
         return self._columns
 
     def heads(self) -> Heads:
         """Return all heads."""
-        return Heads(self._heads, np.repeat(self.columns()[0], 2))
+        return Heads(self._texts, self.columns().is_slice)
+
+    def _add_placed(self, kind: WholeEvent, placed: Placed, args: bytes) -> int:
+        flags = (kind.ph == "X", kind.ph in OWN_SCOPE, placed.role, placed.fate)
+        return self._add(kind, flags, member(_ENCODE(placed.event)) + self._member(args))
+
+    def _add(self, kind: WholeEvent, flags: tuple[bool, bool, int, int], text: bytes) -> int:
+        self._columns = None
+        self._texts.append(text)
+        self._rows.append((*flags, 0))
+        self.kinds.append(kind)
+        self.args.append(msgspec.Raw(b""))
+        self._left -= len(text) + _HEAD_COSTS
+        return len(self._texts) - 1
+
+    def _member(self, args: bytes) -> bytes:
+        return ARGUMENTS + self._write(args) if args else b""
+
+
+def _columns(rows: Sequence[tuple[bool, bool, int, int, int]]) -> Columns:
+    slices, own_ids, roles, fates, full = zip(*rows, strict=True)
+    return Columns(
+        np.array(slices),
+        np.array(own_ids),
+        np.array(roles),
+        np.array(fates, np.int8),
+        np.array(full, np.int32),
+    )
+
+
+def member(text: bytes) -> bytes:
+    """Return the members of a JSON object, after a comma if there are any."""
+    return b"," + text[1:-1] if len(text) > 2 else b""
 
 
 def packed(text: bytes) -> bytes:
@@ -104,27 +182,25 @@ def packed(text: bytes) -> bytes:
         return text
 
 
-def text_of(events: Events, heads: Heads) -> bytes:
+def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> bytes | memoryview:
     """Return events as JSON, each after the brace, comma and line end that separate it from the one before.
 
-    The closing brace of the last one is left to what follows.
+    The closing brace of the last one is left to what follows. A view is valid until the next call.
     """
-    n = len(events)
-    width = 4 if events.tails is None else 5
-    parts: list[bytes] = [b""] * (width * n)
-    parts[::width] = list(map(heads.texts.__getitem__, events.heads.tolist()))
-    parts[1::width] = microseconds(events.ts)
+    if library is not None:
+        tails = events.text, events.at, events.lengths
+        return written(
+            library, (events.ts, events.dur), events.heads, tails, heads.laid_out(), heads.is_slice
+        )
+    parts: list[bytes] = [BEFORE] * (6 * len(events))
+    parts[1::6] = microseconds(events.ts)
     is_slice = heads.is_slice[events.heads]
-    if is_slice.all():
-        parts[2::width] = [b',"dur":'] * n
-        parts[3::width] = microseconds(events.dur)
-    elif is_slice.any():
-        parts[2::width] = list(map(_BETWEEN.__getitem__, is_slice.tolist()))
-        parts[3::width] = microseconds(events.dur)
-        for i in np.flatnonzero(~is_slice).tolist():
-            parts[width * i + 3] = b""
-    if events.tails is not None:
-        parts[4::width] = events.tails
+    parts[2::6] = list(map(_BETWEEN.__getitem__, is_slice.tolist()))
+    parts[3::6] = microseconds(events.dur)
+    for i in np.flatnonzero(~is_slice).tolist():
+        parts[6 * i + 3] = b""
+    parts[4::6] = list(map(heads.texts.__getitem__, events.heads.tolist()))
+    parts[5::6] = events.tails()
     return b"".join(parts)
 
 
@@ -145,38 +221,72 @@ def microseconds(ns: Int64) -> list[bytes]:
 def _exact(ns: int) -> bytes:
     sign = b"-" if ns < 0 else b""
     whole, rest = divmod(abs(ns), 1000)
-    return sign + (b"%d.%03d" % (whole, rest) if rest else b"%d" % whole)
+    return sign + ((b"%d.%03d" % (whole, rest)).rstrip(b"0") if rest else b"%d" % whole)
 
 
-def times(events: Sequence[WholeEvent], *, exact: bool) -> tuple[Int64, Int64]:
-    """Return starts and durations in nanoseconds; `NO_TIME` and -1 where there are none."""
-    ts: list[Any] = [event.ts for event in events]
-    dur: list[Any] = [event.dur for event in events]
-    if exact:
-        starts, durations = text_to_ns(list(map(_text, ts))), text_to_ns(list(map(_text, dur)))
-    else:
-        plain = set(map(type, dur)) <= {int, float}
-        starts = to_ns(ts)
-        durations = to_ns(dur if plain else [d if isinstance(d, (int, float)) else -1 for d in dur])
-    is_slice = np.array([event.ph == "X" for event in events], np.bool_)
-    return starts, np.where(is_slice & (durations >= 0), np.minimum(durations, LONGEST_NS), -1)
+class Times(NamedTuple):
+    """Starts and durations of events (n,) in nanoseconds, `NO_TIME` where there are none.
 
-
-def learned_times(events: list[Any], learned: LearnedWhole) -> tuple[Int64, Int64, NDArray[np.bool_]]:
-    """Return starts and durations (n,) in nanoseconds, and where a duration is a number of nanoseconds.
-
-    Both are `NO_TIME` where there are none.
+    `is_exact` (n,): a duration is a whole number of nanoseconds from 0 to `LONGEST_NS`.
     """
+
+    ts: Int64
+    dur: Int64
+    is_exact: NDArray[np.bool_]
+
+    def at(self, rows: Int64 | slice) -> Times:
+        """Return the times of some events."""
+        return Times(self.ts[rows], self.dur[rows], self.is_exact[rows])
+
+
+def times(events: Sequence[WholeEvent]) -> Times:
+    """Return the times of events of the general type."""
+    us = [event.dur if type(event.dur) in (int, float) else None for event in events]
+    starts, durations = to_ns([event.ts for event in events]), to_ns(us)
+    numbers = np.array([math.nan if value is None else value for value in us], np.float64)
+    return Times(starts, durations, _is_exact(durations, numbers))
+
+
+def exact_times(events: Sequence[WholeEvent]) -> tuple[list[WholeEvent], Times]:
+    """Return events, some of them `ExactWholeEvent`, as such of the general type, with their times."""
+    starts = [_number(event.ts)[1] for event in events]
+    durations = [_number(event.dur) for event in events]
+    texts = [None if isinstance(value, (str, bool)) else text for value, text in durations]
+    ns = to_ns(texts)
+    exact = [
+        text is not None and (Decimal(text) * 1000 == n if isinstance(text, str) else n / 1000 == text)
+        for text, n in zip(texts, ns.tolist(), strict=True)
+    ]
+    general = [
+        WholeEvent(**{name: getattr(event, name) for name in _UNTIMED}, dur=value)
+        if isinstance(event, ExactWholeEvent)
+        else event
+        for event, (value, _) in zip(events, durations, strict=True)
+    ]
+    return general, Times(to_ns(starts), ns, np.array(exact) & (ns >= 0) & (ns <= LONGEST_NS))
+
+
+def _number(time: Any) -> tuple[Any, Any]:
+    """Return the value of a time, and what tells it exactly: the same, or the text of a large float."""
+    text = bytes(time).decode("ascii", "replace") if isinstance(time, msgspec.Raw) else repr(time)
+    if isinstance(time, msgspec.Raw):
+        try:
+            time = msgspec.json.decode(time) if text else None
+        except UNDECODABLE:
+            time = None
+    return time, text if isinstance(time, float) and abs(time) >= FLOAT_LIMIT_US else time
+
+
+def learned_times(events: Sequence[Any], learned: LearnedWhole) -> Times:
+    """Return the times of events of a learned type."""
     n = len(events)
     if learned.is_int:
         starts, durations = (times_ns(map(getter, events), n, IntEvent) for getter in _TIMES)
-        return starts, durations, (durations >= 0) & (durations <= LONGEST_NS)
+        return Times(starts, durations, (durations >= 0) & (durations <= LONGEST_NS))
     starts_us, us = (np.fromiter(map(getter, events), np.float64, n) for getter in _TIMES)
     starts, durations = floats_to_ns(starts_us), floats_to_ns(us)
-    is_exact = (durations >= 0) & (durations <= LONGEST_NS) & (durations / 1000 == us)
-    return starts, durations, is_exact
+    return Times(starts, durations, _is_exact(durations, us))
 
 
-def _text(value: Any) -> Any:
-    """Return the text of a time: as it is, or of the number that it was decoded to."""
-    return value if isinstance(value, msgspec.Raw) else b"" if value is None else str(value).encode()
+def _is_exact(ns: Int64, us: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.asarray((ns >= 0) & (ns <= LONGEST_NS) & (ns / 1000 == us))

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from ctypes import CDLL
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from formats.native.rewriter import gathered
+
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
-Tails = list[bytes] | None  # None where all are empty
 Shift = Callable[[Int64], Int64]
 
 RUN_BYTES = 24 << 20  # what is sorted in memory at a time
 _MERGE_BYTES = 12 << 20  # texts held by a merge, over all its runs
 _HEAD_BYTES = 250  # about, of an event's text
 _FEWEST = 64  # events that are merged at a time, at least
+_MOST_TIMES = 4  # that, of a stretch that is held whole
 _SAMPLES = 1000  # events of a run by which it is cut
 
 #: The columns of a run: what an event is in each, and bytes of the columns before, an event.
@@ -59,20 +63,44 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Times (n,) in nanoseconds, durations (n,; -1 if no slice), heads (n,) and tails of events."""
+    """Times (n,) in nanoseconds, durations (n,; -1 if no slice), heads (n,) and tails of events.
+
+    The tail of an event is the `lengths` (n,) bytes of `text` from `at` (n,) on.
+    """
 
     ts: Int64
     dur: Int64
     heads: Int32
-    tails: Tails = None
+    at: Int64
+    lengths: Int32
+    text: bytes
+
+    @classmethod
+    def with_tails(cls, ts: Int64, dur: Int64, heads: Int32, tails: Sequence[bytes]) -> Events:
+        """Return events whose tails are these."""
+        lengths = np.fromiter(map(len, tails), np.int32, len(tails))
+        return cls(ts, dur, heads, begins(lengths), lengths, b"".join(tails))
 
     def __len__(self) -> int:
         return len(self.ts)
 
     def in_order(self, order: Int64) -> Events:
         """Return the events that `order` (m,) lists."""
-        tails = None if self.tails is None else list(map(self.tails.__getitem__, order.tolist()))
-        return Events(self.ts[order], self.dur[order], self.heads[order], tails)
+        return Events(
+            self.ts[order], self.dur[order], self.heads[order], self.at[order], self.lengths[order], self.text
+        )
+
+    def tails(self) -> list[bytes]:
+        """Return the tail of each event."""
+        ends = (self.at + self.lengths).tolist()
+        return list(map(self.text.__getitem__, map(slice, self.at.tolist(), ends)))
+
+
+def begins(lengths: NDArray[np.integer[Any]]) -> Int64:
+    """Return where texts of these lengths (n,) begin that lie one after another."""
+    at = np.zeros(len(lengths), np.int64)
+    np.cumsum(lengths[:-1], out=at[1:])
+    return at
 
 
 #: A run, the function that puts its times (n,) on the common clock, without changing their order, and what
@@ -81,11 +109,14 @@ Source = tuple[Run, Shift, int]
 
 
 class RunWriter:
-    """Gathers events and writes them to a file as sorted runs; `runs` tells where they are."""
+    """Gathers events and writes them to a file as sorted runs; `runs` tells where they are.
 
-    def __init__(self, path: Path, file: IO[bytes]) -> None:
+    `library` is that of `formats.native.library`, where there is one.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes], library: CDLL | None = None) -> None:
         self.runs: list[Run] = []
-        self._path, self._file = path, file
+        self._path, self._file, self._library = path, file, library
         self._parts: list[Events] = []
         self._size = 0
         self._at = 0
@@ -94,7 +125,7 @@ class RunWriter:
         """Take some events."""
         if len(events):
             self._parts.append(events)
-            self._size += _EVENT_BYTES * len(events) + sum(map(len, events.tails or ()))
+            self._size += _EVENT_BYTES * len(events) + len(events.text)
         if self._size >= RUN_BYTES:
             self.flush()
 
@@ -102,44 +133,46 @@ class RunWriter:
         """Write what is held as a run."""
         if not self._parts:
             return
-        events = _joined(self._parts)
+        events = joined(self._parts)
         self._parts, self._size = [], 0
         if (events.ts[1:] < events.ts[:-1]).any():
             events = events.in_order(np.argsort(events.ts, kind="stable"))
-        lengths = np.zeros(len(events), np.int32)
-        if events.tails is not None:
-            lengths = np.fromiter(map(len, events.tails), np.int32, len(events))
-        text = b"".join(events.tails or ())
-        self._file.write(text)
-        for column in (events.ts, events.dur, events.heads, lengths):
+        size = int(events.lengths.sum())
+        self._file.write(self._text(events))
+        for column in (events.ts, events.dur, events.heads, events.lengths):
             self._file.write(column.tobytes())
-        run = Run(self._path, self._at, len(events), len(text))
+        run = Run(self._path, self._at, len(events), size)
         self.runs.append(run)
         self._at += run.n_bytes
 
+    def _text(self, events: Events) -> bytes | memoryview:
+        """Return the tails of events, one after another."""
+        if (events.at == begins(events.lengths)).all():
+            return memoryview(events.text)[: int(events.lengths.sum())]
+        if self._library is None:
+            return b"".join(events.tails())
+        return gathered(self._library, events.text, events.at, events.lengths)
+
 
 @contextlib.contextmanager
-def run_writer(path: Path) -> Iterator[RunWriter]:
+def run_writer(path: Path, library: CDLL | None = None) -> Iterator[RunWriter]:
     """Open a file for sorted runs; its last one is written when the block is over."""
     with open(path, "wb") as file:
-        runs = RunWriter(path, file)
+        runs = RunWriter(path, file, library)
         yield runs
         runs.flush()
 
 
-def _joined(parts: Sequence[Events]) -> Events:
+def joined(parts: Sequence[Events]) -> Events:
     """Return consecutive events as one."""
     if len(parts) == 1:
         return parts[0]
-    tails: Tails = None
-    if any(part.tails is not None for part in parts):
-        tails = []
-        for part in parts:
-            tails += [b""] * len(part) if part.tails is None else part.tails
-    ts, dur, heads = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("ts", "dur", "heads")
+    ts, dur, heads, lengths = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("ts", "dur", "heads", "lengths")
     )
-    return Events(ts, dur, heads, tails)
+    before = np.cumsum([0, *(len(part.text) for part in parts[:-1])])
+    at = np.concatenate([part.at + n for part, n in zip(parts, before.tolist(), strict=True)])
+    return Events(ts, dur, heads, at, lengths, b"".join(part.text for part in parts))
 
 
 def cut(runs: Sequence[Source], n: int) -> Int64:
@@ -185,30 +218,74 @@ def merge(
     first, so that a slice comes before what it contains. `on_read` is told of the bytes that were read.
     """
     for begin, end in itertools.pairwise(at.tolist()):
-        parts = [_read(*part) for part in zip(runs, begin, end, strict=True) if part[1][0] < part[2][0]]
-        if parts:
-            yield _in_order(parts)
+        size = sum(b[1] - a[1] + _HEAD_BYTES * (b[0] - a[0]) for a, b in zip(begin, end, strict=True))
+        if size <= _MOST_TIMES * max(_MERGE_BYTES, _FEWEST * _HEAD_BYTES):
+            parts = [_read(*part) for part in zip(runs, begin, end, strict=True) if part[1][0] < part[2][0]]
+            if parts:
+                yield _in_order(joined(parts))
+        else:
+            yield from _piecemeal(runs, begin, end)
         if on_read is not None:
             on_read(sum(_EVENT_BYTES * (b[0] - a[0]) + b[1] - a[1] for a, b in zip(begin, end, strict=True)))
 
 
-def _read(source: Source, begin: tuple[int, int], end: tuple[int, int]) -> Events:
-    """Return some events of a run on the common clock; `begin` and `end` are (event, byte of its tails)."""
+def _columns(source: Source, begin: Sequence[int], end: Sequence[int]) -> Events:
+    """Return some events of a run on the common clock, without their tails; `begin`, `end`: as in `cut`.
+
+    Their tails begin where they do in the file.
+    """
     run, shift, first_head = source
-    ts, dur, heads = (run.column(which, begin[0], end[0]) for which in (TIMES, DURATIONS, HEADS))
-    tails = None
-    if end[1] > begin[1]:
-        with open(run.path, "rb") as file:
-            file.seek(run.start + begin[1])
-            text = file.read(end[1] - begin[1])
-        ends = np.cumsum(run.column(LENGTHS, begin[0], end[0]), dtype=np.int64).tolist()
-        tails = list(map(text.__getitem__, map(slice, [0, *ends[:-1]], ends)))
-    return Events(ts + shift(ts), dur, heads + np.int32(first_head), tails)
+    ts, dur, heads, lengths = (
+        run.column(which, begin[0], end[0]) for which in (TIMES, DURATIONS, HEADS, LENGTHS)
+    )
+    at = begins(lengths) + (run.start + begin[1])
+    return Events(ts + shift(ts), dur, heads + np.int32(first_head), at, lengths, b"")
 
 
-def _in_order(parts: Sequence[Events]) -> Events:
-    """Return parts that are in order each as one in order."""
-    events = _joined(parts)
+def _read(source: Source, begin: Sequence[int], end: Sequence[int]) -> Events:
+    """Return some events of a run on the common clock."""
+    events = _columns(source, begin, end)
+    start = source[0].start + begin[1]
+    with open(source[0].path, "rb") as file:
+        file.seek(start)
+        text = file.read(end[1] - begin[1])
+    return replace(events, at=events.at - start, text=text)
+
+
+def _piecemeal(
+    runs: Sequence[Source], begin: Sequence[Sequence[int]], end: Sequence[Sequence[int]]
+) -> Iterator[Events]:
+    """Yield a stretch that is too large to be held, most often as all its events have one time.
+
+    Their columns are held, and the tails of a few are read at a time.
+    """
+    parts = [_columns(*part) for part in zip(runs, begin, end, strict=True)]
+    owner = np.repeat(np.arange(len(runs), dtype=np.int32), list(map(len, parts)))
+    events = joined(parts)
+    order = _order(events)
+    mean = _HEAD_BYTES + int(events.lengths.sum()) // len(events)
+    n = max(_FEWEST, _MERGE_BYTES // mean)
+    for first in range(0, len(order), n):
+        rows = order[first : first + n]
+        some = events.in_order(rows)
+        tails = [b""] * len(rows)
+        for i in np.unique(owner[rows]).tolist():
+            with open(runs[i][0].path, "rb", buffering=0) as file:
+                for row in np.flatnonzero(owner[rows] == i).tolist():
+                    tails[row] = os.pread(file.fileno(), int(some.lengths[row]), int(some.at[row]))
+        yield Events.with_tails(some.ts, some.dur, some.heads, tails)
+
+
+def _in_order(events: Events) -> Events:
+    return events if _is_sorted(events) else events.in_order(_order(events))
+
+
+def _is_sorted(events: Events) -> bool:
+    return bool((events.ts[1:] > events.ts[:-1]).all())
+
+
+def _order(events: Events) -> Int64:
+    """Return the order of parts, one after another, that are in order each; see `merge`."""
     order = np.argsort(events.ts, kind="stable")
     ts = events.ts[order]
     same = ts[1:] == ts[:-1]
@@ -217,6 +294,4 @@ def _in_order(parts: Sequence[Events]) -> Events:
         tied = np.append(same, False) | np.append(False, same)
         slots = np.flatnonzero(tied & (dur >= 0))
         order[slots] = order[slots][np.lexsort((-dur[slots], ts[slots]))]
-    elif len(parts) == 1:
-        return events
-    return events.in_order(order)
+    return order

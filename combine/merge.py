@@ -14,6 +14,7 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from ctypes import CDLL
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
@@ -31,7 +32,8 @@ from combine.pid_tid import Place
 from combine.sources import Kind, Member, sniffed, timing, usable, with_ranks
 from combine.spill_source import rewrite
 from errors import AnalyzeError, OutputError
-from parallel import cores, end_with, fork_context, process_pool
+from formats import native
+from parallel import FilePart, cores, end_with, fork_context, process_pool, unpacked_size
 from temporary_files import temporary_directory
 
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ def combine(
         found = _run(pool, sniffed, [(member.file,) for member in members])
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
         dialect = kinds[0].dialect
-        places = _places(members, kinds, names)
+        scan = native.is_worth(_unpacked_size(members)) and native.library("rewrite") is not None
+        places = _places(members, kinds, names, scan=scan)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
             sources = _run(pool, rewrite, tasks, lambda i: bar.update(_size(members[i])))
@@ -121,11 +124,12 @@ def combine(
         for source, shift in zip(sources, times.shifts, strict=True):
             runs += [(run, shift, len(texts)) for run in source.runs]
             texts += source.heads.texts
+        library = native.library("rewrite") if scan else None
         heads = Heads(texts, np.concatenate([source.heads.is_slice for source in sources]))
         size = sum(run.n_bytes for run, _, _ in runs)
         with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:
             parts = jobs if size > _PARALLEL_WORTH else 1
-            _write(file, head, metadata, _texts(runs, heads, parts, spill, bar.update))
+            _write(file, head, metadata, _texts(runs, heads, library, parts, spill, bar.update))
     return Combined(
         members=members,
         n_events=len(metadata) + sum(s.n_events - len(s.untimed) for s in sources),
@@ -138,7 +142,9 @@ def combine(
     )
 
 
-def _places(members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[str]) -> list[Place]:
+def _places(
+    members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[str], *, scan: bool
+) -> list[Place]:
     stride = min(_STRIDE, _MAX_PID // len(members))
     system = dialects.named(kinds[0].dialect)
     return [
@@ -153,12 +159,15 @@ def _places(members: Sequence[Member], kinds: Sequence[Kind], names: Sequence[st
             axis=kinds[i].axis,
             names=tuple(names),
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
+            scan=scan,
         )
         for i, member in enumerate(members)
     ]
 
 
-def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes]) -> None:
+def _write(
+    file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Iterator[bytes | memoryview]
+) -> None:
     """Write the object: the members `head` (JSON, without its last brace), then the events."""
     file.write(head + b',"traceEvents":[\n' if len(head) > 1 else b'{"traceEvents":[\n')
     before = b",\n".join(metadata)[:-1]
@@ -171,26 +180,31 @@ def _write(file: IO[bytes], head: bytes, metadata: Sequence[bytes], texts: Itera
 
 
 def _texts(
-    runs: Sequence[Source], heads: Heads, n: int, spill: Path, on_read: Callable[[int], object]
-) -> Iterator[bytes]:
+    runs: Sequence[Source],
+    heads: Heads,
+    library: CDLL | None,
+    n: int,
+    spill: Path,
+    on_read: Callable[[int], object],
+) -> Iterator[bytes | memoryview]:
     """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
     at = cut(runs, n)
     context = fork_context()
     if n == 1 or context.get_start_method() != "fork":
-        yield from (text_of(block, heads) for block in merge(runs, at, on_read))
+        yield from (text_of(block, heads, library) for block in merge(runs, at, on_read))
         return
     size = (len(at) - 1) // n
     parts = [at[i * size : (i + 1) * size + 1] for i in range(n)]
     paths = [spill / f"{i}.part" for i in range(1, n)]
     tasks = [
-        context.Process(target=_merge_part, args=(os.getpid(), path, runs, heads, part), daemon=True)
+        context.Process(target=_merge_part, args=(os.getpid(), path, runs, heads, library, part), daemon=True)
         for path, part in zip(paths, parts[1:], strict=True)
     ]
     try:
         for task in tasks:
             task.start()
         first = merge(runs, parts[0], lambda read: on_read(read * n))
-        yield from (text_of(block, heads) for block in first)
+        yield from (text_of(block, heads, library) for block in first)
         for task, path in zip(tasks, paths, strict=True):
             yield from _part_of(task, path)
     finally:
@@ -200,13 +214,15 @@ def _texts(
                 task.join()
 
 
-def _merge_part(parent: int, path: Path, runs: Sequence[Source], heads: Heads, at: Int64) -> None:
+def _merge_part(
+    parent: int, path: Path, runs: Sequence[Source], heads: Heads, library: CDLL | None, at: Int64
+) -> None:
     """Write the events of some stretches to a file; in a process that ends with the number of an error."""
     end_with(parent)
     try:
         with open(path, "wb") as file:
             for block in merge(runs, at):
-                file.write(text_of(block, heads))
+                file.write(text_of(block, heads, library))
     except OSError as error:
         raise SystemExit(error.errno) from None
 
@@ -238,6 +254,10 @@ def _run(
         results.append(result)
         done(i)
     return results
+
+
+def _unpacked_size(members: Sequence[Member]) -> int:
+    return unpacked_size([FilePart(member.file, _size(member)) for member in members])
 
 
 def _size(member: Member) -> int:

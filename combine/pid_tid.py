@@ -31,6 +31,7 @@ class Place:
     axis: SecondAxis | None = None  # of times that are by another clock than the file's others
     names: tuple[str, ...] = ()  # --filter
     table_bytes: int = 16 << 20  # of texts that recur, to be kept in memory
+    scan: bool = False  # in C, where that can be done
 
 
 @dataclass(slots=True)

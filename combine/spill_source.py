@@ -6,7 +6,7 @@ begins and ends of the operations by which clocks are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,11 @@ from combine.event_rewriter import Rewriter
 from combine.event_text import Heads
 from combine.external_sort import Run, run_writer
 from combine.pid_tid import Place, Process, Track
+from combine.unique_ids import EXACT_SOURCES, first_id
 from dialects.sync_points import SyncPoints
 from errors import counted
+from formats import native
+from formats.native.rewriter import ScanningWholeReader, WholeScanner
 from formats.times import InexactError
 from formats.whole import ExactWholeEvent, LearnedWhole, Lessons, OddEvent, WholeEvent, WholeReader
 
@@ -44,13 +47,21 @@ class Rewritten:
     repairs: Sequence[str]
 
 
-def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None = None) -> Rewritten:
+def rewrite(place: Place, spill: Path) -> Rewritten:
     """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is no readable trace."""
-    reader = WholeReader(place.path)
-    with run_writer(spill) as runs:
+    library = native.library("rewrite") if place.scan else None
+    with run_writer(spill, library) as runs:
         work = Rewriter(place, runs)
+        reader: WholeReader
+        if library is None:
+            reader = WholeReader(place.path)
+        else:
+            ids_from = first_id(place.number) if place.number < EXACT_SOURCES else None
+            scanner = WholeScanner(library, ids_from, place.table_bytes, args_are_key=work.packs_args)
+            reader = ScanningWholeReader(
+                place.path, scanner, work.add_scanned, lambda events, piece: pupil.add(events, piece)
+            )
         pupil = _Pupil(reader, work)
-        consumed = 0
         for events, piece in reader:
             if not _is_text(piece):
                 work.n_mistaken += 1
@@ -58,9 +69,6 @@ def rewrite(place: Place, spill: Path, on_read: Callable[[int], object] | None =
                 reader.uniform = WholeEvent
                 events = reader.decode_again(piece)
             pupil.add(events, piece)
-            if on_read is not None:
-                on_read(reader.stream.consumed - consumed)
-                consumed = reader.stream.consumed
     phrases = reader.damage.phrases()
     if place.axis is not None:
         phrases.append(place.axis.remark)
@@ -99,6 +107,8 @@ class _Pupil:
 
     def add(self, events: list[Any], piece: memoryview) -> None:
         """Rewrite the events of one piece."""
+        if not events:
+            return
         try:
             if self._learned is not None and self._reader.uniform is self._learned.type:
                 self._work.add_learned(events, self._learned)
@@ -106,7 +116,7 @@ class _Pupil:
                     self._learned = None
                     self._reader.use(WholeEvent)
                 return
-            may_learn = self._work.learns and not (self._exact or self._work.is_too_diverse)
+            may_learn = not (self._exact or self._work.is_too_diverse)
             learned = self._learn(events) if may_learn else None
             if learned is not None and (again := self._reader.decode_as_learned(piece)) is not None:
                 self._work.add_learned(again, learned)
@@ -119,7 +129,7 @@ class _Pupil:
 
     def _learn(self, events: list[WholeEvent]) -> LearnedWhole | None:
         """Take note of events of the general type; return the type, if one is made of what is known now."""
-        if self._n_general >= _LESSONS[-1] or OddEvent in set(map(type, events)):
+        if len(events) == 1 or self._n_general >= _LESSONS[-1] or OddEvent in set(map(type, events)):
             return None
         self._lessons.add(events)
         self._n_general += 1

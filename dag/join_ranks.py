@@ -7,23 +7,46 @@ waiting: a transfer that began as its link came free.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dag.model import cycles
-from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, operation_edges
-from dialects.step_parts import Edge, Joint, Meet, Operation, RankStep, RankSteps, edge_table, from_start
+from dag.step_graph import (
+    NO_LINK,
+    Bool,
+    MadeSteps,
+    Operations,
+    Recording,
+    StepBounds,
+    StepGraph,
+    operation_edges,
+)
+from dialects.step_parts import (
+    Joint,
+    Kind,
+    Operation,
+    RankStep,
+    RankSteps,
+    edge_rows,
+    from_start,
+    narrow,
+)
 from errors import TraceError
-from formats.columns import Int64
+from formats.columns import Int64, Track
 
 #: A transfer that begins no later than this after its link came free was held back by the link.
 _PICKED_UP_NS = 50_000
 #: Clocks of threads and devices, and whole microseconds, agree to about this: a start that is earlier than
 #: its input's end by no more is taken to be at that end.
 _TOLERANCE_NS = 50_000
+#: Of what more ranks than this do together, not each waits for each: all come to one event, and leave it.
+_MOST_PAIRED = 16
+_MEETING = Operation("the last rank", "", Track("", "meetings"), is_communication=True, is_traced=False,
+                     is_meeting=True)  # fmt: skip
 
 
 def join(ranks: Sequence[RankSteps]) -> Recording:
@@ -41,22 +64,37 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     kept = [[step for step in rank.steps if step.number in common] for rank in ranks]
     if not common or not any(len(step) for steps in kept for step in steps):
         raise TraceError(f"{', '.join(rank.name for rank in ranks[:5])}: no step is recorded in every rank")
-    operations, first = _operations(ranks)
-    links = list(dict.fromkeys(one.link for one in operations if one.link))
-    link_of = np.array([links.index(one.link) if one.link else NO_LINK for one in operations], np.int64)
-    steps: list[StepGraph] = []
-    before: Sequence[RankStep] = ()
-    for parts in zip(*kept, strict=True):
-        follows = bool(before) and parts[0].number == before[0].number + 1
-        steps.append(_join_step(parts, before if follows else (), link_of, first))
-        before = parts
+    n_meetings = len(ranks) if len(ranks) > _MOST_PAIRED else 0
+    operations, first = _operations(ranks, n_meetings)
+    links = list(dict.fromkeys(one.link for one in operations.kinds if one.link))
+    of_kind = [links.index(one.link) if one.link else NO_LINK for one in operations.kinds]
+    link_of = narrow(np.array(of_kind))[operations.kind]
+    parts = list(map(list, zip(*kept, strict=True)))
+    sizes = [[len(part) for part in own] for own in parts]
+    bounds = [
+        StepBounds(
+            own[0].number,
+            np.array([part.begin_ns for part in own], np.int64),
+            np.array([part.next_ns for part in own], np.int64),
+        )
+        for own in parts
+    ]
+
+    def make(row: int) -> StepGraph:
+        own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
+        follows = row > 0 and bounds[row].number == bounds[row - 1].number + 1
+        return _join_step(own, sizes[row - 1] if follows else (), link_of, first)
+
+    steps: Sequence[StepGraph] = MadeSteps(bounds, make)
+    if any((one.next_ns < 0).any() for one in bounds):
+        steps = _known_tails(list(steps))
     return Recording(
         owners=[rank.name for rank in ranks],
         workers=[rank.worker for rank in ranks],
         ranks=[rank.rank for rank in ranks],
         links=links,
         operations=operations,
-        steps=_known_tails(steps),
+        steps=steps,
         notes=list(dict.fromkeys(note for rank in ranks for note in rank.notes)),
     )
 
@@ -76,30 +114,48 @@ def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
     ]
 
 
-def _operations(ranks: Sequence[RankSteps]) -> tuple[list[Operation], list[int]]:
-    """Return the operations of all ranks, and where each rank's begin."""
-    operations: list[Operation] = []
+def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[Operations, list[int]]:
+    """Return the operations of all ranks and where each rank's begin; behind them, those of meetings."""
+    kinds: dict[Operation, int] = {}
+    kind: list[int] = []
     first = []
     for owner, rank in enumerate(ranks):
-        first.append(len(operations))
-        own = (one if one.owner == owner else one._replace(owner=owner) for one in rank.operations)
-        operations.extend(own)
-    return operations, first
+        first.append(len(kind))
+        place: dict[int, int] = {}  # the same object stands for all operations of its kind
+        for one in rank.operations:
+            number = place.get(id(one))
+            if number is None:
+                own = one if one.owner == owner else one._replace(owner=owner)
+                number = place[id(one)] = kinds.setdefault(own, len(kinds))
+            kind.append(number)
+    first.append(len(kind))
+    meetings = (_MEETING._replace(owner=owner) for owner in range(n_meetings))
+    kind.extend(kinds.setdefault(one, len(kinds)) for one in meetings)
+    return Operations.of(list(kinds), kind), first
 
 
 def _join_step(
-    parts: Sequence[RankStep], before: Sequence[RankStep], link_of: Int64, first: Sequence[int]
+    parts: Sequence[RankStep], before: Sequence[int], link_of: Int64, first: Sequence[int]
 ) -> StepGraph:
-    """Return one step of all ranks as a graph; `before` are the parts of the step before, () for none."""
-    offsets = _offsets(parts)
-    operation = np.concatenate([part.operation + at for part, at in zip(parts, first, strict=True)])
-    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    """Return one step of all ranks as a graph; `before` are the sizes of the parts of the step before."""
+    sizes = [len(part) for part in parts]
+    offsets = _offsets(sizes)
+    operation = np.concatenate(
+        [narrow(part.operation + at) for part, at in zip(parts, first[:-1], strict=True)]
+    )
+    owner = np.repeat(narrow(np.arange(len(parts))), sizes)
     begin = np.array([part.begin_ns for part in parts], np.int64)
     start = np.maximum(np.concatenate([part.start_ns for part in parts]), begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]), start)
-    own = [part.edges + np.array([at, at, 0, 0]) for part, at in zip(parts, offsets, strict=True)]
-    meets = edge_table(_meetings(parts, offsets))
-    start, edges = _agreeing(start, end, np.concatenate([*own, meets]))
+    own = [_moved(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
+    meets = _meets(parts, offsets)
+    many, few = _by_size(meets)
+    start, edges = _agreeing(start, end, np.concatenate([*own, _meetings(few)]))
+    meeting = _joint_meetings(many, start, end, len(start))
+    operation = np.concatenate([operation, narrow(first[-1] + owner[meeting.last_to_come])])
+    owner = np.concatenate([owner, owner[meeting.last_to_come]])
+    start, end = np.concatenate([start, meeting.at_ns]), np.concatenate([end, meeting.at_ns])
+    edges = np.concatenate([edges, meeting.edges])
     last = [None if part.last is None else part.last + at for part, at in zip(parts, offsets, strict=True)]
     step = StepGraph(
         number=parts[0].number,
@@ -110,53 +166,137 @@ def _join_step(
         end_ns=end,
         edges=_without_cycles(start, end, edges),
         work_ns=end - start,
-        gap_ns=np.zeros(len(start), np.int64),
+        gap_ns=end,
         begin_ns=begin,
         next_ns=np.array([part.next_ns for part in parts], np.int64),
         tail_ns=np.zeros(len(parts), np.int64),
         last=np.empty(0, np.int64),
-        turn=np.argsort(np.argsort(end, kind="stable")),
+        turn=narrow(np.argsort(np.argsort(end, kind="stable"))),
         overtaken=np.empty((0, 2), np.int64),
         held=np.zeros(len(start), np.bool_),
-        continued=_from_before([part.continued for part in parts], parts, before),
-        across=_from_before([part.across for part in parts], parts, before),
+        continued=_from_before([part.continued for part in parts], sizes, before),
+        across=_from_before([part.across for part in parts], sizes, before),
     )
-    return _fitted(step, last)
+    return _fitted(step, last, sum(sizes))
 
 
-def _offsets(parts: Sequence[RankStep]) -> list[int]:
+def _moved(edges: Int64, by: int) -> Int64:
+    moved = narrow(edges)
+    moved[:, :2] += by
+    return moved
+
+
+def _offsets(sizes: Sequence[int]) -> list[int]:
     """Return where each rank's events begin among those of all."""
-    return [int(at) for at in np.cumsum([0, *map(len, parts)])[:-1]]
+    return [int(at) for at in np.cumsum([0, *sizes])[:-1]]
 
 
-def _from_before(rows: Sequence[Int64], parts: Sequence[RankStep], before: Sequence[RankStep]) -> Int64:
+def _from_before(rows: Sequence[Int64], sizes: Sequence[int], before: Sequence[int]) -> Int64:
     """Return rows of (event of the step before, event of this step, …) of all ranks as one table."""
     if not before:
         return rows[0][:0]
     found = np.concatenate(rows)
     counts = [len(one) for one in rows]
     found[:, 0] += np.repeat(_offsets(before), counts)
-    found[:, 1] += np.repeat(_offsets(parts), counts)
+    found[:, 1] += np.repeat(_offsets(sizes), counts)
     return found
 
 
-# ---- edges
+# ---- meetings
 
 
-def _meetings(parts: Sequence[RankStep], offsets: Sequence[int]) -> list[Edge]:
-    """Return the edges between the ranks that meet: who leaves waits for the others that enter."""
-    groups: dict[Hashable, list[tuple[int, int, Meet]]] = defaultdict(list)
-    for owner, (part, at) in enumerate(zip(parts, offsets, strict=True)):
-        for meet in part.meets:
-            groups[meet.key].append((owner, meet.event + at, meet))
-    return [
-        Edge(source, target, meet.joint, meet.kind)
-        for members in groups.values()
-        for owner, target, meet in members
-        if meet.leaves
-        for other, source, mate in members
-        if mate.enters and other != owner
+class _Meets(NamedTuple):
+    """Parts (k,) in what ranks do together; those of one thing have the same number in `group`."""
+
+    group: Int64
+    owner: Int64
+    event: Int64
+    enters: Bool
+    leaves: Bool
+    joint: Int64
+    kind: Int64
+
+    def select(self, rows: NDArray[Any]) -> _Meets:
+        return _Meets(*(column[rows] for column in self))
+
+
+def _meets(parts: Sequence[RankStep], offsets: Sequence[int]) -> _Meets:
+    """Return the parts that all ranks have in what they do together."""
+    place: dict[Hashable, int] = {}
+    rows = [
+        (place.setdefault(meet.key, len(place)), owner, meet.event + at, *meet[2:])
+        for owner, (part, at) in enumerate(zip(parts, offsets, strict=True))
+        for meet in part.meets
     ]
+    group, owner, event, enters, leaves, joint, kind = np.array(rows, np.int64).reshape(-1, 7).T
+    return _Meets(group, owner, event, enters.astype(np.bool_), leaves.astype(np.bool_), joint, kind)
+
+
+def _by_size(meets: _Meets) -> tuple[_Meets, _Meets]:
+    """Return the parts in what so many ranks do together that pairs of them are too many, and all others.
+
+    The many are those of collectives, which all enter and leave in one event each and may leave as soon as
+    the last has entered.
+    """
+    alike = meets.enters & meets.leaves & (meets.joint == Joint.START_TO_BODY) & (meets.kind == Kind.GROUP)
+    size = np.bincount(meets.group)
+    is_many = (size > _MOST_PAIRED) & (np.bincount(meets.group, alike, len(size)) == size)
+    chosen = is_many[meets.group]
+    return meets.select(chosen), meets.select(~chosen)
+
+
+def _meetings(meets: _Meets) -> Int64:
+    """Return the edges between the ranks that meet: who leaves waits for the others that enter."""
+    order = np.argsort(meets.group, kind="stable")
+    entering, leaving = (meets.select(order[chosen[order]]) for chosen in (meets.enters, meets.leaves))
+    low, high = (np.searchsorted(entering.group, leaving.group, side) for side in ("left", "right"))
+    count = high - low
+    target = np.repeat(np.arange(len(count)), count)
+    source = np.arange(len(target)) - np.repeat(np.cumsum(count) - count - low, count)
+    others = entering.owner[source] != leaving.owner[target]
+    source, target = source[others], target[others]
+    columns = (entering.event[source], leaving.event[target], leaving.joint[target], leaving.kind[target])
+    return narrow(np.column_stack(columns))
+
+
+class _Joints(NamedTuple):
+    """Meetings as events of their own: the event that came last to each, when, and all their edges."""
+
+    last_to_come: Int64
+    at_ns: Int64
+    edges: Int64
+
+
+def _joint_meetings(meets: _Meets, start: Int64, end: Int64, first: int) -> _Joints:
+    """Return the meetings of many ranks: all enter one event, which all leave, so that edges stay few.
+
+    Nobody waits for who entered only after it had left. Where there is such a one, several such events
+    follow each other: each lets those go that left before anybody else entered. They are numbered from
+    `first` on.
+    """
+    last_to_come: list[Int64] = []
+    tables: list[Int64] = []
+    for group in np.unique(meets.group).tolist():
+        events = meets.event[meets.group == group]
+        events = events[np.argsort(start[events], kind="stable")]
+        seen = np.searchsorted(start[events], end[events], side="right")  # who had entered when each left
+        number = np.unique(seen)
+        here = first + np.arange(len(number))
+        first += len(number)
+        last_to_come.append(events[number - 1])
+        into = np.searchsorted(number, np.arange(len(events)), side="right")
+        entered = into < len(number)
+        tables += [
+            edge_rows(events[entered], here[into[entered]], Joint.START_TO_HEAD, Kind.GROUP),
+            edge_rows(here[:-1], here[1:], Joint.END_TO_HEAD, Kind.GROUP),
+            edge_rows(here[np.searchsorted(number, seen)], events, Joint.END_TO_BODY, Kind.GROUP),
+        ]
+    latest = np.concatenate([np.empty(0, np.int64), *last_to_come])
+    edges = narrow(np.concatenate([np.empty((0, 4), np.int64), *tables]))
+    return _Joints(latest, start[latest], edges)
+
+
+# ---- edges
 
 
 def _agreeing(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
@@ -197,6 +337,8 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
     """
     at, limit = _edge_times(start, end, edges)
     tied = np.flatnonzero(at == limit)
+    if not (edges[tied, 0] >= edges[tied, 1]).any():  # only such an edge is left out
+        return edges
     tails, heads = operation_edges(edges[tied])
     instant = np.flatnonzero(start == end)
     among = np.concatenate([np.stack([tails, heads], 1), np.stack([2 * instant, 2 * instant + 1], 1)])
@@ -208,8 +350,10 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
 # ---- work, waits and gaps
 
 
-def _fitted(step: StepGraph, last: Sequence[Int64 | None]) -> StepGraph:
+def _fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> StepGraph:
     """Return `step` with what its events needed themselves, and what came before them.
+
+    The first `n_recorded` events are those of ranks, the others meetings of these.
 
     A transfer's work is the time from when it could begin (asked for, all it waits for there, the
     transfer before it on the link over) to its end.
@@ -226,7 +370,7 @@ def _fitted(step: StepGraph, last: Sequence[Int64 | None]) -> StepGraph:
     held = _held_by_links(step, ready, could_begin)
     could_begin[held] = np.maximum(ready, let_on)[held]
     overtaken = _wait_for_links(step, could_begin)
-    step = replace(step, last=_last_events(step, last))
+    step = replace(step, last=_last_events(step, last, n_recorded))
     return replace(
         step,
         start_ns=np.where(held, ready, step.start_ns),
@@ -238,7 +382,7 @@ def _fitted(step: StepGraph, last: Sequence[Int64 | None]) -> StepGraph:
     )
 
 
-def _last_events(step: StepGraph, last: Sequence[Int64 | None]) -> Int64:
+def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> Int64:
     """Return the events that hold up their owner's next step."""
     next_ns = step.next_ns[step.owner]
     in_step = (next_ns < 0) | (step.end_ns <= next_ns)
@@ -246,8 +390,10 @@ def _last_events(step: StepGraph, last: Sequence[Int64 | None]) -> Int64:
     within = (step.owner[out_of[:, 0]] == step.owner[out_of[:, 1]]) & in_step[out_of[:, 1]]
     free = in_step.copy()
     free[out_of[within, 0]] = False
+    free[n_recorded:] = False
     stated = [owner for owner, events in enumerate(last) if events is not None]
-    free[np.isin(step.owner, stated)] = False
+    is_stated = np.array([events is not None for events in last], np.bool_)
+    free[is_stated[step.owner]] = False
     for owner in stated:
         events = last[owner]
         assert events is not None
@@ -288,6 +434,8 @@ def _wait_for_links(step: StepGraph, could_begin: Int64) -> Int64:
 def by_link(step: StepGraph) -> list[Int64]:
     """Return the transfers of each link in the order in which it served them."""
     transfers = np.flatnonzero(step.link != NO_LINK)
+    if not len(transfers):
+        return []
     order = np.lexsort((step.start_ns[transfers], step.end_ns[transfers], step.link[transfers]))
     transfers = transfers[order]
     return [transfers[step.link[transfers] == link] for link in np.unique(step.link[transfers])]

@@ -8,8 +8,9 @@ work and gaps gives the recorded times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ NO_LINK = -1
 @dataclass(frozen=True, slots=True)
 class StepGraph:
     """The n events of one step of all m owners, on one clock, and why one waits for another.
+
+    What many owners do together is an event too (`Operation.is_meeting`), behind all others: those who leave
+    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits.
 
     Attributes
     ----------
@@ -100,6 +104,80 @@ def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
     return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
 
 
+class Operations(Sequence[Operation]):
+    """The operations (n,) of a recording: most are alike, so each is a number into the distinct ones.
+
+    Attributes
+    ----------
+    kinds : the distinct operations, in order of first appearance
+    kind : (n,) which of them each operation is
+    """
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        place: dict[Operation, int] = {}
+        self.kind = np.array([place.setdefault(one, len(place)) for one in operations], np.int32)
+        self.kinds = list(place)
+
+    @classmethod
+    def of(cls, kinds: Sequence[Operation], kind: Sequence[int]) -> Operations:
+        """Return the operations of these kinds, which are distinct and in order of first appearance."""
+        operations = cls(())
+        operations.kinds, operations.kind = list(kinds), np.array(kind, np.int32)
+        return operations
+
+    @overload
+    def __getitem__(self, place: int) -> Operation: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Operation]: ...
+    def __getitem__(self, place: int | slice) -> Operation | list[Operation]:
+        if isinstance(place, slice):
+            return [self.kinds[kind] for kind in self.kind[place].tolist()]
+        return self.kinds[int(self.kind[place])]
+
+    def __iter__(self) -> Iterator[Operation]:
+        return map(self.kinds.__getitem__, self.kind.tolist())
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+class StepBounds(NamedTuple):
+    """What is known of a step without its events: its number, `begin_ns` and `next_ns` as of `StepGraph`."""
+
+    number: int
+    begin_ns: Int64
+    next_ns: Int64
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long the step took for each owner (m,); -1 where unknown."""
+        return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
+
+
+class MadeSteps(Sequence[StepGraph]):
+    """Steps of which each is made when it is first asked for: of many ranks most options need but one."""
+
+    def __init__(self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph]) -> None:
+        self.bounds = bounds
+        self._make = make
+        self._made: dict[int, StepGraph] = {}
+
+    @overload
+    def __getitem__(self, row: int) -> StepGraph: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[StepGraph]: ...
+    def __getitem__(self, row: int | slice) -> StepGraph | list[StepGraph]:
+        if isinstance(row, slice):
+            return [self[one] for one in range(len(self))[row]]
+        row = range(len(self))[row]
+        if row not in self._made:
+            self._made[row] = self._make(row)
+        return self._made[row]
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+
 @dataclass(frozen=True, slots=True)
 class Recording:
     """The steps of a job.
@@ -121,15 +199,48 @@ class Recording:
     steps: Sequence[StepGraph]
     notes: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.operations, Operations):
+            object.__setattr__(self, "operations", Operations(self.operations))
+
+    @property
+    def table(self) -> Operations:
+        """The operations as a table of the distinct ones."""
+        assert isinstance(self.operations, Operations)
+        return self.operations
+
     @property
     def whole_steps(self) -> list[int]:
         """The rows of the steps whose duration is known for some owner; all where none is."""
-        whole = [row for row, step in enumerate(self.steps) if step.is_whole]
+        whole = [row for row, one in enumerate(self.bounds) if (one.iteration_ns > 0).any()]
         return whole or list(range(len(self.steps)))
+
+    @property
+    def bounds(self) -> Sequence[StepBounds]:
+        """The bounds of the steps."""
+        if isinstance(self.steps, MadeSteps):
+            return self.steps.bounds
+        return [StepBounds(step.number, step.begin_ns, step.next_ns) for step in self.steps]
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
         """Return which operations (n,) are accepted."""
-        return np.array([bool(accept(one)) for one in self.operations], np.bool_)
+        chosen: Bool = np.array([bool(accept(one)) for one in self.table.kinds], np.bool_)[self.table.kind]
+        return chosen
+
+    def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
+        """Return the distinct values of the operations in order, and the number of each operation's (n,)."""
+        place: dict[Hashable, int] = {}
+        of_kind = [place.setdefault(value(one), len(place)) for one in self.table.kinds]
+        return list(place), np.array(of_kind, np.int64)[self.table.kind]
+
+    def chosen_kinds(self, chosen: Bool) -> list[Operation]:
+        """Return the distinct operations of which some are `chosen` (n,)."""
+        return [self.table.kinds[kind] for kind in np.unique(self.table.kind[chosen]).tolist()]
+
+    def column(self, value: Callable[[Operation], int]) -> Int64:
+        """Return a number of each operation (n,)."""
+        column: Int64 = np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
+        return column
 
     def name_of(self, step: StepGraph, event: int) -> str:
         """Return the name of an event's operation, with its owner's where there are several."""

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-import dialects
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from errors import counted
+from jobfiles import rank_notes
 from replay.uncertainty import FEWEST
 
 #: Names that look like communication, whatever the rule says.
 _LIKE_COMMUNICATION = re.compile(
-    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|multimem|nccl|rccl|hccl|nvshmem|deep_?ep",
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|multimem|nccl|rccl|hccl|nvshmem|"
+    r"deep_?ep",
     re.IGNORECASE,
 )
+#: What `jobfiles` says of ranks, files and directories that are missing, empty or there twice.
+_IS_MISSING = re.compile(
+    r"\brank \d.* (?:missing|claimed by several \w+)$|: an empty (?:file|directory), left out$|: no trace in "
+)
+_IS_CUT_BY_THE_RECORDING = re.compile(r"without (?:an end|a beginning) left out$")
 _SHOWN = 3
 
 
@@ -40,15 +46,13 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
             f"{FEWEST} are needed to tell chance from what recurs; gains have no interval",
             "record ten steps after the warm-up",
         )
-    missing = [note for note in view.loaded.job.job.notes if "rank" in note]
-    if missing:
+    if missing := _missing(view):
         yield listed(missing, 1), "a verdict from some of the ranks", "collect the files of all ranks"
-    damaged = [file for file in view.loaded.job.files if file.repairs]
-    if damaged:
-        shown = listed([file.path.name for file in damaged], _SHOWN)
+    losses = {file.path.name: lost for file in view.loaded.files if (lost := _lost(file.repairs))}
+    if losses:
         yield (
-            f"{counted(len(damaged), 'damaged file')}: {shown}",
-            "; ".join(damaged[0].repairs),
+            f"{counted(len(losses), 'damaged file')}: {listed(list(losses), _SHOWN)}",
+            "; ".join(next(iter(losses.values()))),
             "let the profiler finish writing before the job ends",
         )
     if view.loaded.broken:
@@ -59,20 +63,33 @@ def _flaws(view: JobView) -> Iterator[tuple[str, str, str]]:
     yield from _unknown(view)
 
 
+def _missing(view: JobView) -> list[str]:
+    """Return a line for each file or directory without a trace, and for ranks that are missing or doubled."""
+    loaded = view.loaded
+    lines = [*loaded.unread, *(note for note in loaded.job.notes if _IS_MISSING.search(note))]
+    if len(loaded.ranks) == 1 and loaded.ranks[0].rank is not None:  # loading says nothing of one alone
+        lines += rank_notes(loaded.job.root, [loaded.ranks[0].rank], loaded.ranks[0].world_size or 0)
+    return lines
+
+
+def _lost(repairs: Sequence[str]) -> list[str]:
+    """Return the repairs of a file that mean a loss, not what ran when the recording began or ended."""
+    return [one for one in repairs if not _IS_CUT_BY_THE_RECORDING.search(one)]
+
+
 def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:
     recording = view.recording
-    on_device = any(one.on_device for one in recording.operations)
+    on_device = any(one.on_device for one in recording.table.kinds)
     unknown = {
         one.main
-        for one in recording.operations
+        for one in recording.table.kinds
         if not one.is_communication and one.on_device == on_device and _LIKE_COMMUNICATION.search(one.name)
     }
-    calls = {one.main for one in recording.operations if one.is_communication}
+    calls = {one.main for one in recording.table.kinds if one.is_communication}
     unknown -= calls
     if on_device and unknown:
-        trace = next(trace for trace in view.loaded.job.traces if len(trace))
         yield (
             f"{listed(sorted(unknown), _SHOWN)} looks like communication but counts as computation",
-            dialects.of(trace).rule(trace),
+            view.loaded.ranks[0].rule,
             "read the shares of communication with care",
         )

@@ -18,13 +18,15 @@ LEAST_EXCESS = 0.01
 EXPOSED = 0.10
 
 
-def is_no_chance(excess: Float, ratio: float, n_owners: int) -> bool:
+def is_no_chance(excess: Float, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
     """Whether a rank's excess (steps,) over its peers, `ratio` times theirs in the median step, is no chance.
 
     By a t-test over all `n_owners`, or by being so much in most steps that a disturbed step does not hide it.
+    Of few steps: by being much, or because one of so many alike would hardly have the most in all of them.
     """
     if len(excess) < FEWEST:
-        return bool((excess > 0).all() and ratio > MUCH)
+        is_luck = float(n_owners) ** (1 - len(excess)) >= CHANCE
+        return bool((excess > 0).all() and (ratio > MUCH or (always_most and not is_luck)))
     if ratio > MUCH and (excess > 0).mean() >= _MOSTLY:
         return True
     return surely_positive(excess, CHANCE / n_owners)
@@ -32,8 +34,17 @@ def is_no_chance(excess: Float, ratio: float, n_owners: int) -> bool:
 
 def surely_positive(values: Float, chance: float) -> bool:
     """Whether the mean of the values (n,) is above 0, but for a chance."""
-    from scipy.stats import ttest_1samp
+    from scipy.special import stdtr
 
     if np.ptp(values) == 0:
         return bool(values[0] > 0)
-    return bool(ttest_1samp(values, 0, alternative="greater").pvalue < chance)
+    n = len(values)
+    t = float(values.mean() / (values.std(ddof=1) / n**0.5))
+    return bool(stdtr(n - 1, -t) < chance)
+
+
+def happens_by_chance(times: int, of: int, probability: float) -> float:
+    """Return how probable it is that something happens at least so many times of some (binomial)."""
+    from scipy.special import bdtrc
+
+    return float(bdtrc(times - 1, of, probability)) if times else 1.0

@@ -39,12 +39,12 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     on_path = view.path_work_ns(launching)
     if on_path < _MOSTLY * view.step_ns:
         return
-    operations = view.recording.operations
+    operations = view.recording.table.kinds
     cats = {one.cat for one in operations if _prepares(one)} - {
         one.cat for one in operations if not _prepares(one)
     }
     edits = [f"{cat}={NO_TIME}" for cat in sorted(cats) if cat]
-    largest, is_largest = view.largest(np.where(launching, view.path_work_by_operation, 0.0))
+    largest, is_largest = view.largest(launching)
     kernels, usual_ns = _kernels(view)
     busy = _busy_share(view)
     yield Finding(
@@ -99,9 +99,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     on_path = view.path_work_ns(copying)
     if on_path < _LEAST * view.step_ns:
         return
-    names = sorted(
-        {one.name for one, yes in zip(view.recording.operations, copying.tolist(), strict=True) if yes}
-    )
+    names = sorted({one.name for one in view.recording.chosen_kinds(copying)})
     edits = [f"{name}={NO_TIME}" for name in names]
     yield Finding(
         kind="copies",
@@ -121,11 +119,10 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     gaps, share = view.path_gap_ns(), view.path_gap_share()
     if share < _LEAST:
         return
-    by_operation = view.path_gaps_by_operation
-    names, kind = view.kind_of
-    by_name = np.bincount(kind, by_operation[:-1], len(names))
+    by_kind = view.path_gaps_by_kind
+    names, by_name = view.kind_of[0], view.by_name(by_kind[:-1])
     largest = [names[i] for i in np.argsort(-by_name)[:3].tolist() if by_name[i] > 0]
-    outside = by_operation[-1] > by_name.max(initial=0.0)
+    outside = by_kind[-1] > by_name.max(initial=0.0)
     where = "between the steps" if outside else f"before {listed(largest)}"
     yield Finding(
         kind="idle",
@@ -171,8 +168,7 @@ def _busy_share(view: JobView) -> float:
     shares = []
     for row in view.rows:
         step = view.recording.steps[row]
-        for owner in range(len(view.recording.owners)):
-            mine = device[step.operation] & (step.owner == owner)
+        for owner, mine in enumerate(view.by_owner(step, device)):
             busy = union_length(step.start_ns[mine], step.end_ns[mine])
             shares.append(busy / max(float(step.iteration_ns[owner]), 1.0))
     return min(float(np.median(shares)), 1.0)

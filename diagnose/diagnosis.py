@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
-from dag.step_graph import Recording
 from dag_utils import LoadedSteps
 from diagnose.capture import capture_quality
 from diagnose.device import computes_on_device, copies, host_bound, host_sync, idle
 from diagnose.exposed import exposed_communication, slow_input
 from diagnose.finding import Finding, Skipped
-from diagnose.gains import Gain, Gains
+from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
 from diagnose.late_ranks import late_ranks, uneven_work
 from diagnose.memory import memory
 from diagnose.operations import hot_operation, outlier_steps
 from diagnose.overhead import profiling_overhead
 from diagnose.slow_transfers import negotiation, priority_inversion, slow_links, slow_server, small_messages
-from replay.simulation import replay
 from replay.uncertainty import Float
 
 #: Of a step: what wins less is not shown.
@@ -96,15 +94,15 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
     (communication is not hidden) is about what the specific ones leave.
     """
     view = JobView(loaded)
-    search = _Search(Gains(view.recording, view.rows), view.recording)
+    search = _Search(Gains(view.recording, view.rows))
     for level in Level:
-        before = search.recording
-        looked_at = view if before is view.recording else _as_replayed(view, before, search.gains)
+        before = search.edits
+        looked_at = JobView(loaded, search.gains.as_simulated(before)) if before else view
         for of_level, detect in _DETECTORS:
             if of_level == level:
                 search.judge(detect(looked_at), before)
     return Diagnosis(
-        findings=_ranked(view.recording, search.known, search.gains),
+        findings=_ranked(search.known, search.gains),
         skipped=search.skipped,
         small=search.small,
         iteration_ns=view.iteration_ns,
@@ -116,16 +114,16 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
 
 @dataclass(slots=True)
 class _Search:
-    """What was found so far; `recording` is the job without all of that."""
+    """What was found so far; the job after the `edits` is the one without all of that."""
 
     gains: Gains
-    recording: Recording
+    edits: Edits = ()
     known: list[tuple[Finding, Gain | None]] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     small: int = 0
 
-    def judge(self, found: Iterable[Finding | Skipped], before: Recording) -> None:
-        """Keep findings that win something in the job that is `before`, and still do without the others."""
+    def judge(self, found: Iterable[Finding | Skipped], before: Edits) -> None:
+        """Keep findings that win something after the edits `before`, and still do without the others."""
         for one in found:
             if isinstance(one, Skipped):
                 self.skipped.append(one)
@@ -133,54 +131,48 @@ class _Search:
                 self.known.append((one, None))
             elif (gain := self._gain(one, before)) is not None:
                 self.known.append((one, gain))
-                self.recording = self.gains.edited(one.edit, self.recording)
+                self.edits = (*self.edits, one.edit)
 
-    def _gain(self, finding: Finding, before: Recording) -> Gain | None:
+    def _gain(self, finding: Finding, before: Edits) -> Gain | None:
         """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
-        assert finding.edit is not None
-        gain = self.gains.of(finding.edit, before, own_gaps=finding.as_recorded)
-        least_ns = LEAST_SHARE * self.gains.recorded_ns
+        gain = self.gains.of(finding, before)
+        least_ns = max(LEAST_SHARE, finding.least_share) * self.gains.recorded_ns
         if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
-            left = self.gains.of(finding.edit, self.recording, own_gaps=finding.as_recorded)
+            left = self.gains.of(finding, self.edits)
             if left.mid_ns >= least_ns:
                 return gain
         self.small += gain.mid_ns > 0
         return None
 
 
-def _as_replayed(view: JobView, recording: Recording, gains: Gains) -> JobView:
-    """Return the view of the job as an edited recording makes it: times as simulated."""
-    result = replay(recording, gains.rows)
-    steps = list(recording.steps)
-    for position, row in enumerate(gains.rows):
-        steps[row] = result.step(position)
-    return JobView(view.loaded, replace(recording, steps=steps))
-
-
-def _ranked(recording: Recording, known: Sequence[tuple[Finding, Gain | None]], gains: Gains) -> list[Ranked]:
+def _ranked(known: Sequence[tuple[Finding, Gain | None]], gains: Gains) -> list[Ranked]:
     """Return the findings by what they win, each with what is left to win when those before it are done."""
     order = sorted(known, key=lambda pair: (-(pair[1].mid_ns if pair[1] else 0.0), -pair[0].weight))
-    ranked = []
+    ranked: list[Ranked] = []
+    done: Edits = ()
     for finding, gain in order:
         if gain is None or finding.edit is None:
             ranked.append(Ranked(finding, None, None, None))
             continue
-        after = gains.edited(finding.edit, recording)
-        left = gains.between(recording, after, own_gaps=finding.as_recorded).mid_ns
+        left = gains.of(finding, done).mid_ns
         ranked.append(Ranked(finding, gain, gain.mid_ns / gains.recorded_ns, max(left, 0.0)))
-        recording = after
+        done = (*done, finding.edit)
     return ranked
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return one sentence: how long a step takes, what makes it so, and what can be won."""
+    """Return one sentence: how long a step takes, what makes it so, and what can be won.
+
+    Of what wins most, what is wrong in every step comes before what happened in some.
+    """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
     step = f"A step takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."
-    return f"{step}: {'; then '.join(map(_with_gain, winning[:_NAMED]))}."
+    named = sorted(winning[:_NAMED], key=lambda one: one.finding.as_recorded)
+    return f"{step}: {'; then '.join(map(_with_gain, named))}."
 
 
 def _limit(view: JobView) -> str:

@@ -41,14 +41,13 @@ class _Work:
 
 
 def _work(recording: Recording) -> _Work:
-    operations = recording.operations
-    place = {name: i for i, name in enumerate(dict.fromkeys(one.name for one in operations))}
+    names, kind = recording.numbered(lambda one: one.name)
     return _Work(
-        kind=np.array([place[one.name] for one in operations], np.int64),
-        owner=np.array([one.owner for one in operations], np.int64),
-        is_own=np.array([not one.is_communication for one in operations], np.bool_),
+        kind=kind,
+        owner=recording.column(lambda one: one.owner),
+        is_own=recording.which(lambda one: not one.is_communication),
         n_owners=len(recording.owners),
-        n_kinds=len(place),
+        n_kinds=len(names),
     )
 
 
@@ -68,18 +67,29 @@ def _share(wanted: Float, of: Float) -> Float:
     return np.where(of > 0, wanted / np.maximum(of, 1), 1.0)
 
 
-def as_peers(recording: Recording, late: Sequence[int], *, gaps: bool) -> Recording:
+def peers_of(owner: int, late: Sequence[int], group: Int64) -> list[int]:
+    """Return with whom an owner is compared: its `group` (m,) but for the `late`; all others without such."""
+    is_other = np.ones(len(group), np.bool_)
+    is_other[[*late, owner]] = False
+    alike = np.flatnonzero(is_other & (group == group[owner]))
+    peers: list[int] = (alike if len(alike) else np.flatnonzero(is_other)).tolist()
+    return peers
+
+
+def as_peers(recording: Recording, late: Sequence[int], group: Int64, *, gaps: bool) -> Recording:
     """Return the recording in which some owners do each kind of own work in their peers' usual time.
 
-    The times of a kind are scaled in all steps alike, by the medians over the steps of what it takes in a
-    step. With `gaps` those before its events as well (but never longer), and no late owner begins or ends
-    a step later than its peers do.
+    Peers are those of the owner's `group` (m,), its stage of a pipeline. The times of a kind are scaled in
+    all steps alike, by the medians over the steps of what it takes in a step. With `gaps` those before its
+    events as well (but never longer), and no late owner begins or ends a step later than its peers do.
     """
     work, owners = _work(recording), list(late)
     chosen = work.is_own & np.isin(work.owner, owners)
-    factor = work.of_operations(_peers_share(work.usual(recording, "work_ns"), owners), chosen)
-    gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners), 1.0)
-    gap_factor = work.of_operations(gap_share, chosen)
+    factor = work.of_operations(_peers_share(work.usual(recording, "work_ns"), owners, group), chosen)
+    gap_factor = factor
+    if gaps:
+        gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners, group), 1.0)
+        gap_factor = work.of_operations(gap_share, chosen)
     peers = [owner for owner in range(work.n_owners) if owner not in owners]
     steps = []
     for step in recording.steps:
@@ -93,16 +103,24 @@ def as_peers(recording: Recording, late: Sequence[int], *, gaps: bool) -> Record
     return replace(recording, steps=steps)
 
 
-def _peers_share(usual: Float, late: Sequence[int]) -> Float:
-    """Return what share the peers' median is of each owner's time (owners, kinds)."""
-    return _share(np.median(np.delete(usual, late, axis=0), axis=0), usual)
+def _peers_share(usual: Float, late: Sequence[int], group: Int64) -> Float:
+    """Return what share its peers' median is of each late owner's time (owners, kinds); 1 for the others."""
+    share = np.ones_like(usual)
+    for owner in late:
+        share[owner] = _share(np.median(usual[peers_of(owner, late, group)], axis=0), usual[owner])
+    return share
 
 
 def evened(recording: Recording) -> Recording:
-    """Return the recording in which each kind of own work takes the usual time of the mean owner."""
+    """Return the recording in which each kind of own work takes the usual time of the mean owner.
+
+    Of the kinds that all owners have: what only some do cannot be shared out so.
+    """
     work = _work(recording)
     usual = work.usual(recording, "work_ns")
-    return scaled(recording, work.of_operations(_share(usual.mean(axis=0), usual), work.is_own))
+    is_everywhere: Bool = np.all(usual > 0, axis=0)
+    is_shared = work.is_own & is_everywhere[work.kind]
+    return scaled(recording, work.of_operations(_share(usual.mean(axis=0), usual), is_shared))
 
 
 def even_in_each_step(recording: Recording) -> Recording:

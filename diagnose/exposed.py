@@ -9,11 +9,14 @@ import numpy as np
 from diagnose.chance import EXPOSED
 from diagnose.even_work import even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
-from diagnose.finding import Finding, Skipped
+from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
 from diagnose.job_view import JobView, listed
+from errors import counted
 
 #: Input that takes less than this share of the step's path is as good as hidden.
 _LEAST_INPUT = 0.05
+#: Of the two parts of exposed communication, one below this share of the step is no finding.
+_LEAST_PART = 0.05
 
 
 def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
@@ -45,13 +48,13 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     transfers = view.is_communication
     if not transfers.any():
         yield Skipped("exposed_communication", "no communication between ranks is recorded")
-        return
     on_path = view.path_work_ns(transfers)
     waiting = _waiting_in_turn(view)
     if on_path + waiting < EXPOSED * view.step_ns:
         return
-    largest, is_largest = view.largest(np.where(transfers, view.path_work_by_operation, 0.0))
-    if on_path > 0:
+    least = _LEAST_PART * view.step_ns
+    largest, is_largest = view.largest(transfers)
+    if on_path > least:
         yield Finding(
             kind="exposed_communication",
             title=f"communication is not hidden: {on_path / 1e6:.1f} ms of transfers on the critical path",
@@ -66,20 +69,33 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             caveat="an upper bound: transfers that take no time at all"
             + (", nor the waiting for ranks that are not recorded" if len(recording.owners) == 1 else ""),
         )
-    if waiting > 0:
+    if waiting > least:
         yield Finding(
             kind="exposed_communication",
-            title="ranks wait for whichever is last, a different one each time",
+            title=f"ranks wait for {_the_last(view)}",
             cause=f"the rank with the most work in a step has {waiting / 1e6:.1f} ms more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edit=even_in_each_step,
             ranks=recording.owners,
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
-            look=("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean"),
+            look=EVEN_IN_REPLAY,
         )
 
 
+def _the_last(view: JobView) -> str:
+    """Return who has the most work, in words: one rank in each of (too few) steps, or one after another."""
+    last = np.unique(view.owner_work_ns(view.is_own).argmax(axis=1))
+    if len(last) > 1:
+        return "whichever is last, a different one each time"
+    return f"{view.recording.owners[last[0]]}, the last in {counted(len(view.rows), 'recorded step')}"
+
+
 def _waiting_in_turn(view: JobView) -> float:
-    """Return how much longer the rank with the most work works than the mean rank, the median over steps."""
+    """Return how much longer the rank with the most work works than the mean rank, the median over steps.
+
+    0 where ranks do nothing together.
+    """
+    if not any(len(one.meeting) for one in view.meetings):
+        return 0.0
     work = view.owner_work_ns(view.is_own)
     return float(np.median(work.max(axis=1) - work.mean(axis=1)))

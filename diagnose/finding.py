@@ -16,6 +16,11 @@ Kind = Literal[
     "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality",
 ]  # fmt: skip
 
+#: Arguments of the command that shows who works longer than the mean rank; it leaves no file in the job.
+EVEN_IN_REPLAY = (
+    *("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean", "--output", "-"),
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -38,6 +43,8 @@ class Finding:
     title : what is wrong, a clause that begins with whose fault it is and goes on in a sentence
     edit : the job without it; None where nothing can be claimed to be won
     change : the same in the words of ``replay --set``, separated by blanks; "" where there are none
+    doubt_ns : by how much more than the replay knows its gain may be off, 19 times in 20
+    least_share : of a step, what it has to win at least
     weight : how much it matters where nothing is claimed to be won, as a share of the step
     look : arguments of the command that shows more; the job's path is added
     """
@@ -54,6 +61,8 @@ class Finding:
     evidence: Sequence[Evidence] = ()
     caveat: str = ""
     look: Sequence[str] = field(default_factory=lambda: ("--option", "critical"))
+    doubt_ns: float = 0.0
+    least_share: float = 0.0
     weight: float = 0.0
     as_recorded: bool = False  # it is about what happened in these steps, unusual gaps included
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 
-from dag.step_graph import Recording
-from diagnose.finding import Edit
+from dag.step_graph import Recording, StepGraph
+from diagnose.finding import Edit, Finding
 from replay.answer import measured_ns
-from replay.occurrences import with_usual_gaps
-from replay.simulation import replay
+from replay.occurrences import UsualGaps
+from replay.runs import Runs
 from replay.uncertainty import MODEL_ERROR, Float, paired_change
 
+#: Edits of a job, made one after the other.
+Edits = tuple[Edit, ...]
+
 _Z = 1.959964  # of the normal distribution, 19 times in 20
+#: Edited recordings that are kept at most; any other is made again when it is wanted.
+_KEPT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,54 +38,88 @@ class Gain:
 
 
 class Gains:
-    """Replays of the whole steps of a job.
+    """Simulations of the whole steps of a job as `recording` has it, and with edits one after the other.
 
-    As in a what-if, gaps are replayed no longer than usual, and the recorded time changes in the ratio
-    of the replayed ones; with `own_gaps` every gap is as recorded.
+    As in a what-if, gaps are no longer than usual, and the recorded time changes in the ratio of the
+    simulated ones; with `own_gaps` every gap is as recorded.
     """
 
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         self.rows = rows
-        self.recorded_ns = _recorded_ns(recording, rows)
-        self._times: dict[tuple[int, bool], tuple[Recording, Float]] = {}
-        self._edited: dict[tuple[int, int], tuple[Edit, Recording, Recording]] = {}
-        self._usual_ns = float(self.times_ns(recording, own_gaps=False).mean())
+        self._recording = recording
+        self._edited: dict[Edits, Recording] = {}
+        self._runs = [Runs(recording, rows)]
+        self._usual_gaps = UsualGaps(recording)
+        self._times: dict[tuple[Edits, bool], Float] = {}
+        self.recorded_ns = self._recorded_ns()
+        self._usual_ns = float(self.times_ns((), own_gaps=False).mean())
 
-    def edited(self, edit: Edit, before: Recording) -> Recording:
-        """Return the recording after an edit; made once, though it is asked for in several places."""
-        key = id(edit), id(before)
-        if key not in self._edited:
-            self._edited[key] = edit, before, edit(before)  # both are kept, so that their ids stay theirs
-        return self._edited[key][2]
+    def edited(self, edits: Edits) -> Recording:
+        """Return the recording after some edits; the latest are kept."""
+        if not edits:
+            return self._recording
+        if edits not in self._edited:
+            found = edits[-1](self.edited(edits[:-1]))
+            while len(self._edited) >= _KEPT:
+                del self._edited[next(iter(self._edited))]
+            self._edited[edits] = found
+        self._edited[edits] = self._edited.pop(edits)  # it is the latest now
+        return self._edited[edits]
 
-    def times_ns(self, recording: Recording, *, own_gaps: bool) -> Float:
-        """Return how long the job takes for each step (steps,), as replayed.
+    def as_simulated(self, edits: Edits) -> Recording:
+        """Return the recording after some edits with the times at which its whole steps then run."""
+        edited = self.edited(edits)
+        return replace(edited, steps=_Simulated(edited, self._runs_of(edited)))
+
+    def times_ns(self, edits: Edits, *, own_gaps: bool) -> Float:
+        """Return how long the job takes for each step (steps,), as simulated.
 
         From when the last event of the steps before ends to when the last of this one does.
         """
-        key = id(recording), own_gaps
-        if key not in self._times:
-            edited = recording if own_gaps else with_usual_gaps(recording)
-            result = replay(edited, self.rows)
-            begin = int(result.schedule.start_ns[result.begin_op[0]].min())
+        if (edits, own_gaps) not in self._times:
+            edited = self.edited(edits)
+            runs = self._runs_of(edited)
+            schedule = runs.simulate(self._steps(edited, own_gaps=own_gaps))
+            begin = int(schedule.start_ns[runs.begin_run[0]].min())
             # a device may still have work of the step when the host is through with it
-            ends = np.maximum.reduceat(result.schedule.end_ns, result.begin_op.min(axis=1))
-            ends = np.maximum.accumulate(ends)
-            times: Float = np.diff(ends, prepend=begin).astype(np.float64)
-            self._times[key] = recording, times  # the recording is kept, so that its id stays its own
-        return self._times[key][1]
+            ends = np.maximum.accumulate(runs.ends_ns(schedule))
+            self._times[edits, own_gaps] = np.diff(ends, prepend=begin).astype(np.float64)
+        return self._times[edits, own_gaps]
 
-    def of(self, edit: Edit, before: Recording, *, own_gaps: bool = False) -> Gain:
-        """Return what `edit` wins in the job as `before` has it."""
-        return self.between(before, self.edited(edit, before), own_gaps=own_gaps)
+    def _steps(self, recording: Recording, *, own_gaps: bool) -> Iterator[StepGraph]:
+        """Yield the whole steps, with usual gaps where they are not to have their own."""
+        gaps = None
+        if not own_gaps:
+            gaps = self._usual_gaps if self._usual_gaps.are_of(recording) else UsualGaps(recording)
+        for row in self.rows:
+            step = recording.steps[row]
+            yield step if gaps is None else gaps.limit(row, step)
 
-    def between(self, before: Recording, after: Recording, *, own_gaps: bool = False) -> Gain:
-        """Return what is won by the change from one recording to another of the same steps.
+    def _runs_of(self, recording: Recording) -> Runs:
+        for runs in self._runs:
+            if runs.fits(recording):
+                return runs
+        self._runs[1:] = [Runs(recording, self.rows)]
+        return self._runs[1]
 
-        The interval covers which steps were recorded, and the model's error: as of a what-if, a share of
-        the edited step, but no more than in proportion to what the edit changes.
+    def _recorded_ns(self) -> float:
+        """Return the recorded iteration time; that of the simulation where none is known."""
+        times = measured_ns(self._recording)[list(self.rows)]
+        if not np.isnan(times).all():
+            return float(np.nanmean(np.nanmean(times[:, ~np.isnan(times).all(axis=0)], axis=0)))
+        runs = self._runs[0]
+        schedule = runs.simulate(self._steps(self._recording, own_gaps=True))
+        return float((schedule.end_ns[runs.end_run] - schedule.start_ns[runs.begin_run]).mean())
+
+    def of(self, finding: Finding, before: Edits) -> Gain:
+        """Return what is won without a finding that has an edit, in the job after the edits `before`.
+
+        The interval covers which steps were recorded, the model's error (as of a what-if, a share of the
+        edited step, but no more than in proportion to what the edit changes), and any other doubt.
         """
-        old, new = (self.times_ns(one, own_gaps=own_gaps) for one in (before, after))
+        assert finding.edit is not None
+        own_gaps = finding.as_recorded
+        old, new = (self.times_ns(edits, own_gaps=own_gaps) for edits in (before, (*before, finding.edit)))
         scale = 1.0 if own_gaps else self.recorded_ns / max(self._usual_ns, 1.0)
         old_mean, new_mean = float(old.mean()) * scale, float(new.mean()) * scale
         mid = old_mean - new_mean
@@ -88,13 +128,33 @@ class Gains:
             return Gain(mid, None, None)
         model = _Z * MODEL_ERROR * min(old_mean, 2 * abs(mid))
         above, below = (abs(-old_mean * one - mid) for one in change)
+        model = float(np.hypot(model, finding.doubt_ns))
         low = mid - float(np.hypot(below, model))
         return Gain(mid, max(low, 0.0) if own_gaps else low, mid + float(np.hypot(above, model)))
 
 
-def _recorded_ns(recording: Recording, rows: Sequence[int]) -> float:
-    """Return the recorded iteration time, as `replay` gives it; that of the replay where none is known."""
-    times = measured_ns(recording)[list(rows)]
-    if not np.isnan(times).all():
-        return float(np.nanmean(np.nanmean(times[:, ~np.isnan(times).all(axis=0)], axis=0)))
-    return float(replay(recording, rows).iteration_ns.mean())
+class _Simulated(Sequence[StepGraph]):
+    """The steps of a recording with simulated times, each made when it is asked for: they are large."""
+
+    def __init__(self, recording: Recording, runs: Runs) -> None:
+        self._steps, self._runs = recording.steps, runs
+        self._position = {row: position for position, row in enumerate(runs.rows)}
+        self._schedule = runs.simulate(recording.steps[row] for row in runs.rows)
+        self._latest: tuple[int, StepGraph] | None = None
+
+    @overload
+    def __getitem__(self, row: int) -> StepGraph: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[StepGraph]: ...
+    def __getitem__(self, row: int | slice) -> StepGraph | list[StepGraph]:
+        if isinstance(row, slice):
+            return [self[one] for one in range(*row.indices(len(self)))]
+        if row not in self._position:
+            return self._steps[row]
+        if self._latest is None or self._latest[0] != row:
+            position = self._position[row]
+            self._latest = row, self._runs.step(position, self._steps[row], self._schedule)
+        return self._latest[1]
+
+    def __len__(self) -> int:
+        return len(self._steps)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dag.critical_path import CATS
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
@@ -15,6 +16,7 @@ from dialects.step_parts import GAP, Kind, Operation
 from formats.columns import Int64
 from replay.answer import measured_ns
 from replay.uncertainty import Float
+from replay.whatif.selection import pipeline_stages
 
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
@@ -76,6 +78,12 @@ class JobView:
             return JobView(self.loaded).step_ns
         return float(np.median(self.iteration_ns))
 
+    @cached_property
+    def stage(self) -> Int64:
+        """The stage of the pipeline that each owner (m,) is; all 0 where there is none."""
+        stages = pipeline_stages(self.recording)
+        return np.array(stages or [0] * len(self.recording.owners), np.int64)
+
     # ---- operations
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
@@ -104,7 +112,7 @@ class JobView:
         Nor can BytePS's STEP, in which the wait for communication lies.
         """
         names, kind = self.kind_of
-        owner = np.array([one.owner for one in self.recording.operations], np.int64)
+        owner = self.recording.column(lambda one: one.owner)
         n_owners = len(self.recording.owners)
         pairs = np.unique(kind * n_owners + owner)
         everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
@@ -113,30 +121,61 @@ class JobView:
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
         """The names of what is done, and which of them each operation (n,) is, on whatever rank."""
-        names = [one.main for one in self.recording.operations]
-        place = {name: i for i, name in enumerate(dict.fromkeys(names))}
-        return list(place), np.array([place[name] for name in names], np.int64)
+        names, number = self._main_of_kind
+        return names, number[self.recording.table.kind]
+
+    @cached_property
+    def _main_of_kind(self) -> tuple[list[str], Int64]:
+        """The names of what is done, and which of them each kind of operations (k,) is."""
+        mains = [one.main for one in self.recording.table.kinds]
+        place = {name: i for i, name in enumerate(dict.fromkeys(mains))}
+        return list(place), np.array([place[name] for name in mains], np.int64)
 
     def mains(self, chosen: Bool) -> list[str]:
         """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
         names, kind = self.kind_of
         return sorted(names[i] for i in np.unique(kind[chosen]).tolist())
 
-    def largest(self, by_operation: Float, most: int = 3) -> tuple[list[str], Bool]:
-        """Return the names of what takes most of some times (n,), and which operations (n,) the first is.
+    def largest(self, chosen: Bool, most: int = 3) -> tuple[list[str], Bool]:
+        """Return what of the `chosen` operations (n,) takes most on the path, and which (n,) the first is.
 
         The longest comes first; only what takes any time is named.
         """
         names, kind = self.kind_of
-        by_name = np.bincount(kind, by_operation, len(names))
+        by_name = self.by_name(np.where(self.of_kinds(chosen), self.path_work_by_kind, 0.0))
         order = np.argsort(-by_name)
         return [names[i] for i in order[:most].tolist() if by_name[i] > 0], kind == order[0]
 
+    def by_name(self, by_kind: Float) -> Float:
+        """Return some times of kinds of operations (k,) added up by the names of `kind_of`."""
+        names, number = self._main_of_kind
+        return np.bincount(number, by_kind, len(names)).astype(np.float64)
+
     def owner_work_ns(self, chosen: Bool) -> Float:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
-        steps = [self.recording.steps[row] for row in self.rows]
+        chosen_kinds = self.of_kinds(chosen)
+        owner = np.array([one.owner for one in self.recording.table.kinds], np.int64)
         n = len(self.recording.owners)
-        return np.array([np.bincount(step.owner, step.work_ns * chosen[step.operation], n) for step in steps])
+        return np.array([np.bincount(owner, work * chosen_kinds, n) for work in self.work_by_kind])
+
+    def of_kinds(self, chosen: Bool) -> Bool:
+        """Return which kinds of operations (k,) are `chosen` (n,); those that are alike are so together."""
+        found = np.zeros(len(self.recording.table.kinds), np.bool_)
+        found[self.recording.table.kind[chosen]] = True
+        return found
+
+    @cached_property
+    def work_by_kind(self) -> Float:
+        """The work of all operations of a kind (see `Operations`) in each whole step (steps, k)."""
+        kinds, kind = self.recording.table.kinds, self.recording.table.kind
+        steps = (self.recording.steps[row] for row in self.rows)
+        return np.array([np.bincount(kind[step.operation], step.work_ns, len(kinds)) for step in steps])
+
+    def by_owner(self, step: StepGraph, chosen: Bool) -> list[Int64]:
+        """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
+        events = np.flatnonzero(chosen[step.operation])
+        events = events[np.argsort(step.owner[events], kind="stable")]
+        return np.split(events, np.searchsorted(step.owner[events], np.arange(1, len(self.recording.owners))))
 
     # ---- paths
 
@@ -148,25 +187,26 @@ class JobView:
 
     @cached_property
     def _path_ns(self) -> tuple[Float, Float]:
-        """Work and gaps on the paths by operation (paths, n + 1); the last column is of no operation."""
-        n = len(self.recording.operations)
+        """Work and gaps on the paths by kind of operation (paths, k + 1); the last column is of none."""
+        n, kind = len(self.recording.table.kinds), self.recording.table.kind
         work, gaps = np.zeros((2, len(self.path_rows), n + 1))
         for place, row in enumerate(self.path_rows):
             step = self.recording.steps[row]
-            for stretch in critical_path(step).stretches:
-                at = n if stretch.event < 0 else int(step.operation[stretch.event])
-                (gaps if stretch.cat == GAP else work)[place, at] += (
-                    0 if stretch.cat == "wait" else stretch.dur_ns
-                )
+            path = critical_path(step)
+            of = np.where(path.event < 0, n, kind[step.operation[path.event]])
+            for cat, column in (("", work), (GAP, gaps)):
+                chosen = path.cat == CATS.index(cat)
+                ns = (path.end_ns - path.start_ns)[chosen]
+                column[place] += np.bincount(of[chosen], ns, n + 1)
         return work, gaps
 
     def path_work_ns(self, chosen: Bool) -> float:
         """Return the work of the `chosen` operations (n,) on the path of a step, the median over steps."""
-        return float(np.median(self._path_ns[0][:, :-1][:, chosen].sum(axis=1)))
+        return float(np.median(self._path_ns[0][:, :-1][:, self.of_kinds(chosen)].sum(axis=1)))
 
     @cached_property
-    def path_work_by_operation(self) -> Float:
-        """The work of each operation (n,) on the path of a step, the mean over steps."""
+    def path_work_by_kind(self) -> Float:
+        """The work of each kind of operation (k,) on the path of a step, the mean over steps."""
         mean: Float = self._path_ns[0][:, :-1].mean(axis=0)
         return mean
 
@@ -180,8 +220,8 @@ class JobView:
         return float(np.median(gaps / np.maximum(work + gaps, 1)))
 
     @cached_property
-    def path_gaps_by_operation(self) -> Float:
-        """The gaps before each operation (n + 1,) on the path of a step, the mean over steps."""
+    def path_gaps_by_kind(self) -> Float:
+        """The gaps before each kind of operation, and before none (k + 1,), on the path; means over steps."""
         mean: Float = self._path_ns[1].mean(axis=0)
         return mean
 
@@ -210,7 +250,7 @@ class JobView:
         """Return one event of a step as evidence."""
         owner = int(step.owner[event])
         return Evidence(
-            path=str(self.loaded.job.traces[owner].path),
+            path=self.loaded.ranks[owner].path,
             rank=self.recording.owners[owner],
             step=step.number,
             name=self.recording.operations[int(step.operation[event])].label,
@@ -224,19 +264,24 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    edges = step.edges
-    edges = edges[np.isin(edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
-    edges = edges[step.owner[edges[:, 0]] != step.owner[edges[:, 1]]]
+    edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
+    is_meeting = recording.which(lambda one: one.is_meeting)[step.operation]
+    into, out_of = is_meeting[edges[:, 1]], is_meeting[edges[:, 0]]
+    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | into | out_of]
     source, target = edges[:, 0], edges[:, 1]
     pieces = _pieces(recording)[step.operation[source]]
     order = np.argsort(pieces, kind="stable")
     alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
     tails = np.concatenate([source, source[order[1:][alike]]])
     heads = np.concatenate([target, source[order[:-1][alike]]])
-    matrix = coo_array((np.ones(len(tails), np.int8), (tails, heads)), shape=(len(step), len(step)))
+    events, place = np.unique(np.concatenate([tails, heads]), return_inverse=True)
+    joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
+    matrix = coo_array(joined, shape=(len(events), len(events)))
     part = connected_components(matrix, directed=False)[1]
-    at = step.start_ns[source]
-    arrivals = np.unique(np.column_stack([part[source], step.owner[source], source, at]), axis=0)
+    source = np.unique(source[~is_meeting[source]])
+    part, owner = part[np.searchsorted(events, source)], step.owner[source]
+    arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
+    arrivals = arrivals[np.lexsort((source, owner, part))]
     n = len(recording.owners)
     cell = arrivals[:, 0] * n + arrivals[:, 1]
     latest = np.lexsort((arrivals[:, 3], cell))
@@ -248,9 +293,8 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
 
 def _pieces(recording: Recording) -> Int64:
     """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
-    keys = [(one.main, one.key) for one in recording.operations]
-    place = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    return np.array([place[key] if key[1] is not None else -1 for key in keys], np.int64)
+    number = recording.numbered(lambda one: (one.main, one.key))[1]
+    return np.where(recording.which(lambda one: one.key is not None), number, -1)
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,9 @@ from dialects.step_parts import WAIT, Kind, Operation
 from formats.columns import Int64
 from replay.uncertainty import Float
 
+#: How much later the last of two ranks is on average than the first, and how much more one may need than
+#: the other (19 times in 20), in standard deviations of the time that one needs.
+_LAST_OF_TWO, _APART = 1.128, 2.772
 #: Without ticks, the wait for whichever rank is last is taken for that of one where it is half of the step.
 _HALF = 0.5
 
@@ -31,47 +34,75 @@ def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
     usual = float(np.median(per_step))
     others = [times for name, times in waited.items() if name != who] or [np.zeros(len(per_step))]
     if not is_no_chance(per_step - np.median(others, axis=0), 1.0, len(waited)):
+        longest = float(np.median(np.max(list(waited.values()), axis=0)))
+        if longest >= EXPOSED * view.step_ns:
+            yield _waiting(view, list(waited), longest)
         return
     name = who.removesuffix(": computation")
     is_told = name.startswith("rank ") and "ticks" not in name
     if usual >= (LEAST_EXCESS if is_told else _HALF) * view.step_ns:
         yield _late(view, who, usual)
     elif usual >= EXPOSED * view.step_ns:
-        yield _waiting(view, who, usual)
+        yield _waiting(view, [who], usual)
 
 
 def _late(view: JobView, who: str, usual_ns: float) -> Finding:
     name = who.removesuffix(": computation")
     is_known = name.startswith("rank ")
     rank = f"rank{name.split()[1]}" if is_known else "the last rank"
+    scatter_ns = _scatter_ns(view)
     return Finding(
         kind="late_rank",
         title=f"{rank} holds up the others: they wait {usual_ns / 1e6:.1f} ms a step for it in negotiations",
         cause=f"{rank} is ready with its tensors later than the first rank"
         + (" (the ticks of the first negotiations tell which rank)" if "ticks" in name else ""),
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
-        edit=lambda one: ready_with_the_first(one, who),
+        edit=lambda one: ready_with_the_first(one, who, _LAST_OF_TWO * scatter_ns),
         ranks=[rank] if is_known else [],
         evidence=view.show(view.which(lambda one: one.name == who), 3),
-        caveat="ranks that are alike are not ready at the same moment either"
-        if is_known
-        else "the recording does not tell which rank was last",
+        caveat="" if is_known else "the recording does not tell which rank was last",
+        doubt_ns=_APART * scatter_ns,
         look=("--option", "critical", "--head", "10"),
     )
 
 
-def _waiting(view: JobView, who: str, usual_ns: float) -> Finding:
+def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
+    """Return that negotiations wait for one of the `late` (names of computations), now this one, now that."""
+
+    def all_ready(recording: Recording) -> Recording:
+        for who in late:
+            recording = ready_with_the_first(recording, who)
+        return recording
+
+    is_known = len(late) > 1
     return Finding(
         kind="exposed_communication",
         title=f"ranks wait {usual_ns / 1e6:.1f} ms a step in negotiations for whichever is last",
-        cause="which rank that is, the recording does not tell after the first negotiations",
-        action="record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
-        edit=lambda one: ready_with_the_first(one, who),
+        cause="it is a different one each time"
+        if is_known
+        else "which rank that is, the recording does not tell after the first negotiations",
+        action="give all ranks inputs of the same length, and look for other processes on the machines"
+        if is_known
+        else "record with HOROVOD_CACHE_CAPACITY=0 to see whether it is always the same rank",
+        edit=all_ready,
         ranks=view.recording.owners,
         evidence=view.show(view.which(_is_wait), 3),
         caveat="an upper bound: the last rank is taken to be ready when the first one is",
         look=("--option", "critical", "--head", "10"),
     )
+
+
+def _scatter_ns(view: JobView) -> float:
+    """Return by how much it differs from step to step when the first rank is ready, a standard deviation.
+
+    Ranks that are alike differ by as much from each other: they are not ready at the same moment either.
+    """
+    waits = view.recording.which(_is_wait)
+    steps = [view.recording.steps[row] for row in view.rows]
+    times = [
+        step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0] for step in steps
+    ]
+    return float(np.std(times, ddof=1)) if len(times) > 1 else 0.0
 
 
 def _waited_for(view: JobView) -> dict[str, Float]:
@@ -111,11 +142,12 @@ def _lateness(recording: Recording, row: int, waits: Bool) -> dict[str, tuple[In
     }
 
 
-def ready_with_the_first(recording: Recording, who: str) -> Recording:
-    """Return the recording in which `who` (the name of a computation) is ready when the first rank is.
+def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) -> Recording:
+    """Return the recording in which `who` (the name of a computation) is ready `later_ns` after the first.
 
-    Of a chain of computations each is shortened by how much later it was than the one before it; one
-    that was much less late began after all ranks had met again, and is a chain's first.
+    What was ready earlier stays. Of a chain of computations each is shortened by how much later it was
+    than the one before it; one that was much less late began after all ranks had met again, and is a
+    chain's first.
     """
     steps = []
     waits = recording.which(_is_wait)
@@ -124,7 +156,8 @@ def ready_with_the_first(recording: Recording, who: str) -> Recording:
         events, late = _lateness(recording, row, waits).get(who, (np.empty(0, np.int64),) * 2)
         if len(events):
             before = np.append(0, late[:-1])
-            more = np.where(2 * late < before, late, np.maximum(late - before, 0))
-            work[events] = np.maximum(work[events] - more, 0)
+            before[2 * late < before] = 0
+            before[before == 0] = round(later_ns)
+            work[events] = np.maximum(work[events] - np.maximum(late - before, 0), 0)
         steps.append(replace(step, work_ns=work))
     return replace(recording, steps=steps)

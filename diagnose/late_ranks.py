@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dag.step_graph import Bool
-from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, is_no_chance, surely_positive
-from diagnose.even_work import as_peers, evened
+from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
+from diagnose.even_work import as_peers, evened, peers_of
 from diagnose.faster import NO_TIME
-from diagnose.finding import Evidence, Finding, Skipped
+from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from diagnose.late_negotiations import late_in_negotiations
 from formats.columns import Int64
@@ -20,6 +20,8 @@ from replay.whatif.straggler import stragglers, without_stragglers
 
 #: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
 _APART = 3.0
+#: Of a step: what a rank that comes late in too few steps for an interval must cost; one delay is no habit.
+_LEAST_OF_FEW = 0.05
 #: The share of the excess that the kinds of work which a title names make up.
 _NAMED = 0.5
 
@@ -51,18 +53,21 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     if spread < LEAST_EXCESS * view.step_ns or not _is_systematic(work):
         return
     order = np.argsort(-typical)
-    most, least = view.recording.owners[order[0]], view.recording.owners[order[-1]]
+    is_pipeline = view.stage.any()
+    most, least = (
+        f"stage {view.stage[one]}" if is_pipeline else view.recording.owners[one] for one in order[[0, -1]]
+    )
     yield Finding(
         kind="uneven_work",
         title=f"work is uneven: {most} works {typical[order[0]] / 1e6:.1f} ms a step, "
         f"{least} {typical[order[-1]] / 1e6:.1f} ms",
-        cause="the ranks with more work make the others wait in every step",
+        cause=f"the {'stages' if is_pipeline else 'ranks'} with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edit=evened,
         ranks=view.recording.owners,
         evidence=[_longest_of(view, int(owner)) for owner in (order[0], order[-1])],
         caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
-        look=("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean"),
+        look=EVEN_IN_REPLAY,
     )
 
 
@@ -72,29 +77,33 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 def behind_peers(view: JobView, chosen: Bool) -> list[int]:
     """Return the owners whose `chosen` operations (n,) take longer than the median of their peers'.
 
-    They do in every step but for chance (a t-test of the excess, over all owners), or by so much in most
-    steps that a disturbed step does not hide it.
+    Peers are the ranks of the same stage; where a stage is one rank, it has none. They take longer in
+    every step but for chance (`is_no_chance`).
     """
     work = view.owner_work_ns(chosen)
     if not work.any():
         return []
-    owners = range(work.shape[1])
-    peers = np.array([np.median(np.delete(work, owner, axis=1), axis=1) for owner in owners]).T
+    owners = [owner for owner in range(work.shape[1]) if (view.stage == view.stage[owner]).sum() > 1]
+    peers = work.copy()
+    for owner in owners:
+        peers[:, owner] = np.median(work[:, peers_of(owner, [], view.stage)], axis=1)
     excess = work - peers
     usual = np.median(excess, axis=0)
     ratio = np.median(work / np.maximum(peers, 1), axis=0)
+    always = (work.argmax(axis=1)[:, None] == range(work.shape[1])).all(axis=0)
     found = [
         owner
         for owner in owners
-        if usual[owner] >= max(LEAST_EXCESS * view.step_ns, _APART * _spread_of_others(work, owner))
-        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners))
+        if usual[owner]
+        >= max(LEAST_EXCESS * view.step_ns, _APART * _spread(work[:, peers_of(owner, [], view.stage)]))
+        and is_no_chance(excess[:, owner], float(ratio[owner]), len(owners), always_most=bool(always[owner]))
     ]
-    return found if len(found) <= len(owners) // 2 else []
+    return found if len(found) <= work.shape[1] // 2 else []
 
 
-def _spread_of_others(work: Float, owner: int) -> float:
-    """Return the median absolute deviation of the others' usual work; `work` is (steps, m)."""
-    usual = np.median(np.delete(work, owner, axis=1), axis=0)
+def _spread(work: Float) -> float:
+    """Return the median absolute deviation of the owners' usual work; `work` is (steps, m)."""
+    usual = np.median(work, axis=0)
     return float(np.median(np.abs(usual - np.median(usual))))
 
 
@@ -130,7 +139,7 @@ def _by_work(view: JobView, late: Sequence[int]) -> Finding:
         action="make its loader as fast as its peers' (data, disk, workers)"
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
-        edit=without_stragglers if same else lambda one: as_peers(one, late, gaps=False),
+        edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage, gaps=False),
         change="straggler=none" if same else "",
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
@@ -145,14 +154,13 @@ def _holds(ranks: Sequence[str]) -> str:
 
 def _longer(view: JobView, late: Sequence[int]) -> str:
     work = view.owner_work_ns(view.is_compared)
-    peers = np.median(np.delete(work, list(late), axis=1), axis=1)
-    excess = float(np.median(work[:, list(late)].mean(axis=1) - peers))
-    return f"{excess / 1e6:.1f} ms"
+    excess = [work[:, one] - np.median(work[:, peers_of(one, late, view.stage)], axis=1) for one in late]
+    return f"{np.median(np.mean(excess, axis=0)) / 1e6:.1f} ms"
 
 
 def _last_in(view: JobView, late: Sequence[int]) -> str:
     """Return how often the late ranks came last, as words that end the cause; "" where nothing tells."""
-    last = np.concatenate([np.empty(0, np.int64), *_last_arrivals(view)])
+    last = np.concatenate([np.empty(0, np.int64), *(who for who, _ in _last_arrivals(view))])
     if not len(last):
         return ""
     return f"; last in {int(np.isin(last, list(late)).sum()):,} of {len(last):,} meetings"
@@ -161,17 +169,17 @@ def _last_in(view: JobView, late: Sequence[int]) -> str:
 def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
     """Return how much longer each kind of own work (k,) takes on the late ranks, the median over steps."""
     names, kind = view.kind_of
-    recording = view.recording
-    n_owners = len(recording.owners)
-    cell = np.array([one.owner for one in recording.operations], np.int64) * len(names) + kind
-    compared = view.is_compared
+    n_owners = len(view.recording.owners)
+    table_of = view.recording.table
+    owner = np.array([one.owner for one in table_of.kinds], np.int64)
+    cell = np.empty(len(owner), np.int64)
+    cell[table_of.kind] = owner[table_of.kind] * len(names) + kind
+    compared = view.of_kinds(view.is_compared)
     excess = []
-    for row in view.rows:
-        step = recording.steps[row]
-        own = np.where(compared[step.operation], step.work_ns, 0)
-        table = np.bincount(cell[step.operation], own, n_owners * len(names)).reshape(n_owners, -1)
-        peers = np.median(np.delete(table, list(late), axis=0), axis=0)
-        excess.append(table[list(late)].mean(axis=0) - peers)
+    for work in view.work_by_kind:
+        table = np.bincount(cell, work * compared, n_owners * len(names)).reshape(n_owners, -1)
+        peers = [np.median(table[peers_of(one, late, view.stage)], axis=0) for one in late]
+        excess.append(np.mean(table[list(late)] - peers, axis=0))
     usual: Float = np.median(excess, axis=0)
     return usual
 
@@ -204,37 +212,40 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
 # ---- late by arrival
 
 
-def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[Int64]:
-    """Return for each whole step the owner that came last to each of its meetings.
+def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[tuple[Int64, Int64]]:
+    """Return for each whole step who came last to each of its meetings, and how long after the one before.
 
-    `of_own_step`: last as counted from the begin of its own step. A rank that is served last ends, and
-    begins, its steps later than the others, without being slow.
+    `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
+    and begins, its steps later than the others, without being slow.
     """
     found = []
+    tails = np.array([step.tail_ns for step in view.recording.steps])
     for row, one in zip(view.rows, view.meetings, strict=True):
-        begin = view.recording.steps[row].begin_ns
-        at_ns = one.at_ns - begin[one.owner] if of_own_step else one.at_ns
+        step = view.recording.steps[row]
+        before_ns = tails[row - 1] if row else np.median(tails, axis=0)
+        since = (step.begin_ns - before_ns).astype(np.int64)
+        at_ns = one.at_ns - since[one.owner] if of_own_step else one.at_ns
         order = np.lexsort((at_ns, one.meeting))
+        after_ns = np.diff(at_ns[order], prepend=0)
         is_last = np.append(np.diff(one.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
-        found.append(one.owner[order[is_last]])
+        found.append((one.owner[order[is_last]], after_ns[is_last]))
     return found
 
 
 def _often_last(view: JobView) -> Finding | None:
     """Return the rank that comes last far more often than chance, though it works no longer."""
-    from scipy.stats import binomtest
-
     owners, several = view.recording.owners, len(view.rows) >= FEWEST
-    by_step = [one for one in _last_arrivals(view, of_own_step=several) if len(one)]
+    by_step = [one for one in _last_arrivals(view, of_own_step=several) if len(one[0])]
     if not by_step:
         return None
-    last = np.concatenate(by_step)
-    # meetings of one step are not independent: one delay makes a rank late for all that follow
-    winners = np.array([np.bincount(one).argmax() for one in by_step])
-    counted = winners if several else last
-    owner = int(np.bincount(last).argmax())
+    last = np.concatenate([who for who, _ in by_step])
+    # meetings of one step are not independent, as one delay makes a rank late for all that follow: of each
+    # step counts who was waited for longest
+    longest = np.array([np.bincount(who, after_ns).argmax() for who, after_ns in by_step])
+    counted = longest if several else last
+    owner = int(np.bincount(counted).argmax())
     times = int((counted == owner).sum())
-    if binomtest(times, len(counted), 1 / len(owners), alternative="greater").pvalue * len(owners) > CHANCE:
+    if happens_by_chance(times, len(counted), 1 / len(owners)) * len(owners) > CHANCE:
         return None
     if _works_longer(view, owner):
         return None  # then its work is the matter, which is looked at as such
@@ -245,11 +256,12 @@ def _often_last(view: JobView) -> Finding | None:
         title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings",
         cause=f"it works no longer than its peers but comes later{_begins_later(view, late)}",
         action="look at what it does before its first operation of the step, and at the gaps between them",
-        edit=lambda recording: as_peers(recording, late, gaps=True),
+        edit=lambda recording: as_peers(recording, late, view.stage, gaps=True),
         ranks=[name],
         steps=view.numbers,
         evidence=_last_events(view, owner),
         look=("--option", "critical", "--scope", "job", "--head", "10"),
+        least_share=0.0 if several else _LEAST_OF_FEW,
     )
 
 

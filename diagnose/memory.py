@@ -7,16 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dag.rank_record import MemorySamples
 from dag.step_graph import Bool
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
-from formats.columns import Int64, Trace
+from formats.columns import Int64
 from replay.uncertainty import Float
-from trace_files import read_point_args
 
-#: What PyTorch's profiler calls an allocation or a release (with `profile_memory=True`).
-_EVENT = "[memory]"
-_DEVICE = 1  # "Device Type" of a GPU
 #: Growth of the peak from step to step below this share is none; a peak above this share nearly fills a
 #: device; a rank's peak differs from the others by more than this.
 _GROWS, _FULL, _DIFFERS = 0.01, 0.95, 1.2
@@ -34,8 +31,8 @@ class _Peaks:
 def memory(view: JobView) -> Iterator[Finding | Skipped]:
     """Find memory that grows over the steps, nearly fills a device, or differs between ranks."""
     peaks = {}
-    for owner, trace in enumerate(view.loaded.job.traces):
-        found = _peaks(view, owner, trace)
+    for owner, rank in enumerate(view.loaded.ranks):
+        found = None if rank.memory is None else _peaks(view, owner, rank.memory)
         if found is not None:
             peaks[view.recording.owners[owner]] = found
     if not peaks:
@@ -107,33 +104,19 @@ def _growth(by_step: Float) -> float:
     return float(by_step[-1] / max(by_step[0], 1.0) - 1)
 
 
-def _peaks(view: JobView, owner: int, trace: Trace) -> _Peaks | None:
+def _peaks(view: JobView, owner: int, samples: MemorySamples) -> _Peaks | None:
     """Return the peaks of the whole steps of an owner; None where none are recorded."""
-    if _EVENT not in trace.names:
-        return None
-    at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(_EVENT)]
-    samples = read_point_args(view.loaded.job.job.sources[owner].path, _EVENT)
-    if len(samples) != len(at_ns):  # of several files of a rank only one is looked at
-        return None
-    on_device = np.array([one.get("Device Type") == _DEVICE for one in samples], np.bool_)
-    total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
     steps = [view.loaded.recording.steps[row] for row in view.rows]
     peaks = [
-        total[on_device & _within(at_ns, int(step.begin_ns[owner]), int(step.next_ns[owner]))].max(
+        samples.n_bytes[_within(samples.at_ns, int(step.begin_ns[owner]), int(step.next_ns[owner]))].max(
             initial=0.0
         )
         for step in steps
     ]
     known = np.array([peak for peak in peaks if peak > 0])
-    devices = trace.header.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
-    return _Peaks(known, _number(first.get("totalGlobalMem"))) if len(known) else None
+    return _Peaks(known, samples.capacity) if len(known) else None
 
 
 def _within(at_ns: Int64, begin: int, end: int) -> Bool:
     inside: Bool = (at_ns >= begin) & (at_ns < end)
     return inside
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

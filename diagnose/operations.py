@@ -12,6 +12,7 @@ from diagnose.faster import computation_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED
+from errors import counted
 from replay.occurrences import slots, usual
 from replay.uncertainty import FEWEST
 
@@ -19,6 +20,8 @@ from replay.uncertainty import FEWEST
 _HOT, _FASTER = 0.30, 0.10
 #: A step is an outlier beyond the median by so many median absolute deviations, and by this share at least.
 _DEVIATIONS, _LONGER = 3.0, 0.10
+#: Steps that the warm-up takes at most.
+_WARM_UP = 3
 #: An operation whose longest event is this many times the average is uneven.
 _UNEVEN = 5.0
 #: An operation with this share of all work of its phase stands for the phase.
@@ -29,7 +32,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the operation that makes up much of the critical path."""
     names, kind = view.kind_of
     works = view.which(lambda one: one.is_compute and one.cat != UNTRACED)
-    by_name = np.bincount(kind, np.where(works, view.path_work_by_operation, 0.0), len(names))
+    by_name = view.by_name(np.where(view.of_kinds(works), view.path_work_by_kind, 0.0))
     hottest = int(by_name.argmax())
     share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
     if share <= _HOT:
@@ -56,8 +59,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     """Whether the `chosen` operations (n,) are nearly all that there is of their phase."""
-    operations = view.recording.operations
-    phases = {one.phase for one, yes in zip(operations, chosen.tolist(), strict=True) if yes} - {""}
+    phases = {one.phase for one in view.recording.chosen_kinds(chosen)} - {""}
     of_phase = view.which(lambda one: one.phase in phases)
     return bool(phases) and view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum()
 
@@ -73,11 +75,17 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps that take much longer than the others."""
     times, recording = view.iteration_ns, view.recording
     if len(times) < FEWEST:
-        yield Skipped("outlier_steps", f"{len(times)} whole steps; {FEWEST} are needed to tell an outlier")
+        yield Skipped(
+            "outlier_steps", f"{counted(len(times), 'whole step')}; {FEWEST} are needed to tell an outlier"
+        )
         return
     middle = float(np.median(times))
     deviation = float(np.median(np.abs(times - middle)))
     places = np.flatnonzero(times > max(middle + _DEVIATIONS * deviation, middle * (1 + _LONGER))).tolist()
+    n_first = next((i for i, place in enumerate(places) if place != i), len(places))
+    if 0 < n_first <= _WARM_UP:
+        yield _warm_up(view, n_first)
+        places = places[n_first:]
     if not places:
         return
     rows = [view.rows[place] for place in places]
@@ -98,6 +106,27 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         evidence=[grown],
         look=("--option", "critical", "--step", str(recording.steps[worst].number)),
         as_recorded=True,
+    )
+
+
+def _warm_up(view: JobView, n_first: int) -> Finding:
+    """Return that the first steps take longer: what is only done once, and no gain for the steps to come."""
+    times, numbers = view.iteration_ns, view.numbers[:n_first]
+    usual = float(np.median(times))
+    more = float(np.mean(times[:n_first])) - usual
+    return Finding(
+        kind="profiling_overhead",
+        title=f"the first {counted(n_first, 'recorded step')} took {more / 1e6:.1f} ms longer than the others"
+        if n_first > 1
+        else f"step {numbers[0]}, the first recorded, took {more / 1e6:.1f} ms longer than the others",
+        cause="what is done only once (compiling, tuning, growing memory) and the begin of the profiling "
+        "lie in the first steps",
+        action="leave more steps to the warm-up before the recording begins",
+        ranks=view.recording.owners,
+        steps=numbers,
+        caveat="no gain is claimed: later steps do not have it",
+        look=("--option", "critical", "--step", str(numbers[0])),
+        weight=more / usual,
     )
 
 

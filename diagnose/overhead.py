@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-import dialects
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
-from formats.columns import Trace
+from dialects.steps import Step
 from replay.uncertainty import FEWEST
 
 #: The first steps of a job, which are longer than the others whatever is recorded.
@@ -20,7 +19,7 @@ _LEAST, _CHANCE = 0.05, 0.01
 
 def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
     """Find that traced steps take longer than the untraced ones before them."""
-    found = [before for trace in view.loaded.job.traces if (before := _before(view, trace)) is not None]
+    found = [before for rank in view.loaded.ranks if (before := _before(view, rank.loads)) is not None]
     if not found:
         yield Skipped("profiling_overhead", "no steps before the traced ones are recorded")
         return
@@ -46,8 +45,7 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _before(view: JobView, trace: Trace) -> list[int] | None:
+def _before(view: JobView, loads: Sequence[Step]) -> list[int] | None:
     """Return how long the steps before the traced ones took (ns), without the warm-up; None for none."""
-    loads = dialects.of(trace).loads(trace)
     times = [one.dur_ns for one in loads if _WARM_UP < one.label < min(view.numbers)]
     return times or None

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-import dialects
 from dag.step_graph import NO_LINK, Bool, Recording
 from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Operation
+from dialects.step_windows import turns
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
@@ -62,9 +62,8 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _push_ratios(view: JobView, pushes: Bool) -> Float:
     """Return how much longer the pushes of each owner (m,) take than the same ones of its peers; 0: none."""
-    operations, n_owners = view.recording.operations, len(view.recording.owners)
-    keys = {key: i for i, key in enumerate(dict.fromkeys((one.main, one.key) for one in operations))}
-    number = np.array([keys[one.main, one.key] for one in operations], np.int64)
+    n_owners = len(view.recording.owners)
+    keys, number = view.recording.numbered(lambda one: (one.main, one.key))
     total = np.zeros((n_owners, len(keys)))
     for row in view.rows:
         step = view.recording.steps[row]
@@ -116,24 +115,24 @@ def _bandwidths(view: JobView) -> Float:
     """Return operation, class (kind, group and size) and bus bandwidth (GB/s) of collectives (k, 3)."""
     found: list[tuple[int, int, float]] = []
     classes: dict[object, int] = {}
-    traces = view.loaded.job.traces
-    for owner, trace in enumerate(traces):
-        sizes = dialects.of(trace).message_sizes(trace)
+    steps = [view.loaded.recording.steps[row] for row in view.rows]
+    events = [view.by_owner(step, view.is_communication) for step in steps]
+    for owner, rank in enumerate(view.loaded.ranks):
+        sizes, ends = rank.sizes, rank.sizes_end_ns
         if not len(sizes.row):
             continue
-        ends = trace.end_ns[sizes.row]
         order = np.argsort(ends, kind="stable")
+        ends = np.append(ends[order], np.iinfo(np.int64).max)
         times: dict[int, list[float]] = {}
         which: dict[int, int] = {}
-        for row in view.rows:
-            step = view.loaded.recording.steps[row]
-            chosen = view.is_communication[step.operation] & (step.owner == owner)
-            for event in np.flatnonzero(chosen).tolist():
-                at = int(np.searchsorted(ends[order], step.end_ns[event] - _TOLERANCE_NS))
-                if at < len(order) and abs(int(ends[order[at]] - step.end_ns[event])) <= _TOLERANCE_NS:
-                    operation = int(step.operation[event])
-                    which[operation] = int(order[at])
-                    times.setdefault(operation, []).append(float(step.work_ns[event]))
+        for step, by_owner in zip(steps, events, strict=True):
+            mine = by_owner[owner]
+            at = np.searchsorted(ends, step.end_ns[mine] - _TOLERANCE_NS)
+            near = ends[at] - step.end_ns[mine] <= _TOLERANCE_NS
+            for event, place in zip(mine[near].tolist(), order[at[near]].tolist(), strict=True):
+                operation = int(step.operation[event])
+                which[operation] = place
+                times.setdefault(operation, []).append(float(step.work_ns[event]))
         for operation, place in which.items():
             n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
             kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
@@ -152,9 +151,8 @@ def _scaled(recording: Recording, factor: Float) -> Recording:
 
 def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     """Find many transfers whose time is latency, not bytes."""
-    operations = view.recording.operations
-    parts = [one for one in operations if one.key is not None]
-    if not any(one.is_communication for one in operations):
+    parts = [one for one in view.recording.operations if one.key is not None]
+    if not view.is_communication.any():
         yield Skipped("small_messages", "no communication between ranks is recorded")
         return
     if not parts:
@@ -231,11 +229,9 @@ def _merged(recording: Recording, shortest: float) -> Recording:
     steps = []
     for step in recording.steps:
         work = step.work_ns.copy()
-        for owner in range(len(recording.owners)):
-            short = collectives[step.operation] & (work <= _LATENCY * shortest) & (step.owner == owner)
-            events = np.flatnonzero(short)
-            events = events[np.argsort(step.start_ns[events], kind="stable")]
-            work[events[np.arange(len(events)) % _MERGED > 0]] = 0
+        events = np.flatnonzero(collectives[step.operation] & (work <= _LATENCY * shortest))
+        events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
+        work[events[turns(step.owner[events]) % _MERGED > 0]] = 0
         steps.append(replace(step, work_ns=work))
     return replace(recording, steps=steps)
 
@@ -254,7 +250,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     if rate is None:
         yield Skipped("server", f"{_NO_BYTES}; BytePS's log has them")
         return
-    wire = np.array([one.n_bytes for one in recording.operations]) / rate
+    wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
     for row in view.rows:
         step = recording.steps[row]
@@ -294,7 +290,7 @@ def _uneven_servers(view: JobView) -> str:
 def _as_fast_as_wire(recording: Recording, rate: float) -> Recording:
     """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
     pulls = recording.which(_is_pull)
-    wire_ns = np.array([one.n_bytes for one in recording.operations]) / rate
+    wire_ns = recording.column(lambda one: one.n_bytes) / rate
     steps = []
     for step in recording.steps:
         least = np.minimum(step.work_ns, np.rint(wire_ns[step.operation])).astype(np.int64)
@@ -326,8 +322,8 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _overtaken(view: JobView) -> tuple[str, float] | None:
     """Return the tensor of the lowest index that waited for another on its link, and in how many steps."""
-    operations = view.recording.operations
-    index = np.array([-1 if one.key is None else one.key >> 16 for one in operations], np.int64)
+    recording = view.recording
+    index = recording.column(lambda one: -1 if one.key is None else one.key >> 16)
     waited: dict[int, int] = {}
     for row in view.rows:
         step = view.recording.steps[row]
@@ -343,7 +339,7 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
     if not waited:
         return None
     lowest = min(waited)
-    name = next(one.main for one in operations if one.key is not None and one.key >> 16 == lowest)
+    name = next(one.main for one in recording.table.kinds if one.key is not None and one.key >> 16 == lowest)
     return name, waited[lowest] / len(view.rows)
 
 
@@ -371,7 +367,7 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edit=without_negotiation,
         ranks=recording.owners,
-        operations=sorted({one.main for one in recording.operations if one.cat == WAIT})[:3],
+        operations=sorted({one.main for one in recording.table.kinds if one.cat == WAIT})[:3],
         evidence=view.show(waits, 1),
     )
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,7 @@ class Operation(NamedTuple):
     is_communication: bool = False  # moves data between ranks, or is a part or the whole of that
     on_device: bool = False  # ran on an accelerator, not on the host
     from_earlier_step: bool = False  # asked for, or begun, before the step in which it ran
+    is_meeting: bool = False  # no work: the moment at which the last of many ranks has come
 
     @property
     def label(self) -> str:
@@ -167,6 +168,20 @@ class RankStep:
     def __len__(self) -> int:
         return len(self.operation)
 
+    def compact(self) -> RankStep:
+        """Return the step with its numbers in 32 bits."""
+        return replace(self, operation=narrow(self.operation), edges=narrow(self.edges))
+
+    def later(self, by_ns: int) -> RankStep:
+        """Return the step `by_ns` later."""
+        return replace(
+            self,
+            begin_ns=self.begin_ns + by_ns,
+            next_ns=-1 if self.next_ns == -1 else self.next_ns + by_ns,
+            start_ns=self.start_ns + by_ns,
+            end_ns=self.end_ns + by_ns,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
@@ -179,6 +194,14 @@ class RankSteps:
     worker: int | None = None
     rank: int | None = None  # local to the worker where the job has workers
     is_numbered: bool = True  # by the job's own count; False: the first recorded step is called 1
+
+    def compact(self) -> RankSteps:
+        """Return the steps in less memory, to be sent to another process."""
+        return replace(self, steps=[step.compact() for step in self.steps])
+
+    def later(self, by_ns: int) -> RankSteps:
+        """Return the steps `by_ns` later."""
+        return replace(self, steps=[step.later(by_ns) for step in self.steps])
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +223,15 @@ def edge_table(edges: Sequence[Edge]) -> Int64:
     return np.fromiter(numbers, np.int64, 4 * len(edges)).reshape(-1, 4)
 
 
+def narrow(numbers: NDArray[np.integer]) -> Int64:
+    """Return numbers of events or operations in 32 bits, which hold any; what is summed becomes wider."""
+    narrowed: Any = numbers.astype(np.int32)
+    return cast(Int64, narrowed)
+
+
 def from_start(edges: Int64) -> NDArray[np.bool_]:
     """Return which edges (m,) wait for the start of their source only."""
-    return np.isin(edges[:, 2], (Joint.START_TO_HEAD, Joint.START_TO_BODY))
+    return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 
 def edge_rows(sources: Int64, targets: Int64, joint: Joint, kind: Kind) -> Int64:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from dialects.steps import Step
 from formats.columns import Int64
 
 Groups = NDArray[np.integer]
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +68,135 @@ def cut_into_steps(
     A step has what ran in it, from its begin on; what goes on in the next step is an event there as well.
     Work that was asked for before the step began is an operation of its own (`from_earlier_step`).
     """
-    by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
-    events = replace(events, edges=events.edges[by_target])
-    parts = [_events_of(events, begin, end) for _, begin, end in bounds]
+    cutter = _Cutter(events)
+    parts: list[Int64] = []
+    steps: list[RankStep] = []
+    for window in bounds:
+        follows = bool(steps) and steps[-1].next_ns == window[1]
+        part, step = cutter.cut(window, parts[-1] if follows else None)
+        parts.append(part)
+        steps.append(step)
     labels = [
         2 * events.kind[one] + (events.issued_ns[one] < begin)
         for one, (_, begin, _) in zip(parts, bounds, strict=True)
     ]
     numbers, operations = _operations(events.kinds, labels)
-    steps: list[RankStep] = []
-    for one, operation, window in zip(parts, numbers, bounds, strict=True):
-        before = parts[len(steps) - 1] if steps and steps[-1].next_ns == window[1] else one[:0]
-        steps.append(_step(events, one, operation, window, before))
-    return operations, steps
+    return operations, [replace(step, operation=own) for step, own in zip(steps, numbers, strict=True)]
 
 
-def _events_of(events: RecordedEvents, begin: int, end: int) -> Int64:
-    """Return the events that ran between `begin` and `end`, by start."""
-    starts_inside = (events.start_ns >= begin) & (events.start_ns < end)
-    found = np.flatnonzero(starts_inside | ((events.start_ns < begin) & (events.end_ns > begin)))
-    by_start: Int64 = found[np.argsort(events.start_ns[found], kind="stable")]
-    return by_start
+class _Cutter:
+    """Cuts a recording at one window after the other; what is over before a window is not looked at again."""
+
+    def __init__(self, events: RecordedEvents) -> None:
+        by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
+        self.events = replace(events, edges=events.edges[by_target])
+        self.order = np.argsort(events.start_ns, kind="stable")
+        self.starts = events.start_ns[self.order]
+        self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
+        self.leads = self.order[events.leads[self.order]]
+        self.lead_starts = events.start_ns[self.leads]
+        self.meets = np.array([meet.event for meet in events.meets], np.int64)
+        self.open = _Open(self.order, events.end_ns)
+        self.open_edges = _Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
+        self.new, self.before = np.full((2, len(events.kind)), -1, np.int64)  # an event's place in a step
+
+    def cut(self, window: tuple[int, int, int], before: Int64 | None) -> tuple[Int64, RankStep]:
+        """Return the events of a step by start, and the step, its operations still unknown.
+
+        `before` are the events of the step that it follows, None where it follows none.
+        """
+        number, begin, end = window
+        low, high = np.searchsorted(self.starts, [begin, end]).tolist()
+        part = np.concatenate([self.open.at(begin, low), self.order[low:high]])
+        self.new[part] = np.arange(len(part))
+        if before is not None:
+            self.before[before] = np.arange(len(before))
+        goes_on = part[self.before[part] >= 0]
+        edge_range = np.searchsorted(self.targets, [begin, end]).tolist()
+        step = RankStep(
+            number=number,
+            begin_ns=begin,
+            next_ns=end,
+            operation=part[:0],
+            start_ns=np.maximum(self.events.start_ns[part], begin),
+            end_ns=self.events.end_ns[part],
+            edges=self._edges_within(begin, *edge_range),
+            meets=self._meets_within(),
+            last=self._last_that_leads(part, end),
+            continued=np.column_stack((self.before[goes_on], self.new[goes_on])),
+            across=self._edges_across(begin, *edge_range),
+        )
+        self.new[part] = -1
+        if before is not None:
+            self.before[before] = -1
+        return part, step
+
+    def _last_that_leads(self, part: Int64, end: int) -> Int64 | None:
+        """Return what the next step's begin waits for: the last event that leads to it, and what hands over.
+
+        None where no event leads.
+        """
+        events, new = self.events, self.new
+        leads = part[events.leads[part] & (events.end_ns[part] <= end)]
+        if not len(leads):
+            return None
+        last = leads[[np.argmax(events.end_ns[leads])]]
+        later = int(np.searchsorted(self.lead_starts, end))
+        if later < len(self.leads):
+            following = self.leads[later]
+            low, high = (np.searchsorted(self.targets, events.start_ns[following], s) for s in _SIDES)
+            into = events.edges[low:high]
+            into = into[into[:, 1] == following]
+            sources = into[into[:, 2] == Joint.END_TO_HEAD, 0]
+            last = np.append(last, sources[(new[sources] >= 0) & (events.end_ns[sources] <= end)])
+        return np.unique(new[last])
+
+    def _edges_within(self, begin: int, low: int, high: int) -> Int64:
+        """Return the edges between a step's events; what was over when the step began holds up nothing.
+
+        Those from `low` to `high` are of targets that start in the step.
+        """
+        events, new = self.events, self.new
+        edges: Int64 = np.concatenate([events.edges[self.open_edges.at(begin, low)], events.edges[low:high]])
+        edges = edges[new[edges[:, 0]] >= 0]
+        keep = ~from_start(edges) | (events.start_ns[edges[:, 0]] >= begin)
+        keep &= (edges[:, 2] >= Joint.END_TO_BODY) | (events.start_ns[edges[:, 1]] >= begin)
+        edges = edges[keep]
+        edges[:, :2] = new[edges[:, :2]]
+        return edges
+
+    def _edges_across(self, begin: int, low: int, high: int) -> Int64:
+        """Return (source, target, joint) of what was asked for in the step before but began here (k, 3)."""
+        before, new = self.before, self.new
+        source, target, joint, _ = self.events.edges[low:high].T
+        keep = (before[source] >= 0) & (new[source] < 0) & (self.events.issued_ns[target] < begin)
+        keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
+        across: Int64 = np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
+        return across
+
+    def _meets_within(self) -> list[Meet]:
+        """Return a step's part in what several ranks do together."""
+        event = self.new[self.meets]
+        here = np.flatnonzero(event >= 0).tolist()
+        return [self.events.meets[i]._replace(event=int(event[i])) for i in here]
+
+
+class _Open:
+    """What goes on at the begin of a window, of `items` by their start, whose ends are `end_ns` (by item)."""
+
+    def __init__(self, items: Int64, end_ns: Int64) -> None:
+        self.items, self.end_ns = items, end_ns
+        self._seen, self._begin = 0, np.iinfo(np.int64).min
+        self._open = items[:0]
+
+    def at(self, begin: int, low: int) -> Int64:
+        """Return which of the first `low` items end after `begin`, in order."""
+        if begin < self._begin or low < self._seen:  # windows follow each other, but for odd recordings
+            self._seen, self._open = 0, self.items[:0]
+        found = np.concatenate([self._open, self.items[self._seen : low]])
+        self._open = found[self.end_ns[found] > begin]
+        self._seen, self._begin = low, begin
+        return self._open
 
 
 def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], list[Operation]]:
@@ -109,81 +219,6 @@ def turns(values: Int64) -> Int64:
     found = np.empty_like(values)
     found[order] = np.arange(len(values)) - np.searchsorted(ordered, ordered)
     return found
-
-
-def _step(
-    events: RecordedEvents, part: Int64, operation: Int64, window: tuple[int, int, int], before: Int64
-) -> RankStep:
-    number, begin, end = window
-    new = np.full(len(events.kind), -1, np.int64)
-    new[part] = np.arange(len(part))
-    place_before = np.full(len(events.kind), -1, np.int64)
-    place_before[before] = np.arange(len(before))
-    goes_on = part[place_before[part] >= 0]
-    return RankStep(
-        number=number,
-        begin_ns=begin,
-        next_ns=end,
-        operation=operation,
-        start_ns=np.maximum(events.start_ns[part], begin),
-        end_ns=events.end_ns[part],
-        edges=_edges_within(events, new, begin, end),
-        meets=_meets_within(events, new),
-        last=_last_that_leads(events, part, new, end),
-        continued=np.column_stack((place_before[goes_on], new[goes_on])),
-        across=_edges_across(events, place_before, new, begin, end),
-    )
-
-
-def _last_that_leads(events: RecordedEvents, part: Int64, new: Int64, end: int) -> Int64 | None:
-    """Return what the next step's begin waits for: the last event that leads to it, and what hands over.
-
-    None where no event leads.
-    """
-    leads = part[events.leads[part] & (events.end_ns[part] <= end)]
-    if not len(leads):
-        return None
-    last = leads[[np.argmax(events.end_ns[leads])]]
-    later = np.flatnonzero(events.leads & (events.start_ns >= end))
-    if len(later):
-        following = later[np.argmin(events.start_ns[later])]
-        into = events.edges[events.edges[:, 1] == following]
-        sources = into[into[:, 2] == Joint.END_TO_HEAD, 0]
-        last = np.append(last, sources[(new[sources] >= 0) & (events.end_ns[sources] <= end)])
-    return np.unique(new[last])
-
-
-def _edges_within(events: RecordedEvents, new: Int64, begin: int, end: int) -> Int64:
-    """Return the edges between a step's events; what was over when the step began holds up nothing.
-
-    `events.edges` are by the start of their targets.
-    """
-    low, high = np.searchsorted(events.start_ns[events.edges[:, 1]], [begin, end])
-    going_on = np.flatnonzero(events.end_ns[events.edges[:low, 1]] > begin)
-    edges: Int64 = np.concatenate([events.edges[going_on], events.edges[low:high]])
-    edges = edges[new[edges[:, 0]] >= 0]
-    keep = ~from_start(edges) | (events.start_ns[edges[:, 0]] >= begin)
-    keep &= (edges[:, 2] >= Joint.END_TO_BODY) | (events.start_ns[edges[:, 1]] >= begin)
-    edges = edges[keep]
-    edges[:, :2] = new[edges[:, :2]]
-    return edges
-
-
-def _edges_across(events: RecordedEvents, before: Int64, new: Int64, begin: int, end: int) -> Int64:
-    """Return (source, target, joint) of what was asked for in the step before but began here (k, 3)."""
-    low, high = np.searchsorted(events.start_ns[events.edges[:, 1]], [begin, end])
-    source, target, joint, _ = events.edges[low:high].T
-    keep = (before[source] >= 0) & (new[source] < 0) & (events.issued_ns[target] < begin)
-    keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
-    across: Int64 = np.column_stack((before[source], new[target], joint))[keep]
-    return across
-
-
-def _meets_within(events: RecordedEvents, new: Int64) -> list[Meet]:
-    """Return a step's part in what several ranks do together."""
-    event = new[np.array([meet.event for meet in events.meets], np.int64)]
-    here = np.flatnonzero(event >= 0).tolist()
-    return [events.meets[i]._replace(event=int(event[i])) for i in here]
 
 
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:

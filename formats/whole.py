@@ -28,9 +28,9 @@ class WholeEvent(msgspec.Struct, gc=False, omit_defaults=True, forbid_unknown_fi
     tid: Scalar = None
     ts: Scalar = None
     dur: Scalar = None
-    id: Scalar = None
     bp: Scalar = None
     s: Scalar = None
+    id: Scalar = None
     args: msgspec.Raw = NO_ARGS
 
 

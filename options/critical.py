@@ -210,7 +210,7 @@ def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Sc
         return _Scope(name, worker, paths.length_ns(part), path)
 
     scopes = []
-    for groups in _groups(loaded.recording, loaded.job.job.kind):
+    for groups in _groups(loaded.recording, loaded.job.kind):
         paths = CriticalPaths(step, [owners for _, _, owners in groups])
         scopes += [scope(name, worker, paths, i) for i, (name, worker, _) in enumerate(groups)]
     widest = paths.path(len(groups) - 1)
@@ -255,6 +255,7 @@ def _operations(recording: Recording, step: StepGraph, slack_ns: Int64) -> list[
     number, n_events, n = step.operation, len(step), len(recording.operations)
     first = np.full(n, n_events)
     first[number[::-1]] = np.arange(n_events)[::-1]  # of several the first event: it is written last
+    first[recording.which(lambda one: one.is_meeting)] = n_events
     least = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(least, number, slack_ns)
     dur = np.bincount(number, step.end_ns - step.start_ns, n).astype(np.int64).tolist()
@@ -297,7 +298,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.job.traces, loaded.recording, step, path)
+    events, zero = marked_events(loaded.load_traces(), loaded.recording, step, path)
     write_events(output, events, baseTimeNanoseconds=zero)
 
 

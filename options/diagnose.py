@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from argparse import Namespace, _ArgumentGroup
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import options
 from errors import UsageError
-from result import Column, Result, Table
+from output_marks import PROGRAM
+from result import Column, Command, Result, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,7 +107,7 @@ def _explained(args: Namespace, ranked: Sequence[tuple[int, Ranked]]) -> Iterato
         yield f"   To do: {_sentence(finding.action)}"
         for evidence in finding.evidence[:1]:
             yield f"   Seen in: {_seen(evidence)}"
-        yield f"   Closer: {_command(args, finding.look)}"
+        yield Command(f"   Closer: {_command(args, finding.look)}")
 
 
 def _sentence(text: str) -> str:
@@ -119,9 +124,24 @@ def _seen(evidence: Evidence) -> str:
 
 
 def _command(args: Namespace, look: Sequence[str]) -> str:
+    """Return the command that shows more, as the user can type it where this one was typed."""
     option, name, *rest = look
-    words = ["python3", "analyze.py", option, name, "--path", *map(str, args.path), *rest]
-    return shlex.join(words)
+    heeded = options.load(name).FLAGS
+    if args.filter and "filter" in heeded:
+        rest += ["--filter", ",".join(args.filter)]
+    if args.step_by is not None and "step_by" in heeded:
+        rest += ["--step_by", args.step_by]
+    return shlex.join([*_program(), option, name, "--path", *map(str, args.path), *rest])
+
+
+def _program() -> list[str]:
+    """Return the words that started this program; the usual ones where another program did."""
+    script = Path(sys.argv[0])
+    if script.name != PROGRAM:
+        return ["python3", PROGRAM]
+    found = shutil.which("python3")
+    is_usual = found is not None and Path(found).parent == Path(sys.executable).parent
+    return ["python3" if is_usual else sys.executable, sys.argv[0]]
 
 
 def _not_shown(diagnosis: Diagnosis) -> Iterator[str]:

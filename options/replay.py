@@ -207,15 +207,12 @@ def _milliseconds(interval_ns: tuple[float, float] | None) -> list[float] | None
 
 def _n_operations(recording: Recording, parts: bool) -> int:
     """Return how many operations a step has; a communication with its parts is one unless `parts`."""
+    traced = recording.which(lambda one: one.is_traced)
     if parts:
-        return sum(one.is_traced for one in recording.operations)
-    alone, together = 0, set()
-    for one in recording.operations:
-        if one.is_traced and (one.whole or one.is_communication):
-            together.add((one.owner, one.main))
-        else:
-            alone += one.is_traced
-    return alone + len(together)
+        return int(traced.sum())
+    is_part = recording.which(lambda one: one.is_traced and (one.whole or one.is_communication))
+    wholes = {(one.owner, one.main) for one in recording.chosen_kinds(is_part)}
+    return int((traced & ~is_part).sum()) + len(wholes)
 
 
 def _is_drawn(args: Namespace) -> bool:
@@ -327,7 +324,8 @@ def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
         name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
         return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
-    return [(" ".join(texts), partial(apply, edits=texts, traces=loaded.job.traces)) for texts in sets]
+    traces = loaded.load_traces() if any(text.rpartition("=")[0] == "drop" for text in args.set) else []
+    return [(" ".join(texts), partial(apply, edits=texts, traces=traces)) for texts in sets]
 
 
 # ---- each in turn

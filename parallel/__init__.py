@@ -35,6 +35,7 @@ class FilePart(NamedTuple):
     stop: int | None = None
     size: int = 0  # in bytes, as it lies on the disk
     is_shared: bool = False  # whether other hosts may see the file as well
+    about: Any = None  # what else the work is told of this file
 
 
 Work = Callable[[FilePart, OnRead], _T]  # a function of a module (or a partial one), so that it can be sent

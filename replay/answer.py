@@ -10,7 +10,7 @@ import numpy as np
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
 from formats.columns import Int64
-from replay.occurrences import slots, usual_of_others, with_usual_gaps
+from replay.occurrences import slots, usual, with_usual_gaps
 from replay.simulation import Replay, replayed_ns
 from replay.simulation import replay as run_steps
 from replay.uncertainty import MODEL_ERROR, Float, mean_interval, paired_change
@@ -90,7 +90,7 @@ def _rows(recording: Recording, n_steps: int | None) -> list[int]:
 
 def measured_ns(recording: Recording) -> Float:
     """Return each recorded step's duration for each owner (steps, m), NaN where unknown."""
-    times = np.array([step.iteration_ns for step in recording.steps], np.float64)
+    times = np.array([one.iteration_ns for one in recording.bounds], np.float64)
     return np.where(times > 0, times, np.nan)
 
 
@@ -181,8 +181,8 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
     rows = [whole[i] for i in np.unique(np.linspace(0, len(whole) - 1, _MOST_LEFT_OUT).astype(int)).tolist()]
     number = slots(recording.steps)
     times = {}
-    for row, usual in usual_of_others("gap_ns", recording.steps, number, rows):
-        step, gaps = recording.steps[row], usual[number[row]]
+    for row in rows:
+        step, gaps = recording.steps[row], usual("gap_ns", recording.steps, number, without=row)[number[row]]
         edited = replace(step, gap_ns=np.where(gaps < 0, step.gap_ns, gaps))
         times[row] = replayed_ns(replace(recording, steps=[edited]), [0])[0].astype(np.float64)
     return times

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,13 +11,18 @@ from dag.step_graph import Recording, StepGraph
 from dialects.step_windows import turns
 from formats.columns import Int64
 
+#: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
+_SPARSE = 4
+
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
     """Return for the events of each step what they are: the n-th event of their operation in its step.
 
-    Two events of different steps are the same where their numbers are. Numbers have no gap.
+    Two events of different steps are the same where their numbers are.
     """
-    n = 1 + max((int(step.operation.max(initial=-1)) for step in steps), default=-1)
+    if all(np.bincount(step.operation).max(initial=0) <= 1 for step in steps):
+        return [step.operation for step in steps]
+    n = 1 + max(int(step.operation.max(initial=-1)) for step in steps)
     most = np.zeros(n, np.int64)  # of each operation, the events in a step
     for step in steps:
         np.maximum(most, np.bincount(step.operation, minlength=n), out=most)
@@ -35,42 +40,55 @@ def numbered(first: Int64, second: Int64) -> Int64:
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     """Return the median of the values (n,) of each group, rounded down; 0 for a group without any."""
     order = np.lexsort((value, group))
-    return _middles(value[order], np.bincount(group, minlength=n_groups))
-
-
-def _middles(ordered: Int64, count: Int64) -> Int64:
-    """Return the median of each group of values, which lie in order, group by group; 0 for none."""
-    ends = np.cumsum(count)
-    values = np.append(ordered, 0)
-    low, high = ends - count + np.maximum(count - 1, 0) // 2, ends - count + count // 2
-    middle = (values[np.minimum(low, len(ordered))] + values[np.minimum(high, len(ordered))]) // 2
+    ordered = np.concatenate([value[order], [0]])
+    first = np.searchsorted(group[order], np.arange(n_groups + 1))
+    count = np.diff(first)
+    low, high = first[:-1] + np.maximum(count - 1, 0) // 2, first[:-1] + count // 2
+    middle = (ordered[np.minimum(low, len(value))] + ordered[np.minimum(high, len(value))]) // 2
     return np.where(count > 0, middle, 0)
 
 
-def usual(column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> Int64:
-    """Return the median of a column (``gap_ns``, ``work_ns``) over the steps of each slot (see `slots`)."""
-    values = np.concatenate([getattr(step, column) for step in steps])
-    return medians(np.concatenate(number), values, _n_slots(number))
+def usual(
+    column: str, steps: Sequence[StepGraph], number: Sequence[Int64], *, without: int | None = None
+) -> Int64:
+    """Return the median of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`), -1 for none.
+
+    Over all steps, or all but one.
+    """
+    kept = [row for row in range(len(steps)) if row != without]
+    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
+    count = sum((np.bincount(number[row], minlength=n_slots) for row in kept), np.zeros(n_slots, np.int64))
+    if n_slots * len(kept) > _SPARSE * count.sum():
+        group = np.concatenate([number[row] for row in kept])
+        middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
+    else:  # a slot has at most one event in a step
+        table = np.full((n_slots, len(kept)), np.iinfo(np.int64).max)
+        for place, row in enumerate(kept):
+            table[number[row], place] = getattr(steps[row], column)
+        table.sort(axis=1)
+        every, last = np.arange(n_slots), np.maximum(count - 1, 0)
+        middle = (table[every, last // 2] + table[every, last - last // 2]) // 2
+    return np.where(count > 0, middle, -1)
 
 
-def usual_of_others(
-    column: str, steps: Sequence[StepGraph], number: Sequence[Int64], rows: Iterable[int]
-) -> Iterator[tuple[int, Int64]]:
-    """Yield each of `rows` with what `usual` gives over all other steps; -1 for slots of this step alone."""
-    group = np.concatenate(number)
-    values = np.concatenate([getattr(step, column) for step in steps])
-    of = np.repeat(np.arange(len(steps), dtype=np.int32), [len(step) for step in steps])
-    order = np.lexsort((values, group))
-    group, values, of = group[order], values[order], of[order]
-    del order
-    for row in rows:
-        others = of != row
-        count = np.bincount(group[others], minlength=_n_slots(number))
-        yield row, np.where(count > 0, _middles(values[others], count), -1)
+class UsualGaps:
+    """The median of the gap of each event of a recording over its steps."""
 
+    def __init__(self, recording: Recording) -> None:
+        self._number = slots(recording.steps)
+        self._gaps = usual("gap_ns", recording.steps, self._number) if recording.steps else np.empty(0)
+        self._made_of = [(step.operation, step.gap_ns) for step in recording.steps]
 
-def _n_slots(number: Sequence[Int64]) -> int:
-    return 1 + max(int(one.max(initial=0)) for one in number)
+    def are_of(self, recording: Recording) -> bool:
+        """Whether a recording has the events and gaps of the one that this was made of."""
+        return all(
+            step.operation is operation and step.gap_ns is gap_ns
+            for step, (operation, gap_ns) in zip(recording.steps, self._made_of, strict=True)
+        )
+
+    def limit(self, row: int, step: StepGraph) -> StepGraph:
+        """Return the step in a row of the recording with gaps no longer than usual."""
+        return replace(step, gap_ns=np.minimum(step.gap_ns, self._gaps[self._number[row]]))
 
 
 def with_usual_gaps(recording: Recording) -> Recording:
@@ -78,12 +96,5 @@ def with_usual_gaps(recording: Recording) -> Recording:
 
     What delayed an event once (another process, a page fault) says nothing about a job that was not run.
     """
-    if not recording.steps:
-        return recording
-    number = slots(recording.steps)
-    gaps = usual("gap_ns", recording.steps, number)
-    steps = [
-        replace(step, gap_ns=np.minimum(step.gap_ns, gaps[one]))
-        for step, one in zip(recording.steps, number, strict=True)
-    ]
-    return replace(recording, steps=steps)
+    gaps = UsualGaps(recording)
+    return replace(recording, steps=[gaps.limit(row, step) for row, step in enumerate(recording.steps)])

@@ -55,20 +55,13 @@ class Replay:
 
         What a device did before the step began, ahead of its host, has no time in it and holds up nothing.
         """
-        step = self.recording.steps[self.rows[position]]
         heads = self.heads(position)
-        begin = self.schedule.start_ns[self.begin_op[position]]
-        start = np.maximum(self.schedule.start_ns[heads], begin[step.owner])
-        end = np.maximum(self.schedule.end_ns[heads + 1], begin[step.owner])
-        is_over = self.schedule.end_ns[heads + 1] < begin[step.owner]
-        return replace(
-            step,
-            start_ns=start,
-            end_ns=end,
-            work_ns=np.minimum(step.work_ns, end - start),
-            edges=step.edges[~is_over[step.edges[:, 0]]],
-            begin_ns=begin,
-            next_ns=self.schedule.end_ns[self.end_op[position]],
+        return as_simulated(
+            self.recording.steps[self.rows[position]],
+            self.schedule.start_ns[heads],
+            self.schedule.end_ns[heads + 1],
+            self.schedule.start_ns[self.begin_op[position]],
+            self.schedule.end_ns[self.end_op[position]],
         )
 
     def intervals(self, position: int) -> tuple[Int64, Int64]:
@@ -80,16 +73,32 @@ class Replay:
         return self.schedule.start_ns[heads + held], self.schedule.end_ns[heads + 1]
 
 
+def as_simulated(step: StepGraph, start: Int64, end: Int64, begin: Int64, next_ns: Int64) -> StepGraph:
+    """Return a step with the simulated times of its events (n,) and its owners (m,); see `Replay.step`."""
+    earliest = begin[step.owner]
+    is_over = end < earliest
+    start, end = np.maximum(start, earliest), np.maximum(end, earliest)
+    return replace(
+        step,
+        start_ns=start,
+        end_ns=end,
+        work_ns=np.minimum(step.work_ns, end - start),
+        edges=step.edges[~is_over[step.edges[:, 0]]] if is_over.any() else step.edges,
+        begin_ns=begin,
+        next_ns=next_ns,
+    )
+
+
 def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     """Simulate the recorded steps `rows`, one after the other, overlapping as their edges allow."""
-    row = _Row(recording, rows)
+    row = Row(recording, rows)
     start, end = (np.concatenate(column) for column in zip(*row.schedules(), strict=True))
     return row.ran(Schedule(start, end))
 
 
 def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
     """Return `Replay.iteration_ns` without keeping when everything ran."""
-    row, m = _Row(recording, rows), len(recording.owners)
+    row, m = Row(recording, rows), len(recording.owners)
     if row.contends:
         return row.ran(*row.schedules()).iteration_ns
     return np.array([one.end_ns[m : 2 * m] - one.start_ns[:m] for one in row.schedules()])
@@ -109,13 +118,16 @@ class Planned:
 
 def planned(recording: Recording, rows: Sequence[int]) -> Planned:
     """Simulate the recorded steps `rows` as `replay` does, and keep their plan."""
-    row = _Row(recording, rows)
+    row = Row(recording, rows)
     plan = row.plan()
     return Planned(row.ran(simulate(plan)), plan)
 
 
-class _Row:
-    """Steps in a row: per step its owners' begins, their ends, and two operations an event."""
+class Row:
+    """Steps in a row: per step its owners' begins, their ends, and two operations an event.
+
+    Edits of work, gaps, tails and begins leave the operations and their edges as they are.
+    """
 
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         self.recording, self.rows = recording, rows
@@ -128,6 +140,7 @@ class _Row:
         self.end_op = self.begin_op + self.owners
         self.first_op = self.offset + 2 * self.owners
         self.contends = any(bool((step.link != NO_LINK).any()) for step in self.steps)
+        self._early: dict[int, tuple[Int64, Int64]] = {}
 
     def ran(self, schedule: Schedule) -> Replay:
         """Return the replay of which this is the schedule."""
@@ -147,10 +160,11 @@ class _Row:
             dur, gap = self._times(position)
             earliest = None
             if before is not None:
-                source, target = self._edges_from_before(position).T
+                source, target = self._from_step_before(position).T
                 earliest = np.zeros_like(gap)
                 np.maximum.at(earliest, target, before.end_ns[source] + gap[target])
-            plan = make_plan(dur, self._edges_within(position), gap_ns=gap)
+            edges = np.concatenate([self._between_events(position), self._to_events(position)])
+            plan = make_plan(dur, edges, gap_ns=gap)
             before = simulate(plan, compiled=pays(self.n_ops), earliest_ns=earliest)
             yield before
 
@@ -163,9 +177,7 @@ class _Row:
             device += [np.full(2 * self.owners, UNLIMITED), _interleave(UNLIMITED, step.link)]
             priority += [np.zeros(2 * self.owners, np.int64), served + np.repeat(step.turn, 2)]
             served += int(step.turn.max(initial=0)) + 1
-            edges.append(self.offset[position] + self._edges_within(position))
-            if position:
-                edges.append(self.offset[position - 1 : position + 1] + self._edges_from_before(position))
+            edges += [self.offset[position] + self._between_events(position), *self.around(position)]
         dur, gap = (np.concatenate(column) for column in zip(*times, strict=True))
         return make_plan(
             dur,
@@ -175,43 +187,89 @@ class _Row:
             gap_ns=gap,
         )
 
-    # ---- one step; operations are numbered from its first begin
+    def around(self, position: int) -> list[Int64]:
+        """Return the edges that join a step's events to its begins, its ends and the step before it."""
+        edges = [self.offset[position] + self._to_events(position)]
+        if position:
+            edges.append(self.offset[position - 1 : position + 1] + self._from_step_before(position))
+        return edges
+
+    def lead_ns(self, position: int, step: StepGraph) -> Int64:
+        """Return how much later than the first owner each begins a step (m,) that follows no other."""
+        apart = position == 0 or self._follows_a_pause(position)
+        return step.lead_ns if apart else np.zeros(len(step.begin_ns), np.int64)
 
     def _times(self, position: int) -> tuple[Int64, Int64]:
-        """Return durations and gaps of a step's operations."""
+        """Return durations and gaps of the operations of a step."""
         step = self.steps[position]
-        work, gaps = self._work_and_gaps(position)
+        work, gaps = self.work_and_gaps(position, step)
         none = np.zeros(self.owners, np.int64)
-        apart = position == 0 or self._follows_a_pause(position)
         dur = np.concatenate([none, step.tail_ns, _interleave(0, work)])
-        return dur, np.concatenate([step.lead_ns if apart else none, none, _interleave(gaps, 0)])
+        return dur, np.concatenate([self.lead_ns(position, step), none, _interleave(gaps, 0)])
 
-    def _edges_within(self, position: int) -> Int64:
-        """Return the edges (e, 2) between the operations of a step."""
+    def work_and_gaps(self, position: int, step: StepGraph) -> tuple[Int64, Int64]:
+        """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
+
+        What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
+        `step` is the recorded one or one with edited times.
+        """
+        before = self.steps[position - 1]
+        work, gaps = step.work_ns, step.gap_ns
+        continued, across = self._from_before(position)
+        if not len(continued) and not len(across):
+            return work, gaps
+        work, gaps = work.copy(), gaps.copy()
+        earlier, resumed = continued.T
+        since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
+        work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
+        gaps[resumed] = 0
+        early, gaps_of_early = self._asked_before(position, across)
+        gaps[early] = gaps_of_early
+        return work, gaps
+
+    def _asked_before(self, position: int, across: Int64) -> tuple[Int64, Int64]:
+        """Return what was asked for in the step before, and nothing holds back here; and its gaps."""
+        if position not in self._early:
+            step, before = self.steps[position], self.steps[position - 1]
+            source, target, joint = across.T
+            ready = np.full(len(step), np.iinfo(np.int64).min)
+            let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
+            np.maximum.at(ready, target, let_on)
+            is_early = np.zeros(len(step), np.bool_)
+            is_early[target] = True
+            early = np.flatnonzero(is_early & _is_root(step))
+            self._early[position] = early, step.start_ns[early] - ready[early]
+        return self._early[position]
+
+    # ---- edges (e, 2) between operations, which are numbered from the first begin of their step
+
+    def _between_events(self, position: int) -> Int64:
+        """Return the edges between the operations of the events of a step."""
+        step, first = self.steps[position], 2 * self.owners
+        events = np.arange(len(step))
+        edges = [(2 * events, 2 * events + 1), operation_edges(step.edges), 2 * step.overtaken.T + 1]
+        return first + np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
+
+    def _to_events(self, position: int) -> Int64:
+        """Return the edges that join the events of a step to its begins and ends."""
         step, first = self.steps[position], 2 * self.owners
         begin = np.arange(self.owners)
         end = self.owners + begin
-        events = np.arange(len(step))
         continued, across = self._from_before(position)
-        runs_on = self.stream_of[step.operation[continued[:, 1]]] >= 0 if len(continued) else slice(0)
         is_root = _is_root(step)
-        is_root[continued[runs_on, 1]] = False
+        is_root[continued[self._runs_on(position), 1]] = False
         is_root[across[:, 1]] = False
         roots = np.flatnonzero(is_root)
-        source, target = operation_edges(step.edges)
         edges = [
-            (first + 2 * events, first + 2 * events + 1),
-            (first + source, first + target),
-            tuple(first + 2 * step.overtaken.T + 1),
             (begin, end),
             (begin[step.owner[roots]], first + 2 * roots),
             (first + 2 * step.last + 1, end[step.owner[step.last]]),
         ]
         return np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
 
-    def _edges_from_before(self, position: int) -> Int64:
-        """Return the edges (e, 2) from the operations of the step before to those of a step."""
-        step, first = self.steps[position], 2 * self.owners
+    def _from_step_before(self, position: int) -> Int64:
+        """Return the edges from the operations of the step before to those of a step."""
+        first = 2 * self.owners
         begin = np.arange(self.owners)
         ends = self.owners + begin
         continued, across = self._from_before(position)
@@ -219,38 +277,22 @@ class _Row:
             edges = [np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1)]
         else:
             edges = [np.stack([ends, begin], axis=1)]
-        resumed = first + 2 * continued + np.array([1, 0])
-        if len(continued):  # a host's rest begins with the step, and waits in its course
-            resumed[self.stream_of[step.operation[continued[:, 1]]] < 0, 1] += 1
+        resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
+        # a host's rest begins with the step, and waits in its course
+        resumed[~self._runs_on(position), 1] += 1
         edges.append(resumed)
         source, target, joint = across.T
         done = first + 2 * source + (joint == Joint.END_TO_HEAD)
         edges.append(np.stack([done, first + 2 * target], axis=1))
         return np.concatenate([*edges, *self._streams(position)])
 
-    def _work_and_gaps(self, position: int) -> tuple[Int64, Int64]:
-        """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
-
-        What was asked for there, and nothing holds back here, does not wait for its host to begin the step.
-        """
-        step, before = self.steps[position], self.steps[position - 1]
-        work, gaps = step.work_ns.copy(), step.gap_ns.copy()
-        continued, across = self._from_before(position)
-        earlier, resumed = continued.T
-        since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
-        work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])
-        gaps[resumed] = 0
-        if len(across) == 0:
-            return work, gaps
-        source, target, joint = across.T
-        ready = np.full(len(step), np.iinfo(np.int64).min)
-        let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
-        np.maximum.at(ready, target, let_on)
-        early = np.zeros(len(step), np.bool_)
-        early[target] = True
-        early &= _is_root(step)
-        gaps[early] = step.start_ns[early] - ready[early]
-        return work, gaps
+    def _runs_on(self, position: int) -> Bool:
+        """Return which of what was begun in the step before (c,) runs on, on a device, as this one begins."""
+        continued, _ = self._from_before(position)
+        if not len(continued):
+            return np.empty(0, np.bool_)
+        runs_on: Bool = self.stream_of[self.steps[position].operation[continued[:, 1]]] >= 0
+        return runs_on
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
@@ -294,12 +336,8 @@ class _Row:
     def stream_of(self) -> Int64:
         """The number of the stream of each operation of the recording, -1 for those of no device."""
         place: dict[tuple[int, Track], int] = {}
-        return np.array(
-            [
-                place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
-                for one in self.recording.operations
-            ],
-            np.int64,
+        return self.recording.column(
+            lambda one: place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
         )
 
 
@@ -318,7 +356,7 @@ def _interleave(heads: Int64 | int, bodies: Int64 | int) -> Int64:
 def _is_root(step: StepGraph) -> Bool:
     """Return which events (n,) nothing of their owner holds back but the begin of the step."""
     source, target, joint, _ = step.edges.T
-    held = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
+    holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
     is_root = np.ones(len(step), np.bool_)
-    is_root[target[held]] = False
+    is_root[target[holds]] = False
     return is_root

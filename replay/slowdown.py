@@ -11,7 +11,7 @@ from dag.step_graph import Bool, Recording
 from formats.columns import Int64
 from replay.simulation import planned
 from replay.whatif.selection import pipeline_stages
-from replay.whatif.straggler import ideal_work_ns, kinds
+from replay.whatif.straggler import ideal_work_ns
 
 #: Kinds of work that are put back one by one: those whose work differs most from the ideal.
 _MOST_KINDS = 30
@@ -48,13 +48,13 @@ def slowdown(recording: Recording) -> Slowdown:
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     by = {}
-    owner = np.array([one.owner for one in recording.operations], np.int64)
+    owner = recording.column(lambda one: one.owner)
     if len(recording.owners) > 1:
         by["rank"] = put_back(owner, dict(enumerate(recording.owners)))
     stages = pipeline_stages(recording)
     if stages is not None:
         by["stage"] = put_back(np.array(stages)[owner], {stage: str(stage) for stage in sorted(set(stages))})
-    names, kind = kinds([one.name for one in recording.operations])
+    names, kind = recording.numbered(lambda one: one.name)
     by["kind"] = put_back(kind, {i: names[i] for i in _most_different(steps, kind, len(names))})
     return Slowdown(over_ideal([step.own_ns for step in steps]), by)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import textwrap
 from argparse import Namespace
@@ -12,7 +13,7 @@ from typing import TextIO
 
 from report.names import short_names
 from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
-from result import Cell, Column, Result, Table
+from result import Cell, Column, Command, Result, Table
 
 #: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
 #: column, nor below the narrowest for that of any other: the column is left out instead.
@@ -20,6 +21,9 @@ _LEGIBLE, _NARROWEST = (40, 16), (24, 12)
 _SPACE = "  "
 _ONE_LINE, _ANY = 1, 99  # lines of a header
 _MOST_ROWS = 20  # of a table, unless more are asked for
+#: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
+_SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+_GOES_ON = " \\"
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -73,11 +77,27 @@ def _figures(figures: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
-    for sentence in map(printable, sentences):
+    for sentence in sentences:
+        text = printable(sentence)
         if width is None:
-            yield sentence
+            yield text
+        elif isinstance(sentence, Command):
+            yield from _continued(text, width)
         else:
-            yield from textwrap.wrap(sentence, width, break_long_words=False, break_on_hyphens=False)
+            yield from textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _continued(command: str, width: int) -> Iterator[str]:
+    """Yield a line that ends in a command, which a shell takes for one though it is on several."""
+    indent = " " * (len(command) - len(command.lstrip()))
+    line = ""
+    for word in _SHELL_WORD.findall(command):
+        if line and len(line) + 1 + len(word) > width - len(_GOES_ON):
+            yield f"{line}{_GOES_ON}"
+            line = f"{indent}  {word}"
+        else:
+            line = f"{line} {word}" if line else f"{indent}{word}"
+    yield line
 
 
 @dataclass(slots=True)

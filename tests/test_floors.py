@@ -25,7 +25,7 @@ FLOORS = (
     ("formats",),
     ("intervals", "innermost"),
     ("dialects", "jobfiles"),
-    ("trace_files", "output_rules"),
+    ("trace_files", "output_rules", "rank_outlines"),
     ("collector",),
     ("trace_utils",),
     ("clocks",),

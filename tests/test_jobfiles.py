@@ -110,6 +110,22 @@ def test_other_files_and_products_of_this_program_are_no_ranks(tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize("where", ["merged_trace.json", "merged/merged_trace.json.gz"])
+def test_composers_merged_file_beside_its_ranks_is_no_rank(tmp_path: Path, where: str) -> None:
+    files = ["rank0.json", "rank1.json"] if "/" not in where else ["trace/rank0.json", "trace/rank1.json"]
+    make(tmp_path, *files, where)
+    job = find_job(tmp_path)
+    assert [source.rank for source in job.sources] == [0, 1]
+    assert job.notes == [f"{tmp_path / where}: the files of all ranks once more, left out"]
+
+
+def test_composers_merged_file_alone_is_read(tmp_path: Path) -> None:
+    make(tmp_path, "merged_trace.json")
+    job = find_job(tmp_path)
+    assert [source.path.name for source in job.sources] == ["merged_trace.json"]
+    assert job.notes == []
+
+
 def test_ranks_on_several_hosts_and_ambiguous_directories(tmp_path: Path) -> None:
     make(tmp_path, "host0/rank0.json", "host1/rank1.json")
     assert prefixes(tmp_path) == ["rank0.", "rank1."]

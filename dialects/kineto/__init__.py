@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.kineto.collectives import (
-    ENDS,
     SIZE_ARGS,
     SYNC_ARGS,
     collective,
@@ -56,7 +55,7 @@ class Kineto(System):
     sync_args = SYNC_ARGS
     size_args = SIZE_ARGS
     edge_args = (
-        *SYNC_ARGS, *ENDS, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
+        *SYNC_ARGS, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
     )  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:

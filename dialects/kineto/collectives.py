@@ -15,9 +15,7 @@ from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, wh
 from formats.columns import Trace
 
 #: Keys of the args that tell collectives apart.
-SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq")
-#: Keys of the args of a transfer between two ranks.
-ENDS = ("Src Rank", "Dst Rank")
+SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
 #: Keys of the args that tell what a collective moves.
 SIZE_ARGS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
@@ -67,7 +65,10 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
         return _all_ranks((name,), name) if is_span else None
     if not is_collective_kernel(name):
         return None
-    kind, group, ranks, sequence = (args.get(key) for key in SYNC_ARGS)
+    kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
+    if kind in ("send", "recv"):  # both are known by their ends; half a transfer without its ends by nothing
+        together = SyncPart((*ends, str(group)), all_wait=False, end_together=True)
+        return None if None in ends else together
     if kind is None:
         name = name.split("(")[0]
         return _all_ranks((name,), name)

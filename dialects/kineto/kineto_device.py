@@ -18,6 +18,8 @@ from formats.columns import Int64, Trace
 
 #: Clocks of host and device, and whole microseconds, agree to about this.
 TOLERANCE_NS = 2_000
+#: Begins and lengths are rounded each, so that an end may seem later than the begin that followed it.
+ROUNDED_NS = 10
 #: Calls that return only when work on the device is done.
 _WAITS = re.compile(r"\w*Synchronize|(cuda|hip)Memcpy(To|From)?(Symbol|2D|3D)?|(cuda|hip)Free")
 #: A launch queue has room for this many commands, …
@@ -177,7 +179,7 @@ def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
 def _likely_waits(works: Works) -> Int64:
     """Link what was launched, had its stream free and yet began only after work elsewhere ended, to that."""
     targets = np.arange(len(works))
-    sources = ended_last(works.end_ns, works.stream, works.start_ns, works.stream)
+    sources = ended_last(works.end_ns, works.stream, works.start_ns + ROUNDED_NS, works.stream)
     order = after_on_stream(works)
     ready = np.where(works.call >= 0, works.call_end_ns, np.iinfo(np.int64).min)
     ready[order[:, 1]] = np.maximum(ready[order[:, 1]], works.end_ns[order[:, 0]])

@@ -9,14 +9,14 @@ resumes when something elsewhere has ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from dialects.kineto.collectives import ENDS, SYNC_ARGS, collective, is_collective
+from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective
 from dialects.kineto.kineto_device import (
+    ROUNDED_NS,
     TOLERANCE_NS,
     Works,
     after_on_stream,
@@ -31,7 +31,7 @@ from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_ro
 from dialects.step_windows import RecordedEvents, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
-from formats.columns import Int64, Trace
+from formats.columns import Int32, Int64, Trace
 
 _ENQUEUES = "c10d::"
 #: A thread that was idle for less than this may just not have been recorded …
@@ -207,7 +207,7 @@ def _aside(rank: _Rank) -> Int64:
     order = np.lexsort((numbers, trace.track_id[rank.aside]))
     follows = np.flatnonzero(np.diff(trace.track_id[rank.aside][order]) == 0)
     before, after = order[follows], order[follows + 1]
-    overlaps = end[before] > start[after]
+    overlaps = end[before] > start[after] + ROUNDED_NS
     for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
         parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Kind.DEVICE))
     return np.concatenate(parts)
@@ -258,7 +258,7 @@ def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     """Let device work whose launch no recording knows wait for what ended last before it on its rank."""
     group = np.concatenate([rank.host.thread, np.full(len(rank.aside), -1), -2 - rank.works.stream])
     targets = np.arange(rank.first_work, len(end_ns))
-    found = ended_last(end_ns, group, start_ns[targets], group[targets])
+    found = ended_last(end_ns, group, start_ns[targets] + ROUNDED_NS, group[targets])
     keep = (found >= 0) & (start_ns[found] < start_ns[targets])
     return edge_rows(found[keep], targets[keep], Joint.END_TO_HEAD, Kind.HAND_OVER)
 
@@ -267,19 +267,36 @@ def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
     """Return edges from each forward operation to its backward one, by the flows of category ``fwdbwd``."""
     trace, points = rank.trace, rank.trace.points
     flows = np.flatnonzero(np.array([*(cat == "fwdbwd" for cat in trace.cats), False])[points.cat_id])
-    rows = np.sort(rank.host.row)
-    columns = (trace.track_id[rows].tolist(), trace.ts_ns[rows].tolist(), rows.tolist())
-    begins = {(track, at_ns): row for track, at_ns, row in zip(*columns, strict=True)}
-    moments = zip(points.track_id[flows].tolist(), points.ts_ns[flows].tolist(), strict=True)
-    ends: dict[str, dict[object, int]] = {"s": {}, "f": {}, "t": {}}
-    for i, moment in zip(flows.tolist(), moments, strict=True):
-        if moment in begins and points.phase[i] in ends:
-            ends[points.phase[i]][points.ids[i]] = begins[moment]
-    pairs = [(row, ends["f"][flow]) for flow, row in ends["s"].items() if flow in ends["f"]]
+    begins = _rows_beginning(trace, rank.host.row, points.track_id[flows], points.ts_ns[flows])
+    known = begins >= 0
+    found = list(zip(flows[known].tolist(), begins[known].tolist(), strict=True))
+    phase, ids = points.phase, points.ids
+    first_of = {ids[i]: row for i, row in found if phase[i] == "s"}
+    last_of = {ids[i]: row for i, row in found if phase[i] == "f"}
+    pairs = [(row, last_of[flow]) for flow, row in first_of.items() if flow in last_of]
     forward, backward = np.array(pairs, np.int64).reshape(-1, 2).T
     source, target = last[forward], first[backward]
     over = rank.host.end_ns[source] <= rank.host.start_ns[target]
     return edge_rows(source[over], target[over], Joint.END_TO_HEAD, Kind.DATA)
+
+
+def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) -> Int64:
+    """Return which of `rows` begins on each of `tracks` (k,) at each of `moments` (k,), the last; or -1."""
+    is_wanted = np.zeros(len(trace), np.bool_)
+    is_wanted[rows] = True
+    rows = np.flatnonzero(is_wanted)
+    if not len(rows) or not len(moments):
+        return np.full(len(moments), -1)
+    rows = rows[np.lexsort((rows, trace.ts_ns[rows], trace.track_id[rows]))]
+    track, start = trace.track_id[rows], trace.ts_ns[rows]
+    found = np.full(len(moments), -1)
+    for one in np.unique(tracks).tolist():
+        low, high = np.searchsorted(track, [one, one + 1])
+        here = np.flatnonzero(tracks == one)
+        at = low + np.searchsorted(start[low:high], moments[here], side="right") - 1
+        hit = (at >= low) & (start[np.maximum(at, 0)] == moments[here])
+        found[here[hit]] = rows[at[hit]]
+    return found
 
 
 # ---- collectives
@@ -299,24 +316,15 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]
     known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
     communicates = np.array(known, np.bool_)[which.reshape(-1)] & (np.arange(len(rows)) >= len(rank.host))
     events = np.flatnonzero(communicates)
-    keys = [key for key in (*SYNC_ARGS, *ENDS) if key in trace.args]
+    keys = [key for key in SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
     meets = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
-        key = _identity(trace, row, {key: column.get(row) for key, column in columns.items()})
-        if key is not None:
-            meets.append(Meet((key, count[key]), event, enters=True, leaves=True))
-            count[key] += 1
+        args = {key: column.get(row) for key, column in columns.items()}
+        part = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
+        if part is not None:
+            meets.append(Meet((part.key, count[part.key]), event, enters=True, leaves=True))
+            count[part.key] += 1
     return meets, communicates
-
-
-def _identity(trace: Trace, row: int, args: Mapping[str, Any]) -> Hashable | None:
-    """Return what a collective is known by on other ranks; None for half a transfer without its ends."""
-    kind = args.get("Collective name")
-    if kind in ("send", "recv"):
-        ends = tuple(args.get(key) for key in ENDS)
-        return None if None in ends else (*ends, str(args.get("Process Group Name")))
-    found = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
-    return None if found is None else found.key

@@ -1,4 +1,4 @@
-"""The scanner in C (`scan.c`): built by the machine's compiler on first use, kept, and loaded.
+"""What is in C (`scan.c`, `rewrite.c`): built by the machine's compiler on first use, kept, and loaded.
 
 Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded in Python
 with the same result; why is told at debug level only.
@@ -22,7 +22,7 @@ from pathlib import Path
 import parallel
 from temporary_files import temporary_directory
 
-_SOURCE = Path(__file__).with_name("scan.c")
+_FOLDER = Path(__file__).parent
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -40,38 +40,40 @@ def is_worth(n_bytes: int) -> bool:
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """Return the scanner, built if need be; None where that fails."""
+def library(name: str = "scan") -> ctypes.CDLL | None:
+    """Return what is in a source, built if need be; None where that fails. ``rewrite`` holds ``scan``."""
     try:
-        loaded = _load()
+        loaded = _load(name)
         _keep_memory()
         return loaded
     except Exception as error:  # whatever it is: there is another decoder
-        _log.debug("no scanner in C: %s: %s", type(error).__name__, error)
+        _log.debug("no scanner in C (%s): %s: %s", name, type(error).__name__, error)
         return None
 
 
-def _load() -> ctypes.CDLL:
+def _load(name: str) -> ctypes.CDLL:
     """Return the kept library of the first compiler that there is, or build one."""
     directory = _own_directory()
     failures = []
     for compiler in _compilers():
-        kept = None if directory is None else directory / f"scan-{_digest(compiler)}.so"
+        kept = None if directory is None else directory / f"{name}-{_digest(compiler)}.so"
         if kept is not None and _is_own(kept, stat.S_ISREG):
             with contextlib.suppress(OSError):  # damaged: built anew
-                return _declared(ctypes.CDLL(str(kept)))
+                return _declared(name, ctypes.CDLL(str(kept)))
         try:
-            return _built(compiler, kept)
+            return _built(name, compiler, kept)
         except (OSError, ValueError, RuntimeError) as error:
             failures.append(f"{shlex.join(compiler)}: {error}")
     raise RuntimeError("; ".join(failures) or "no C compiler")
 
 
-def _built(compiler: list[str], keep_as: Path | None) -> ctypes.CDLL:
+def _built(name: str, compiler: list[str], keep_as: Path | None) -> ctypes.CDLL:
     with temporary_directory(keep_as) as directory:
-        made = directory / "scan.so"
-        parallel.run_program([*compiler, *_FLAGS, "-o", str(made), str(_SOURCE)], _BUILD_SECONDS)
-        loaded = _declared(ctypes.CDLL(str(made)))
+        made = directory / f"{name}.so"
+        parallel.run_program(
+            [*compiler, *_FLAGS, "-o", str(made), str(_FOLDER / f"{name}.c")], _BUILD_SECONDS
+        )
+        loaded = _declared(name, ctypes.CDLL(str(made)))
         if keep_as is not None:
             made.chmod(0o700)
             os.replace(made, keep_as)  # only what can be loaded is kept
@@ -91,7 +93,8 @@ def _digest(compiler: list[str]) -> str:
     status = program.stat()
     machine = (platform.system(), platform.machine(), ctypes.sizeof(ctypes.c_void_p))
     what = (_FLAGS, compiler, str(program), status.st_size, status.st_mtime_ns, machine)
-    return hashlib.sha256(_SOURCE.read_bytes() + repr(what).encode()).hexdigest()[:24]
+    sources = b"".join(path.read_bytes() for path in sorted(_FOLDER.glob("*.c")))
+    return hashlib.sha256(sources + repr(what).encode()).hexdigest()[:24]
 
 
 def _own_directory() -> Path | None:
@@ -125,13 +128,21 @@ def _keep_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, _KEPT)
 
 
-def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+def _declared(name: str, loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Return the library with the types of its functions set."""
-    pointer, size = ctypes.c_void_p, ctypes.c_uint64
-    loaded.new_scanner.argtypes = (ctypes.c_char_p, size, ctypes.c_bool)
+    pointer, size, flag = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_bool
+    loaded.new_scanner.argtypes = (ctypes.c_char_p, size, flag)
     loaded.new_scanner.restype = pointer
     loaded.free_scanner.argtypes = (pointer,)
     loaded.free_scanner.restype = None
-    loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, ctypes.c_bool)
-    loaded.scan_events.restype = ctypes.c_int
+    if name == "scan":
+        loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
+        loaded.scan_events.restype = ctypes.c_int
+    else:
+        loaded.rewrite_events.argtypes = (pointer, pointer, size, *[pointer] * 3, size, flag)
+        loaded.rewrite_events.restype = ctypes.c_int
+        loaded.gather_texts.argtypes = (size, pointer, pointer)
+        loaded.gather_texts.restype = size
+        loaded.write_events.argtypes = (size, *[pointer] * 7)
+        loaded.write_events.restype = size
     return loaded

@@ -27,7 +27,7 @@ typedef uint64_t u64;
 typedef const u8 *cursor; /* a place in the data, or MORE where the data ended too early, or ODD */
 
 enum { MORE, ODD, FULL, CLOSED }; /* why a scan stopped; as in formats/native/scanner.py */
-enum { PH, NAME, CAT, PID, TID, TS, DUR, ARGS, ID, ID2, OTHER, WANTED, END };
+enum { PH, NAME, CAT, PID, TID, TS, DUR, ARGS, ID, ID2, BP, S, OTHER, WANTED, END };
 enum { IN_EVENT = 2, IN_ARGS = 4, DEEPER = 6 }; /* of what object a member is; + 1 for its first */
 enum { MOST_DEPTH = 60, MOST_PROBES = 128, MOST_DIGITS = 18, MOST_KEY = 1 << 16, SLACK = 64, LEADS = 4096 };
 static const int64_t NO_TIME = INT64_MIN;
@@ -43,7 +43,7 @@ typedef struct { u64 hash, at; u32 size, number; } slot; /* a row of `keys`; `nu
 typedef struct {
     u8 *keys; /* rows of JSON, each ended by a comma */
     slot *slots;
-    u64 keys_size, keys_used, n_keys, n_slots, n_wanted;
+    u64 keys_size, keys_used, most_used, n_keys, n_slots, n_wanted;
     lead leads[LEADS]; /* by the place in the event, and its kind */
     bool with_points;
     char wanted[]; /* names of members of args, each ended by 0, n_wanted bytes; x* is what begins with x */
@@ -131,7 +131,7 @@ INLINE cursor skip_word(cursor p, cursor end) {
 }
 
 static u8 meaning_of(const scanner *s, const u8 *name, size_t size, u8 context) {
-    static const char *const NAMES[] = {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args", "id", "id2"};
+    static const char *const NAMES[] = {"ph", "name", "cat", "pid", "tid", "ts", "dur", "args", "id", "id2", "bp", "s"};
     for (u8 i = 0; context == IN_EVENT && i < OTHER; i++)
         if (size == strlen(NAMES[i]) && memcmp(name, NAMES[i], size) == 0) return i;
     for (u64 i = 0; context == IN_ARGS && i < s->n_wanted; i += strlen(s->wanted + i) + 1) {
@@ -247,16 +247,16 @@ static bool make_room(scanner *s, u64 size) {
     s->n_slots = n_slots;
     return true;
 }
-/* Returns the number of a key, from 0; -1 for one that cannot be interned. */
-INLINE int64_t intern(scanner *s, const span *key, cursor end) {
+/* Returns the number of a key of `n` values, from 0; -1 for one that cannot be interned. */
+INLINE int64_t intern(scanner *s, const span *key, int n, cursor end) {
     u64 room = SLACK, word;
-    for (int i = 0; i < 5; i++) room += key[i].size + 8;
+    for (int i = 0; i < n; i++) room += key[i].size + 8;
     if (room > MOST_KEY || s->n_keys == INT32_MAX) return -1;
     room += s->keys_used;
     if ((room > s->keys_size || 2 * s->n_keys >= s->n_slots) && !make_room(s, room)) return -1;
     u8 *row = s->keys + s->keys_used, *tail = row;
     *tail++ = '[';
-    for (int i = 0; i < 5; i++) tail = put(tail, key[i], end, i < 4 ? ',' : ']');
+    for (int i = 0; i < n; i++) tail = put(tail, key[i], end, i < n - 1 ? ',' : ']');
     *tail++ = ',';
     u32 size = (u32)(tail - row);
     u64 hash = size;
@@ -269,6 +269,7 @@ INLINE int64_t intern(scanner *s, const span *key, cursor end) {
     for (u64 probe = 0; probe < MOST_PROBES; probe++) {
         slot *one = &s->slots[(hash + probe) & (s->n_slots - 1)];
         if (one->number == 0) {
+            if (s->keys_used >= s->most_used) return -1;
             *one = (slot){hash, s->keys_used, size, (u32)++s->n_keys};
             s->keys_used += size;
         } else if (one->hash != hash || one->size != size || memcmp(s->keys + one->at, row, size) != 0)
@@ -333,7 +334,7 @@ INLINE cursor scan_event(scanner *s, columns *out, cursor p, cursor end, const t
     u8 phase = key[PH].size == 3 ? key[PH].at[1] : 0;
     bool is_slice = phase == 'X' || phase == 'B' || phase == 'E';
     REQUIRE(key[PH].size > 0 && phase != 'M'); /* metadata is seldom, and wanted whole */
-    int64_t number = intern(s, key, end);
+    int64_t number = intern(s, key, 5, end);
     REQUIRE(number >= 0);
     if (is_slice && args_end > args) {
         out->args_row[out->n_args++] = (int32_t)out->n;
@@ -393,7 +394,6 @@ scanner *new_scanner(const char *wanted, u64 size, bool with_points) {
     scanner *s = calloc(1, sizeof(scanner) + size + 1);
     if (s == NULL) return NULL;
     memcpy(s->wanted, wanted, size);
-    s->n_wanted = size;
-    s->with_points = with_points;
+    s->n_wanted = size, s->most_used = UINT64_MAX, s->with_points = with_points;
     return s;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import finalize
 
 import numpy as np
@@ -16,7 +16,7 @@ from formats.reader import EventReader
 
 _MORE, _ODD, _FULL, _CLOSED = range(4)  # why a scan stopped, as in scan.c
 _MOST = 1 << 14  # events of one call
-_PLAIN = False  # do without AVX2, as on processors that have none
+PLAIN = False  # do without AVX2, as on processors that have none
 _SLACK = 64  # bytes that the scanner may write beyond a text's end
 _WAIT = 64 << 10  # an event that has begun this close to the end of a piece goes on in the next
 #: Odd events that are taken one by one in Python, at first and for so many scanned events; after more,
@@ -81,7 +81,7 @@ class Scanner:
         self._at.value = at
         text = np.frombuffer(data, np.uint8)
         why = self._scan(
-            self._state, text.ctypes.data, len(data), ctypes.byref(self._at), ctypes.byref(self._out), _PLAIN
+            self._state, text.ctypes.data, len(data), ctypes.byref(self._at), ctypes.byref(self._out), PLAIN
         )
         out = self._out
         n = out.n
@@ -101,31 +101,33 @@ def _bytes(text: NDArray[np.uint8], n: int) -> bytes:
     return text[:n].tobytes()
 
 
-class ScanningReader(EventReader):
-    """Reads as `EventReader` does; what is scanned goes to `builder`, the other events to `add`, in order."""
+class Found(Protocol):
+    """What a scan found: at least the numbers of the events' keys (n,)."""
 
-    def __init__(
+    @property
+    def key(self) -> NDArray[np.int32]:
+        """The numbers of the keys (n,)."""
+
+
+class Scans(EventReader):
+    """Scans pieces; what is found goes to `take`, the other events to `add`, in the order of the file."""
+
+    def scan_by(
         self,
-        path: Path,
-        scanner: Scanner,
-        builder: Builder,
+        scan: Callable[[bytearray, int], tuple[int, int, Found]],
+        take: Callable[[Any], object],
         add: Callable[[list[Any], memoryview], object],
-        *,
-        start: int = 0,
-        stop: int | None = None,
     ) -> None:
-        super().__init__(path, types=builder.types, start=start, stop=stop)
-        self._scanner = scanner
-        self._builder = builder
-        self._add = add
+        """Read by `scan`; see `Scanner.scan`."""
+        self._scan, self._take_found, self._add = scan, take, add
         self._trust = _TRUST
 
     def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
         at = 1
         while self._trust > 0:
-            why, at, found = self._scanner.scan(data, at)
+            why, at, found = self._scan(data, at)
             if len(found.key):
-                self._builder.add_scanned(found)
+                self._take_found(found)
                 self._trust += len(found.key) // _SCANNED_PER_ODD
             if why == _FULL:
                 continue
@@ -146,3 +148,20 @@ class ScanningReader(EventReader):
         events, end = super()._decode_piece(rest)
         self._add(events, memoryview(rest)[1:end])
         return [], at + end - 1
+
+
+class ScanningReader(Scans):
+    """Reads as `EventReader` does; what is scanned goes to `builder`, the other events to `add`, in order."""
+
+    def __init__(
+        self,
+        path: Path,
+        scanner: Scanner,
+        builder: Builder,
+        add: Callable[[list[Any], memoryview], object],
+        *,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        super().__init__(path, types=builder.types, start=start, stop=stop)
+        self.scan_by(scanner.scan, builder.add_scanned, add)

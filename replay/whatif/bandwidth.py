@@ -26,7 +26,7 @@ Float = NDArray[np.float64]
 
 def is_sized(recording: Recording) -> bool:
     """Return whether the bytes of transfers are known, or the recording has no transfers."""
-    transfers = [one for one in recording.operations if one.link or one.is_communication]
+    transfers = [one for one in recording.table.kinds if one.link or one.is_communication]
     return not transfers or any(one.n_bytes for one in transfers)
 
 
@@ -68,8 +68,8 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     Only the time of the bytes changes; latency and the computation of a transfer stay. Where not even
     relative sizes are known, the whole transfer changes.
     """
-    has_links = any(operation.link for operation in recording.operations)
-    if not has_links and not any(operation.is_communication for operation in recording.operations):
+    has_links = any(operation.link for operation in recording.table.kinds)
+    if not has_links and not any(operation.is_communication for operation in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
     recording = with_sizes(recording)
     n_bytes = _sizes(recording)
@@ -116,7 +116,7 @@ def with_sizes(recording: Recording) -> Recording:
     The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
     copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
     """
-    if any(operation.n_bytes for operation in recording.operations):
+    if any(operation.n_bytes for operation in recording.table.kinds):
         return recording
     copies = _copy_ns(recording)
     # Of a tensor's partitions all but the last are full.
@@ -201,8 +201,9 @@ def _carried(service: Float) -> Float:
 
 
 def _sizes(recording: Recording) -> Int64:
-    return np.array([operation.n_bytes for operation in recording.operations], np.int64)
+    return recording.column(lambda one: one.n_bytes)
 
 
 def _communicates(recording: Recording, step: StepGraph) -> Bool:
-    return np.array([one.is_communication for one in recording.operations])[step.operation]
+    chosen: Bool = recording.which(lambda one: one.is_communication)[step.operation]
+    return chosen

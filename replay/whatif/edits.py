@@ -163,10 +163,9 @@ def forward_share(recording: Recording) -> float:
 
     As the owners whose operations were traced show it; 1 where none was.
     """
-    operations = recording.operations
-    untraced = {one.owner for one in operations if not one.is_traced}
-    forward = np.array([one.phase == "FW" for one in operations], np.bool_)
-    gradient = np.array([one.is_communication and one.key is None for one in operations], np.bool_)
+    untraced = {one.owner for one in recording.table.kinds if not one.is_traced}
+    forward = recording.which(lambda one: one.phase == "FW")
+    gradient = recording.which(lambda one: one.is_communication and one.key is None)
     work = total = 0
     for step in recording.steps:
         for owner in set(range(len(recording.owners))) - untraced:
@@ -180,7 +179,7 @@ def forward_share(recording: Recording) -> float:
 
 def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
     """Return the recording with links that serve by tensor index, or who is ready first, not as recorded."""
-    priority = np.array([(operation.key or 0) >> 16 for operation in recording.operations], np.int64)
+    priority = recording.column(lambda one: (one.key or 0) >> 16)
 
     def served(step: StepGraph) -> StepGraph:
         turn = priority[step.operation] * by_priority
@@ -241,9 +240,9 @@ def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans],
     What is launched from inside, or is a part of what is inside, follows. Inside is on the same track or
     thread. (A span of the trace may begin a little later than the step graph has its first event.)
     """
-    tracks = [(one.owner, one.track) for one in recording.operations]
-    number = {track: i for i, track in enumerate(dict.fromkeys(tracks))}
-    track = np.array([number[one] for one in tracks], np.int64)[step.operation]
+    tracks, of_operation = recording.numbered(lambda one: (one.owner, one.track))
+    number = {track: i for i, track in enumerate(tracks)}
+    track = of_operation[step.operation]
     found = chosen.events(step)
     for here in np.unique(track[found]).tolist():
         outer, events = np.flatnonzero(found & (track == here)), np.flatnonzero(track == here)

@@ -83,21 +83,19 @@ def computation(recording: Recording) -> Selection:
 
 def communication(recording: Recording) -> Selection:
     """Select all that moves data between ranks."""
-    chosen = [operation.is_communication for operation in recording.operations]
-    return Selection(np.array(chosen, np.bool_), np.zeros(len(recording.owners), np.bool_))
+    chosen = recording.which(lambda one: one.is_communication)
+    return Selection(chosen, np.zeros(len(recording.owners), np.bool_))
 
 
 def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
     """Select the operations of `owners` with a name `target`; their computation where it is empty."""
-    operations = recording.operations
-    chosen = [
-        bool(owners[one.owner]) and (target in _names(one) if target else one.is_compute)
-        for one in operations
-    ]
+    chosen = recording.which(
+        lambda one: owners[one.owner] and (target in _names(one) if target else one.is_compute)
+    )
     untraced = np.zeros(len(owners), np.bool_)
     if target in ("", "FW"):
-        untraced[[one.owner for one in operations if not one.is_traced]] = True
-    return Selection(np.array(chosen, np.bool_), untraced & owners)
+        untraced[[one.owner for one in recording.table.kinds if not one.is_traced]] = True
+    return Selection(chosen, untraced & owners)
 
 
 def _names(operation: Operation) -> tuple[str, ...]:
@@ -119,7 +117,7 @@ def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
 
 
 def _nearest(recording: Recording, name: str) -> str:
-    known = {word for operation in recording.operations for word in _names(operation) if word}
+    known = {word for operation in recording.table.kinds for word in _names(operation) if word}
     by_lower = {word.lower(): word for word in sorted(known)}
     found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.4)
     return f"; the nearest are {', '.join(by_lower[word] for word in found)}" if found else ""
@@ -133,7 +131,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
 
     Owners that send to each other make one pipeline; the n-th of each are stage n.
     """
-    is_sent = np.array([_POINT_TO_POINT.search(one.name) is not None for one in recording.operations])
+    is_sent = recording.which(lambda one: _POINT_TO_POINT.search(one.name))
     if not is_sent.any():
         return None
     pipeline = np.arange(len(recording.owners))

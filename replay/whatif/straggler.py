@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -46,7 +45,7 @@ def why_none(recording: Recording) -> str:
     if len(recording.owners) > 1:
         few = f"no rank works {THRESHOLD - 1:.0%} longer than its peers in the median step"
         return "" if stragglers(recording) else few
-    if any(operation.cat == WAIT for operation in recording.operations):
+    if any(operation.cat == WAIT for operation in recording.table.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
 
@@ -61,7 +60,7 @@ def without_stragglers(recording: Recording) -> Recording:
     fast = [owner for owner in range(len(recording.owners)) if owner not in slow]
     if not slow or not fast:
         return recording
-    own, (_, kind) = _own_work(recording), kinds([one.label for one in recording.operations])
+    own, (_, kind) = _own_work(recording), recording.numbered(lambda one: one.label)
     steps = []
     for step in recording.steps:
         same = _same(step, kind)
@@ -97,25 +96,19 @@ def at_mean_work(recording: Recording) -> Recording:
 
 def ideal_work_ns(recording: Recording) -> list[Int64]:
     """Return the work of each step's events (n,) in the ideal job; see `at_mean_work`."""
-    names, kind = kinds([one.name for one in recording.operations])
+    names, kind = recording.numbered(lambda one: one.name)
     of_event = [kind[step.operation] for step in recording.steps]
     flat, work = np.concatenate(of_event), np.concatenate([step.work_ns for step in recording.steps])
     n_kinds = len(names)
     mean = np.bincount(flat, work, n_kinds) / np.maximum(np.bincount(flat, minlength=n_kinds), 1)
     moves = np.zeros(n_kinds, np.bool_)
-    moves[kind[[one.is_communication for one in recording.operations]]] = True
+    moves[kind[recording.which(lambda one: one.is_communication)]] = True
     usual = np.where(moves, medians(flat, work, n_kinds), np.rint(mean).astype(np.int64))
     return [usual[one] for one in of_event]
 
 
 def _own_work(recording: Recording) -> Bool:
-    return np.array([not one.is_communication for one in recording.operations], np.bool_)
-
-
-def kinds(names: Sequence[str]) -> tuple[list[str], Int64]:
-    """Return the distinct names of operations, and the number of each operation's."""
-    number = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return list(number), np.array([number[name] for name in names], np.int64)
+    return recording.which(lambda one: not one.is_communication)
 
 
 def _same(step: StepGraph, kind: Int64) -> Int64:

@@ -36,7 +36,7 @@ def _spill(path: Path, events: list[tuple[bytes, int, int]], piece: int = 7) -> 
         for i in range(0, len(events), piece):
             texts, ts, dur = zip(*events[i : i + piece], strict=True)
             heads = np.zeros(len(ts), np.int32)
-            writer.add(Events(np.array(ts, np.int64), np.array(dur, np.int64), heads, list(texts)))
+            writer.add(Events.with_tails(np.array(ts, np.int64), np.array(dur, np.int64), heads, texts))
     return writer.runs
 
 
@@ -86,7 +86,7 @@ def test_a_merge_is_a_stable_sort(
         for number, times in enumerate(sources):
             events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
             parts += [(run, _unmoved, 0) for run in _spill(directory / f"{number}", events)]
-        merged = [text for block in _merged(parts) for text in block.tails or ()]
+        merged = [text for block in _merged(parts) for text in block.tails()]
     order = sorted((t, number, i) for number, times in enumerate(sources) for i, t in enumerate(times))
     assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
 
@@ -105,7 +105,7 @@ def test_parts_of_a_merge_are_the_whole(
         parts += [
             (run, lambda ts: np.full(len(ts), 100), 0) for run in _spill(directory / f"{number}", events)
         ]
-    found, whole = ([text for block in _merged(parts, k) for text in block.tails or ()] for k in (n, 1))
+    found, whole = ([text for block in _merged(parts, k) for text in block.tails()] for k in (n, 1))
     assert found == whole
     assert len(found) == sum(map(len, sources))
 
@@ -211,7 +211,7 @@ def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bo
     finder = SyncFinder("kineto")
     event = WholeEvent(ph="X", name=name, cat=cat)
     roles = np.array([finder.role(name, cat, None)])
-    finder.add([event], roles, np.array([5], np.int64), np.array([7], np.int64))
+    finder.add([event].__getitem__, roles, np.array([5], np.int64), np.array([7], np.int64))
     waited = [point for point in finder.found().values() if point.all_wait]
     assert [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in waited] == [([5], [12])] * is_anchor
 

@@ -38,14 +38,21 @@ class Job:
     slow_push: float = 1.0  # how much longer the last rank's pushes take
     update: float = 5.0
     jitter: float = 0.002  # of every time, a standard deviation as a share
+    hiccups: float = 0.0  # how often a rank's forward pass takes half as long again
+    seed: int = 1  # of both
     more_load: Sequence[float] = ()  # by rank
     more_forward: Sequence[float] = ()  # by rank
     more_in_step: tuple[int, float] | None = None  # forward, on the last rank: of a step (from 0)
+    more_in_turn: float = 0.0  # forward, on another rank in each step
+    pause: float = 0.0  # before a step's load, not recorded, on all ranks
+    more_pause: float = 0.0  # the same on the last rank
+    hot: float = 0.25  # of the forward pass, the share of its first operation
+    hidden: float = 0.0  # a transfer from the backward pass's begin on, which the pass may hide (PyTorch)
     before: Sequence[float] = ()  # BytePS: how long the steps before the traced ones took
 
     def times(self) -> tuple[Float, Float, Float, Float]:
         """Return load, forward, backward (steps, ranks) and transfer (steps,)."""
-        draw = np.random.default_rng(1)
+        draw = np.random.default_rng(self.seed)
         shape = self.steps, self.ranks
 
         def of(mean: float, more: Sequence[float] = ()) -> Float:
@@ -53,8 +60,10 @@ class Job:
             return usual * np.exp(draw.normal(0, self.jitter, shape))
 
         load, forward = of(self.load, self.more_load), of(self.forward, self.more_forward)
+        forward *= np.where(draw.random(shape) < self.hiccups, 1.5, 1.0)
         if self.more_in_step is not None:
             forward[self.more_in_step[0], -1] += self.more_in_step[1]
+        forward[np.arange(self.steps), np.arange(self.steps) % self.ranks] += self.more_in_turn
         times = (load, forward, of(self.backward), of(self.transfer)[:, 0])
         load, forward, backward, transfer = (one.round(3) for one in times)
         return load, forward, backward, transfer  # whole microseconds
@@ -62,9 +71,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """When a rank did what in one step: the begin, and the ends of each part in turn."""
+    """When a rank did what in one step: the begin, that of the load, and the ends of each part in turn."""
 
     begin: float
+    started: float
     loaded: float
     forward: float
     backward: float
@@ -78,12 +88,14 @@ def moments(job: Job) -> list[list[Moments]]:
     ranks: list[list[Moments]] = [[] for _ in range(job.ranks)]
     at = 0.0
     for i in range(job.steps):
-        ready = at + load[i] + forward[i] + backward[i]
-        reduced = float(ready.max()) + float(transfer[i])
+        started = at + job.pause + np.array([0.0] * (job.ranks - 1) + [job.more_pause])
+        loaded = started + load[i]
+        ended = loaded + forward[i]
+        ready = ended + backward[i]
+        reduced = max(float(ready.max()), float(ended.max()) + job.hidden) + float(transfer[i])
         for rank, own in enumerate(ranks):
-            loaded = at + load[i, rank]
-            ended = loaded + forward[i, rank]
-            own.append(Moments(at, loaded, ended, float(ready[rank]), reduced, reduced + job.update))
+            begun, over, passed, done = (float(one[rank]) for one in (started, loaded, ended, ready))
+            own.append(Moments(at, begun, over, passed, done, reduced, reduced + job.update))
         at = reduced + job.update
     return ranks
 
@@ -94,10 +106,10 @@ def iteration_ms(job: Job) -> float:
     return (own[-1].updated - own[0].begin) / job.steps
 
 
-def quarters(begin: float, end: float) -> list[tuple[float, float]]:
-    """Return four equal parts of an interval."""
-    cuts = np.linspace(begin, end, len(LAYERS) + 1).round(3).tolist()
-    return list(pairwise(cuts))
+def quarters(begin: float, end: float, first: float = 0.25) -> list[tuple[float, float]]:
+    """Return four parts of an interval, the `first` a share of it and the others equal."""
+    cuts = np.linspace(begin + first * (end - begin), end, len(LAYERS)).round(3).tolist()
+    return list(pairwise([begin, *cuts]))
 
 
 class Events(list[Event]):
@@ -117,15 +129,19 @@ def kineto(directory: Path, job: Job) -> Path:
     directory.mkdir(parents=True)
     main: Event = {"cat": "cpu_op", "pid": 10, "tid": 1, "args": {}}
     mark: Event = {**main, "cat": "user_annotation"}
-    for rank, own in enumerate(moments(job)):
+    ranks = moments(job)
+    for rank, own in enumerate(ranks):
         events = Events()
         for i, step in enumerate(own):
             events.add(f"ProfilerStep#{i + 3}", step.begin, step.updated, **mark)
-            events.add("enumerate(DataLoader)#It.__next__", step.begin, step.loaded, **mark)
-            for layer, span in zip(LAYERS, quarters(step.loaded, step.forward), strict=True):
+            events.add("enumerate(DataLoader)#It.__next__", step.started, step.loaded, **mark)
+            for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, job.hot), strict=True):
                 events.add(f"aten::forward_{layer}", *span, **main)
             for layer, span in zip(LAYERS, quarters(step.forward, step.backward), strict=True):
                 events.add(f"autograd::engine::evaluate_function: {layer}Backward", *span, **main)
+            if job.hidden:
+                end = max(one[i].forward for one in ranks) + job.hidden
+                events.add("gloo:all_reduce", step.forward, end, **{**mark, "tid": 2})
             events.add("gloo:all_reduce", step.backward, step.reduced, **{**mark, "tid": 2})
             events.add("aten::add_", step.reduced, step.updated, **main)
         document = {
@@ -146,7 +162,8 @@ class DeviceStep:
     """What one rank with a device does in a step: the host launches kernels one by one, then waits for all.
 
     A launch takes `launch`, its kernel `kernel`. Before the launches `copy` ms are copied to the device;
-    after every `sync_every`-th launch the host waits for the device, and computes for `think`.
+    after every `sync_every`-th launch the host waits for the device, and computes for `think`. With `twins`
+    each kernel has another one beside it, on a second stream.
     """
 
     kernels: int = 40
@@ -156,6 +173,9 @@ class DeviceStep:
     sync_every: int = 0
     think: float = 0.0
     gap: float = 0.0  # before the first launch, not recorded
+    load: float = 0.0  # of input, before the first launch
+    names: int = 8  # of kernels
+    twins: bool = False
     peak_gb: Sequence[float] = ()  # of memory, in each step; of 40 GB
 
 
@@ -167,8 +187,12 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
     for i in range(steps):
         begin, free = at, at  # the host's clock, and when the device is through with what it has
         at += job.gap
+        if job.load:
+            loads: Event = {"cat": "user_annotation", "pid": 1, "tid": 1, "args": {}}
+            events.add("enumerate(DataLoader)#It.__next__", at, at + job.load, **loads)
+            at += job.load
         works = [("Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", job.copy)] if job.copy else []
-        works += [(f"kernel_{k % 8}", "kernel", job.kernel) for k in range(job.kernels)]
+        works += [(f"kernel_{k % job.names}", "kernel", job.kernel) for k in range(job.kernels)]
         for k, (name, cat, lasts) in enumerate(works):
             correlation += 1
             events.add(f"aten::op_{k % 8}", at, at + job.launch, cat="cpu_op", pid=1, tid=1, args={})
@@ -177,6 +201,12 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
             free = max(free, at + job.launch / 2) + lasts
             args = {"correlation": correlation, "stream": 7}
             events.add(name, free - lasts, free, cat=cat, pid=0, tid=7, args=args)
+            if job.twins:
+                correlation += 1
+                call = {**call, "args": {"correlation": correlation}}
+                events.add("cudaLaunchKernel", at + job.launch / 2, at + 3 * job.launch / 4, **call)
+                twin = {"correlation": correlation, "stream": 8}
+                events.add(f"twin_of_{name}", free - lasts, free, cat=cat, pid=0, tid=8, args=twin)
             at += job.launch
             if job.sync_every and k % job.sync_every == job.sync_every - 1:
                 at = _synchronise(events, at, free)
@@ -215,7 +245,7 @@ def byteps(directory: Path, job: Job) -> Path:
         for at in loads:
             events.add("I/O", -at, 0.5 - at, _EPOCH_US, pid="0", tid="io", cat="operator")
         for step in own:
-            _compute(events, step)
+            _compute(events, step, job.hot)
             # all workers agree on something small as they begin: that ties their clocks
             _communicate(events, "flag", 1 << 17, step.begin, step.begin + 0.01, step.begin + 0.02)
             pushed = step.backward + job.transfer / 2
@@ -227,10 +257,10 @@ def byteps(directory: Path, job: Job) -> Path:
     return directory
 
 
-def _compute(events: Events, step: Moments) -> None:
+def _compute(events: Events, step: Moments, hot: float) -> None:
     where: Event = {"base_us": _EPOCH_US, "pid": "0", "tid": "main", "cat": "operator"}
-    events.add("I/O", step.begin, step.loaded, **{**where, "tid": "io"})
-    for layer, span in zip(LAYERS, quarters(step.loaded, step.forward), strict=True):
+    events.add("I/O", step.started, step.loaded, **{**where, "tid": "io"})
+    for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, hot), strict=True):
         events.add(f"FW.{layer}", *span, **where)
     for layer, span in zip(reversed(LAYERS), quarters(step.forward, step.backward), strict=True):
         events.add(f"BW.{layer}", *span, **where)
@@ -296,7 +326,7 @@ def composer(directory: Path, job: Job) -> Path:
         ]
         for i, step in enumerate(own):
             spans = (
-                ("dataloader", step.begin, step.loaded), ("batch", step.loaded, step.updated),
+                ("dataloader", step.started, step.loaded), ("batch", step.loaded, step.updated),
                 ("forward", step.loaded, step.forward), ("backward", step.forward, step.reduced),
                 ("optimizer", step.reduced, step.updated),
             )  # fmt: skip

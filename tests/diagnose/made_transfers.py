@@ -14,13 +14,14 @@ _EPOCH_US = 1_700_000_000_000_000
 
 
 class Part(NamedTuple):
-    """One partition: its tensor, key, bytes, and what it takes to push (by worker) and to pull, ms."""
+    """One partition: tensor, key, bytes, what it takes to push (by worker) and to pull (ms), its server."""
 
     tensor: str
     key: int
     n_bytes: int
     push: Sequence[float]
     pull: float
+    server: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +29,29 @@ class Partitions:
     """Two workers that compute for 90 ms, push one tensor in 512 KiB partitions and pull it; times in ms.
 
     A worker's pushes follow each other on its link; a key is answered once both have pushed it, to one
-    worker after the other, on the server's link. A second tensor has `small` partitions of 4 KiB.
+    worker after the other, on the server's link. A second tensor has `small` partitions of `small_kib`.
     """
 
     push: Sequence[float] = (0.2, 0.2)  # by worker
     pull: float = 0.2
+    large: int = 10
     small: int = 0
-    small_ms: float = 0.6  # what a small one takes to push; to pull half of it
+    small_kib: int = 4
+    small_ms: float = 0.6  # what a small one takes to push
+    small_pull: float = 0.3
     small_first: bool = False  # they are sent before the others, though their tensor's number is higher
+    servers: int = 1  # the second has the second tensor
     steps: int = 8
 
     def parts(self) -> list[Part]:
         """Return the partitions in the order in which they are sent."""
-        large = [Part("w", (1 << 16) + i, 512 << 10, self.push, self.pull) for i in range(10)]
+        large = [Part("w", (1 << 16) + i, 512 << 10, self.push, self.pull) for i in range(self.large)]
         ms = self.small_ms
-        small = [Part("v", (2 << 16) + i, 4 << 10, (ms, ms), ms / 2) for i in range(self.small)]
+        second = self.servers - 1
+        small = [
+            Part("v", (2 << 16) + i, self.small_kib << 10, (ms, ms), self.small_pull, second)
+            for i in range(self.small)
+        ]
         return small + large if self.small_first else large + small
 
     def write(self, directory: Path) -> tuple[Path, float]:
@@ -74,26 +83,26 @@ class Partitions:
         return end + 5
 
     def _communicate(self, workers: Sequence[Events], ready: float) -> float:
-        pushed, free = [ready, ready], ready
+        pushed, free_at = [ready, ready], [ready] * self.servers
         over: dict[str, float] = {}
         for part in self.parts():
             before = list(pushed)
             pushed = [at + push for at, push in zip(pushed, part.push, strict=True)]
-            free = max(free, *pushed)
+            free = max(free_at[part.server], *pushed)
             whole = f"Comm.{part.tensor}"
             key: Event = {"base_us": _EPOCH_US, "pid": whole, "cat": "Comm", "tid": str(part.key)}
             for worker, events in enumerate(workers):
                 free += part.pull
                 events.add(f"{whole}.PUSH", before[worker], pushed[worker], **key)
                 events.add(f"{whole}.PULL", pushed[worker], free, **key)
-            over[whole] = free
+            over[whole] = free_at[part.server] = free
         for events in workers:
             for whole, end in over.items():
                 events.add(whole, ready, end, _EPOCH_US, pid=whole, cat="Comm", tid="total")
-        return free
+        return max(free_at)
 
     def _log(self) -> str:
-        load = 0
+        load = [0] * self.servers
         lines: list[str] = []
         for number, tensor in enumerate(("w", "v"), 1):
             parts = [part for part in self.parts() if part.tensor == tensor]
@@ -106,9 +115,10 @@ class Partitions:
                 f"key_range=[{parts[0].key}, {parts[-1].key}]",
             ]
             for part in parts:
-                load += part.n_bytes
+                load[part.server] += part.n_bytes
                 lines.append(
-                    f"[1] key {part.key} assigned to server 0, accumulated workload for this server is {load}"
+                    f"[1] key {part.key} assigned to server {part.server}, "
+                    f"accumulated workload for this server is {load[part.server]}"
                 )
         return "\n".join(lines) + "\n"
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
-from made_jobs import Job, kineto
-
-from dag_utils import load_steps
-from diagnose.diagnosis import Diagnosis, diagnose
+import pytest
+from answers import diagnosed, titles
+from made_jobs import DeviceStep, Job, byteps, composer, device, kineto
 
 HEALTHY = Job()
 
 
-def diagnosed(path: Path) -> Diagnosis:
-    return diagnose(load_steps([path], jobs=1, progress=False))
-
-
 def flaws(path: Path) -> list[str]:
-    found = diagnosed(path).findings
-    return [one.finding.title for one in found if one.finding.kind == "capture_quality"]
+    return titles(diagnosed(path), "capture_quality")
 
 
 def test_a_whole_recording_has_no_flaw(tmp_path: Path) -> None:
@@ -32,6 +27,41 @@ def test_a_missing_rank(tmp_path: Path) -> None:
     (title,) = flaws(directory)
     assert "2" in title
     assert "missing" in title
+
+
+def test_one_rank_of_several(tmp_path: Path) -> None:
+    directory = kineto(tmp_path / "job", HEALTHY)
+    for rank in (0, 1, 3):
+        (directory / f"rank{rank}.pt.trace.json").unlink()
+    (title,) = flaws(directory)
+    assert title.endswith("rank 0, 1, 3 of 4 missing")
+
+
+@pytest.mark.parametrize("content", ["", '{"traceEvents": 3, "ph": 1}'])
+def test_a_workers_file_that_cannot_be_read(tmp_path: Path, content: str) -> None:
+    directory = byteps(tmp_path / "job", HEALTHY)
+    (file,) = (directory / "worker_2").glob("*/bps_trace*")
+    file.write_text(content)
+    (title,) = flaws(directory)
+    assert str(file) in title
+
+
+def test_other_files_in_the_directory_are_no_ranks(tmp_path: Path) -> None:
+    directory = kineto(tmp_path / "job" / "trace", HEALTHY).parent
+    (directory / "truth").mkdir()
+    (directory / "truth" / "steps_rank0.json").write_text("{}")
+    assert flaws(directory) == []
+
+
+def test_what_runs_when_a_recording_begins_or_ends_is_no_damage(tmp_path: Path) -> None:
+    directory = composer(tmp_path / "job", replace(HEALTHY, ranks=2))
+    for file in directory.iterdir():
+        events = json.loads(file.read_text())
+        last, where = events[-1]["ts"], {"cat": "", "pid": events[-1]["pid"], "tid": 1}
+        begun = {"name": "event/fit", "ph": "B", "ts": last, **where}
+        ended = {"name": "event/init", "ph": "E", "ts": events[5]["ts"], **where}
+        file.write_text(json.dumps([*events, begun, ended]))
+    assert flaws(directory) == []
 
 
 def test_a_damaged_file(tmp_path: Path) -> None:
@@ -50,3 +80,32 @@ def test_three_steps_give_no_intervals(tmp_path: Path) -> None:
     assert (late.gain.low_ns, late.gain.high_ns) == (None, None)
     assert flaw.finding.title == "3 whole steps recorded"
     assert "outlier_steps" in [one.kind for one in diagnosis.skipped]
+
+
+def test_clocks_that_nothing_ties(tmp_path: Path) -> None:
+    home = tmp_path / "job"
+    home.mkdir()
+    for rank in (0, 1):
+        directory, _ = device(tmp_path / str(rank), DeviceStep())
+        file = home / f"rank{rank}.pt.trace.json"
+        (directory / "rank0.pt.trace.json").rename(file)
+        about = {"rank": rank, "world_size": 2, "backend": "nccl"}
+        file.write_text(json.dumps({"distributedInfo": about, **json.loads(file.read_text())}))
+    assert flaws(home) == ["the clocks of the ranks are not aligned"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"),
+    [
+        ("ring_reduce_scatter_bf16_kernel", False), ("my_all_to_all_v2", False), ("elementwise_add", True),
+        ("multimem_all_reduce_kernel<float>", True), ("void deep_ep::intranode::dispatch<4>", True),
+        ("void vllm::cross_device_reduce_1stage<float, 2>", True),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_looks_like_communication_but_counts_as_computation(
+    tmp_path: Path, name: str, is_known: bool
+) -> None:
+    directory, _ = device(tmp_path / "job", DeviceStep())
+    file = directory / "rank0.pt.trace.json"
+    file.write_text(file.read_text().replace("kernel_7", name))
+    assert flaws(directory) == [f"{name} looks like communication but counts as computation"] * (not is_known)

@@ -6,34 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answers import diagnosed, holds, kinds, titles, winning
 from made_jobs import DeviceStep, device
 
-from dag_utils import load_steps
-from diagnose.diagnosis import Diagnosis, Ranked, diagnose, headline
+from diagnose.diagnosis import headline
 
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 
 
-def diagnosed(path: Path, job: DeviceStep) -> tuple[Diagnosis, float]:
-    directory, step_ms = device(path / "job", job)
-    return diagnose(load_steps([directory], jobs=1, progress=False)), step_ms
-
-
-def winning(diagnosis: Diagnosis) -> list[Ranked]:
-    return [one for one in diagnosis.findings if one.gain is not None]
-
-
-def holds(one: Ranked, amount_ms: float) -> None:
-    gain = one.gain
-    assert gain is not None
-    assert gain.low_ns is not None
-    assert gain.high_ns is not None
-    assert gain.low_ns / 1e6 <= amount_ms <= gain.high_ns / 1e6
-    assert gain.mid_ns / 1e6 == pytest.approx(amount_ms, rel=0.1)
-
-
 def test_where_the_device_is_the_limit_nothing_is_claimed(tmp_path: Path) -> None:
-    diagnosis, _ = diagnosed(tmp_path, DEVICE_BOUND)
+    diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
     assert winning(diagnosis) == []
     assert "the device is the limit" in headline(diagnosis)
 
@@ -41,27 +23,68 @@ def test_where_the_device_is_the_limit_nothing_is_claimed(tmp_path: Path) -> Non
 def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
     # 40 launches of 0.5 ms; the device needs 40 x 0.05 = 2 ms for all
     job = replace(DEVICE_BOUND, launch=0.5, kernel=0.05)
-    diagnosis, step_ms = diagnosed(tmp_path, job)
-    assert [one.finding.kind for one in winning(diagnosis)] == ["host_bound"]
+    directory, step_ms = device(tmp_path / "job", job)
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["host_bound"]
     assert "launching is the limit" in headline(diagnosis)
     holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
 def test_copies_that_nothing_hides(tmp_path: Path) -> None:
-    diagnosis, _ = diagnosed(tmp_path, replace(DEVICE_BOUND, copy=12.0))
-    assert [one.finding.kind for one in winning(diagnosis)] == ["copies"]
+    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, copy=12.0))[0])
+    assert kinds(diagnosis) == ["copies"]
     holds(winning(diagnosis)[0], 12.0)
 
 
 def test_a_host_that_waits_for_the_device_again_and_again(tmp_path: Path) -> None:
     # after every 4 kernels the host waits, and computes 1 ms before it launches again: 10 times a step
     job = replace(DEVICE_BOUND, sync_every=4, think=1.0)
-    diagnosis, step_ms = diagnosed(tmp_path, job)
-    assert [one.finding.kind for one in winning(diagnosis)] == ["host_sync"]
+    directory, step_ms = device(tmp_path / "job", job)
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["host_sync"]
     holds(winning(diagnosis)[0], step_ms - 40.1)
 
 
 def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path) -> None:
-    diagnosis, _ = diagnosed(tmp_path, replace(DEVICE_BOUND, gap=10.0))
-    (found,) = [one for one in diagnosis.findings if one.finding.kind == "idle"]
-    assert found.finding.title.startswith("in 10.0 ms (20%)")
+    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, gap=10.0))[0])
+    (title,) = titles(diagnosis, "idle")
+    assert title.startswith("in 10.0 ms (20%)")
+
+
+def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> None:
+    # a kernel takes a tenth of its launch, and so does its twin at the same time
+    job = replace(DEVICE_BOUND, launch=0.5, kernel=0.05, twins=True)
+    diagnosis = diagnosed(device(tmp_path / "job", job)[0])
+    assert kinds(diagnosis) == ["host_bound"]
+    assert "the device is busy 10% of the step" in winning(diagnosis)[0].finding.cause
+
+
+def test_a_host_that_waits_for_a_busy_device_does_not_hold_it_up(tmp_path: Path) -> None:
+    # the host waits 36 of 40 ms for the device, which has work all the time
+    diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
+    assert [one.finding.kind for one in diagnosis.findings] == []
+
+
+def test_a_kernel_that_makes_up_much_of_the_step(tmp_path: Path) -> None:
+    # half of 40 ms; what is claimed is a tenth of it
+    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, names=2))[0])
+    assert kinds(diagnosis) == ["hot_operation"]
+    holds(winning(diagnosis)[0], 0.1 * 20.0)
+
+
+def test_input_that_the_device_waits_for(tmp_path: Path) -> None:
+    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, load=10.0))[0])
+    assert kinds(diagnosis) == ["input"]
+    holds(winning(diagnosis)[0], 10.0)
+
+
+def test_copies_and_waiting_hosts_are_both_found_in_their_order(tmp_path: Path) -> None:
+    job = replace(DEVICE_BOUND, copy=14.0, sync_every=4, think=1.0)
+    directory, step_ms = device(tmp_path / "job", job)
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["copies", "host_sync"]
+    copied, waited = winning(diagnosis)
+    holds(copied, 14.0)
+    holds(waited, step_ms - 14.0 - 40.1)
+    assert waited.after_above_ns is not None
+    assert waited.after_above_ns / 1e6 == pytest.approx(step_ms - 14.0 - 40.1, rel=0.1)

@@ -6,41 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answers import diagnosed, holds, kinds, titles, winning
 from made_jobs import WRITERS, Job, iteration_ms
 
-from dag_utils import load_steps
-from diagnose.diagnosis import Diagnosis, Ranked, diagnose, headline
+from diagnose.diagnosis import headline
 
 HEALTHY = Job()
 #: Systems whose traces have the ranks' own work.
 WITH_WORK = ("kineto", "byteps", "composer")
 
 
-def diagnosed(path: Path, system: str, job: Job) -> Diagnosis:
-    return diagnose(load_steps([WRITERS[system](path / system, job)], jobs=1, progress=False))
-
-
-def winning(diagnosis: Diagnosis) -> list[Ranked]:
-    return [one for one in diagnosis.findings if one.gain is not None]
-
-
-def kinds(diagnosis: Diagnosis) -> list[str]:
-    return [one.finding.kind for one in winning(diagnosis)]
-
-
-def holds(one: Ranked, amount_ms: float) -> None:
-    """The finding's interval holds what is won, and what it says itself is near that."""
-    gain = one.gain
-    assert gain is not None
-    assert gain.low_ns is not None
-    assert gain.high_ns is not None
-    assert gain.low_ns / 1e6 <= amount_ms <= gain.high_ns / 1e6
-    assert gain.mid_ns / 1e6 == pytest.approx(amount_ms, rel=0.1)
-
-
 @pytest.mark.parametrize("system", WRITERS)
 def test_nothing_is_claimed_of_a_healthy_job(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, HEALTHY)
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", HEALTHY))
     assert [one.finding.title for one in winning(diagnosis)] == []
     assert "nothing stands out" in headline(diagnosis)
 
@@ -51,26 +29,119 @@ def test_nothing_is_claimed_of_a_healthy_job(tmp_path: Path, system: str) -> Non
 def test_even_ranks_with_chance_in_their_times_are_not_late(
     tmp_path: Path, system: str, ranks: int, jitter: float
 ) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, ranks=ranks, jitter=jitter))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, ranks=ranks, jitter=jitter)))
     assert kinds(diagnosis) == []
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+#: Jobs of one seed each, as unlike as machines: how many ranks, how noisy, how often a rank is disturbed.
+NOISY = [
+    (system, Job(ranks=ranks, jitter=jitter, hiccups=hiccups))
+    for system in WRITERS
+    for ranks in (2, 4, 8)
+    for jitter in (0.02, 0.05, 0.1)
+    for hiccups in (0.0, 0.03)
+]
+
+
+def test_in_40_noisy_jobs_of_even_ranks_hardly_any_rank_is_called_late_slow_or_uneven(tmp_path: Path) -> None:
+    called = []
+    for seed in range(40):
+        system, job = NOISY[(seed * 7919) % len(NOISY)]
+        found = kinds(diagnosed(WRITERS[system](tmp_path / str(seed), replace(job, seed=seed))))
+        called += [(seed, kind) for kind in found if kind in ("late_rank", "uneven_work", "slow_collective")]
+    assert len(called) <= 2, called  # a test of 5 % is made for each
+
+
+@pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 3), (4, 0)])
 @pytest.mark.parametrize("system", WRITERS)
-def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: int) -> None:
-    job = replace(HEALTHY, ranks=ranks, more_forward=[0.0] * (ranks - 1) + [30.0])
-    diagnosis = diagnosed(tmp_path, system, job)
+def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: int, late: int) -> None:
+    job = replace(HEALTHY, ranks=ranks, more_forward=[30.0 * (rank == late) for rank in range(ranks)])
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
+    assert kinds(diagnosis) == ["late_rank"]
+    (found,) = winning(diagnosis)
+    assert found.finding.ranks in ([f"rank{late}"], [f"wk{late}.rank0"])
+    holds(found, iteration_ms(job) - iteration_ms(HEALTHY))
+
+
+@pytest.mark.parametrize("system", WITH_WORK)
+def test_two_late_ranks_are_one_finding_because_each_alone_wins_less(tmp_path: Path, system: str) -> None:
+    job = replace(HEALTHY, ranks=5, more_forward=[0.0, 30.0, 0.0, 20.0, 0.0])
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
     assert kinds(diagnosis) == ["late_rank"]
     (late,) = winning(diagnosis)
-    (name,) = late.finding.ranks
-    assert name in (f"rank{ranks - 1}", f"wk{ranks - 1}.rank0")
-    holds(late, iteration_ms(job) - iteration_ms(HEALTHY))
+    assert late.finding.ranks in (["rank1", "rank3"], ["wk1.rank0", "wk3.rank0"])
+    holds(late, 30.0)
+
+
+def test_of_two_late_ranks_a_timeline_of_negotiations_tells_the_later_one(tmp_path: Path) -> None:
+    job = replace(HEALTHY, ranks=5, more_forward=[0.0, 30.0, 0.0, 20.0, 0.0])
+    diagnosis = diagnosed(WRITERS["horovod"](tmp_path / "job", job))
+    assert kinds(diagnosis) == ["late_rank"]
+    (late,) = winning(diagnosis)
+    assert late.finding.ranks == ["rank1"]
+    holds(late, 30.0 - 20.0)  # then the other one holds them up
+
+
+@pytest.mark.parametrize("system", WRITERS)
+def test_a_rank_that_works_no_longer_but_begins_late_is_late(tmp_path: Path, system: str) -> None:
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_pause=25.0)))
+    assert kinds(diagnosis) == ["late_rank"]
+    (late,) = winning(diagnosis)
+    assert late.finding.ranks in (["rank3"], ["wk3.rank0"])
+    holds(late, 25.0)
+
+
+@pytest.mark.parametrize("system", WRITERS)
+def test_ranks_that_are_late_in_turn_are_no_late_ranks(tmp_path: Path, system: str) -> None:
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_turn=20.0)))
+    assert kinds(diagnosis) == ["exposed_communication"]
+    (waiting,) = winning(diagnosis)
+    assert "whichever is last" in waiting.finding.title
+    # one rank of four has 20 ms more: 15 more than their mean; negotiations tell only who was first
+    holds(waiting, 20.0 if system == "horovod" else 20.0 - 20.0 / 4)
+
+
+@pytest.mark.parametrize("system", ["kineto", "byteps"])
+def test_an_operation_that_makes_up_much_of_the_step(tmp_path: Path, system: str) -> None:
+    # 85 % of 60 ms; what is claimed is a tenth of it
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, forward=60.0, hot=0.85)))
+    assert kinds(diagnosis) == ["hot_operation"]
+    (hot,) = winning(diagnosis)
+    assert hot.finding.operations[0].endswith(("forward_a", "FW.a"))
+    holds(hot, 0.1 * 0.85 * 60.0)
+
+
+def test_a_phase_that_is_recorded_as_one_operation_is_not_hot(tmp_path: Path) -> None:
+    diagnosis = diagnosed(WRITERS["composer"](tmp_path / "job", replace(HEALTHY, forward=60.0)))
+    assert kinds(diagnosis) == []
+    assert "hot_operation" in [one.kind for one in diagnosis.skipped]
+
+
+def test_communication_that_computation_hides_is_not_exposed(tmp_path: Path) -> None:
+    # it takes 40 of the 50 ms of the backward pass
+    diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, hidden=40.0)))
+    assert kinds(diagnosis) == []
+
+
+@pytest.mark.parametrize("system", ["kineto", "byteps", "composer"])
+def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path, system: str) -> None:
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, pause=15.0)))
+    assert kinds(diagnosis) == []
+    assert len(titles(diagnosis, "idle")) == 1
+
+
+@pytest.mark.parametrize("system", ["kineto", "byteps", "composer"])
+def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -> None:
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_step=(0, 200.0))))
+    assert kinds(diagnosis) == []
+    (title,) = titles(diagnosis, "profiling_overhead")
+    assert title.endswith("the first recorded, took 199.8 ms longer than the others")
 
 
 @pytest.mark.parametrize("system", WITH_WORK)
 def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, more_load=[0.0, 20.0, 0.0, 0.0])
-    diagnosis = diagnosed(tmp_path, system, job)
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
     assert kinds(diagnosis) == ["late_rank"]
     (late,) = winning(diagnosis)
     assert late.finding.ranks in (["rank1"], ["wk1.rank0"])
@@ -80,21 +151,21 @@ def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> Non
 
 @pytest.mark.parametrize("system", WITH_WORK)
 def test_input_that_every_rank_waits_for(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, load=15.0))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, load=15.0)))
     assert kinds(diagnosis) == ["input"]
     holds(winning(diagnosis)[0], 15.0)
 
 
 @pytest.mark.parametrize("system", ["kineto", "byteps", "horovod"])
 def test_transfers_that_nothing_hides(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, transfer=40.0))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, transfer=40.0)))
     assert kinds(diagnosis) == ["exposed_communication"]
     holds(winning(diagnosis)[0], 40.0)
 
 
 @pytest.mark.parametrize("system", WRITERS)
 def test_a_step_that_takes_much_longer(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, more_in_step=(4, 200.0)))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_in_step=(4, 200.0))))
     assert kinds(diagnosis) == ["outlier_steps"]
     (outlier,) = winning(diagnosis)
     assert len(outlier.finding.steps) == 1
@@ -106,7 +177,7 @@ def test_a_step_that_takes_much_longer(tmp_path: Path, system: str) -> None:
 @pytest.mark.parametrize("system", ["kineto", "byteps", "horovod"])
 def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, transfer=25.0, more_forward=[0.0, 0.0, 0.0, 45.0])
-    diagnosis = diagnosed(tmp_path, system, job)
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
     assert kinds(diagnosis) == ["late_rank", "exposed_communication"]
     late, exposed = winning(diagnosis)
     holds(late, 45.0)
@@ -115,8 +186,36 @@ def test_two_things_wrong_are_both_found_in_their_order(tmp_path: Path, system: 
     assert exposed.after_above_ns / 1e6 == pytest.approx(25.0, rel=0.1)
 
 
-@pytest.mark.parametrize("system", ["kineto", "byteps"])
+@pytest.mark.parametrize("system", WITH_WORK)
+def test_a_late_rank_and_slow_input_are_both_found_in_their_order(tmp_path: Path, system: str) -> None:
+    job = replace(HEALTHY, load=20.0, more_forward=[0.0, 35.0, 0.0, 0.0])
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
+    assert kinds(diagnosis) == ["late_rank", "input"]
+    late, loading = winning(diagnosis)
+    holds(late, 35.0)
+    holds(loading, 20.0)
+    assert loading.after_above_ns is not None
+    assert loading.after_above_ns / 1e6 == pytest.approx(20.0, rel=0.1)
+
+
+@pytest.mark.parametrize("system", WITH_WORK)
+def test_a_late_rank_leads_the_headline_though_one_step_costs_more(tmp_path: Path, system: str) -> None:
+    job = replace(HEALTHY, more_forward=[0.0, 15.0, 0.0, 0.0], more_in_step=(4, 300.0))
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", job))
+    assert kinds(diagnosis) == ["outlier_steps", "late_rank"]
+    outlier, late = winning(diagnosis)
+    # in step 4 the other rank has 300 ms more, so 15 ms are won in 9 of 10 steps, or in all after the outlier
+    holds(late, 15.0 * 9 / 10, near=0.15)
+    assert late.after_above_ns is not None
+    assert late.after_above_ns / 1e6 == pytest.approx(15.0, rel=0.1)
+    assert outlier.finding.ranks in (["rank3"], ["wk3.rank0"])
+    assert headline(diagnosis).index("holds up") < headline(diagnosis).index("longer than the others")
+
+
+@pytest.mark.parametrize("system", WITH_WORK)
 def test_work_that_is_spread_unevenly(tmp_path: Path, system: str) -> None:
-    diagnosis = diagnosed(tmp_path, system, replace(HEALTHY, more_forward=[0.0, 10.0, 20.0, 30.0]))
+    diagnosis = diagnosed(
+        WRITERS[system](tmp_path / "job", replace(HEALTHY, more_forward=[0.0, 10.0, 20.0, 30.0]))
+    )
     assert kinds(diagnosis) == ["uneven_work"]
     holds(winning(diagnosis)[0], 30.0 - 15.0)

@@ -7,14 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answers import diagnosed, titles
 from made_jobs import DeviceStep, Job, byteps, device
-
-from dag_utils import load_steps
-from diagnose.diagnosis import Diagnosis, diagnose
-
-
-def diagnosed(path: Path) -> Diagnosis:
-    return diagnose(load_steps([path], jobs=1, progress=False))
 
 
 @pytest.mark.parametrize(
@@ -27,9 +21,18 @@ def diagnosed(path: Path) -> Diagnosis:
 )
 def test_memory_that_grows_or_fills_the_device(tmp_path: Path, peaks: Sequence[float], words: str) -> None:
     directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=peaks))
-    titles = [one.finding.title for one in diagnosed(directory).findings if one.finding.kind == "memory"]
-    assert len(titles) == bool(words)
-    assert all(words in title for title in titles)
+    found = titles(diagnosed(directory), "memory")
+    assert len(found) == bool(words)
+    assert all(words in title for title in found)
+
+
+def test_a_rank_that_needs_much_more_memory_than_the_others(tmp_path: Path) -> None:
+    home = tmp_path / "job"
+    home.mkdir()
+    for rank, peak in enumerate((10.0, 10.5, 20.0)):
+        directory, _ = device(tmp_path / str(rank), replace(DeviceStep(), peak_gb=[peak] * 8))
+        (directory / "rank0.pt.trace.json").rename(home / f"rank{rank}.pt.trace.json")
+    assert titles(diagnosed(home), "memory") == ["rank2 needs much more memory than the other ranks"]
 
 
 def test_memory_that_is_not_recorded_is_skipped_with_the_reason(tmp_path: Path) -> None:
@@ -44,6 +47,6 @@ def test_traced_steps_that_take_longer_than_those_before(
     # a traced step takes 1 + 40 + 50 + 4 + 5 = 100 ms; the first steps before them are the warm-up
     before = [500.0, 300.0, *(before_ms + 0.1 * (i % 3) for i in range(10))]
     diagnosis = diagnosed(byteps(tmp_path / "job", replace(Job(ranks=2), before=before)))
-    found = [one.finding for one in diagnosis.findings if one.finding.kind == "profiling_overhead"]
+    found = titles(diagnosis, "profiling_overhead")
     assert bool(found) == is_found
-    assert all("25% longer" in one.title for one in found)
+    assert all("25% longer" in title for title in found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from diagnose.finding import Edit
 from replay.whatif.edits import apply
 
 
+@cache
 def answer(path: Path) -> dict[str, Any]:
     code, out, err = run_cli("--path", path, "--format", "json")
     assert code == 0, err
@@ -23,33 +26,70 @@ def answer(path: Path) -> dict[str, Any]:
     return document
 
 
+#: Of each recorded job what is known to be wrong, as the headline begins after the length of the step.
+KNOWN = {
+    "byteps/fork_lenet_straggler": ": wk1.rank0 holds up the other rank",
+    "byteps/fork_lenet_slownet": ": communication is not hidden",
+    "kineto/ddp2-gloo-slow-rank1": ": rank1 holds up the other rank",
+    "kineto/gpu-param-dlrm-8ranks": ": rank7 holds up the others: last in 5 of 8 meetings",
+    "kineto/gpu-hta-ns-resolution": ", and the device is the limit",
+    "kineto/gpu-hta-rank1of2-memory": ": launching is the limit",
+    "horovod/2ranks-slow-rank1": ": rank1 holds up the others",
+    # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
+    "composer/ws2-slow-rank1": "; nothing stands out",
+}
+
+
+@pytest.mark.parametrize("job", KNOWN)
+def test_what_is_wrong_stands_first_in_the_headline(shared_data: Path, job: str) -> None:
+    headline = answer(shared_data / job)["headline"]
+    assert re.match(r"A step takes [\d.]+ ms(?: \([\d.]+ on average\))?" + re.escape(KNOWN[job]), headline)
+
+
+@pytest.mark.parametrize("job", KNOWN)
+def test_the_documentation_quotes_the_headline(shared_data: Path, job: str) -> None:
+    page = (REPO / "docs/diagnose.md").read_text().replace("\n> ", " ").replace("\n", " ")
+    assert answer(shared_data / job)["headline"] in page
+
+
+def test_the_operation_that_is_slow_on_a_rank_is_named(shared_data: Path) -> None:
+    assert "in enumerate(DataLoader)" in answer(shared_data / "kineto/ddp2-gloo-slow-rank1")["headline"]
+
+
 @pytest.mark.parametrize(
-    ("job", "words"),
+    ("slow", "base", "slept_ms"),
     [
-        ("byteps/fork_lenet_straggler", "wk1.rank0 holds up the other rank"),
-        ("byteps/fork_lenet_slownet", "communication is not hidden"),
-        ("kineto/ddp2-gloo-slow-rank1/trace", "rank1 holds up the other rank"),
-        ("kineto/ddp2-gloo-slow-rank1/trace", "in enumerate(DataLoader)"),
-        ("kineto/gpu-param-dlrm-8ranks/trace", "rank7 holds up the others: last in 5 of 8 meetings"),
-        ("kineto/gpu-hta-ns-resolution/trace", "the device is the limit"),
-        ("kineto/gpu-hta-rank1of2-memory/trace", "launching is the limit"),
-        ("horovod/2ranks-slow-rank1/trace", "rank1 holds up the others"),
+        ("kineto/ddp2-gloo-slow-rank1", "kineto/ddp2-gloo-base", 400.0),
+        ("horovod/2ranks-slow-rank1", "horovod/2ranks-base", 80.0),
     ],
 )
-def test_what_is_wrong_stands_in_the_headline(shared_data: Path, job: str, words: str) -> None:
-    assert words in answer(shared_data / job)["headline"]
+def test_the_interval_of_a_late_rank_holds_what_was_done_to_it(
+    shared_data: Path, slow: str, base: str, slept_ms: float
+) -> None:
+    found = answer(shared_data / slow)
+    (late,) = [one for one in found["findings"] if one["kind"] == "late_rank"]
+    longer_ms = found["iteration_ms"]["median"] - answer(shared_data / base)["iteration_ms"]["median"]
+    for truth_ms in (slept_ms, longer_ms):
+        assert late["gain_ms"]["low"] <= truth_ms <= late["gain_ms"]["high"]
 
 
 @pytest.mark.parametrize(
     "job",
     [
-        "byteps/fork_lenet_2w2g", "horovod/2ranks-base/trace", "horovod/2ranks-cycles/trace",
-        "kineto/ddp2-gloo-base/trace", "kineto/ddp4-gloo-base/trace", "composer/ws2/trace",
+        "byteps/fork_lenet_base", "byteps/fork_lenet_2w2g", "byteps/fork_resnet50_2w1s",
+        "byteps/master_torch_cnn_2w1s", "horovod/2ranks-base", "horovod/2ranks-cycles",
+        "kineto/ddp2-gloo-base", "kineto/ddp4-gloo-base", "kineto/ddp2-gloo-two-cycles", "composer/ws2",
     ],
 )  # fmt: skip
 def test_ranks_that_do_the_same_are_not_called_late_slow_or_uneven(shared_data: Path, job: str) -> None:
     kinds = {finding["kind"] for finding in answer(shared_data / job)["findings"]}
     assert kinds & {"late_rank", "uneven_work", "slow_collective"} == set()
+
+
+def test_a_verdict_from_one_of_two_ranks_says_so(shared_data: Path) -> None:
+    found = answer(shared_data / "kineto/gpu-hta-rank1of2-memory")["findings"]
+    (flaw,) = [one for one in found if one["kind"] == "capture_quality"]
+    assert flaw["title"].endswith("rank 0 of 2 missing")
 
 
 def test_the_document_has_the_promised_keys() -> None:
@@ -67,14 +107,6 @@ def test_the_document_has_the_promised_keys() -> None:
     assert set(first["scope"]) == {"ranks", "steps", "operations"}
     assert all(Path(one["path"]).exists() for one in first["evidence"])
     assert {"kind", "reason"} == set().union(*found["skipped"])
-
-
-def test_the_command_of_a_finding_can_be_run() -> None:
-    found = answer(REPO / "examples" / "lenet-100mbit")
-    for finding in found["findings"]:
-        program, script, *words = finding["command"].split()
-        assert (program, script) == ("python3", "analyze.py")
-        assert run_cli(*words)[0] == 0
 
 
 def test_a_change_wins_in_replay_what_the_finding_says() -> None:

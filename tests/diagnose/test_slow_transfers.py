@@ -6,37 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from answers import diagnosed, holds, kinds, winning
 from made_transfers import Partitions, cycles, nccl
 
 from dag_utils import load_steps, read_partitions
-from diagnose.diagnosis import Diagnosis, Ranked, diagnose
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from diagnose.slow_transfers import priority_inversion
 
 HEALTHY = Partitions()
-
-
-def diagnosed(directory: Path) -> Diagnosis:
-    partitions = read_partitions([directory])
-    loaded = load_steps([directory], partitions=partitions, sizes=True, jobs=1, progress=False)
-    return diagnose(loaded)
-
-
-def winning(diagnosis: Diagnosis) -> list[Ranked]:
-    return [one for one in diagnosis.findings if one.gain is not None]
-
-
-def kinds(diagnosis: Diagnosis) -> list[str]:
-    return [one.finding.kind for one in winning(diagnosis)]
-
-
-def holds(one: Ranked, amount_ms: float) -> None:
-    gain = one.gain
-    assert gain is not None
-    assert gain.low_ns is not None
-    assert gain.high_ns is not None
-    assert gain.low_ns / 1e6 <= amount_ms <= gain.high_ns / 1e6
 
 
 def test_nothing_is_claimed_of_transfers_that_are_as_they_should_be(tmp_path: Path) -> None:
@@ -67,10 +45,40 @@ def test_a_slow_server(tmp_path: Path) -> None:
 def test_partitions_that_are_too_small(tmp_path: Path) -> None:
     # 64 of 4 KiB take 0.6 ms each; merged they would take one's time and that of 256 KiB, 0.1 ms
     directory, step_ms = replace(HEALTHY, small=64).write(tmp_path / "job")
-    _, merged_ms = replace(HEALTHY, small=1, small_ms=0.7).write(tmp_path / "merged")
+    _, merged_ms = replace(HEALTHY, small=1, small_ms=0.7, small_pull=0.35).write(tmp_path / "merged")
     diagnosis = diagnosed(directory)
     assert kinds(diagnosis) == ["small_messages"]
     holds(winning(diagnosis)[0], step_ms - merged_ms)
+
+
+def test_a_slow_server_and_a_slow_link_do_not_add_up(tmp_path: Path) -> None:
+    both = replace(HEALTHY, push=(0.2, 3.0), pull=1.4)
+    directory, step_ms = both.write(tmp_path / "job")
+    _, server_only_ms = replace(both, push=(0.2, 0.2)).write(tmp_path / "server")
+    _, link_only_ms = replace(both, pull=0.2).write(tmp_path / "link")
+    _, usual_ms = HEALTHY.write(tmp_path / "usual")
+    link, server = step_ms - server_only_ms, step_ms - link_only_ms
+    diagnosis = diagnosed(directory)
+    assert (
+        kinds(diagnosis) == ["slow_collective", "server"] if link > server else ["server", "slow_collective"]
+    )
+    for one in winning(diagnosis):
+        holds(one, link if one.finding.kind == "slow_collective" else server, near=0.2)
+    second = winning(diagnosis)[1]
+    assert second.after_above_ns is not None
+    left = server_only_ms if link > server else link_only_ms
+    assert second.after_above_ns / 1e6 == pytest.approx(left - usual_ms, rel=0.1)
+
+
+def test_a_tensor_that_waits_behind_others_costs_what_the_right_order_wins(tmp_path: Path) -> None:
+    # 20 partitions of one tensor on one server, 10 of another on the other one, all alike
+    job = replace(HEALTHY, large=20, small=10, small_kib=512, small_ms=0.2, small_pull=0.2, servers=2)
+    directory, step_ms = replace(job, small_first=True).write(tmp_path / "job")
+    by_need, by_need_ms = job.write(tmp_path / "by_need")
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["priority_inversion"]
+    holds(winning(diagnosis)[0], step_ms - by_need_ms)
+    assert kinds(diagnosed(by_need)) == []
 
 
 @pytest.mark.parametrize(("small_first", "is_found"), [(True, True), (False, False)])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from report import tables, text
-from result import Column, Result, Table
+from result import Column, Command, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")
@@ -182,6 +182,16 @@ def test_what_is_below_the_floor_of_its_column_is_said_to_be_that() -> None:
     column = Column("p", "p", "float", 4, floor=0.0001)
     assert tables.cell_texts(column, [0.0, 9.99e-5, 0.0001, 0.5, None]) == [
         *("<0.0001", "<0.0001", "0.0001", "0.5000", "–")
+    ]
+
+
+def test_a_command_that_is_too_long_goes_on_as_a_shell_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    command = Command("   Closer: python3 a.py --path 'one two' --set \"it's\" --head 10")
+    assert shown(Result("o", "", {}, notes=[command])).splitlines() == [
+        "   Closer: python3 a.py \\",
+        "     --path 'one two' --set \\",
+        '     "it\'s" --head 10',
     ]
 
 

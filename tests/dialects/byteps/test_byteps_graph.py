@@ -503,9 +503,8 @@ def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_
 ) -> None:
     for job in recorded(shared_data):
         loaded = load_steps([job], progress=False)
-        bounds = [
-            {step.label: step for step in dialects.of(one).find_steps(one).whole} for one in loaded.job.traces
-        ]
+        traces = loaded.load_traces()
+        bounds = [{step.label: step for step in dialects.of(one).find_steps(one).whole} for one in traces]
         common = set.intersection(*(set(own) for own in bounds))
         assert common <= {step.number for step in loaded.recording.steps}, job
         for step in loaded.recording.steps:
@@ -518,7 +517,7 @@ def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_
 
 def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times(shared_data: Path) -> None:
     for job in recorded(shared_data):
-        for owner, found in enumerate(load_steps([job], progress=False).job.traces):
+        for owner, found in enumerate(load_steps([job], progress=False).load_traces()):
             steps = dialects.of(found).rank_steps(RankTrace(f"rank{owner}", found))
             for step in steps.steps:
                 source, target, joint, _ = step.edges.T

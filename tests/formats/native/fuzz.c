@@ -1,5 +1,5 @@
 /* Feeds damaged events to the scanner, in memory of exactly their size; made with sanitizers by test_fuzz.py. */
-#include "scan.c"
+#include "rewrite.c"
 #include <stdio.h>
 
 static const char *const SEEDS[] = {
@@ -17,6 +17,37 @@ static u64 below(u64 n) {
     state ^= state >> 7;
     state ^= state << 17;
     return state % n;
+}
+
+/* Rewrites a text by a scanner of its own, and writes what was found; returns how many events that are. */
+static u64 rewrite_all(const u8 *text, u64 size, bool args_are_key, bool plain) {
+    scanner *s = new_scanner("", 0, false);
+    u8 *data = malloc(size), *tails = malloc(size + SLACK);
+    memcpy(data, text, size);
+    int32_t key[5], lengths[5], head_length = 3;
+    int64_t ts[5], dur[5], begins[5] = {0}, head_at = 0;
+    bool is_slice = plain;
+    rewritten out = {.most = 5, .key = key, .ts_ns = ts, .dur_ns = dur, .lengths = lengths, .tails = tails};
+    place here = {.ids_from = below(2) ? -1 : (int64_t)(below(8192) << 40), .args_are_key = args_are_key};
+    u64 at = 0, n = 0, most_keys = below(2) ? 100 : 1 << 20;
+    for (int why = FULL; why == FULL;) {
+        u64 before = at;
+        why = rewrite_events(s, data, size, &at, &out, &here, most_keys, plain);
+        if (at < before || at > size || out.n > 5 || out.tails_size > (int64_t)size) abort();
+        if (why == FULL && out.n != 5) abort();
+        n += (u64)out.n;
+        int32_t heads[5] = {0};
+        for (int i = 1; i < out.n; i++) begins[i] = begins[i - 1] + lengths[i - 1];
+        texts from = {tails, begins, lengths}, one = {(const u8 *)"abc", &head_at, &head_length};
+        u64 most = (u64)out.tails_size + 5 * 67;
+        u8 *to = malloc(most);
+        if (gather_texts((u64)out.n, &from, to) != (u64)out.tails_size) abort();
+        if (write_events((u64)out.n, ts, dur, heads, &from, &one, &is_slice, to) > most) abort();
+        free(to);
+    }
+    free(data), free(tails);
+    free_scanner(s);
+    return n;
 }
 
 int main(int argc, char **argv) {
@@ -52,6 +83,7 @@ int main(int argc, char **argv) {
                 events += (u64)out.n;
             }
             free(data), free(args), free(ids);
+            events += rewrite_all(text, size, below(2), round & 1);
         }
         free_scanner(s);
     }

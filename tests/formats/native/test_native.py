@@ -113,7 +113,7 @@ def test_without_it_everything_is_as_before(
     if kind == "damaged source":
         source = tmp_path / "scan.c"
         source.write_text("int main(")
-        monkeypatch.setattr(native, "_SOURCE", source)
+        monkeypatch.setattr(native, "_FOLDER", tmp_path)
     else:
         tools = tmp_path / "bin"
         tools.mkdir()
@@ -156,9 +156,9 @@ def test_it_reads_what_it_is_wished_for(
     assert bool(calls) == (wish == "1")
 
 
-def test_the_source_lies_where_the_program_looks() -> None:
-    assert native._SOURCE == REPO / "formats" / "native" / "scan.c"
-    assert native._SOURCE.is_file()
+def test_the_sources_lie_where_the_program_looks() -> None:
+    assert native._FOLDER == REPO / "formats" / "native"
+    assert all((native._FOLDER / f"{name}.c").is_file() for name in ("scan", "rewrite"))
 
 
 def test_the_command_says_nothing_about_it(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL:
 @pytest.fixture(params=["wide", "plain"])
 def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With AVX2 where the processor has it, and without."""
-    monkeypatch.setattr(scanner, "_PLAIN", request.param == "plain")
+    monkeypatch.setattr(scanner, "PLAIN", request.param == "plain")
     return str(request.param)
 
 

@@ -1,0 +1,174 @@
+/* Takes the events of a chrome trace apart for a place in another file, and puts events together again.
+ *
+ * rewrite_events() goes over a piece as scan_events() does, with its scanner, and stops likewise at the first
+ * event that Python is to take: metadata, a member that few events have, a value that would not be copied as it
+ * is. Of each other event it interns what recurs, reads the times, and copies the rest, its tail: an id, to
+ * which `ids_from` is added, and the arguments, as they are written. gather_texts() and write_events() are for
+ * merging: they copy tails in a new order, and write whole events. Nothing here keeps a state of its own, so
+ * threads may share all but a scanner. */
+#include "scan.c"
+
+enum { PART_BP = 5, PART_S, PART_ARGS, MOST_PARTS }; /* of a key, after PH … TID; as in formats/whole.py */
+enum { ID_BITS = 40, ID_DIGITS = 13 };               /* of an id that is a number; as in formats/whole.py */
+static const int64_t LONGEST_NS = 1000000000000000000; /* a duration; as in combine/event_text.py */
+
+typedef struct { /* what one call writes; there is room in `tails` for SLACK bytes more than the data */
+    int64_t most, n; /* events */
+    int32_t *key;    /* (n) numbers of keys, from 0 */
+    int64_t *ts_ns, *dur_ns; /* (n) a duration of -1 is none */
+    int32_t *lengths;        /* (n) of their tails */
+    int64_t tails_size, new_size;
+    u8 *tails;          /* one after another */
+    const u8 *new_keys; /* rows of JSON of the keys that were new, each ended by a comma */
+} rewritten;
+typedef struct { /* how they are rewritten */
+    int64_t ids_from; /* -1: events with ids are for Python */
+    bool args_are_key; /* they recur: intern them with the rest */
+} place;
+
+INLINE u8 *put_text(u8 *to, const void *text, size_t size) {
+    memcpy(to, text, size);
+    return to + size;
+}
+INLINE u8 *put_number(u8 *to, u64 number) {
+    u8 digits[20], *first = digits + sizeof digits;
+    do *--first = (u8)('0' + number % 10);
+    while (number /= 10);
+    return put_text(to, first, (size_t)(digits + sizeof digits - first));
+}
+/* Nanoseconds as decimal microseconds. */
+INLINE u8 *put_time(u8 *to, int64_t ns) {
+    u64 size = ns < 0 ? 0 - (u64)ns : (u64)ns, rest = size % 1000;
+    if (ns < 0) *to++ = '-';
+    to = put_number(to, size / 1000);
+    if (rest == 0) return to;
+    *to++ = '.';
+    for (u64 unit = 100; rest > 0; rest %= unit, unit /= 10) *to++ = (u8)('0' + rest / unit);
+    return to;
+}
+#define PUT(to, literal) put_text(to, literal, sizeof literal - 1)
+
+INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, const tools *t, const place *here) {
+    span key[MOST_PARTS] = {{0}}, id = {0}, args = {0};
+    int64_t times[2] = {NO_TIME, NO_TIME};
+    u8 *tails = out->tails + out->tails_size, *tail = tails, context = IN_EVENT + 1;
+    u32 seen = 0, trail = 0;
+    for (p++;; context = IN_EVENT) {
+        bool odd = false;
+        lead *l;
+        TRY(p, next_member(s, p, end, t, context, &trail, &l));
+        if (l->what == END) break;
+        u8 what = l->what;
+        cursor begin = p, point = NULL;
+        REQUIRE(what <= S && what != ID2 && !(seen >> what & 1));
+        seen |= 1u << what;
+        if (what == ARGS) {
+            TRY(p, skip_value(s, p, end, t, &trail, &odd));
+            args = (span){begin, (u32)(p - begin)};
+        } else if (*p == 'n') /* as if it were missing */
+            TRY(p, skip_word(p, end));
+        else if (what == TS || what == DUR)
+            TRY(p, read_time(p, end, &times[what - TS]));
+        else {
+            TRY(p, *p == '"' ? skip_text(p, end, t, &odd) : skip_number(p, end, &point, &odd));
+            REQUIRE(!odd && (point == NULL || (point == p && what != PH)));
+            span *value = what == ID ? &id : &key[what == BP ? PART_BP : what == S ? PART_S : what];
+            *value = (span){begin, (u32)(p - begin)};
+            if (what == PH || what == CAT) trail += 1597u * p[-2]; /* events of a kind are built alike */
+        }
+    }
+    u8 phase = key[PH].size == 3 ? key[PH].at[1] : 0;
+    bool is_slice = phase == 'X';
+    REQUIRE(key[PH].size > 0 && phase != 'M' && times[0] != NO_TIME);
+    REQUIRE(is_slice ? times[1] >= 0 && times[1] <= LONGEST_NS : times[1] == NO_TIME);
+    if (id.size > 0) {
+        u64 number = 0;
+        REQUIRE(here->ids_from >= 0 && id.size <= ID_DIGITS && !(phase && strchr("NODC", phase)));
+        for (u32 i = 0; i < id.size; i++) {
+            REQUIRE((u8)(id.at[i] - '0') < 10);
+            number = number * 10 + (u64)(id.at[i] - '0');
+        }
+        REQUIRE(number >> ID_BITS == 0);
+        tail = put_number(PUT(tail, ",\"id\":"), number + (u64)here->ids_from);
+    }
+    if (args.size > 0 && here->args_are_key) {
+        REQUIRE(*args.at != 'n');
+        key[PART_ARGS] = args;
+    } else if (args.size > 0)
+        tail = put_text(PUT(tail, ",\"args\":"), args.at, args.size);
+    int64_t number = intern(s, key, here->args_are_key ? MOST_PARTS : PART_ARGS, end);
+    REQUIRE(number >= 0);
+    out->key[out->n] = (int32_t)number;
+    out->ts_ns[out->n] = times[0];
+    out->dur_ns[out->n] = is_slice ? times[1] : -1;
+    out->lengths[out->n++] = (int32_t)(tail - tails);
+    out->tails_size += tail - tails;
+    return p;
+}
+
+INLINE int rewrite(scanner *s, cursor *at, cursor end, rewritten *out, const tools *t, const place *here) {
+    for (cursor p = *at; !FAILED(p = skip_space(p, end)); *at = p) {
+        if (*p == ',')
+            p++;
+        else if (*p != '{')
+            return *at = p, *p == ']' ? CLOSED : ODD;
+        else if (out->n >= out->most)
+            return FULL;
+        else if (FAILED(p = rewrite_event(s, out, p, end, t, here)))
+            return (int)(uintptr_t)p;
+    }
+    return MORE;
+}
+static int rewrite_plain(scanner *s, cursor *at, cursor end, rewritten *out, const place *here) {
+    return rewrite(s, at, end, out, &PLAIN, here);
+}
+#if defined(__x86_64__)
+AVX2 static int rewrite_wide(scanner *s, cursor *at, cursor end, rewritten *out, const place *here) {
+    return rewrite(s, at, end, out, &WIDE, here);
+}
+#else
+#define rewrite_wide rewrite_plain
+#endif
+
+/* As scan_events(). Once its keys have `most_keys` bytes, the scanner takes no new ones. */
+int rewrite_events(scanner *s, const u8 *data, u64 size, u64 *at, rewritten *out, const place *here,
+                   u64 most_keys, bool plain) {
+    if (*at > size || size > INT32_MAX) return ODD;
+    bool wide = !plain && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi");
+    u64 known = s->keys_used;
+    cursor p = data + *at;
+    s->most_used = most_keys;
+    out->n = out->tails_size = 0;
+    int why = (wide ? rewrite_wide : rewrite_plain)(s, &p, data + size, out, here);
+    *at = (u64)(p - data);
+    out->new_size = (int64_t)(s->keys_used - known);
+    out->new_keys = out->new_size ? s->keys + known : NULL;
+    return why;
+}
+
+typedef struct { /* texts in a buffer */
+    const u8 *text;
+    const int64_t *at;
+    const int32_t *lengths;
+} texts;
+
+/* Copies `n` texts one after another, and returns where that ends. */
+u64 gather_texts(u64 n, const texts *from, u8 *to) {
+    u8 *first = to;
+    for (u64 i = 0; i < n; i++) to = put_text(to, from->text + from->at[i], (size_t)from->lengths[i]);
+    return (u64)(to - first);
+}
+
+/* Writes `n` events, each after the end of the one before; as text_of() in combine/event_text.py. */
+u64 write_events(u64 n, const int64_t *ts, const int64_t *dur, const int32_t *head, const texts *tails,
+                 const texts *heads, const bool *is_slice, u8 *to) {
+    u8 *first = to;
+    for (u64 i = 0; i < n; i++) {
+        int32_t h = head[i];
+        to = put_time(PUT(to, "},\n{\"ts\":"), ts[i]);
+        if (is_slice[h]) to = put_time(PUT(to, ",\"dur\":"), dur[i]);
+        to = put_text(to, heads->text + heads->at[h], (size_t)heads->lengths[h]);
+        to = put_text(to, tails->text + tails->at[i], (size_t)tails->lengths[i]);
+    }
+    return (u64)(to - first);
+}

@@ -1,0 +1,216 @@
+"""Whole events by the functions in C (`rewrite.c`): taken apart, and put together again."""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from formats.columns import Int32, Int64
+from formats.native import scanner
+from formats.scan import has_long_number
+from formats.whole import KEY, WholeReader
+
+_MOST = 1 << 14  # events of one call
+_SLACK = 64  # bytes that a rewriter may write beyond a text's end
+_NO_IDS = -1
+_BESIDE = 64  # bytes of an event beside its head and its tail, at most
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedWhole:
+    """The events that one call found; the arrays are valid until the next call.
+
+    Attributes
+    ----------
+    new_keys : what events have in `KEY`, and their arguments as JSON where these are part of the key, for
+        each key that is new; the scanner numbers keys from 0
+    key, ts_ns, dur_ns : (n,) the numbers of the events' keys, and their times; a duration of -1 is none
+    lengths : (n,) of the events' tails, `text`: ids and arguments as members, each after its comma
+    """
+
+    new_keys: list[tuple[Any, ...]]
+    key: Int32
+    ts_ns: Int64
+    dur_ns: Int64
+    lengths: Int32
+    text: bytes
+
+
+class _Rewritten(ctypes.Structure):
+    """`rewritten` of rewrite.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("most", "n")),
+        *((name, ctypes.c_void_p) for name in ("key", "ts_ns", "dur_ns", "lengths")),
+        *((name, ctypes.c_int64) for name in ("tails_size", "new_size")),
+        *((name, ctypes.c_void_p) for name in ("tails", "new_keys")),
+    )
+
+
+class _Place(ctypes.Structure):
+    """`place` of rewrite.c."""
+
+    _fields_ = (("ids_from", ctypes.c_int64), ("args_are_key", ctypes.c_bool))
+
+
+class _Texts(ctypes.Structure):
+    """`texts` of rewrite.c."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("text", "at", "lengths"))
+
+
+class WholeScanner:
+    """The state of the scan of one file, as `formats.native.scanner.Scanner`.
+
+    Parameters
+    ----------
+    library : ``rewrite``, from `formats.native.library`
+    ids_from : what is added to ids that are numbers; None where events with ids are left to Python
+    most_keys : bytes of keys that are kept; afterwards events with new ones are left to Python
+    args_are_key : whether arguments recur
+
+    Raises
+    ------
+    MemoryError
+        There is no memory for it.
+    """
+
+    def __init__(
+        self, library: ctypes.CDLL, ids_from: int | None, most_keys: int, *, args_are_key: bool
+    ) -> None:
+        self._rewrite = library.rewrite_events
+        self._state = library.new_scanner(b"", 0, False)
+        if not self._state:
+            raise MemoryError
+        finalize(self, library.free_scanner, self._state)
+        self._place = _Place(_NO_IDS if ids_from is None else ids_from, args_are_key)
+        self._most_keys = most_keys
+        fields: Any = (*[Any] * len(KEY), *[msgspec.Raw] * args_are_key)
+        self._decode_keys = msgspec.json.Decoder(list[tuple[fields]]).decode
+        self._key, self._lengths = np.empty(_MOST, np.int32), np.empty(_MOST, np.int32)
+        self._ts, self._dur = np.empty(_MOST, np.int64), np.empty(_MOST, np.int64)
+        self._tails = np.empty(_SLACK, np.uint8)
+        self._at = ctypes.c_uint64()
+        self._out = _Rewritten(
+            most=_MOST,
+            key=self._key.ctypes.data,
+            ts_ns=self._ts.ctypes.data,
+            dur_ns=self._dur.ctypes.data,
+            lengths=self._lengths.ctypes.data,
+        )
+
+    def scan(self, data: bytearray, at: int) -> tuple[int, int, ScannedWhole]:
+        """Scan events from byte `at` on; return why it stopped, where, and what was found before."""
+        if len(self._tails) < len(data) + _SLACK:
+            self._tails = np.empty(len(data) * 5 // 4 + _SLACK, np.uint8)
+            self._out.tails = self._tails.ctypes.data
+        self._at.value = at
+        text = np.frombuffer(data, np.uint8)
+        out = self._out
+        why = self._rewrite(
+            *(self._state, text.ctypes.data, len(data), ctypes.byref(self._at), ctypes.byref(out)),
+            *(ctypes.byref(self._place), self._most_keys, scanner.PLAIN),
+        )
+        n = out.n
+        found = ScannedWhole(
+            new_keys=self._new_keys(out),
+            key=self._key[:n],
+            ts_ns=self._ts[:n].copy(),
+            dur_ns=self._dur[:n].copy(),
+            lengths=self._lengths[:n].copy(),
+            text=self._tails[: out.tails_size].tobytes(),
+        )
+        return why, self._at.value, found
+
+    def _new_keys(self, out: _Rewritten) -> list[tuple[Any, ...]]:
+        if not out.new_size:
+            return []
+        keys = self._decode_keys(b"[%b]" % ctypes.string_at(out.new_keys, out.new_size)[:-1])
+        if not self._place.args_are_key:
+            return keys
+        return [(*key[:-1], b"" if bytes(key[-1]) == b"null" else bytes(key[-1])) for key in keys]
+
+
+class ScanningWholeReader(scanner.Scans, WholeReader):
+    """Reads as `WholeReader` does; what is scanned goes to `take`, other events to `add`, in order.
+
+    Pieces that are not for the scanner at all are yielded.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        whole_scanner: WholeScanner,
+        take: Callable[[ScannedWhole], object],
+        add: Callable[[list[Any], memoryview], object],
+    ) -> None:
+        super().__init__(path)
+        self.scan_by(whole_scanner.scan, take, add)
+
+    def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
+        if self._trust > 0 and _can_be_copied(data):
+            return super()._decode_piece(data)
+        return WholeReader._decode_piece(self, data)
+
+
+def _can_be_copied(data: bytearray) -> bool:
+    """Whether what is JSON in `data` can be written as it is: UTF-8, and no number without end."""
+    if not data.isascii():
+        try:
+            codecs.utf_8_decode(data, "strict", False)  # a character may go on in the next piece
+        except UnicodeDecodeError:
+            return False
+    return not has_long_number(memoryview(data))
+
+
+def gathered(library: ctypes.CDLL, text: bytes, at: Int64, lengths: Int32) -> memoryview:
+    """Return parts (n,) of a text, one after another."""
+    out = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
+    parts, kept = _texts(text, at, lengths)
+    library.gather_texts(len(at), ctypes.byref(parts), out.ctypes.data)
+    del kept
+    return out.data
+
+
+Laid = tuple[bytes, Int64, Int32]  # texts (n): their bytes, where each begins, how long it is
+
+
+def written(
+    library: ctypes.CDLL,
+    times: tuple[Int64, Int64],
+    head: Int32,
+    tails: Laid,
+    heads: Laid,
+    is_slice: NDArray[np.bool_],
+) -> memoryview:
+    """Return the text of events (n,), as `combine.event_text.text_of` does; `times`: starts and durations."""
+    if len(head) and not 0 <= head.min() <= head.max() < len(is_slice):
+        raise ValueError("there is no such head")
+    size = int(tails[2].sum(dtype=np.int64) + heads[2][head].sum(dtype=np.int64))
+    out = np.empty(size + _BESIDE * len(head), np.uint8)
+    (tail_texts, kept), (head_texts, kept_too) = _texts(*tails), _texts(*heads)
+    columns = [np.ascontiguousarray(column) for column in (*times, head)]
+    n = library.write_events(
+        len(head),
+        *(column.ctypes.data for column in columns),
+        *(ctypes.byref(tail_texts), ctypes.byref(head_texts), is_slice.ctypes.data, out.ctypes.data),
+    )
+    del kept, kept_too
+    return out[:n].data
+
+
+def _texts(text: bytes, at: Int64, lengths: Int32) -> tuple[_Texts, object]:
+    """Return parts (n,) of a text as C has them, and what must live as long as they."""
+    if len(at) and not (at.min() >= 0 and int((at + lengths).max()) <= len(text) and lengths.min() >= 0):
+        raise ValueError("a part lies outside of its text")
+    kept = np.frombuffer(text, np.uint8), np.ascontiguousarray(at), np.ascontiguousarray(lengths)
+    return _Texts(*(array.ctypes.data for array in kept)), kept

@@ -1,0 +1,250 @@
+"""Steps in a row simulated many times over, with edited times: by runs of operations in place of operations.
+
+Most operations of a recording wait for one other operation alone, the one before on their thread. Such a
+run takes the sum of its times, so that a simulation costs a sum over the events and a pass over the few
+runs. Runs are cut where an edge leads into one or out of one. The schedule is that of `simulation.replay`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
+from formats.columns import Int32, Int64
+from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
+from replay.simulation import Row, as_simulated
+
+#: Columns of a step that decide who waits for whom. Work, gaps, begins and tails do not.
+_STRUCTURE = (
+    "operation", "owner", "link", "start_ns", "end_ns", "edges", "next_ns", "last", "turn", "overtaken",
+    "held", "continued", "across",
+)  # fmt: skip
+#: So many runs that wait for as many others do so through a hub.
+_FEWEST_IN_GROUP = 3
+
+
+class Runs:
+    """The recorded steps `rows` of a recording, one after the other, ready to be simulated with any times.
+
+    Operations are numbered as in `Row`, but for the events of a step, which are in `_order`: track by
+    track. Run k is the operations from ``first[k]`` to the one before ``first[k + 1]``.
+    """
+
+    def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
+        self.rows = rows
+        self._row = row = Row(recording, rows)
+        self._operations = recording.operations
+        self._has_links = any((step.link != NO_LINK).any() for step in row.steps)
+        track = recording.numbered(lambda one: (one.owner, one.track))[1]
+        # of several transfers that ask for a link at one moment the first of the step goes first
+        self._order = [None if self._has_links else _by_track(track[step.operation]) for step in row.steps]
+        self._begin = np.append(row.begin_op[:, 0], row.first_op[-1] + 2 * len(row.steps[-1]))
+        found = [self._of_step(position) for position in range(len(rows))]
+        edges = np.concatenate([edges for edges, _ in found])
+        alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in found)])
+        cuts = np.concatenate([alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers()])
+        self._first = np.unique(cuts[cuts < self._begin[-1]])
+        follows = np.flatnonzero(~np.isin(self._first, alone))
+        edges = np.concatenate([self._run_of(edges), np.column_stack((follows - 1, follows))])
+        self._plan = self._planned(edges)
+        #: (positions, m) the runs at which each owner's step begins and ends
+        self.begin_run, self.end_run = self._run_of(row.begin_op), self._run_of(row.end_op)
+
+    def fits(self, recording: Recording) -> bool:
+        """Whether a recording differs only in its times from the one that this was made of."""
+        return recording.operations is self._operations and all(
+            all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
+            and (own.tail_ns is other.tail_ns or np.array_equal(own.tail_ns, other.tail_ns))
+            for own, other in zip(self._row.steps, (recording.steps[row] for row in self.rows), strict=True)
+        )
+
+    def simulate(self, steps: Iterable[StepGraph]) -> Schedule:
+        """Return when each run starts and ends with the times of `steps`, the recorded ones as edited."""
+        dur, gap = np.zeros((2, len(self._plan)), np.int64)
+        for position, step in enumerate(steps):
+            begin, end = self.begin_run[position], self.end_run[position]
+            gap[begin], dur[end] = self._row.lead_ns(position, step), step.tail_ns
+            inside = self._inside(position)
+            dur[inside], gap[inside] = _Times(self, position, step).of_runs(*self._bounds(position))
+        plan = self._plan
+        return simulate(Plan(dur, gap, plan.device, plan.priority, plan.after_ptr, plan.after))
+
+    def ends_ns(self, schedule: Schedule) -> Int64:
+        """Return when the last operation of the step at each position ends (positions,)."""
+        ends: Int64 = np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
+        return ends
+
+    def step(self, position: int, step: StepGraph, schedule: Schedule) -> StepGraph:
+        """Return the `step` with which position was simulated with its simulated times, which start at 0."""
+        heads, bodies = _Times(self, position, step).of_events(
+            *self._bounds(position), schedule.start_ns[self._inside(position)]
+        )
+        begin, end = self.begin_run[position], self.end_run[position]
+        return as_simulated(step, heads, bodies, schedule.start_ns[begin], schedule.end_ns[end])
+
+    # ---- what waits for what
+
+    def _of_step(self, position: int) -> tuple[Int64, Int64]:
+        """Return the edges of a step that join runs (e, 2), and the operations that begin a run."""
+        step, first = self._row.steps[position], int(self._row.first_op[position])
+        place = self._places(position)
+        source, target = (place(operations) for operations in operation_edges(step.edges))
+        over = place(2 * step.overtaken + 1)
+        source, target = np.append(source, over[:, 0]), np.append(target, over[:, 1])
+        begins = np.zeros(2 * len(step), np.bool_)
+        begins[::2] = True
+        begins[target[target == source + 1]] = False
+        run = np.cumsum(begins)
+        joins = (run[source] != run[target]) | (source >= target)
+        within = first + np.column_stack((source[joins], target[joins]))
+        around = [self._placed(position, edges) for edges in self._row.around(position)]
+        return np.concatenate([within, *around]), first + np.flatnonzero(begins)
+
+    def _places(self, position: int) -> _Places:
+        return _Places(self._order[position])
+
+    def _placed(self, position: int, edges: Int64) -> Int64:
+        """Return edges between operations of `Row`, of this step and the one before, as numbered here."""
+        placed: Int64 = edges.copy()
+        for one in {max(position - 1, 0), position}:
+            first = self._row.first_op[one]
+            inside = (edges >= first) & (edges < self._begin[one + 1])
+            placed[inside] = first + self._places(one)(edges[inside] - first)
+        return placed
+
+    def _transfers(self) -> Int64:
+        """Return the bodies that occupy a link, each a run of its own, and what comes after them."""
+        if not self._has_links:
+            return np.empty(0, np.int64)
+        bodies = [
+            first + 2 * np.flatnonzero(step.link != NO_LINK) + 1
+            for first, step in zip(self._row.first_op.tolist(), self._row.steps, strict=True)
+        ]
+        return np.concatenate([*bodies, *(one + 1 for one in bodies)])
+
+    def _run_of(self, operations: Int64) -> Int64:
+        run: Int64 = np.searchsorted(self._first, operations, side="right") - 1
+        return run
+
+    def _planned(self, edges: Int64) -> Plan:
+        """Return the plan of the runs, and of hubs between them, without their times."""
+        edges, n = _by_hubs(edges, len(self._first))
+        device, priority = np.full(n, UNLIMITED), np.zeros(n, np.int64)
+        if self._has_links:
+            served = 0
+            for position, step in enumerate(self._row.steps):
+                runs = self._inside(position)
+                event, is_body = np.divmod(self._first[runs] - self._row.first_op[position], 2)
+                device[runs] = np.where(is_body, step.link[event], UNLIMITED)
+                priority[runs] = served + step.turn[event]
+                served += int(step.turn.max(initial=0)) + 1
+        return make_plan(np.zeros(n, np.int64), edges, device=device, priority=priority)
+
+    def _inside(self, position: int) -> slice:
+        """Return which runs are of the events of a step."""
+        bounds = [self._row.first_op[position], self._begin[position + 1]]
+        low, high = np.searchsorted(self._first, bounds).tolist()
+        return slice(low, high)
+
+    def _bounds(self, position: int) -> tuple[Int64, Int64]:
+        """Return the first operation of each run of a step's events, and the one after the last."""
+        first = self._first[self._inside(position)] - self._row.first_op[position]
+        return first, np.append(first[1:], 2 * len(self._row.steps[position]))
+
+
+class _Places:
+    """Where the operations of a step's events are when the events are in an `order`; None: as they are."""
+
+    def __init__(self, order: Int32 | None) -> None:
+        self._place = None
+        if order is not None:
+            self._place = np.empty(len(order), np.int64)
+            self._place[order] = np.arange(len(order))
+
+    def __call__(self, operations: Int64) -> Int64:
+        if self._place is None:
+            return operations
+        placed: Int64 = 2 * self._place[operations >> 1] + (operations & 1)
+        return placed
+
+
+class _Times:
+    """The times of a step's events one after the other: what runs of them take."""
+
+    def __init__(self, runs: Runs, position: int, step: StepGraph) -> None:
+        work, gap = runs._row.work_and_gaps(position, step)
+        self.order = runs._order[position]
+        if self.order is not None:
+            work, gap = work[self.order], gap[self.order]
+        self.gap = gap
+        self.until = np.concatenate([[0], np.cumsum(gap + work)])  # (n + 1,) the sum of the events before
+
+    def _over(self, operation: Int64) -> Int64:
+        """Return the sum of all times up to the end of an operation; 0 for the one before the first."""
+        event = operation >> 1
+        is_body = (operation & 1).astype(np.bool_)
+        before = self.until[event + is_body]
+        over: Int64 = np.where(is_body, before, before + self._gap_of(operation))
+        return over
+
+    def _gap_of(self, operation: Int64) -> Int64:
+        """Return the gap before an operation: a body has none."""
+        if not len(self.gap):
+            return np.zeros_like(operation)
+        gap: Int64 = np.where(operation & 1, 0, self.gap[operation >> 1])
+        return gap
+
+    def of_runs(self, first: Int64, after: Int64) -> tuple[Int64, Int64]:
+        """Return what runs take from their first start on, and the gaps before that."""
+        gap = self._gap_of(first)
+        return self._over(after - 1) - self._over(first - 1) - gap, gap
+
+    def of_events(self, first: Int64, after: Int64, start: Int64) -> tuple[Int64, Int64]:
+        """Return when the events' heads and bodies end (n,), in the step's own order."""
+        shift = np.repeat(start - self._over(first - 1) - self._gap_of(first), after - first)
+        heads, bodies = shift[::2] + self.until[:-1] + self.gap, shift[1::2] + self.until[1:]
+        if self.order is not None:
+            placed = np.empty((2, len(heads)), np.int64)
+            placed[:, self.order] = heads, bodies
+            heads, bodies = placed
+        return heads, bodies
+
+
+def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
+    """Return edges (e, 2) among n runs with fewer that say the same, and the number of runs and hubs.
+
+    Of several runs that wait for the same ones, as members of a group do for each other, each waits for a
+    hub instead, which takes no time and waits for those. What a run waits for is known by a sum of random
+    numbers, one for each run.
+    """
+    source, target = edges.T
+    number = np.random.default_rng(0).integers(0, np.iinfo(np.int64).max, n)
+    waits_for = np.zeros(n, np.int64)
+    np.add.at(waits_for, target, number[source])
+    waiting = np.flatnonzero(np.bincount(target, minlength=n) >= _FEWEST_IN_GROUP)
+    _, first, group, size = np.unique(
+        waits_for[waiting], return_index=True, return_inverse=True, return_counts=True
+    )
+    hub = np.full(n, -1)
+    hub[waiting] = np.where(size >= _FEWEST_IN_GROUP, n + np.arange(len(size)), -1)[group]
+    stands_for = np.zeros(n, np.bool_)
+    stands_for[waiting[first]] = True
+    own, into = hub[target] < 0, (hub[target] >= 0) & stands_for[target]
+    members = np.flatnonzero(hub >= 0)
+    edges = np.concatenate(
+        [
+            edges[own],
+            np.column_stack((source[into], hub[target[into]])),
+            np.column_stack((hub[members], members)),
+        ]
+    )
+    return edges, n + len(size)
+
+
+def _by_track(track: Int64) -> Int32 | None:
+    """Return the order of a step's events by their tracks (n,); None where they are in order."""
+    if (np.diff(track) >= 0).all():
+        return None
+    return np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable").astype(np.int32)

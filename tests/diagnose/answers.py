@@ -1,0 +1,41 @@
+"""What a diagnosis of a made job says, in the words that the tests ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dag_utils import load_steps, read_partitions
+from diagnose.diagnosis import Diagnosis, Ranked, diagnose
+
+
+def diagnosed(path: Path) -> Diagnosis:
+    """Return the diagnosis of the job at a path, loaded as the option does."""
+    partitions = read_partitions([path])
+    return diagnose(load_steps([path], partitions=partitions, sizes=True, jobs=1, progress=False))
+
+
+def winning(diagnosis: Diagnosis) -> list[Ranked]:
+    """Return the findings that claim to win something."""
+    return [one for one in diagnosis.findings if one.gain is not None]
+
+
+def kinds(diagnosis: Diagnosis) -> list[str]:
+    """Return the kinds of the findings that claim to win something, in their order."""
+    return [one.finding.kind for one in winning(diagnosis)]
+
+
+def titles(diagnosis: Diagnosis, kind: str) -> list[str]:
+    """Return what the findings of a kind say is wrong."""
+    return [one.finding.title for one in diagnosis.findings if one.finding.kind == kind]
+
+
+def holds(one: Ranked, amount_ms: float, near: float = 0.1) -> None:
+    """The finding's interval holds what is won, and what it says itself is near that, as a share of it."""
+    gain = one.gain
+    assert gain is not None
+    assert gain.low_ns is not None
+    assert gain.high_ns is not None
+    assert gain.low_ns / 1e6 <= amount_ms <= gain.high_ns / 1e6
+    assert gain.mid_ns / 1e6 == pytest.approx(amount_ms, rel=near)

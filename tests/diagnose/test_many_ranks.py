@@ -1,0 +1,89 @@
+"""Jobs of several hosts, recorded as they are and with one rank slower: what that costs is the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from answers import holds, kinds, winning
+
+import dialects
+from benchmarks.ranks import STAGES, Job, Times, write
+from clocks.job_clocks import align_job
+from dag_utils import LoadedSteps, choose_step, load_steps
+from diagnose.diagnosis import diagnose
+from trace_utils import load_paths
+
+#: Ranks of two hosts, whose clocks differ; the slow one is in the middle of a pipeline.
+EVEN = Job(n_ranks=4 * STAGES, kind="host", slow_rank=9, slow=0.0)
+
+
+def loaded(path: Path) -> LoadedSteps:
+    return load_steps([path], jobs=1, progress=False)
+
+
+def step_ns(steps: LoadedSteps) -> float:
+    recording = steps.recording
+    return float(recording.steps[choose_step(recording)].iteration_ns.max())
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_a_slow_rank_is_found_with_what_it_costs_the_job(tmp_path: Path, kind: str) -> None:
+    even = replace(EVEN, kind=kind)
+    healthy = loaded(write(tmp_path / "even", even, 1_300_000))
+    slowed = loaded(write(tmp_path / "slow", replace(even, slow=0.2), 1_300_000))
+    claimed = [one for one in diagnose(healthy).findings if one.gain is not None]
+    assert [one.finding.title for one in claimed] == []
+    first = diagnose(slowed).findings[0]
+    assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
+    holds(first, (step_ns(slowed) - step_ns(healthy)) / 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class UnevenStages(Job):
+    """Pipelines whose third stage computes longer by a share than the others, which have theirs."""
+
+    more: float = 0.0
+    others: float = 0.0
+
+    def factors(self) -> Times:
+        """Return how long each rank's computation takes, the same for all ranks of a stage."""
+        is_third = np.arange(self.n_ranks) % STAGES == 2
+        return np.where(is_third, 1 + self.more, 1 + self.others)
+
+
+def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Path) -> None:
+    job = UnevenStages(n_ranks=2 * STAGES, kind="device", slow_rank=0, slow=0.0)
+    uneven = loaded(write(tmp_path / "uneven", replace(job, more=0.2), 1_300_000))
+    # the same work, shared out evenly: a stage of four has 20 % more, so each has 5 %
+    shared = loaded(write(tmp_path / "shared", replace(job, more=0.05, others=0.05), 1_300_000))
+    diagnosis = diagnose(uneven)
+    assert kinds(diagnosis) == ["uneven_work"]
+    (found,) = winning(diagnosis)
+    assert found.finding.title.startswith("work is uneven: stage 2 works")
+    holds(found, (step_ns(uneven) - step_ns(shared)) / 1e6)
+
+
+@pytest.mark.parametrize("kind", ["host", "device"])
+def test_clocks_are_tied_across_pipelines_and_groups(tmp_path: Path, kind: str) -> None:
+    job = replace(EVEN, kind=kind, slow=0.2)
+    system = dialects.kineto.Kineto()
+    traces = load_paths([write(tmp_path / "job", job, 1_300_000)], args=system.sync_args, jobs=1).traces
+    alignment = align_job(traces, range(job.n_ranks))
+    offsets = np.array([clock.offset_us for clock in alignment.clocks])
+    bounds = np.array([clock.bound_us or np.inf for clock in alignment.clocks[1:]])
+    expected = job.skews_us()[0] - job.skews_us()
+    assert abs(offsets - expected).max() <= 5
+    assert (abs(offsets - expected)[1:] <= bounds).all()
+
+
+def test_of_many_ranks_one_is_named_from_three_steps_although_it_is_not_much_slower(tmp_path: Path) -> None:
+    few = replace(EVEN, kind="host", slow=0.2)  # of 16 alike, one has the most work in 3 steps once in 256
+    steps = loaded(write(tmp_path / "few", few, 600_000))
+    assert len(steps.recording.steps) == 3
+    first = diagnose(steps).findings[0]
+    assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
+    assert first.gain is not None
+    assert first.gain.low_ns is None
