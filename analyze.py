@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(args)
     except AnalyzeError as error:
         return _failed(str(error), error.exit_code)
-    except BrokenPipeError:  # `… | head` closed our standard output: nothing is wrong
+    except BrokenPipeError:  # `--help | head` closed our standard output: nothing is wrong
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # what no one nearer to the file has translated

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import networkx as nx
 import numpy as np
 
-from replay.engine import COMPILE_FROM, Plan, make_plan, simulate
+from replay.engine import Plan, make_plan, pays, simulate
 
 SIZES = (10_000, 100_000, 1_000_000)
 PEER_UP_TO = 100_000
@@ -97,7 +97,7 @@ def measure(plan: Plan) -> None:
     chosen = n / seconds(lambda: simulate(plan))
     plain = n / seconds(lambda: simulate(plan, compiled=False), 1)
     compiled = n / seconds(lambda: simulate(plan, compiled=True))
-    which = "compiled" if n >= COMPILE_FROM else "plain"
+    which = "compiled" if pays(n) else "plain"
     row = f"{n:10,} {len(plan.after):10,} {which:>10} {chosen:10,.0f} {plain:10,.0f} {compiled:10,.0f}"
     if n <= PEER_UP_TO:
         graph = as_graph(plan)

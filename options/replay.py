@@ -110,12 +110,14 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import choose_step
     from replay.answer import answer, leave_one_out, with_gaps_of_others
     from replay.replay_tables import charts, path_tables, step_table
+    from replay.simulation import replay as run_steps
 
     recording = loaded.recording
     found = answer(recording, args.step_num)
     row = choose_step(recording)
     path = _path(args, recording, recording.steps[row])
-    output, written = _write(args, found.result)
+    result = run_steps(recording, found.rows) if _wants_times(args) else None
+    output, written = _write(args, result)
     usual = with_gaps_of_others(recording)
     figures = _informative(found, leave_one_out(recording, usual))
     return Result(
@@ -123,7 +125,7 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=_headline(found, figures),
         document=_document(args, found, row, path, output),
         tables=[*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)],
-        charts=charts(found, _position(found.result, row)) if args.html or args.picture else (),
+        charts=charts(found, result, _position(found.rows, row)) if result and _is_drawn(args) else (),
         figures=figures,
         notes=[*recording.notes, *written],
     )
@@ -171,9 +173,9 @@ def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
     return named_path(recording, step, critical_path(step), parts=args.del_queue)
 
 
-def _position(result: Replay, row: int) -> int:
+def _position(rows: Sequence[int], row: int) -> int:
     """Return where a recorded step stands in a replay; the first place where it is not replayed."""
-    return list(result.rows).index(row) if row in result.rows else 0
+    return list(rows).index(row) if row in rows else 0
 
 
 def _document(
@@ -182,10 +184,10 @@ def _document(
     """Return the keys that every variant has; `ratio` is how much longer an edited job takes."""
     from dag_utils import records
 
-    recording, recorded = found.result.recording, found.recorded_ns
+    recording, recorded = found.recording, found.recorded_ns
     owners = recording.owners
     return {
-        "steps": len(found.result.rows),
+        "steps": len(found.rows),
         "operations": _n_operations(recording, args.del_queue),
         "predicted_ms": {
             owner: ns * ratio / 1e6 for owner, ns in zip(owners, found.predicted_ns.tolist(), strict=True)
@@ -206,17 +208,28 @@ def _milliseconds(interval_ns: tuple[float, float] | None) -> list[float] | None
 
 def _n_operations(recording: Recording, parts: bool) -> int:
     """Return how many operations a step has; a communication with its parts is one unless `parts`."""
-    traced = [(i, one) for i, one in enumerate(recording.operations) if one.is_traced]
+    traced = recording.which(lambda one: one.is_traced)
     if parts:
-        return len(traced)
-    return len({(one.owner, one.main) if one.whole or one.is_communication else i for i, one in traced})
+        return int(traced.sum())
+    is_part = recording.which(lambda one: one.is_traced and (one.whole or one.is_communication))
+    wholes = {(one.owner, one.main) for one in recording.chosen_kinds(is_part)}
+    return int((traced & ~is_part).sum()) + len(wholes)
 
 
-def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
+def _is_drawn(args: Namespace) -> bool:
+    return bool(args.html or args.picture)
+
+
+def _wants_times(args: Namespace) -> bool:
+    """Whether something shows when each operation of a replay ran."""
+    return str(args.output) != "-" or _is_drawn(args)
+
+
+def _write(args: Namespace, result: Replay | None) -> tuple[Path | None, list[str]]:
     """Write the replayed timeline unless ``--output -``; return where, and the line that says so."""
     from replay.timeline import write_synthetic
 
-    if str(args.output) == "-":
+    if str(args.output) == "-" or result is None:
         return None, []
     directory: Path = args.path[0] if args.path[0].is_dir() else args.path[0].parent
     output: Path = args.output or directory / "synthetic.json"
@@ -237,7 +250,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     found = what_if(recording, _edits(args, loaded), args.step_num)
     last = found[-1]
     row = choose_step(recording)
-    position = _position(last.before, row)
+    position = _position(last.before.rows, row)
     before = by_category(_path(args, recording, last.before.step(position)))
     after = [_path(args, edit.after.recording, edit.after.step(position)) for edit in found]
     paths = {edit.name: by_category(path) for edit, path in zip(found, after, strict=True)}

@@ -11,8 +11,9 @@ import numpy as np
 
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
+from formats.columns import Int64
 from replay.occurrences import slots, usual, with_usual_gaps
-from replay.simulation import Replay
+from replay.simulation import Replay, replayed_ns
 from replay.simulation import replay as run_steps
 from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, Float, mean_interval, paired_change
 
@@ -24,13 +25,15 @@ _MOST_LEFT_OUT = 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A replay of some steps of m owners, and what was recorded of them.
+    """A replay of some steps (`rows`) of m owners, and what was recorded of them.
 
-    `predicted_ns` and `measured_ns` (m,) are means over the steps; measured is NaN where no whole step
-    of the owner is recorded.
+    `replayed_ns` (steps, m) is how long each step takes. `predicted_ns` and `measured_ns` (m,) are means
+    over the steps; measured is NaN where no whole step of the owner is recorded.
     """
 
-    result: Replay
+    recording: Recording
+    rows: Sequence[int]
+    replayed_ns: Int64
     predicted_ns: Float
     measured_ns: Float
 
@@ -53,7 +56,7 @@ class Answer:
     @property
     def interval_ns(self) -> tuple[float, float] | None:
         """Where the mean of as many further steps lies, 19 times in 20; None for too few steps."""
-        return mean_interval(_distinct(self.result))
+        return mean_interval(_distinct(self.rows, self.replayed_ns))
 
 
 def answer(recording: Recording, n_steps: int | None = None) -> Answer:
@@ -66,13 +69,14 @@ def answer(recording: Recording, n_steps: int | None = None) -> Answer:
     UsageError
         More steps than fit into memory.
     """
-    result = run_steps(recording, _rows(recording, n_steps))
-    if not result.iteration_ns.any():
+    rows = _rows(recording, n_steps)
+    replayed = replayed_ns(recording, rows)
+    if not replayed.any():
         raise TraceError("the recorded operations have no duration: nothing to replay")
-    recorded = measured_ns(recording)[list(result.rows)]
+    recorded = measured_ns(recording)[rows]
     counts = ~np.isnan(recorded) | np.isnan(recorded).all(axis=0)
-    predicted = _known_mean(np.where(counts, result.iteration_ns, np.nan))
-    return Answer(result, predicted, _known_mean(recorded))
+    predicted = _known_mean(np.where(counts, replayed, np.nan))
+    return Answer(recording, rows, replayed, predicted, _known_mean(recorded))
 
 
 def _rows(recording: Recording, n_steps: int | None) -> list[int]:
@@ -98,9 +102,9 @@ def _known_mean(times: Float) -> Float:
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
-def _distinct(result: Replay) -> Float:
+def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float:
     """Return how long each recorded step took that was replayed, once each: they come round in order."""
-    times: Float = result.iteration_ns.mean(axis=1)[: len(set(result.rows))]
+    times: Float = iteration_ns.mean(axis=1)[: len(set(rows))]
     return times
 
 
@@ -139,7 +143,7 @@ class WhatIf:
     @property
     def interval_ns(self) -> tuple[float, float] | None:
         """Where the mean step of the edited job will lie, 19 times in 20; None for too few steps."""
-        steps = _distinct(self.after)
+        steps = _distinct(self.after.rows, self.after.iteration_ns)
         scale = self.after_ns / max(float(steps.mean()), 1.0)
         return mean_interval(steps * scale, model_error=self.model_error)
 
@@ -156,7 +160,8 @@ class WhatIf:
     @property
     def paired(self) -> tuple[float, float] | None:
         """The change over these recorded steps, each compared with itself; None for too few steps."""
-        return paired_change(_distinct(self.before), _distinct(self.after))
+        before, after = (_distinct(one.rows, one.iteration_ns) for one in (self.before, self.after))
+        return paired_change(before, after)
 
 
 class Asked(NamedTuple):
@@ -174,7 +179,7 @@ def what_if(
 ) -> list[WhatIf]:
     """Return what each of the named `edits` makes of the job."""
     recorded = answer(recording, n_steps)
-    rows = recorded.result.rows
+    rows = recorded.rows
     before = run_steps(with_usual_gaps(recording), rows)
 
     def after(edit: Callable[[Recording], Recording]) -> Replay:
@@ -196,16 +201,16 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
     recur (the median of each event's in the other steps) it shows how much they explain. Of many steps
     some are taken; of a single one nothing is known.
     """
-    rows = recording.whole_steps
+    whole = recording.whole_steps
     if len(recording.steps) < 2:
         return {}
+    rows = [whole[i] for i in np.unique(np.linspace(0, len(whole) - 1, _MOST_LEFT_OUT).astype(int)).tolist()]
     number = slots(recording.steps)
     times = {}
-    for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_LEFT_OUT).astype(int)).tolist():
-        row, steps = rows[i], list(recording.steps)
-        gaps = usual("gap_ns", steps, number, without=row)[number[row]]
-        steps[row] = replace(steps[row], gap_ns=np.where(gaps < 0, steps[row].gap_ns, gaps))
-        times[row] = run_steps(replace(recording, steps=steps), [row]).iteration_ns[0].astype(np.float64)
+    for row in rows:
+        step, gaps = recording.steps[row], usual("gap_ns", recording.steps, number, without=row)[number[row]]
+        edited = replace(step, gap_ns=np.where(gaps < 0, step.gap_ns, gaps))
+        times[row] = replayed_ns(replace(recording, steps=[edited]), [0])[0].astype(np.float64)
     return times
 
 

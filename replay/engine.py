@@ -16,8 +16,8 @@ from formats.columns import Int64
 
 #: The device of an operation that never waits for another one: threads, and links without contention.
 UNLIMITED = -1
-#: From how many operations on the compiled loop pays for its start (about a second).
-COMPILE_FROM = 100_000
+#: From how many operations on the compiled loop pays for its start (about half a second).
+COMPILE_FROM = 250_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,34 @@ def make_plan(
     """Return the plan of n operations with (e, 2) edges; a column may be one number for all."""
     dur = np.asarray(dur_ns, np.int64)
     n = len(dur)
-    pairs = np.asarray(edges, np.int64).reshape(-1, 2)
-    pairs = pairs[np.argsort(pairs[:, 0], kind="stable")]
+    source, target = np.asarray(edges, np.int64).reshape(-1, 2).T
+    after_ptr = np.cumsum(np.bincount(source + 1, minlength=n + 1))
+    place = _compiled(_place) if pays(n) else None
+    if place is None:
+        after = target[np.argsort(source, kind="stable")]
+    else:
+        after = np.empty(len(target), np.int64)
+        place(source, target, after_ptr[:-1].copy(), after)
     return Plan(
         dur_ns=dur,
-        gap_ns=np.full(n, gap_ns, np.int64),
-        device=np.full(n, device, np.int64),
-        priority=np.full(n, priority, np.int64),
-        after_ptr=np.searchsorted(pairs[:, 0], np.arange(n + 1)).astype(np.int64),
-        after=pairs[:, 1].copy(),
+        gap_ns=_column(gap_ns, n),
+        device=_column(device, n),
+        priority=_column(priority, n),
+        after_ptr=after_ptr,
+        after=after,
     )
+
+
+def _place(source: Int64, target: Int64, place: Int64, after: Int64) -> None:
+    """Fill in the successors, each at the place of its operation, which moves on by one."""
+    for edge in range(len(source)):
+        after[place[source[edge]]] = target[edge]
+        place[source[edge]] += 1
+
+
+def _column(values: ArrayLike, n: int) -> Int64:
+    """Return values as a column (n,); one for all takes no memory."""
+    return np.broadcast_to(np.asarray(values, np.int64), n)
 
 
 class Schedule(NamedTuple):
@@ -74,7 +92,7 @@ class Schedule(NamedTuple):
     end_ns: Int64
 
 
-def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
+def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | None = None) -> Schedule:
     """Run every operation once its inputs have ended, its gap is over and its device is free.
 
     A free device takes, of the operations that wait for it, the one with the smallest (priority, time
@@ -83,7 +101,8 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     Parameters
     ----------
     plan : n operations and e edges; the cost is O((n + e) log n) with a small logarithm
-    compiled : run the loop compiled by numba; None means by the plan's size. The schedule is the same.
+    compiled : run the loop compiled by numba; None means as `pays` says. The schedule is the same.
+    earliest_ns : (n,) before when none starts, whatever the plan says; not for plans with devices
 
     Raises
     ------
@@ -91,7 +110,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
         Operations wait for each other, so that some can never start.
     """
     if compiled is None:
-        compiled = len(plan) >= COMPILE_FROM
+        compiled = pays(len(plan))
     n_devices = int(plan.device.max(initial=UNLIMITED)) + 1
     contends = n_devices > 0
     times = [plan.dur_ns, plan.gap_ns, plan.after_ptr, plan.after]
@@ -99,9 +118,11 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     plain = _loop if contends else _loop_without_queues
     loop = _compiled(plain) if compiled else None
     start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
-    waiting = np.bincount(plan.after, minlength=len(plan)).astype(np.int64)
+    if earliest_ns is not None:
+        np.maximum(start, earliest_ns, out=start)
+    waiting = np.bincount(plan.after, minlength=len(plan))
     if loop is not None:
-        done = loop(*columns, waiting, start)
+        done = loop(*map(np.ascontiguousarray, columns), waiting, start)
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
         lists: list[Any] = [column.tolist() for column in (*columns, waiting, start)]
@@ -112,15 +133,20 @@ def simulate(plan: Plan, *, compiled: bool | None = None) -> Schedule:
     return Schedule(start, start + plan.dur_ns)
 
 
+def pays(n_operations: int) -> bool:
+    """Whether compiled loops pay for so many operations: of many, or where one was compiled already."""
+    return n_operations >= COMPILE_FROM or _compiled.cache_info().currsize > 0
+
+
 @cache
-def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
+def _compiled(loop: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return a loop compiled; None where numba is not installed."""
     try:
         import numba
     except ImportError:
         return None
     try:
-        compiled: Callable[..., int] = numba.njit(cache=True)(loop)
+        compiled: Callable[..., Any] = numba.njit(cache=True)(loop)
     except RuntimeError:  # numba finds no directory where it may keep the compiled code
         compiled = numba.njit(loop)
     return compiled
@@ -129,7 +155,7 @@ def _compiled(loop: Callable[..., int]) -> Callable[..., int] | None:
 def _loop_without_queues(dur: Any, gap: Any, after_ptr: Any, after: Any, waiting: Any, start: Any) -> int:
     """Do what `_loop` does where no operation has a device: each starts when its last input lets it.
 
-    `start` holds the gaps when it is called.
+    `start` holds the gaps when it is called, or when each may start at the earliest.
     """
     ready = [op for op in range(len(dur)) if waiting[op] == 0]
     done = 0
@@ -154,49 +180,59 @@ def _loop(
     """Fill in `start`, count `waiting` down, and return how many operations ended.
 
     Takes lists as plain Python and arrays when compiled. An event is (time, code): the end of
-    operation `code`, or its joining the queue when it is `code - n`. All events of one moment are
-    worked off before devices choose, so that the choice does not depend on their order.
+    operation `code`, or its joining the queue of its device when it is `code - n`. All events of one
+    moment are worked off before devices choose, so that the choice does not depend on their order.
     """
     n = len(dur)
     now = 0 * dur[0] if n else 0
-    events = [(now, n + op) for op in range(n) if waiting[op] == 0 and gap[op] == 0]
+    events = [(now, op) for op in range(0)]
     for op in range(n):
-        if waiting[op] == 0 and gap[op] > 0:
+        if waiting[op] == 0 and device[op] < 0:
+            start[op] = now + gap[op]
+            heappush(events, (now + gap[op] + dur[op], op))
+        elif waiting[op] == 0:
             heappush(events, (now + gap[op], n + op))
     queues = [[(now, now, op) for op in range(0)] for _ in range(len(is_free))]
-    dirty = list(range(0))  # devices at which something changed at this moment
-    is_dirty = [False for _ in range(len(is_free))]
+    changed = list(range(0))  # devices that came free, or that are waited for, at this moment
+    ended = list(range(0))
     done = 0
     while len(events) > 0:
         now = events[0][0]
         while len(events) > 0 and events[0][0] == now:
             code = heappop(events)[1]
-            op = code if code < n else code - n
-            where = device[op]
-            if where >= 0 and not is_dirty[where]:
-                is_dirty[where] = True
-                dirty.append(where)
-            if code >= n:
-                if where >= 0:
-                    heappush(queues[where], (priority[op], now, op))
-                else:
-                    start[op] = now
-                    heappush(events, (now + dur[op], op))
-                continue
-            done += 1
-            if where >= 0:
-                is_free[where] = 1
-            for edge in range(after_ptr[op], after_ptr[op + 1]):
-                then = after[edge]
-                waiting[then] -= 1
-                if waiting[then] == 0:
-                    heappush(events, (now + gap[then], n + then))
-        for where in dirty:
-            is_dirty[where] = False
+            if code < n:
+                ended.append(code)
+            else:
+                heappush(queues[device[code - n]], (priority[code - n], now, code - n))
+                changed.append(device[code - n])
+            while len(ended) > 0:
+                op = ended.pop()
+                done += 1
+                if device[op] >= 0:
+                    is_free[device[op]] = 1
+                    changed.append(device[op])
+                for edge in range(after_ptr[op], after_ptr[op + 1]):
+                    then = after[edge]
+                    waiting[then] -= 1
+                    if waiting[then] > 0:
+                        continue
+                    ready = now + gap[then]
+                    if device[then] < 0:
+                        start[then] = ready
+                        if ready + dur[then] > now:
+                            heappush(events, (ready + dur[then], then))
+                        else:
+                            ended.append(then)
+                    elif ready > now:
+                        heappush(events, (ready, n + then))
+                    else:
+                        heappush(queues[device[then]], (priority[then], now, then))
+                        changed.append(device[then])
+        for where in changed:
             if is_free[where] and len(queues[where]) > 0:
                 op = heappop(queues[where])[2]
                 is_free[where] = 0
                 start[op] = now
                 heappush(events, (now + dur[op], op))
-        dirty.clear()
+        changed.clear()
     return done

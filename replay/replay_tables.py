@@ -48,19 +48,19 @@ def step_table(found: Answer, usual: Mapping[int, Float]) -> Table:
         Column("predicted_ms", "replayed (ms)", "float"),
         Column("usual_ms", "with the other steps' gaps (ms)", "float"),
     )
-    steps = found.result.recording.steps
+    steps = found.recording.steps
     rows = [
         (steps[row].number, *times, float(usual[row].mean()) / 1e6 if row in usual else None)
-        for row, times in zip(found.result.rows, _per_step(found), strict=True)
+        for row, times in zip(found.rows, _per_step(found), strict=True)
     ]
     return Table("steps", "Iteration time", columns, rows)
 
 
 def _per_step(found: Answer) -> list[tuple[float | None, float]]:
     """Return (recorded, replayed) ms of each step, both over the owners of whom it is recorded whole."""
-    measured = measured_ns(found.result.recording)
+    measured = measured_ns(found.recording)
     pairs: list[tuple[float | None, float]] = []
-    for row, replayed in zip(found.result.rows, found.result.iteration_ns, strict=True):
+    for row, replayed in zip(found.rows, found.replayed_ns, strict=True):
         known = ~np.isnan(measured[row])
         recorded = float(measured[row][known].mean()) / 1e6 if known.any() else None
         pairs.append((recorded, float(replayed[known if known.any() else ...].mean()) / 1e6))
@@ -119,13 +119,13 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
 # ---- charts
 
 
-def charts(found: Answer, position: int) -> list[Chart]:
-    """Return the recorded step above the replayed one, to one scale, and the iteration times."""
+def charts(found: Answer, result: Replay, position: int) -> list[Chart]:
+    """Return the recorded step above the replayed one (`result`), to one scale, and the iteration times."""
     measured, replayed = zip(*_per_step(found), strict=True)
-    numbers = [str(found.result.recording.steps[row].number) for row in found.result.rows]
+    numbers = [str(found.recording.steps[row].number) for row in found.rows]
     series = {"recorded": measured, "replayed": replayed}
     return [
-        *timelines("Recorded", found.result.recording, found.result, position),
+        *timelines("Recorded", found.recording, result, position),
         Bars("Iteration time", "step", "ms", numbers, series),
     ]
 

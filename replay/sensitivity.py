@@ -15,8 +15,7 @@ from formats.columns import Int64
 from parallel import cores, process_pool
 from progress import bar
 from replay.occurrences import with_usual_gaps
-from replay.simulation import Replay
-from replay.simulation import replay as run_steps
+from replay.simulation import Planned, planned, replayed_ns
 from replay.whatif.edits import forward_share
 
 #: Operations to simulate in all from which the compiled loop pays for its start.
@@ -103,7 +102,7 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
 class _Base:
     """The replay that each change is compared with; what a process needs."""
 
-    result: Replay
+    planned: Planned
     operation: Int64  # (ops of the plan,) the operation whose body it is, -1 for none
     tail_of: Int64  # (ops of the plan,) the owner whose untraced forward pass is in it, -1 for none
     ratio: float
@@ -118,7 +117,7 @@ def _effects(
     base = _base(recording, ratio, len(groups))
     effects: list[Effect] = []
     found: Iterator[Effect]
-    alone = jobs == 1 or len(groups) * len(base.result.plan) < _FORK_FROM
+    alone = jobs == 1 or len(groups) * len(base.planned.plan) < _FORK_FROM
     with ExitStack() as opened:
         shown = opened.enter_context(bar(len(groups), "operations", what="replay", enabled=progress))
         if alone:
@@ -145,9 +144,10 @@ def _effect_of(group: Group) -> Effect:
 
 def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
     rows = recording.whole_steps
-    result = run_steps(with_usual_gaps(recording), rows)
-    operation = np.full(len(result.plan), -1)
-    tail_of = np.full(len(result.plan), -1)
+    base = planned(with_usual_gaps(recording), rows)
+    result, n_ops = base.result, len(base.plan)
+    operation = np.full(n_ops, -1)
+    tail_of = np.full(n_ops, -1)
     untraced = {one.owner for one in recording.operations if not one.is_traced}
     for position, row in enumerate(rows):
         step = recording.steps[row]
@@ -155,25 +155,26 @@ def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
         for owner in untraced:
             tail_of[result.end_op[position, owner]] = owner
     return _Base(
-        result=result,
+        planned=base,
         operation=operation,
         tail_of=tail_of,
         ratio=ratio,
         tail_ratio=1 + forward_share(recording) * (ratio - 1),
-        compiled=n_groups * len(result.plan) >= _COMPILE_FROM,
-        scale=run_steps(recording, rows).iteration_ns.mean() / max(result.iteration_ns.mean(), 1),
+        compiled=n_groups * n_ops >= _COMPILE_FROM,
+        scale=replayed_ns(recording, rows).mean() / max(result.iteration_ns.mean(), 1),
     )
 
 
 def _effect(base: _Base, group: Group) -> Effect:
-    changed = np.zeros(len(base.result.recording.operations) + 1, np.bool_)  # the last is -1: none
+    result = base.planned.result
+    changed = np.zeros(len(result.recording.operations) + 1, np.bool_)  # the last is -1: none
     changed[group.members] = True
     ratio = np.where(changed[base.operation], base.ratio, 1.0)
     ratio[np.isin(base.tail_of, list(group.tails))] = base.tail_ratio
-    before = base.result.plan.dur_ns
+    before = base.planned.plan.dur_ns
     dur = np.rint(before * ratio).astype(np.int64)
-    after = base.result.with_durations(dur, compiled=base.compiled)
-    steps, owners = base.result.iteration_ns.shape
+    after = base.planned.with_durations(dur, compiled=base.compiled)
+    steps, owners = result.iteration_ns.shape
     added = float((dur - before).sum()) / steps
-    effect = float((after.iteration_ns - base.result.iteration_ns).sum()) / steps / owners
+    effect = float((after.iteration_ns - result.iteration_ns).sum()) / steps / owners
     return Effect(group, added, effect * base.scale)

@@ -7,15 +7,16 @@ what the simulation produces; with their own work and gaps, steps get back the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from dag.step_graph import Recording, StepGraph, operation_edges
+from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, operation_edges
 from dialects.step_parts import Joint
 from formats.columns import Int64, Track
-from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
+from replay.engine import UNLIMITED, Plan, Schedule, make_plan, pays, simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,13 @@ class Replay:
     Attributes
     ----------
     rows : which recorded step stands at each position
-    plan, schedule : all operations, and when they ran
+    schedule : when all operations ran
     begin_op, end_op : (positions, m) the operations at which each owner's step begins and ends
     first_op : (positions,) the head of the position's first event
     """
 
     recording: Recording
     rows: Sequence[int]
-    plan: Plan
     schedule: Schedule
     begin_op: Int64
     end_op: Int64
@@ -64,11 +64,6 @@ class Replay:
             self.schedule.end_ns[self.end_op[position]],
         )
 
-    def with_durations(self, dur_ns: Int64, *, compiled: bool) -> Replay:
-        """Return the same steps simulated with other durations of the plan's operations."""
-        plan = replace(self.plan, dur_ns=dur_ns)
-        return replace(self, plan=plan, schedule=simulate(plan, compiled=compiled))
-
     def intervals(self, position: int) -> tuple[Int64, Int64]:
         """Return start and end (n,) of the events at `position` as a trace would show them.
 
@@ -97,90 +92,120 @@ def as_simulated(step: StepGraph, start: Int64, end: Int64, begin: Int64, next_n
 def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     """Simulate the recorded steps `rows`, one after the other, overlapping as their edges allow."""
     row = Row(recording, rows)
+    start, end = (np.concatenate(column) for column in zip(*row.schedules(), strict=True))
+    return row.ran(Schedule(start, end))
+
+
+def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
+    """Return `Replay.iteration_ns` without keeping when everything ran."""
+    row, m = Row(recording, rows), len(recording.owners)
+    if row.contends:
+        return row.ran(*row.schedules()).iteration_ns
+    return np.array([one.end_ns[m : 2 * m] - one.start_ns[:m] for one in row.schedules()])
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A replay, and all its operations as one plan, to be simulated again with other durations."""
+
+    result: Replay
+    plan: Plan
+
+    def with_durations(self, dur_ns: Int64, *, compiled: bool) -> Replay:
+        """Return the same steps simulated with other durations of the plan's operations."""
+        return replace(self.result, schedule=simulate(replace(self.plan, dur_ns=dur_ns), compiled=compiled))
+
+
+def planned(recording: Recording, rows: Sequence[int]) -> Planned:
+    """Simulate the recorded steps `rows` as `replay` does, and keep their plan."""
+    row = Row(recording, rows)
     plan = row.plan()
-    return Replay(recording, rows, plan, simulate(plan), row.begin_op, row.end_op, row.first_op)
+    return Planned(row.ran(simulate(plan)), plan)
 
 
 class Row:
-    """Steps in a row as one plan: per step its owners' begins, their ends, and two operations an event.
+    """Steps in a row: per step its owners' begins, their ends, and two operations an event.
 
     Edits of work, gaps, tails and begins leave the operations and their edges as they are.
     """
 
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
-        owners = len(recording.owners)
         self.recording, self.rows = recording, rows
         self.steps = [recording.steps[row] for row in rows]
-        sizes = [2 * owners + 2 * len(step) for step in self.steps]
-        self.first_op = np.cumsum([0, *sizes[:-1]]) + 2 * owners
-        self.begin_op = self.first_op[:, None] - 2 * owners + np.arange(owners)
-        self.end_op = self.begin_op + owners
-        self.stream_of = _streams_of(recording)
+        self.owners = len(recording.owners)
+        sizes = [2 * self.owners + 2 * len(step) for step in self.steps]
+        self.n_ops = sum(sizes)
+        self.offset = np.cumsum([0, *sizes[:-1]])
+        self.begin_op = self.offset[:, None] + np.arange(self.owners)
+        self.end_op = self.begin_op + self.owners
+        self.first_op = self.offset + 2 * self.owners
+        self.contends = any(bool((step.link != NO_LINK).any()) for step in self.steps)
         self._early: dict[int, tuple[Int64, Int64]] = {}
+
+    def ran(self, schedule: Schedule) -> Replay:
+        """Return the replay of which this is the schedule."""
+        return Replay(self.recording, self.rows, schedule, self.begin_op, self.end_op, self.first_op)
+
+    def schedules(self) -> Iterator[Schedule]:
+        """Yield when the operations ran, of one step after the other.
+
+        Steps whose transfers share links are simulated together; otherwise a step depends only on the
+        one before it, and no more than one is planned at a time.
+        """
+        if self.contends:
+            yield simulate(self.plan())
+            return
+        before = None
+        for position in range(len(self.steps)):
+            dur, gap = self._times(position)
+            earliest = None
+            if before is not None:
+                source, target = self._from_step_before(position).T
+                earliest = np.zeros_like(gap)
+                np.maximum.at(earliest, target, before.end_ns[source] + gap[target])
+            edges = np.concatenate([self._between_events(position), self._to_events(position)])
+            plan = make_plan(dur, edges, gap_ns=gap)
+            before = simulate(plan, compiled=pays(self.n_ops), earliest_ns=earliest)
+            yield before
 
     def plan(self) -> Plan:
         """Return all operations and the edges between them."""
-        dur, gap, device, priority, edges = [], [], [], [], []
+        times, device, priority, edges = [], [], [], []
         served = 0
         for position, step in enumerate(self.steps):
-            owners = len(step.begin_ns)
-            work, gaps = self.work_and_gaps(position, step)
-            dur += [np.zeros(owners, np.int64), step.tail_ns, _interleave(0, work)]
-            gap += [self.lead_ns(position, step), np.zeros(owners, np.int64), _interleave(gaps, 0)]
-            device += [np.full(2 * owners, UNLIMITED), _interleave(UNLIMITED, step.link)]
-            priority += [np.zeros(2 * owners, np.int64), served + np.repeat(step.turn, 2)]
+            times.append(self._times(position))
+            device += [np.full(2 * self.owners, UNLIMITED), _interleave(UNLIMITED, step.link)]
+            priority += [np.zeros(2 * self.owners, np.int64), served + np.repeat(step.turn, 2)]
             served += int(step.turn.max(initial=0)) + 1
-            edges += self._edges(position)
+            edges += [self.offset[position] + self._between_events(position), *self.around(position)]
+        dur, gap = (np.concatenate(column) for column in zip(*times, strict=True))
         return make_plan(
-            np.concatenate(dur),
+            dur,
             np.concatenate(edges),
-            device=np.concatenate(device),
-            priority=np.concatenate(priority),
-            gap_ns=np.concatenate(gap),
+            device=np.concatenate(device) if self.contends else UNLIMITED,
+            priority=np.concatenate(priority) if self.contends else 0,
+            gap_ns=gap,
         )
+
+    def around(self, position: int) -> list[Int64]:
+        """Return the edges that join a step's events to its begins, its ends and the step before it."""
+        edges = [self.offset[position] + self._to_events(position)]
+        if position:
+            edges.append(self.offset[position - 1 : position + 1] + self._from_step_before(position))
+        return edges
 
     def lead_ns(self, position: int, step: StepGraph) -> Int64:
         """Return how much later than the first owner each begins a step (m,) that follows no other."""
         apart = position == 0 or self._follows_a_pause(position)
         return step.lead_ns if apart else np.zeros(len(step.begin_ns), np.int64)
 
-    def _edges(self, position: int) -> list[Int64]:
-        """Return the edges between the operations of a step, and those from the step before it."""
-        step, first = self.steps[position], self.first_op[position]
-        events = np.arange(len(step))
-        within = [
-            np.stack([2 * events, 2 * events + 1], axis=1),
-            np.stack(operation_edges(step.edges), axis=1),
-            2 * step.overtaken + 1,
-        ]
-        return [*(first + edges for edges in within), *self.around(position)]
-
-    def around(self, position: int) -> list[Int64]:
-        """Return the edges that join a step's events to its begins, its ends and the step before it."""
-        step, first = self.steps[position], self.first_op[position]
-        begin, end = self.begin_op[position], self.end_op[position]
-        continued, across = self._from_before(position)
-        runs_on = self.stream_of[step.operation[continued[:, 1]]] >= 0
-        roots = np.setdiff1d(_roots(step), np.concatenate([continued[runs_on, 1], across[:, 1]]))
-        edges = [
-            np.stack([begin, end], axis=1),
-            np.stack([begin[step.owner[roots]], first + 2 * roots], axis=1),
-            np.stack([first + 2 * step.last + 1, end[step.owner[step.last]]], axis=1),
-        ]
-        if position:
-            before, ends = self.first_op[position - 1], self.end_op[position - 1]
-            if self._follows_a_pause(position):
-                edges.append(np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1))
-            else:
-                edges.append(np.stack([ends, begin], axis=1))
-            resumed = 2 * continued + np.array([before + 1, first])
-            resumed[~runs_on, 1] += 1  # a host's rest begins with the step, and waits in its course
-            edges.append(resumed)
-            source, target, joint = across.T
-            done = before + 2 * source + (joint == Joint.END_TO_HEAD)
-            edges.append(np.stack([done, first + 2 * target], axis=1))
-            edges += self._streams(position)
-        return edges
+    def _times(self, position: int) -> tuple[Int64, Int64]:
+        """Return durations and gaps of the operations of a step."""
+        step = self.steps[position]
+        work, gaps = self.work_and_gaps(position, step)
+        none = np.zeros(self.owners, np.int64)
+        dur = np.concatenate([none, step.tail_ns, _interleave(0, work)])
+        return dur, np.concatenate([self.lead_ns(position, step), none, _interleave(gaps, 0)])
 
     def work_and_gaps(self, position: int, step: StepGraph) -> tuple[Int64, Int64]:
         """Return work and gaps (n,) of a step's events, of what the step before began from its end there on.
@@ -210,9 +235,64 @@ class Row:
             ready = np.full(len(step), np.iinfo(np.int64).min)
             let_on = np.where(joint == Joint.END_TO_HEAD, before.end_ns[source], before.start_ns[source])
             np.maximum.at(ready, target, let_on)
-            early = np.intersect1d(_roots(step), target)
+            is_early = np.zeros(len(step), np.bool_)
+            is_early[target] = True
+            early = np.flatnonzero(is_early & _is_root(step))
             self._early[position] = early, step.start_ns[early] - ready[early]
         return self._early[position]
+
+    # ---- edges (e, 2) between operations, which are numbered from the first begin of their step
+
+    def _between_events(self, position: int) -> Int64:
+        """Return the edges between the operations of the events of a step."""
+        step, first = self.steps[position], 2 * self.owners
+        events = np.arange(len(step))
+        edges = [(2 * events, 2 * events + 1), operation_edges(step.edges), 2 * step.overtaken.T + 1]
+        return first + np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
+
+    def _to_events(self, position: int) -> Int64:
+        """Return the edges that join the events of a step to its begins and ends."""
+        step, first = self.steps[position], 2 * self.owners
+        begin = np.arange(self.owners)
+        end = self.owners + begin
+        continued, across = self._from_before(position)
+        is_root = _is_root(step)
+        is_root[continued[self._runs_on(position), 1]] = False
+        is_root[across[:, 1]] = False
+        roots = np.flatnonzero(is_root)
+        edges = [
+            (begin, end),
+            (begin[step.owner[roots]], first + 2 * roots),
+            (first + 2 * step.last + 1, end[step.owner[step.last]]),
+        ]
+        return np.stack([np.concatenate(column) for column in zip(*edges, strict=True)], axis=1)
+
+    def _from_step_before(self, position: int) -> Int64:
+        """Return the edges from the operations of the step before to those of a step."""
+        first = 2 * self.owners
+        begin = np.arange(self.owners)
+        ends = self.owners + begin
+        continued, across = self._from_before(position)
+        if self._follows_a_pause(position):
+            edges = [np.stack([np.repeat(ends, len(begin)), np.tile(begin, len(ends))], axis=1)]
+        else:
+            edges = [np.stack([ends, begin], axis=1)]
+        resumed = first + 2 * continued.astype(np.int64) + np.array([1, 0])
+        # a host's rest begins with the step, and waits in its course
+        resumed[~self._runs_on(position), 1] += 1
+        edges.append(resumed)
+        source, target, joint = across.T
+        done = first + 2 * source + (joint == Joint.END_TO_HEAD)
+        edges.append(np.stack([done, first + 2 * target], axis=1))
+        return np.concatenate([*edges, *self._streams(position)])
+
+    def _runs_on(self, position: int) -> Bool:
+        """Return which of what was begun in the step before (c,) runs on, on a device, as this one begins."""
+        continued, _ = self._from_before(position)
+        if not len(continued):
+            return np.empty(0, np.bool_)
+        runs_on: Bool = self.stream_of[self.steps[position].operation[continued[:, 1]]] >= 0
+        return runs_on
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""
@@ -245,24 +325,20 @@ class Row:
         heads, bodies = first[at], last[at_before]
         follows = before.end_ns[bodies] <= step.start_ns[heads]
         over = before.end_ns[bodies] <= (step.next_ns - step.tail_ns)[step.owner[heads]]
-        sources = self.first_op[position - 1] + 2 * bodies + 1
-        ends = self.end_op[position][step.owner[heads]]
+        sources = 2 * (self.owners + bodies) + 1
+        ends = self.owners + step.owner[heads]
         return [
-            np.stack([sources[follows], self.first_op[position] + 2 * heads[follows]], axis=1),
+            np.stack([sources[follows], 2 * (self.owners + heads[follows])], axis=1),
             np.stack([sources[over], ends[over]], axis=1),
         ]
 
-
-def _streams_of(recording: Recording) -> Int64:
-    """Return the number of the stream of each operation, -1 for those of no device."""
-    place: dict[tuple[int, Track], int] = {}
-    return np.array(
-        [
-            place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
-            for one in recording.table.kinds
-        ],
-        np.int64,
-    )[recording.table.kind]
+    @cached_property
+    def stream_of(self) -> Int64:
+        """The number of the stream of each operation of the recording, -1 for those of no device."""
+        place: dict[tuple[int, Track], int] = {}
+        return self.recording.column(
+            lambda one: place.setdefault((one.owner, one.track), len(place)) if one.on_device else -1
+        )
 
 
 def _first_of(stream: Int64, order: Int64) -> tuple[Int64, Int64]:
@@ -277,10 +353,10 @@ def _interleave(heads: Int64 | int, bodies: Int64 | int) -> Int64:
     return np.stack(np.broadcast_arrays(heads, bodies), axis=1).reshape(-1)
 
 
-def _roots(step: StepGraph) -> Int64:
-    """Return the events whose start nothing of their owner holds back but the begin of the step."""
+def _is_root(step: StepGraph) -> Bool:
+    """Return which events (n,) nothing of their owner holds back but the begin of the step."""
     source, target, joint, _ = step.edges.T
     holds = (joint < Joint.END_TO_BODY) & (step.owner[source] == step.owner[target])
     is_root = np.ones(len(step), np.bool_)
     is_root[target[holds]] = False
-    return np.flatnonzero(is_root)
+    return is_root

@@ -9,7 +9,7 @@ import numpy as np
 
 from dag.step_graph import Bool, Recording
 from formats.columns import Int64
-from replay.simulation import replay as run_steps
+from replay.simulation import planned
 from replay.whatif.selection import pipeline_stages
 from replay.whatif.straggler import ideal_work_ns
 
@@ -67,8 +67,8 @@ class _Step:
         zero = {name: np.zeros_like(getattr(step, name)) for name in ("gap_ns", "tail_ns", "begin_ns")}
         bare = replace(step, **zero)
         self.operation, self.own, self.ideal = step.operation, step.work_ns, ideal
-        self._base = run_steps(replace(recording, steps=[bare]), [0])
-        self.own_ns = int(self._base.iteration_ns.max())
+        self._base = planned(replace(recording, steps=[bare]), [0])
+        self.own_ns = int(self._base.result.iteration_ns.max())
         self.ideal_ns = self._time(np.zeros(len(step), np.bool_))
 
     def with_own(self, group_of: Int64, group: int) -> int:
@@ -77,7 +77,7 @@ class _Step:
 
     def _time(self, keeps: Bool) -> int:
         dur = self._base.plan.dur_ns.copy()
-        dur[self._base.heads(0) + 1] = np.where(keeps, self.own, self.ideal)
+        dur[self._base.result.heads(0) + 1] = np.where(keeps, self.own, self.ideal)
         after = self._base.with_durations(dur, compiled=len(dur) >= _COMPILE_FROM)
         return int(after.iteration_ns.max())
 

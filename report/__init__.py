@@ -54,9 +54,7 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
     failed = _write_files(result, args, outputs or Outputs())
     try:
         _print(result, args)
-    except BrokenPipeError:  # whoever read our output has enough: only that is no failure
-        if failed is None:
-            raise
+    except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is no failure
         _abandon(sys.stdout)
     if failed is not None:
         raise failed

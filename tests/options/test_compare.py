@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from compare.run_table import load_run, operations
 from compare.significance import LEVEL, Samples, corrected, sample, welch
-from conftest import run_cli
+from conftest import REPO, run_cli
 from make import comm, step, two_workers, write
 from make import span as x
 
@@ -136,6 +138,14 @@ def test_fail_above_is_for_significant_growth_beyond_the_limit(
 ) -> None:
     a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=push)
     assert run_cli("--option", "compare", "--path", a, b, "--fail_above", percent)[0] == code
+
+
+def test_the_verdict_is_the_exit_code_though_nobody_reads_the_answer(tmp_path: Path) -> None:
+    a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
+    words = f"--option compare --path {a} {b} --fail_above 5 --format json"
+    command = f"{sys.executable} analyze.py {words} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=REPO, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_workers_are_told_apart_in_jobs_of_equally_many(tmp_path: Path) -> None:

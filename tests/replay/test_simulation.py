@@ -17,7 +17,7 @@ from dag.step_graph import Recording
 from dag_utils import load_steps
 from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
 from formats.columns import Track
-from replay.simulation import replay
+from replay.simulation import planned, replay, replayed_ns
 from replay.whatif.edits import apply
 
 
@@ -183,3 +183,16 @@ def test_after_a_pause_the_ranks_begin_a_step_as_recorded(shared_data: Path) -> 
     for position, step in enumerate(recording.steps):
         assert (result.step(position).iteration_ns == step.iteration_ns).all()
         assert (result.iteration_ns[position] == step.iteration_ns).all()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(recordings(), st.booleans())
+def test_steps_replayed_one_by_one_are_those_of_one_plan(recording: Recording, links: bool) -> None:
+    if not links:  # which is when they are replayed one by one
+        unlinked = [replace(step, link=np.full(len(step), -1)) for step in recording.steps]
+        recording = replace(recording, steps=unlinked)
+    rows = [*range(len(recording.steps)), 0]
+    by_steps, whole = replay(recording, rows), planned(recording, rows)
+    assert (by_steps.schedule.start_ns == whole.result.schedule.start_ns).all()
+    assert (by_steps.schedule.end_ns == whole.result.schedule.end_ns).all()
+    assert (replayed_ns(recording, rows) == whole.result.iteration_ns).all()
