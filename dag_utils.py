@@ -6,7 +6,8 @@
 - `critical_path`, `CriticalPaths`, `slack_ns`: what makes a step as long as it is, and the room of the rest
 - `named_path`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
-- `marked_events`: the timeline of a step with the path on it
+- `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
+  boxes and stretches tables are about by `key_of` and `stretch_key`; `path_waterfall`, `waterfall`: its parts
 - `mean_dags`, `longest_path`: average durations through the DAG of a GPU
 """
 
@@ -43,6 +44,7 @@ from dag.path_summary import (
 from dag.rank_record import Partitions, RankFacts, RankRecord, Wish, record_rank
 from dag.rank_tasks import MappedJob, map_again, map_ranks
 from dag.step_graph import Recording, StepGraph
+from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key, waterfall
 from dialects.sync_points import merged
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
@@ -53,8 +55,9 @@ from trace_utils import Job, Source, load_paths
 __all__ = [
     "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "CriticalPaths", "Dag", "Label",
     "LoadedSteps", "LongestPath", "NamedPath", "Partitions", "Recording", "StepGraph", "by_category",
-    "by_name", "category", "choose_step", "critical_path", "draw", "drawn_step", "headline", "load_steps",
-    "longest_path", "marked_events", "mean_dags", "named_path", "read_partitions", "records", "slack_ns",
+    "by_name", "category", "choose_step", "critical_path", "draw", "drawn_step", "headline", "key_of",
+    "load_steps", "longest_path", "marked_events", "mean_dags", "named_path", "path_waterfall",
+    "read_partitions", "records", "slack_ns", "step_timeline", "stretch_key", "waterfall",
 ]  # fmt: skip
 
 

@@ -6,36 +6,40 @@ milliseconds from here on (`_ns` inside the analysis).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 Kind = Literal["text", "int", "float", "percent", "bool"]
 Cell = str | int | float | bool | None
-T_co = TypeVar("T_co", covariant=True)
+_T = TypeVar("_T")
 
 
-class Made(Sequence[T_co]):
-    """A sequence whose items are made whenever they are asked for: all at once would fill the memory."""
+class Made(Sequence[_T]):
+    """What `make` makes of each item when it is asked for, so that a million rows cost little until then."""
 
-    def __init__(self, n_items: int, make: Callable[[int], T_co]) -> None:
-        self._n_items, self._make = n_items, make
+    def __init__(self, items: Sequence[Any], make: Callable[[Any], _T]) -> None:
+        self._items, self._make = items, make
 
     def __len__(self) -> int:
-        return self._n_items
+        return len(self._items)
 
     @overload
-    def __getitem__(self, at: int) -> T_co: ...
+    def __getitem__(self, at: int) -> _T: ...
     @overload
-    def __getitem__(self, at: slice) -> list[T_co]: ...
-    def __getitem__(self, at: int | slice) -> T_co | list[T_co]:
-        places = range(self._n_items)[at]
-        return self._make(places) if isinstance(places, int) else [self._make(place) for place in places]
+    def __getitem__(self, at: slice) -> Made[_T]: ...
+    def __getitem__(self, at: int | slice) -> _T | Made[_T]:
+        if isinstance(at, slice):
+            return Made(self._items[at], self._make)
+        return self._make(self._items[at])
 
-    def tolist(self) -> list[T_co]:
-        """Return all items."""
+    def __iter__(self) -> Iterator[_T]:
+        return map(self._make, self._items)
+
+    def tolist(self) -> list[_T]:
+        """Return all of them."""
         return list(self)
 
 
@@ -78,6 +82,7 @@ class Table:
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
     brief: Table | None = None  # what a terminal shows in its place
+    about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod
     def of(
@@ -85,17 +90,18 @@ class Table:
     ) -> Table:
         """Return the table with a row for each item; its columns take the cells from the items."""
         cells = [column.value or attrgetter(column.key) for column in columns]
-        return cls(name, title, columns, [[cell(item) for cell in cells] for item in items], **settings)
+        items = items if isinstance(items, Sequence) else list(items)
+        return cls(name, title, columns, Made(items, lambda item: [cell(item) for cell in cells]), **settings)
 
     @property
     def certain_at(self) -> int | None:
         """The place of the column that tells which rows are certain; None where all are."""
         return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
 
-    def records(self) -> list[dict[str, Cell]]:
+    def records(self) -> Made[dict[str, Cell]]:
         """Return the rows as JSON objects, keyed by the columns' keys."""
         keys = [column.key for column in self.columns]
-        return [dict(zip(keys, row, strict=True)) for row in self.rows]
+        return Made(self.rows, lambda row: dict(zip(keys, row, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,8 @@ class Bars:
     `x_label` is written along the bottom and `y_label` up the side, also where the bars are
     horizontal (there the values run along the bottom and the categories up the side).
     `strips` has one for each of `x`: what has the same is drawn as one strip (bars upright and
-    stacked), the strips below each other.
+    stacked), the strips below each other. `between` has for each of `x` the lowest and the highest
+    that the only series may be.
     """
 
     title: str
@@ -116,6 +123,19 @@ class Bars:
     stacked: bool = False
     horizontal: bool = False
     strips: Sequence[str] = ()
+    between: Sequence[tuple[float, float] | None] = ()
+    is_small: bool = False  # has room beside another that is
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """What a total is made of: each part begins where the one before ended; the last bar is the total."""
+
+    title: str
+    label: str  # of the values, with the unit
+    parts: Sequence[tuple[str, float, str]]  # name, value, and the group that decides the colour
+    total: str  # name of the last bar
+    is_small: bool = True  # as of `Bars`
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +160,41 @@ class HeatMap:
     x: Sequence[str]
     y: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
+    is_small: bool = False  # as of `Bars`
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One coloured box of a timeline."""
+    """One coloured box of a timeline; rows of tables with one of its `keys` are about it (`Table.about`)."""
 
     lane: str
     name: str
     start_ms: float
     dur_ms: float
     group: str  # decides the colour; shown in the legend
+    keys: Sequence[str] = ()
+
+
+class OnPath(NamedTuple):
+    """A stretch of a path through the boxes of a timeline."""
+
+    span: int  # the box that it lies in, or leads to
+    start_ms: float
+    dur_ms: float
+    name: str
+    is_idle: bool = False  # a gap or a wait, not work
+    keys: Sequence[str] = ()  # as of a `Span`
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Boxes on lanes, to scale."""
+    """Boxes on lanes, to scale; the stretches of `path` are in the order of time."""
 
     title: str
     spans: Sequence[Span]
     x_label: str = "time (ms)"
+    path: Sequence[OnPath] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +237,25 @@ class Network:
         return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
 
 
-Chart = Bars | Lines | HeatMap | Timeline | Bars3D | Network
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One thing that was found: a sentence, and what more there is to say of it, each with its label."""
+
+    title: str
+    figure: str  # what it is worth, with the unit
+    lines: Sequence[tuple[str, str]] = ()  # label ("" for none) and text
+    about: Collection[str] = ()  # keys, as of `Table.about`
+
+    def texts(self, place: int) -> Iterator[str]:
+        """Yield the lines that a reader of plain text gets; `place` counts from 1."""
+        plain = " ".join(text for label, text in self.lines if not label)
+        yield f"{place}. {self.title} {plain}".rstrip()
+        for label, text in self.lines:
+            if label:
+                yield type(text)(f"   {label}: {text}")  # a `Command` stays one
+
+
+Chart = Bars | Waterfall | Lines | HeatMap | Timeline | Bars3D | Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +275,7 @@ class Result:
     figures: Sequence[tuple[str, str]] = ()  # key figures: label, value with unit
     read: Sequence[str] = ()  # a line for each thing that was read: "path: dialect, 1,234 events"
     commentary: Sequence[str] = ()  # lines about the way, e.g. for each step; `--pretty` leaves them out
+    cards: Sequence[Card] = ()  # what was found, the most important first
     notes: Sequence[str] = ()  # sentences under the tables: verdicts, what was written where
     repairs: Sequence[str] = ()  # for each file a line: what was repaired or skipped
     beside: Path | None = None  # a directory, or a file in it, for what `--xlsx` and `--html` do not name
@@ -234,6 +288,11 @@ def in_ms(ns: float) -> str:
     """Return a duration as sentences have it: ``144.0 ms``, below a millisecond ``0.039 ms``."""
     ms = ns / 1e6
     return f"{ms:,.1f} ms" if abs(ms) >= 1 or ms == 0 else f"{ms:.3f} ms"
+
+
+def card_texts(cards: Iterable[Card]) -> list[str]:
+    """Return the cards as lines of text."""
+    return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from combine.pid_tid import Process, Track
 from combine.sources import Member, Timing
 from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
+from formats.chrome_writer import metadata
 from jobfiles import natural
 from output_marks import MEMBER, PROGRAM
 
@@ -80,8 +81,8 @@ def metadata_events(labels: Labels, dialect: str, sources: Sequence[Rewritten]) 
     for i in labels.order:
         for process in sorted(sources[i].processes, key=lambda p: _process_order(p, dialect)):
             if process.pid not in named:
-                lines.append(_meta("process_name", process.pid, 0, "name", labels.process(i, process)))
-                lines.append(_meta("process_sort_index", process.pid, 0, "sort_index", len(named)))
+                lines.append(_meta("process_name", process.pid, 0, labels.process(i, process)))
+                lines.append(_meta("process_sort_index", process.pid, 0, len(named)))
                 named.add(process.pid)
         lines += _threads(labels, dialect, i, sources[i])
     return lines
@@ -94,10 +95,10 @@ def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterato
         if name is None and track.text is not None:
             name = track.text or labels.process(i, processes[track.pid])
         if name is not None:
-            yield _meta("thread_name", track.pid, track.tid, "name", name)
+            yield _meta("thread_name", track.pid, track.tid, name)
         index = _thread_order(track, dialect, source)
         if index is not None:
-            yield _meta("thread_sort_index", track.pid, track.tid, "sort_index", index)
+            yield _meta("thread_sort_index", track.pid, track.tid, index)
 
 
 def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None:
@@ -117,8 +118,8 @@ def _process_order(process: Process, dialect: str) -> tuple[bool, float, list[tu
     return process.sort_index is None, process.sort_index or 0, name
 
 
-def _meta(name: str, pid: int, tid: int, key: str, value: object) -> bytes:
-    return _ENCODE({"name": name, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}})
+def _meta(name: str, pid: int, tid: int, value: str | float) -> bytes:
+    return _ENCODE(metadata(name, pid, tid, value))
 
 
 def merged_header(labels: Labels, dialect: str, sources: Sequence[Rewritten], times: Timing) -> bytes:

@@ -122,20 +122,42 @@ def _places(
 
 def _fill(column: list[int], row: list[int], spine: Collection[int], before: Sequence[Sequence[int]]) -> None:
     """Give every node of a layer a row of its own: the spine's the first, others near what they wait for."""
-    taken: set[int] = set()
+    free = FreeRows()
+    has_spine = False
     wanted = []
     for node in column:
-        if node in spine and 0 not in taken:
+        if node in spine and not has_spine:
             row[node] = 0
-            taken.add(0)
+            has_spine = True
             continue
         rows = [row[other] for other in before[node]]
         wanted.append((sum(rows) / len(rows) if rows else 1.0, node))
     for mean, node in sorted(wanted):
-        wish = max(round(mean), 1)
-        near = (place for distance in itertools.count() for place in (wish - distance, wish + distance))
-        row[node] = next(place for place in near if place >= 1 and place not in taken)
-        taken.add(row[node])
+        row[node] = free.take(max(round(mean), 1))
+
+
+class FreeRows:
+    """The rows from 1 on that no node has yet; taking one costs no more when many are taken."""
+
+    def __init__(self) -> None:
+        self._above: dict[int, int] = {}  # for each row that is taken, one nearer to the next free one
+        self._below: dict[int, int] = {}
+
+    def take(self, wish: int) -> int:
+        """Take the free row nearest to `wish`, the lower of two, and return it."""
+        above, below = _end(self._above, wish), _end(self._below, wish)
+        row = below if below >= 1 and wish - below <= above - wish else above
+        self._above[row], self._below[row] = row + 1, row - 1
+        return row
+
+
+def _end(links: dict[int, int], place: int) -> int:
+    """Return where the links from `place` end, and shorten them."""
+    while place in links:
+        following = links[place]
+        links[place] = links.get(following, following)
+        place = following
+    return place
 
 
 def _band_width(heights: Sequence[int]) -> int:

@@ -12,12 +12,11 @@ from dag.critical_path import NO_EVENT, CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import Operation
-from formats.chrome_writer import metadata
+from formats.chrome_writer import Places
 from formats.columns import Int64, Trace, Track
 
 #: Name of the process and category of the arrows that mark the path.
 PATH = "critical path"
-_PATH_PID = 0
 
 _Places = Sequence[Sequence[tuple[int, int]]]  # of each trace, the (pid, tid) of each of its tracks
 
@@ -45,8 +44,7 @@ def marked_events(
     stops = _stops(traces, recording, step, path)
     times = [int(trace.ts_ns.min()) for trace in traces if len(trace)]
     zero = min([*times, *(stop.start_ns for stop in stops)], default=0)
-    names, places = _named_tracks(traces, recording.owners)
-    on_path = (_PATH_PID, 1)
+    names, places, on_path = _named_tracks(traces, recording.owners)
     events = [_box(stop.name, stop.cat, on_path, stop.start_ns - zero, stop.end_ns - zero) for stop in stops]
     events += _arrows(traces, stops, places, zero)
     marked = {stop.event for stop in stops}
@@ -119,35 +117,28 @@ def _arrows(
                    "pid": pid, "tid": tid, "ts": ts}  # fmt: skip
 
 
-def _named_tracks(traces: Sequence[Trace], owners: Sequence[str]) -> tuple[list[dict[str, Any]], _Places]:
-    """Return the metadata that names and orders processes and threads, the path's first; and the numbers.
+def _named_tracks(
+    traces: Sequence[Trace], owners: Sequence[str]
+) -> tuple[list[dict[str, Any]], _Places, tuple[int, int]]:
+    """Return the metadata that names and orders processes and threads, their numbers, and the path's place.
 
     Names are those of the recording's own metadata, processes with their owner where there are several.
     """
-    events = [
-        metadata("process_name", _PATH_PID, 0, PATH),
-        metadata("process_sort_index", _PATH_PID, 0, -1),
-        metadata("thread_name", _PATH_PID, 1, PATH),
-    ]
+    numbers = Places()
+    pid = numbers.process(PATH, PATH)
+    on_path = pid, numbers.thread(pid, PATH, PATH)
     places = []
-    pids, tids = itertools.count(1), itertools.count(1)
-    for trace, owner in zip(traces, owners, strict=True):
+    for number, (trace, owner) in enumerate(zip(traces, owners, strict=True)):
         own = _own_names(trace)
-        pid_of: dict[Any, int] = {}
         place_of: dict[Track, tuple[int, int]] = {}
         for track in trace.tracks:
-            if track.pid not in pid_of:
-                pid = pid_of[track.pid] = next(pids)
-                process = own.get(("process_name", track.pid, None), _text(track.pid))
-                name = f"{owner}.{process}" if len(traces) > 1 else process
-                events.append(metadata("process_name", pid, 0, name or "process"))
-                events.append(metadata("process_sort_index", pid, 0, pid))
-            if track not in place_of:
-                pid, tid = place_of[track] = pid_of[track.pid], next(tids)
-                thread = own.get(("thread_name", track.pid, track.tid), _text(track.tid))
-                events.append(metadata("thread_name", pid, tid, thread or "events"))
+            process = own.get(("process_name", track.pid, None), _text(track.pid))
+            name = f"{owner}.{process}" if len(traces) > 1 else process
+            pid = numbers.process((number, track.pid), name)
+            thread = own.get(("thread_name", track.pid, track.tid), _text(track.tid))
+            place_of[track] = pid, numbers.thread(pid, track.tid, thread)
         places.append([place_of[track] for track in trace.tracks])
-    return events, places
+    return numbers.names(), places, on_path
 
 
 def _text(number: Any) -> str:

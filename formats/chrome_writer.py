@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ from atomic_output import open_output
 from output_marks import MEMBER, PROGRAM
 
 _BATCH = 10_000
+_INVENTED = (
+    2_000_000_000  # numbers of threads from here on; an operating system has none, Perfetto reads them
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +58,71 @@ def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any
 
 def write_timeline(path: Path, processes: Iterable[Process], category: str) -> int:
     """Write `processes` to `path`; return the number of events without metadata."""
-    numbered = enumerate(processes, 1)
-    events = (event for pid, process in numbered for event in _process(pid, process, category))
+    places = Places(first=1)
+    numbered = enumerate(processes)
+    events = (event for number, one in numbered for event in _process(places, number, one, category))
     return write_events(path, events)
 
 
-def metadata(kind: str, pid: int, tid: int, value: str | int) -> dict[str, Any]:
+def metadata(kind: str, pid: int, tid: int, value: str | float) -> dict[str, Any]:
     """Return the event that names a process or thread, or says where it is sorted in."""
     key = "sort_index" if kind.endswith("sort_index") else "name"
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}}
 
 
-def _process(pid: int, process: Process, category: str) -> Iterator[dict[str, Any]]:
-    yield metadata("process_name", pid, 0, process.name)
-    yield metadata("process_sort_index", pid, 0, pid)
-    tids = itertools.count(1)
+class Places:
+    """The numbers of processes and threads in one file, and the events that name them and say their order.
+
+    Processes are numbered from 1 in the order in which they are asked for, which is also that in which they
+    are shown; threads from `first`, but those whose key is a number below that (BytePS's partitions, an
+    operating system's threads) keep it.
+    """
+
+    def __init__(self, first: int = _INVENTED) -> None:
+        self._first = first
+        self._pids: dict[Hashable, int] = {}
+        self._tids: dict[tuple[int, Hashable], int] = {}
+        self._new: list[dict[str, Any]] = []
+
+    def process(self, key: Hashable, name: str) -> int:
+        """Return the number of the process `key`; what it is called is heeded the first time."""
+        pid = self._pids.get(key)
+        if pid is None:
+            pid = self._pids[key] = len(self._pids) + 1
+            self._name("process", pid, 0, name or "process", pid)
+        return pid
+
+    def thread(self, pid: int, key: Hashable, name: str) -> int:
+        """Return the number of the thread `key` of a process; `name` may be "" where that is a number."""
+        tid = self._tids.get((pid, key))
+        if tid is None:
+            own = str(key)
+            is_number = own.isdecimal() and 0 < int(own) < self._first
+            tid = self._tids[pid, key] = int(own) if is_number else self._first + len(self._tids)
+            self._name("thread", pid, tid, name or ("" if is_number else "events"), len(self._tids))
+        return tid
+
+    def _name(self, kind: str, pid: int, tid: int, name: str, order: int) -> None:
+        if name:
+            self._new.append(metadata(f"{kind}_name", pid, tid, name))
+        self._new.append(metadata(f"{kind}_sort_index", pid, tid, order))
+
+    def names(self) -> list[dict[str, Any]]:
+        """Return the metadata events of what is new since this was asked last; they go before its events."""
+        new, self._new = self._new, []
+        return new
+
+
+def _process(places: Places, number: int, process: Process, category: str) -> Iterator[dict[str, Any]]:
+    pid = places.process(number, process.name)
+    yield from places.names()
     for track, slices in process.tracks.items():
         tid_of_lane: list[int] = []
         for lane, item in _lanes(slices):
             if lane == len(tid_of_lane):
-                tid = next(tids)
-                tid_of_lane.append(tid)
-                yield metadata("thread_name", pid, tid, f"{track} ({lane + 1})" if lane else track)
-                yield metadata("thread_sort_index", pid, tid, tid)
+                name = f"{track} ({lane + 1})" if lane else track
+                tid_of_lane.append(places.thread(pid, (track, lane), name))
+                yield from places.names()
             yield from _events(pid, tid_of_lane[lane], item, category)
 
 

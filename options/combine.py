@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atomic_output import check_output
 from errors import TraceError, UsageError, counted
-from result import Column, Result, Table
+from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
     from combine.merge import Combined
@@ -30,6 +30,7 @@ _WORKERS = (
     Column("violations_before", "out of order before", "int"),
     Column("violations_after", "after", "int"),
 )
+_MOST_BARS = 40
 _CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")
 
 
@@ -89,6 +90,7 @@ def run(args: Namespace) -> Result:
         },
         headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
+        charts=_charts(workers),
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
         read=[f"{member.path}: {combined.dialect}" for member in combined.members],
         notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
@@ -120,6 +122,24 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
     if len(known) < len(others):
         sentence += f"; nothing ties {counted(len(others) - len(known), 'clock')} to the others"
     return sentence + "."
+
+
+def _charts(workers: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """Return how far apart the clocks were, with the bounds of each; of many the farthest."""
+    known = [worker for worker in workers[1:] if worker["bound_us"] is not None]
+    farthest = sorted(known, key=lambda worker: -abs(worker["offset_us"]))[:_MOST_BARS]
+    if not farthest:
+        return []
+    title = "What was added to the clock of each worker"
+    if len(farthest) < len(known):
+        title += f": the largest {len(farthest)} of {len(known):,}"
+    between = [
+        (worker["offset_us"] - worker["bound_us"], worker["offset_us"] + worker["bound_us"])
+        for worker in farthest
+    ]
+    names = [worker["path"] for worker in farthest]
+    series = {"offset": [worker["offset_us"] for worker in farthest]}
+    return [Bars(title, "us, with its bounds", "", names, series, horizontal=True, between=between)]
 
 
 def _time(us: float) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from errors import DagError, UsageError
-from result import Bars, Cell, Column, Made, Result, Table
+from result import Bars, Cell, Chart, Column, Made, Result, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,8 @@ _OPERATIONS = (
     Column("dur_ms", "duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
     Column("slack_ms", "slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
+_MOST_BARS = 32
+_FEW_SCOPES = 16  # of a kind, whose lengths are told one by one
 SCOPES = ("GPU", "worker", "job", "all")
 
 
@@ -144,7 +146,7 @@ def _recorded(args: Namespace) -> Result:
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": Made(len(scopes), lambda i: _document(recording, scopes[i])),
+        "scopes": Made(scopes, lambda scope: _document(recording, scope)),
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
@@ -158,13 +160,19 @@ def _recorded(args: Namespace) -> Result:
         document,
         headline=headline(recording, step, path, scopes[-1].path()),
         tables=[
-            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names),
-            replace(slack, rows=slack.rows[: args.head]),
+            _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, about=(3, 1)),
+            replace(slack, rows=slack.rows[: args.head], about=_about_operations(recording, slack)),
             _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
-            replace(_per_scope(args, "path", "Critical path", PATH, stretches), detail=not args.full),
+            replace(
+                _per_scope(args, "path", "Critical path", PATH, stretches),
+                detail=not args.full,
+                about=_about_stretches(scopes[-1], shown),
+            ),
         ],
-        charts=(_bars(scopes),) if args.html or args.picture else (),
-        figures=[(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in scopes],
+        charts=_charts(recording, step, path, scopes, parts=args.del_queue)
+        if args.html or args.picture or args.xlsx
+        else (),
+        figures=_figures(scopes),
         notes=notes,
         repairs=loaded.repairs,
         beside=args.path[0],
@@ -192,11 +200,37 @@ def _per_scope(
     title: str,
     columns: Sequence[Column],
     parts: Sequence[tuple[_Scope, Iterable[Sequence[Cell]]]],
+    about: tuple[int, int] | None = None,
 ) -> Table:
-    """Return one table of several scopes' rows, the scope in its first column."""
+    """Return one table of several scopes' rows, the scope in its first column.
+
+    `about` are the columns with the rank and the operation that a row is about.
+    """
+    from dag_utils import key_of
+
     scopes = [scope for scope, _ in parts]
-    rows = [[_title(scopes, scope), *row] for scope, own in parts for row in own]
-    return Table(name, title, (_SCOPE, *columns), rows[: args.head])
+    rows = [[_title(scopes, scope), *row] for scope, own in parts for row in own][: args.head]
+    keys = [(key_of(str(row[about[0]]), str(row[about[1]])),) for row in rows] if about else ()
+    return Table(name, title, (_SCOPE, *columns), rows, about=keys)
+
+
+def _about_stretches(widest: _Scope, shown: Sequence[tuple[_Scope, NamedPath]]) -> list[Sequence[str]]:
+    """Return the keys of the stretches of the scopes' paths; the timeline shows the widest's."""
+    from dag_utils import stretch_key
+
+    return [
+        (stretch_key(place),) if scope is widest else ()
+        for scope, path in shown
+        for place in range(len(path))
+    ]
+
+
+def _about_operations(recording: Recording, slack: Table) -> list[Sequence[str]]:
+    """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
+    from dag_utils import key_of
+
+    several = len(recording.owners) > 1
+    return [(str(row[0]) if several else key_of(recording.owners[0], str(row[0])),) for row in slack.rows]
 
 
 def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:
@@ -286,7 +320,32 @@ def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
     return f"worker-{scope.worker} {scope.name}" if doubled else scope.name
 
 
+def _figures(scopes: Sequence[_Scope]) -> list[tuple[str, str]]:
+    """Return how long each scope's path is; of many of a kind the shortest and the longest."""
+    figures = []
+    for kind in dict.fromkeys(scope.kind for scope in scopes):
+        own = [scope for scope in scopes if scope.kind == kind]
+        if len(own) <= _FEW_SCOPES:
+            figures += [(_title(scopes, scope), f"{scope.length_ns / 1e6:.3f} ms") for scope in own]
+        else:
+            lengths = [scope.length_ns / 1e6 for scope in own]
+            figures.append((f"{len(own):,} {kind}s", f"{min(lengths):.3f} to {max(lengths):.3f} ms"))
+    return figures
+
+
+def _charts(
+    recording: Recording, step: StepGraph, path: CriticalPath, scopes: Sequence[_Scope], *, parts: bool
+) -> list[Chart]:
+    """Return the step with the path on it, and what the paths consist of."""
+    from dag_utils import step_timeline
+
+    title = f"Step {step.number} and its critical path"
+    return [step_timeline(title, recording, step, path, parts=parts), _bars(scopes)]
+
+
 def _bars(scopes: Sequence[_Scope]) -> Bars:
+    longest = sorted(scopes[:-1], key=lambda scope: -scope.length_ns)[:_MOST_BARS]
+    scopes = [*longest, scopes[-1]] if len(scopes) > _MOST_BARS else scopes
     ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares(scope.path())} for scope in scopes]
     cats = dict.fromkeys(cat for of_scope in ms for cat in of_scope)
     series = {cat or "other": [of_scope.get(cat, 0.0) for of_scope in ms] for cat in cats}
@@ -341,10 +400,24 @@ def _mean(args: Namespace) -> Result:
         headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
         f"on {_title(scopes, longest)}; gaps and waits are not in it.",
         tables=(table,),
+        charts=(_parts(longest),) if args.html or args.picture or args.xlsx else (),
         notes=loaded.notes,
         repairs=loaded.repairs,
         beside=args.path[0],
     )
+
+
+def _parts(scope: _Scope) -> Chart:
+    """Return what the longest chain of a GPU consists of."""
+    from dag_utils import waterfall
+
+    path = scope.path()
+    sums: dict[tuple[str, str], int] = {}
+    for label, ns in zip(path.labels, path.ns, strict=True):
+        key = label.name, label.cat or "other"
+        sums[key] = sums.get(key, 0) + ns
+    title = f"The longest chain of average durations, on {scope.name}"
+    return replace(waterfall(title, "ms, along the chain", sums, "the chain"), is_small=False)
 
 
 def _chain(dag: Dag, chain: LongestPath) -> NamedPath:

@@ -6,17 +6,19 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace, _ArgumentGroup
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import options
 from errors import UsageError
 from output_marks import PROGRAM
-from result import Column, Command, Result, Table
+from result import Bars, Card, Chart, Column, Command, Result, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dag_utils import LoadedSteps
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
 
@@ -26,6 +28,11 @@ HELP = (
 )
 EXAMPLE = "analyze.py --option diagnose --path JOB"
 FLAGS = frozenset({"filter", "step_by", "head"})
+
+#: Keys of what a finding is about, at most.
+_MOST_KEYS = 2_000
+#: So many steps have room in half a page.
+_FEW_STEPS = 40
 
 _FINDINGS = (  # of a place and a `Ranked`
     Column("id", "#", "int", value=lambda row: row[0]),
@@ -75,10 +82,14 @@ def run(args: Namespace) -> Result:
         headline=headline(diagnosis),
         document=_document(args, diagnosis, ranked),
         tables=[
-            Table.of("findings", "Findings", _FINDINGS, ranked),
+            Table.of(
+                "findings", "Findings", _FINDINGS, ranked, about=[_about(loaded, one) for _, one in ranked]
+            ),
             Table.of("details", "Why, and what to do", _DETAILS, ranked, detail=True),
         ],
-        notes=[*_explained(args, ranked), *_not_shown(diagnosis), *loaded.recording.notes],
+        charts=_charts(args, loaded, diagnosis, ranked),
+        cards=[_card(args, loaded, one) for _, one in ranked],
+        notes=[*_not_shown(diagnosis), *loaded.recording.notes],
         repairs=loaded.repairs,
         beside=args.path[0],
     )
@@ -98,16 +109,107 @@ def _left(one: Ranked) -> float | None:
     return None if one.after_above_ns is None else one.after_above_ns / 1e6
 
 
-def _explained(args: Namespace, ranked: Sequence[tuple[int, Ranked]]) -> Iterator[str]:
-    """Yield what is known of each finding, a few lines each."""
-    for place, one in ranked:
-        finding = one.finding
-        caveat = f" ({finding.caveat})" if finding.caveat else ""
-        yield f"{place}. {_sentence(finding.title)} {_sentence(finding.cause + caveat)}"
-        yield f"   To do: {_sentence(finding.action)}"
-        for evidence in finding.evidence[:1]:
-            yield f"   Seen in: {_seen(evidence)}"
-        yield Command(f"   Closer: {_command(args, finding.look)}")
+def _card(args: Namespace, loaded: LoadedSteps, one: Ranked) -> Card:
+    """Return what is known of a finding."""
+    finding = one.finding
+    caveat = f" ({finding.caveat})" if finding.caveat else ""
+    lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
+    lines += [("Seen in", _seen(evidence)) for evidence in finding.evidence[:1]]
+    lines.append(("Closer", Command(_command(args, finding.look))))
+    return Card(_sentence(finding.title), _worth(one), lines, _about(loaded, one))
+
+
+def _worth(one: Ranked) -> str:
+    """Return what is won, and how sure that is; "" where nothing is claimed."""
+    if one.gain is None or one.share is None:
+        return ""
+    worth = f"{one.gain.mid_ns / 1e6:,.1f} ms a step to win, {one.share:.0%}"
+    if one.gain.low_ns is None or one.gain.high_ns is None:
+        return worth
+    return f"{worth} ({one.gain.low_ns / 1e6:,.1f} to {one.gain.high_ns / 1e6:,.1f} ms)"
+
+
+def _about(loaded: LoadedSteps, one: Ranked) -> list[str]:
+    """Return the keys of what a finding is about: its operations on its ranks, and its evidence."""
+    from dag_utils import key_of
+
+    finding = one.finding
+    ranks = finding.ranks or loaded.recording.owners
+    keys = [key_of(rank, name) for name in finding.operations for rank in ranks]
+    keys += [key_of(evidence.rank, evidence.name) for evidence in finding.evidence]
+    return list(dict.fromkeys(keys))[:_MOST_KEYS]
+
+
+# ---- charts
+
+
+def _charts(
+    args: Namespace, loaded: LoadedSteps, diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]
+) -> list[Chart]:
+    """Return what can be won, where the time goes, and the usual step: where somebody looks at them."""
+    if not (args.html or args.picture or args.xlsx):
+        return []
+    from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
+
+    recording = loaded.recording
+    step = recording.steps[choose_step(recording)]
+    path = critical_path(step)
+    named = [rank for _, one in ranked for rank in one.finding.ranks]
+    title = f"Step {step.number}, of median length, and its critical path"
+    return [
+        *_gains(ranked),
+        path_waterfall(f"Where the time of step {step.number} goes", recording, step, path),
+        step_timeline(title, recording, step, path, first=named),
+        *_every_step(diagnosis),
+        *_work_map(loaded),
+    ]  # fmt: skip
+
+
+def _every_step(diagnosis: Diagnosis) -> list[Chart]:
+    """Return how long each step took, where there are several."""
+    numbers = [str(number) for number in diagnosis.numbers]
+    series = {"iteration time": (diagnosis.iteration_ns / 1e6).tolist()}
+    few = len(numbers) <= _FEW_STEPS
+    return [Bars("Every step", "step", "ms", numbers, series, is_small=few)] if len(numbers) > 1 else []
+
+
+def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
+    """Return what each finding is worth, with its bounds, as bars."""
+    known = [(place, one, one.gain) for place, one in ranked if one.gain is not None]
+    if not known:
+        return []
+    names = []
+    for place, one, _ in known:
+        kind, ranks = one.finding.kind.replace("_", " "), one.finding.ranks
+        names.append(f"{place}. {kind}" + (f", {ranks[0]}" if len(ranks) == 1 else ""))
+    values = {"to win": [gain.mid_ns / 1e6 for *_, gain in known]}
+    between = [
+        None if gain.low_ns is None or gain.high_ns is None else (gain.low_ns / 1e6, gain.high_ns / 1e6)
+        for *_, gain in known
+    ]
+    label = "ms a step, with the bounds that hold it 19 times in 20" if any(between) else "ms a step"
+    return [
+        Bars("What can be won", label, "", names, values, horizontal=True, between=between, is_small=True)
+    ]
+
+
+def _work_map(loaded: LoadedSteps) -> list[Chart]:
+    """Return how long each rank worked itself in each step, waiting and communication left out."""
+    import numpy as np
+
+    from statistic.breakdown_charts import rank_map
+
+    recording = loaded.recording
+    n = len(recording.owners)
+    if n == 1:
+        return []
+    # in BytePS's STEP lies the wait for communication
+    is_own = recording.which(lambda one: not one.is_communication and one.cat != "STEP")
+    steps = [recording.steps[row] for row in recording.whole_steps]
+    work = [np.bincount(step.owner, step.work_ns * is_own[step.operation], n) for step in steps]
+    numbers = [str(step.number) for step in steps]
+    found = rank_map("Own work", recording.owners, numbers, np.transpose(work) / 1e6)
+    return [replace(found, is_small=len(steps) <= _FEW_STEPS)]
 
 
 def _sentence(text: str) -> str:

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError
-from result import Result
+from result import Chart, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from dag_utils import LoadedSteps, NamedPath, Partitions, Recording, StepGraph
-    from replay.answer import Answer, WhatIf
+    from replay.answer import Answer, Asked, WhatIf
     from replay.sensitivity import Effect
     from replay.simulation import Replay
     from replay.slowdown import Slowdown
 
-    Edit = Callable[[Recording], Recording]
 
 HELP = (
     "simulate the recorded steps, and those of a job that was not run; "
@@ -35,6 +34,8 @@ _FROM_OTHERS = "a step from the other steps' gaps"
 _FURTHER = "mean of as many further steps (95 %)"
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
+#: Bytes a nanosecond as Mbit/s.
+_MBIT = 8e3
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -228,8 +229,8 @@ def _write(args: Namespace, result: Replay) -> tuple[Path | None, list[str]]:
 
 def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     from dag_utils import by_category, choose_step
+    from replay import replay_tables as shown
     from replay.answer import what_if
-    from replay.replay_tables import moved_chart, moved_table, path_tables, slowdown_table, whatif_table
     from replay.slowdown import slowdown
 
     recording = loaded.recording
@@ -244,10 +245,13 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
     output, written = _write(args, last.after)
     number = recording.steps[row].number
     tables = [
-        whatif_table(found),
-        moved_table(before, paths[last.name]),
-        *path_tables(number, after[-1], full=args.full),
+        shown.whatif_table(found),
+        shown.moved_table(before, paths[last.name]),
+        *shown.path_tables(number, after[-1], full=args.full),
     ]
+    charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart({"recorded": before, **paths})]
+    if args.html or args.picture:
+        charts += shown.timelines("Recorded", recording, last.after, position)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     times = f"{last.after_ns / 1e6:.1f} ms{ahead} instead of {last.before_ns / 1e6:.1f}"
     return Result(
@@ -263,8 +267,8 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
             "path_before_ms": {cat: ns / 1e6 for cat, ns in before.items()},
             "path_after_ms": {cat: ns / 1e6 for cat, ns in paths[last.name].items()},
         },
-        tables=tables if slower is None else [*tables, slowdown_table(slower)],
-        charts=[moved_chart({"recorded": before, **paths})],
+        tables=tables if slower is None else [*tables, shown.slowdown_table(slower)],
+        charts=charts,
         notes=[*recording.notes, *_cautions(args, recording), *written],
     )
 
@@ -293,26 +297,41 @@ def _cautions(args: Namespace, recording: Recording) -> list[str]:
         notes.append(f"straggler=none changes nothing: {why}")
     if any(edit.startswith("bandwidth") for edit in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
-        if link_rate(recording) is None:
+        rate = link_rate(recording)
+        if rate is None:
             notes.append(f"{unknown} a ratio scales whole transfers")
         elif not is_sized(recording):
             notes.append(f"{unknown} sizes are taken from the copies to host memory")
+        elif not rate.is_told:
+            most = f"{rate.at_most * _MBIT:,.0f}"
+            notes.append(f"bandwidth: the links were never busy for long; they carried "
+                         f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
+                         "holds both; slower links are told best by an absolute rate "
+                         "(bandwidth=100Mbit)")  # fmt: skip
     return notes
 
 
-def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
+def _edits(args: Namespace, loaded: LoadedSteps) -> list[Asked]:
     """Return each edit by its name, and after several, all of them together."""
-    from replay.whatif.edits import Change, apply, changed
+    from replay.answer import Asked
+    from replay.whatif.edits import Change, apply, bounds, changed
     from replay.whatif.selection import communication, computation
 
     if args.sub_option != "whatif":
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(loaded.recording)
         name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
-        return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
+        return [Asked(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
     traces = loaded.load_traces() if any(text.rpartition("=")[0] == "drop" for text in args.set) else []
-    return [(" ".join(texts), partial(apply, edits=texts, traces=traces)) for texts in sets]
+    return [
+        Asked(
+            " ".join(texts),
+            partial(apply, edits=texts, traces=traces),
+            bounds(loaded.recording, texts, traces),
+        )
+        for texts in sets
+    ]
 
 
 # ---- each in turn

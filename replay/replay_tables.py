@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dag.critical_path import critical_path
 from dag.path_summary import BY_NAME, PATH, NamedPath, by_name
+from dag.step_graph import Recording
+from dag.step_timeline import key_of, step_timeline
 from replay.answer import Answer, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
 from replay.uncertainty import Float
-from result import Bars, Chart, Column, Span, Table, Timeline
+from result import Bars, Chart, Column, Table
 
-#: Boxes that a timeline shows at most: the longest.
-MOST_SPANS = 4000
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
 
@@ -69,8 +70,13 @@ def _per_step(found: Answer) -> list[tuple[float | None, float]]:
 def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
     """Return the critical path through one step, summed by operation, and whole."""
     title = f"Critical path through step {step}"
-    summed = Table.of("path_by_name", f"{title}, by operation", BY_NAME, by_name(path))
-    return [summed, Table("critical_path", title, PATH, list(path.rows()), detail=not full)]
+    shares, rows = by_name(path), list(path.rows())
+    of_names = [(key_of(share.owner, share.name),) for share in shares]
+    of_rows = [(key_of(str(row[2]), str(row[0])),) for row in rows]
+    return [
+        Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, about=of_names),
+        Table("critical_path", title, PATH, rows, detail=not full, about=of_rows),
+    ]
 
 
 def whatif_table(found: Sequence[WhatIf]) -> Table:
@@ -119,10 +125,33 @@ def charts(found: Answer, position: int) -> list[Chart]:
     numbers = [str(found.result.recording.steps[row].number) for row in found.result.rows]
     series = {"recorded": measured, "replayed": replayed}
     return [
-        Timeline(f"Recorded: step {numbers[position]}", _spans(found.result, position, replayed=False)),
-        Timeline(f"Replayed: step {numbers[position]}", _spans(found.result, position, replayed=True)),
+        *timelines("Recorded", found.result.recording, found.result, position),
         Bars("Iteration time", "step", "ms", numbers, series),
     ]
+
+
+def timelines(words: str, recording: Recording, after: Replay, position: int) -> list[Chart]:
+    """Return a step of `recording` and the same replayed, each with its critical path."""
+    step, replayed = recording.steps[after.rows[position]], after.step(position)
+    return [
+        step_timeline(f"{name}: step {step.number} and its critical path", owned, one, critical_path(one))
+        for name, owned, one in ((words, recording, step), ("Replayed", after.recording, replayed))
+    ]
+
+
+def whatif_chart(found: Sequence[WhatIf]) -> Bars:
+    """Return by how much each edit changes the recorded steps, with the bounds of that."""
+    shown = found[:MOST_BARS]
+    changes = [(edit.after_ns - edit.before_ns) / 1e6 for edit in shown]
+    between = [
+        None
+        if edit.paired is None
+        else (edit.paired[0] * edit.before_ns / 1e6, edit.paired[1] * edit.before_ns / 1e6)
+        for edit in shown
+    ]
+    label = "change of the step"
+    names = [edit.name for edit in shown]
+    return Bars("What if", f"{label} (ms)", "", names, {label: changes}, horizontal=True, between=between)
 
 
 def moved_chart(shares: Mapping[str, Mapping[str, float]]) -> Bars:
@@ -138,24 +167,3 @@ def effect_chart(title: str, effects: Sequence[Effect]) -> Bars:
     changes = [effect.effect_ns / 1e6 for effect in effects[:MOST_BARS]]
     label = "change of the step"
     return Bars(title, f"{label} (ms)", "", names, {label: changes}, horizontal=True)
-
-
-def _spans(result: Replay, position: int, *, replayed: bool) -> list[Span]:
-    recording = result.recording
-    step = recording.steps[result.rows[position]]
-    start, end = result.intervals(position) if replayed else (step.start_ns, step.end_ns)
-    begin = result.schedule.start_ns[result.begin_op[position]] if replayed else step.begin_ns
-    spans = []
-    for number, at_ms, dur_ms in zip(
-        step.operation.tolist(),
-        ((start - np.min(begin)) / 1e6).tolist(),
-        ((end - start) / 1e6).tolist(),
-        strict=True,
-    ):
-        operation = recording.operations[number]
-        if operation.is_traced:
-            group = operation.stage or operation.phase or operation.cat
-            lane = f"{recording.owners[operation.owner]} {group}"
-            spans.append(Span(lane, operation.label, at_ms, dur_ms, group))
-    longest = sorted(spans, key=lambda span: -span.dur_ms)[:MOST_SPANS]
-    return sorted(longest, key=lambda span: (span.lane, span.start_ms))

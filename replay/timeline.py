@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from formats.chrome_writer import metadata, write_events
+from formats.chrome_writer import Places, write_events
 from replay.simulation import Replay
 
 
 def write_synthetic(result: Replay, path: Path, *, parts: bool = True) -> int:
-    """Write the replayed events to `path` in the Chrome format; return how many.
+    """Write the replayed events to `path` in the Chrome format, in order of time; return how many.
 
     Names, tracks and categories are the recorded ones; with several owners names and processes carry
     the owner's prefix, as in a combined trace. Time goes on from the start of the first recorded step.
@@ -25,22 +25,33 @@ def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
     recording = result.recording
     several = len(recording.owners) > 1
     origin = int(recording.steps[result.rows[0]].begin_ns.min())
-    pids: dict[str, int] = {}
-    for position, row in enumerate(result.rows):
-        start, end = result.intervals(position)
-        for event in np.argsort(start, kind="stable").tolist():
-            operation = recording.operations[int(recording.steps[row].operation[event])]
-            if not operation.is_traced or (operation.whole and not parts):
-                continue
-            name, pid = operation.name, operation.track.pid
-            if several:
-                owner = recording.owners[operation.owner]
-                name, process = f"{owner}.{name}", f"{owner}.{'' if pid is None else pid}".rstrip(".")
-                pid = pids.get(process)
-                if pid is None:
-                    pid = pids[process] = len(pids)
-                    yield metadata("process_name", pid, 0, process)
-            places = {"cat": operation.cat, "pid": pid, "tid": operation.track.tid}
-            known = {key: value for key, value in places.items() if value not in (None, "")}
-            times = {"ts": (origin + int(start[event])) / 1e3, "dur": int(end[event] - start[event]) / 1e3}
-            yield {"name": name, "ph": "X", **times, **known, "args": {"name": operation.name}}
+    is_written = recording.which(lambda one: one.is_traced and (parts or not one.whole))
+    times = [result.intervals(position) for position in range(len(result.rows))]
+    number = np.concatenate([recording.steps[row].operation for row in result.rows])
+    start, end = (np.concatenate([pair[side] for pair in times]) for side in (0, 1))
+    rows = np.flatnonzero(is_written[number])
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    places, place_of = Places(), {}
+    for at in np.unique(number[rows]).tolist():  # a rank's are numbered together
+        operation = recording.operations[at]
+        owner = f"{recording.owners[operation.owner]}." if several else ""
+        process, thread = operation.track
+        pid = places.process((operation.owner, process), f"{owner}{_text(process)}".rstrip("."))
+        place_of[at] = pid, places.thread(pid, thread, _text(thread)), owner
+    yield from places.names()
+    columns = (number[rows], start[rows], end[rows] - start[rows])
+    for at, begin, duration in zip(*(column.tolist() for column in columns), strict=True):
+        operation = recording.operations[at]
+        pid, tid, owner = place_of[at]
+        event = {
+            "name": owner + operation.name,
+            "ph": "X",
+            "ts": (origin + begin) / 1e3,
+            "dur": duration / 1e3,
+        }
+        known = {"cat": operation.cat} if operation.cat else {}
+        yield event | known | {"pid": pid, "tid": tid, "args": {"name": operation.name}}
+
+
+def _text(number: Any) -> str:
+    return "" if number is None else str(number)

@@ -37,9 +37,11 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("push", _COMMUNICATION[::-1]),
     ("pull", (*_COMMUNICATION[1:], _COMMUNICATION[0])),
     (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", _COMMUNICATION),
+    ("fw|forward.*", _COMPUTATION),
     ("bw|backward.*|cpu_op", (*_COMPUTATION[1:], _COMPUTATION[0])),
-    ("both|step|update.*|output.*|optimizer.*", (*_COMPUTATION[2:], *_COMPUTATION[:2])),
-    ("fw|forward.*|comput.*|kernel|operator", _COMPUTATION),
+    ("step", (*_COMPUTATION[2:], *_COMPUTATION[:2])),
+    ("both|update.*|output.*|optimizer.*", (*_COMPUTATION[2:], *_COMPUTATION[:2])),
+    ("comput.*|kernel|operator", _COMPUTATION),
     (".*", _NEUTRAL),
 )
 

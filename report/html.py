@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,23 @@ from atomic_output import open_output
 from output_marks import MARK
 from report import colours, plot
 from report.json import encode
+from report.names import bounded
 from report.tables import printable
-from result import Bars3D, Chart, Network, Result, Table, Timeline
+from result import (
+    Bars,
+    Bars3D,
+    Card,
+    Chart,
+    Command,
+    HeatMap,
+    Network,
+    OnPath,
+    Result,
+    Span,
+    Table,
+    Timeline,
+    Waterfall,
+)
 
 _ASSETS = Path(__file__).parent / "assets"
 #: The scripts that draw each kind of chart, in the order in which the page needs them; others are drawings.
@@ -24,6 +39,10 @@ _SCRIPTS: dict[type, tuple[str, ...]] = {
     Network: ("view.js", "network.js"),
 }
 _DRAWING = ("drawing.js",)
+
+_SMALL = 560  # pixels of a drawing that has room beside another
+_LONGEST = 160  # characters of a name in a timeline
+_ROOM = 800_000  # bytes of a page for the rows of its tables
 
 # Nothing may be loaded or sent, and only what is in the page may run.
 _POLICY = (
@@ -73,18 +92,41 @@ def write(result: Result, path: Path) -> None:
 
 def _document(result: Result) -> dict[str, Any]:
     """Return what the page's script shows."""
+    keys = _Numbered()
+    tables = [_table(table, keys) for table in _fitting(result.tables)]
     charts = [chart for chart in result.charts if isinstance(chart, tuple(_SCRIPTS)) or plot.can_draw()]
     return {
         "option": result.option,
         "title": result.headline or result.title,
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
+        "cards": [_card(card, keys) for card in result.cards],
         "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
-        "charts": [{"id": f"chart-{i}", **_payload(chart)} for i, chart in enumerate(charts, start=1)],
-        "tables": [{"id": f"table-{i}", **_table(table)} for i, table in enumerate(result.tables, start=1)],
+        "charts": [{"id": f"chart-{i}", **_payload(chart, keys)} for i, chart in enumerate(charts, start=1)],
+        "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _fitting(tables: Sequence[Table]) -> list[Table]:
+    """Return the tables, of those that are too large for a page the first rows, with a note that says so."""
+    sizes = [len(encode({"rows": table.rows})) for table in tables]
+    fitting = list(tables)
+    room = _ROOM
+    by_size = sorted(range(len(tables)), key=sizes.__getitem__)
+    for n_before, at in enumerate(by_size):
+        table, share = tables[at], room // (len(tables) - n_before)
+        if sizes[at] > share:
+            kept = len(table.rows) * share // sizes[at]
+            note = (
+                f"The first {kept:,} of {len(table.rows):,} rows; --xlsx and --format csv or json have all."
+            )
+            rows, about = table.rows[:kept], table.about[:kept]
+            fitting[at] = replace(table, rows=rows, about=about, note=f"{note} {table.note}".rstrip())
+        room -= min(sizes[at], share)
+    return fitting
+
+
+def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
+    """Return what the script shows of a table; `keys` of what it is about are numbers from here on."""
     kept = ("title", "kind", "digits", "floor", "scale")
     return {
         "name": table.name,
@@ -93,13 +135,22 @@ def _table(table: Table) -> dict[str, Any]:
         "columns": [{key: getattr(column, key) for key in kept} for column in table.columns],
         "rows": table.rows,
         "certain": table.certain_at,
+        "about": [[keys[key] for key in of_row] for of_row in table.about],
     }
 
 
-def _payload(chart: Chart) -> dict[str, Any]:
+def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
+    about = [keys[key] for key in card.about]
+    lines = [(label, text, isinstance(text, Command)) for label, text in card.lines]
+    return {"title": card.title, "figure": card.figure, "lines": lines, "about": about}
+
+
+def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
     """Return what the script that draws this kind of chart reads; texts that recur are numbers of a list."""
     if not isinstance(chart, tuple(_SCRIPTS)):
-        return {"kind": "drawing", "title": chart.title, "svg": plot.svg(chart)}
+        is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
+        drawn = plot.svg(chart, _SMALL if is_small else plot.WIDTH)
+        return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn}
     payload = {
         "kind": type(chart).__name__.lower(),
         **{f.name: getattr(chart, f.name) for f in fields(chart)},
@@ -107,9 +158,15 @@ def _payload(chart: Chart) -> dict[str, Any]:
     if isinstance(chart, Timeline):
         lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
         payload["spans"] = [
-            (lanes[span.lane], names[span.name], span.start_ms, span.dur_ms, groups[span.group])
+            (lanes[span.lane], names[bounded(span.name, _LONGEST)], *_times(span), groups[span.group],
+             *_known(span.keys, keys))
             for span in chart.spans
-        ]
+        ]  # fmt: skip
+        payload["path"] = [
+            (part.span, *_times(part), names[bounded(part.name, _LONGEST)],
+             int(part.is_idle), *_known(part.keys, keys))
+            for part in chart.path
+        ]  # fmt: skip
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
         payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):
@@ -120,6 +177,17 @@ def _payload(chart: Chart) -> dict[str, Any]:
     elif isinstance(chart, Bars3D):
         payload |= {"colours": colours.assign(chart.group)}
     return payload
+
+
+def _times(one: Span | OnPath) -> tuple[float, float]:
+    """Return start and duration to 10 ns, so that what touches still does."""
+    start = round(one.start_ms, 5)
+    return start, round(round(one.start_ms + one.dur_ms, 5) - start, 5)
+
+
+def _known(texts: Iterable[str], keys: Mapping[str, int]) -> list[int]:
+    """Return the numbers of those keys that some table has."""
+    return [keys[text] for text in texts if text in keys]
 
 
 class _Numbered(dict[str, int]):

@@ -17,7 +17,7 @@ from output_marks import MARK
 from report import colours, draw
 from report.names import bounded, labels
 from report.tables import display_width
-from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Span, Timeline
+from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Span, Timeline, Waterfall
 
 SUFFIXES = (".svg", ".png", ".pdf")
 #: Pixels of a chart's plotting area, without axes and legend.
@@ -33,7 +33,9 @@ _SHORTEST_NAME = 5  # columns, in a box of a timeline
 _MOST_TICKS = 40  # names along the bottom; beyond, every n-th
 _MOST_POINTS = 60  # of a line that shows them
 _TALL_STRIPS = 8
-_MOST_ROWS = 12  # of one lane of a timeline; spans beyond share the last
+_ROWS_A_LANE = (12, 8, 5, 3)  # at most: the first with which there are no more in all than these
+_ALL_ROWS = 64
+_MANY_ROWS = 80  # of a timeline; more are lower
 _LEAST_PIXELS = 0.3  # of a span
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _MOST_BITMAP_PIXELS = 50_000_000
@@ -187,7 +189,67 @@ def _bars(chart: Bars, width: int) -> _Spec:
     }
     if beside > 1:
         encoding[f"{named}Offset"] = {"field": "s", "type": "ordinal"}
-    return _spec(values, "bar", encoding, {"n": chart.x, "s": names}, **size)
+    spec = _spec(values, "bar", encoding, {"n": chart.x, "s": names}, **size)
+    return _with_bounds(spec, chart.between, named, measured) if any(chart.between) else spec
+
+
+def _with_bounds(
+    spec: _Spec, between: Sequence[tuple[float, float] | None], named: str, measured: str
+) -> _Spec:
+    """Return bars with a line over each, from the lowest to the highest that it may be."""
+    bounds = dict(enumerate(between))
+    values = [
+        value | dict(zip(("low", "high"), bounds[value["n"]] or (), strict=False))
+        for value in spec["data"]["values"]
+    ]
+    for value in values:
+        if "low" in value:
+            value["d"] += f" ({value['low']:,.4g} to {value['high']:,.4g})"
+    bars = {key: spec[key] for key in ("mark", "encoding")}
+    place = {channel: bars["encoding"][channel] for channel in (named, measured)}
+    line = {
+        named: place[named],
+        measured: {**place[measured], "field": "low"},
+        f"{measured}2": {"field": "high"},
+    }
+    rule = {"type": "rule", "color": _INK, "strokeWidth": 2}
+    layers = [
+        {**bars, "mark": {"type": "bar", "opacity": 0.85}},
+        {"mark": rule, "encoding": line, "transform": [{"filter": "isValid(datum.low)"}]},
+    ]
+    rest = {key: part for key, part in spec.items() if key not in ("mark", "encoding")}
+    return {**rest, "data": {"values": values}, "layer": layers}
+
+
+def _waterfall(chart: Waterfall, width: int) -> _Spec:
+    groups = list(dict.fromkeys(group for *_, group in chart.parts))
+    names = [*(name for name, *_ in chart.parts), chart.total]
+    number = {group: i for i, group in enumerate(groups)}
+    values: _Values = []
+    at = 0.0
+    whole = sum(value for _, value, _ in chart.parts)
+    for n, (name, value, group) in enumerate(chart.parts):
+        words = f"{_described([name], value)} of {whole:,.4g} ({value / (whole or 1):.0%})"
+        ends = {"a": at, "b": at + value}
+        values.append({"n": n, **ends, "s": number[group], "d": words, "t": f"{value:,.3g}"})
+        at += value
+    last = {"n": len(chart.parts), "a": 0.0, "b": at, "s": len(groups)}
+    values.append({**last, "d": _described([chart.total], at), "t": f"{at:,.4g}"})
+    colour = _series(groups, always=True)
+    colour["scale"] = {
+        "domain": [*range(len(groups) + 1)],
+        "range": [*colour["scale"]["range"], _SOFT],
+    }
+    colour["legend"] = {**colour["legend"], "values": [*range(len(groups))], "columns": 5}
+    place = _names("n", names, "", upright=True)
+    along = {**_measure("a", chart.label), "scale": {"zero": True}}
+    bars = {"y": place, "x": along, "x2": {"field": "b"}, "color": colour, "description": {"field": "d"}}
+    texts = {"y": place, "x": {**along, "field": "b"}, "text": {"field": "t"}}
+    spec = _spec(values, "bar", {}, {"n": names, "s": groups}, width=_beside(width, names) - 40,
+                 height={"step": 20})  # fmt: skip
+    text = {"type": "text", "align": "left", "dx": 4, "fontSize": 10, "color": _INK}
+    layers = [{"mark": "bar", "encoding": bars}, {"mark": text, "encoding": texts}]
+    return {key: part for key, part in spec.items() if key not in ("mark", "encoding")} | {"layer": layers}
 
 
 def _strips(chart: Bars, width: int) -> _Spec:
@@ -293,8 +355,10 @@ def _timeline(chart: Timeline, width: int) -> _Spec:
     pixels = room / max(end - start, 1e-9)  # of a millisecond
     values: _Values = []
     names: list[str] = []
+    rows_of: dict[int, int] = {}
     for lane, rows in lanes.items():
         for row in rows:
+            rows_of |= {id(span): len(names) for span in row}
             for span, room_ms in _seen(row, pixels):
                 ends = span.start_ms + max(span.dur_ms, _LEAST_PIXELS / pixels)
                 words = f"{_described([lane, span.name], span.dur_ms)} ms, from {span.start_ms:,.4g}"
@@ -316,21 +380,51 @@ def _timeline(chart: Timeline, width: int) -> _Spec:
         {"mark": {"type": "text", "align": "left", "dx": 3, "fontSize": 9}, "encoding": texts,
          "transform": [{"filter": "isValid(datum.t)"}]},
     ]  # fmt: skip
-    spec = _spec(values, "bar", {}, {"r": names, "s": groups}, width=room, height={"step": 17})
+    layers += _path_layers(chart, rows_of, time, place)
+    height = {"step": 17 if len(names) <= _MANY_ROWS else 9}
+    spec = _spec(values, "bar", {}, {"r": names, "s": groups}, width=room, height=height)
     return {key: part for key, part in spec.items() if key not in ("mark", "encoding")} | {"layer": layers}
+
+
+def _path_layers(
+    chart: Timeline, row_of: Mapping[int, int], time: _Spec, place: _Spec
+) -> list[dict[str, Any]]:
+    """Return the path as one line through the boxes, on a wider one in white."""
+    points = []
+    for part in chart.path:
+        row = row_of[id(chart.spans[part.span])]
+        points += [{"a": part.start_ms, "r": row}, {"a": part.start_ms + part.dur_ms, "r": row}]
+    if not points:
+        return []
+    data = {"values": [{**point, "k": k, "d": "critical path"} for k, point in enumerate(points)]}
+    order = {"field": "k", "type": "quantitative"}
+    encoding = {"x": time, "y": place, "order": order, "description": {"field": "d"}}
+    marks = [
+        {"type": "line", "interpolate": "linear", "yOffset": 5, "color": colour, "strokeWidth": width}
+        for colour, width in (("#ffffff", 4.5), (colours.PATH, 2.2))
+    ]
+    return [{"data": data, "encoding": encoding, "mark": mark} for mark in marks]
 
 
 def lane_rows(spans: Sequence[Span]) -> dict[str, list[list[Span]]]:
     """Return the spans of each lane in rows: those of a row do not overlap, but in the lane's last.
 
-    A lane has 12 rows at most.
+    A lane has 12 rows at most; fewer, but 3 at least, where all lanes together would have too many.
     """
+    for most in _ROWS_A_LANE:
+        lanes = _lane_rows(spans, most)
+        if sum(map(len, lanes.values())) <= _ALL_ROWS:
+            break
+    return lanes
+
+
+def _lane_rows(spans: Sequence[Span], most: int) -> dict[str, list[list[Span]]]:
     lanes: dict[str, list[list[Span]]] = {span.lane: [] for span in spans}
     ends: dict[str, list[float]] = {lane: [] for lane in lanes}
     for span in sorted(spans, key=lambda span: (span.start_ms, -span.dur_ms)):
         rows, until = lanes[span.lane], ends[span.lane]
         touching = span.start_ms + 1e-9 * max(1.0, abs(span.start_ms))
-        row = next((i for i, at in enumerate(until) if at <= touching), min(len(rows), _MOST_ROWS - 1))
+        row = next((i for i, at in enumerate(until) if at <= touching), min(len(rows), most - 1))
         if row == len(rows):
             rows.append([])
             until.append(-math.inf)
@@ -354,6 +448,7 @@ def _seen(row: Sequence[Span], pixels: float) -> Iterator[tuple[Span, float]]:
 
 _KINDS: Mapping[type, Callable[[Any, int], _Spec]] = {
     Bars: _bars,
+    Waterfall: _waterfall,
     Lines: _lines,
     HeatMap: _heat_map,
     Bars3D: _bars_3d,

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from report.names import short_names
 from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
-from result import Cell, Column, Command, Result, Table
+from result import Cell, Column, Command, Result, Table, card_texts
 
 #: Words of the widest column, and of others, are not shortened below these widths for the sake of a minor
 #: column, nor below the narrowest for that of any other: the column is left out instead.
@@ -54,7 +54,7 @@ def _blocks(
     parts.append(_figures(result.figures))
     headed = len(shown) > 1
     parts.extend(_table(table, width, n_rows, headed=headed) for table in shown)
-    parts.append(_wrapped(result.notes, width))
+    parts.append(_wrapped([*card_texts(result.cards), *result.notes], width))
     between = ""
     for part in parts:
         text = "\n".join(part)

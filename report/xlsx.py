@@ -1,4 +1,4 @@
-"""The face for spreadsheet programs: a workbook with a summary and a sheet for each table."""
+"""The face for spreadsheet programs: a workbook with a summary, charts, and a sheet for each table."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 from atomic_output import open_output
 from errors import OutputError
 from output_marks import MARK
+from report import xlsx_charts
 from report.tables import cell_texts, display_width, shorten
-from result import Cell, Column, Result, Table
+from result import Cell, Column, Result, Table, card_texts
 from temporary_files import temporary_directory
 
 #: What the file format allows.
@@ -65,6 +66,9 @@ def _fill(packed: io.BytesIO, result: Result) -> int:
         workbook.set_properties({"title": title, "author": MARK})
         formats = _Formats(workbook)
         _write_summary(workbook.add_worksheet(_SUMMARY), formats, result, title)
+        if xlsx_charts.can_draw(result.charts):
+            sheet = workbook.add_worksheet(xlsx_charts.SHEET)
+            xlsx_charts.write_charts(workbook, sheet, result.charts, formats.title)
         return sum(
             _write_sheet(workbook.add_worksheet(name), formats, table, rows)
             for name, table, rows in sheets(result.tables, ROWS_A_SHEET - 1)
@@ -78,6 +82,7 @@ def _write_summary(sheet: Any, formats: _Formats, result: Result, title: str) ->
     sheet.write_string(0, 0, title[:_CELL_CHARACTERS], formats.title)
     lines = [
         *result.figures,
+        *(("" if at else "Findings", text) for at, text in enumerate(card_texts(result.cards))),
         *(("" if at else "Notes", note) for at, note in enumerate(result.notes)),
         *(("" if at else "Read", line) for at, line in enumerate(result.read)),
         *(("" if at else "Repaired or left out", line) for at, line in enumerate(result.repairs)),
@@ -96,7 +101,7 @@ def _set_up_printing(sheet: Any) -> None:
 
 def sheets(tables: Sequence[Table], limit: int) -> Iterator[tuple[str, Table, Iterator[Sequence[Cell]]]]:
     """Yield (sheet name, table, rows) with at most `limit` rows each; say where that splits a table."""
-    taken = {_SUMMARY.casefold()}
+    taken = {_SUMMARY.casefold(), xlsx_charts.SHEET.casefold()}
     for table in tables:
         n_sheets = max(1, math.ceil(len(table.rows) / limit))
         if n_sheets > 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from result import Bars, Chart, HeatMap
 from statistic.breakdown import Breakdown
@@ -44,12 +45,19 @@ def _bars(parts: Sequence[Breakdown]) -> Bars:
 def _map(
     title: str, parts: Sequence[Breakdown], ranks: Sequence[str], value: Callable[[Breakdown], int]
 ) -> HeatMap:
-    """Return a map of one figure; of many ranks its quantiles in each step, and those with most of it."""
     steps = list(dict.fromkeys(map(_step, sorted(parts, key=lambda part: part.step or 0))))
     row, column = {name: i for i, name in enumerate(ranks)}, {name: i for i, name in enumerate(steps)}
     ms = np.full((len(ranks), len(steps)), np.nan)
     for part in parts:
         ms[row[part.rank], column[_step(part)]] = value(part) / 1e6
+    return rank_map(title, ranks, steps, ms)
+
+
+def rank_map(title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray[np.float64]) -> HeatMap:
+    """Return a map of one figure (ranks, steps), NaN where it is not known.
+
+    Of many ranks it shows the quantiles in each step, and those with most of it.
+    """
     names = list(ranks)
     if len(ranks) > _MOST_ROWS:
         worst = np.argsort(-np.nanmean(ms, axis=1), kind="stable")[:_WORST]

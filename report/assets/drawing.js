@@ -5,7 +5,7 @@ drawers.drawing = (chart, place) => {
   const drawing = document.importNode(parsed, true);
   const width = parsed.width.baseVal.value; // texts are shown at their own size, or a little larger
   drawing.style.maxWidth = `${width * 1.15}px`;
-  drawing.style.minWidth = `${Math.min(width, 600)}px`;
+  drawing.style.minWidth = `${Math.min(width, chart.narrow ? 320 : 600)}px`;
   const tip = element("div", { className: "tip", hidden: true });
   const frame = element("div", { className: "drawing" }, drawing);
   place.append(frame, tip);

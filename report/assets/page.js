@@ -80,6 +80,25 @@ function onTheme(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }
 
+/**
+ * What is about the same thing is marked together: rows of tables and boxes of timelines, by the keys that
+ * both have. Under the pointer it is marked for the moment, after a click until the next one.
+ */
+const links = {
+  marked: new Set(),
+  pinned: [],
+  followers: [], // called with "touch", "pin" (tables turn to it) or "visit" (timelines go there)
+  mark(keys, how = "touch") {
+    this.marked = new Set(keys);
+    for (const follow of this.followers) follow(how);
+  },
+  pin(keys, how = "pin") {
+    this.pinned = keys;
+    this.mark(keys, how);
+  },
+  release() { if (this.marked.size || this.pinned.length) this.mark(this.pinned); },
+};
+
 const drawers = {}; // kind of chart -> function(chart, place); the scripts after this one fill it
 
 function list(lines) {
@@ -97,16 +116,41 @@ function header() {
   return element("header", {}, ...parts);
 }
 
+/** What was found, one below the other; a click marks what it is about. */
+function cards() {
+  const made = data.cards.map((card, index) => {
+    const lines = card.lines.flatMap(([label, text, isCommand]) => (label
+      ? [element("dt", {}, label), element("dd", {}, isCommand ? element("code", {}, text) : text)]
+      : []));
+    const plain = card.lines.filter(([label]) => !label).map(([, text]) => element("p", {}, text));
+    const head = element("h3", {}, element("span", { className: "place" }, String(index + 1)), card.title);
+    const figure = card.figure ? [element("strong", { className: "gain" }, card.figure)] : [];
+    const made = element("li", {}, head, ...figure, ...plain, element("dl", {}, ...lines));
+    if (card.about.length) {
+      const show = element("button", { type: "button" }, "Show in the timeline");
+      show.addEventListener("click", () => links.pin(card.about, "visit"));
+      made.append(show);
+      made.addEventListener("pointerenter", () => links.mark(card.about));
+      made.addEventListener("pointerleave", () => links.release());
+    }
+    return made;
+  });
+  return made.length ? [element("ol", { className: "cards" }, ...made)] : [];
+}
+
+function notes() {
+  const lines = data.notes.map((note) => element("p", {}, note));
+  return lines.length ? [element("div", { className: "notes" }, ...lines)] : [];
+}
+
 function summary() {
-  const parts = [];
+  const parts = cards();
   if (data.figures.length) {
     const pairs = data.figures.map(([label, value]) =>
       element("div", {}, element("dt", {}, label), element("dd", {}, value)));
     parts.push(element("dl", { className: "figures" }, ...pairs));
   }
-  if (data.notes.length) {
-    parts.push(element("div", { className: "notes" }, ...data.notes.map((note) => element("p", {}, note))));
-  }
+  if (!data.cards.length) parts.push(...notes());
   if (data.repairs.length) {
     const heading = element("h2", {}, "Repaired or left out");
     parts.push(element("div", { className: "repairs", role: "note" }, heading, list(data.repairs)));
@@ -135,12 +179,23 @@ function chartSection(chart) {
 function build() {
   const main = element("main", {}, header(), ...summary());
   document.body.append(main);
+  const tables = [...data.tables];
+  let row = null;
   for (const chart of data.charts) {
     const { section, draw } = chartSection(chart);
-    main.append(section);
+    if (chart.narrow) {
+      if (!row) main.append((row = element("div", { className: "beside" })));
+      row.append(section);
+    } else {
+      row = null;
+      main.append(section);
+    }
     draw(); // in the document already, so that it knows its width
+    const at = chart.kind === "timeline" ? tables.findIndex((table) => table.about.length) : -1;
+    if (at >= 0) main.append(tableSection(...tables.splice(at, 1))); // below what it is linked with
   }
-  for (const table of data.tables) main.append(tableSection(table));
+  for (const table of tables) main.append(tableSection(table));
+  if (data.cards.length) main.append(...notes()); // the findings are what is to be read first
   main.append(...origin());
   document.documentElement.dataset.ready = "yes";
 }

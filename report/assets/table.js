@@ -38,6 +38,7 @@ function fullColour(rows, index) {
 }
 
 function tableSection(table) {
+  const about = new Map(table.about.map((keys, index) => [table.rows[index], keys]));
   const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows };
   const body = element("tbody");
   const count = element("span", { className: "soft", role: "status" });
@@ -80,7 +81,7 @@ function tableSection(table) {
 
   function tableRow(row) {
     const certain = isCertain(row);
-    return element("tr", certain ? {} : { className: "soft" }, ...row.map((value, index) => {
+    const made = element("tr", certain ? {} : { className: "soft" }, ...row.map((value, index) => {
       const column = table.columns[index];
       const className = isNumber(column) ? "number" : "text";
       const cell = element("td", { className }, ...breakable(cellText(column, value)));
@@ -91,7 +92,39 @@ function tableSection(table) {
       }
       return cell;
     }));
+    return about.get(row)?.length ? linkedRow(made, about.get(row)) : made;
   }
+
+  /** Lets a row mark what it is about in the timelines; a click goes there. */
+  function linkedRow(made, keys) {
+    made.tabIndex = 0;
+    made.className += " linked";
+    made.classList.toggle("marked", isMarked(keys));
+    made.addEventListener("pointerenter", () => links.mark(keys));
+    made.addEventListener("pointerleave", () => links.release());
+    made.addEventListener("click", () => links.pin(keys, "visit"));
+    made.addEventListener("keydown", (event) => { if (event.key === "Enter") links.pin(keys, "visit"); });
+    return made;
+  }
+
+  function isMarked(keys) {
+    return Boolean(keys?.some((key) => links.marked.has(key)));
+  }
+
+  /** Marks the rows in sight, and turns to the first that is about what was picked out elsewhere. */
+  function follow(how) {
+    const first = how === "pin" ? state.rows.findIndex((row) => isMarked(about.get(row))) : -1;
+    if (first >= 0 && Math.floor(first / ROWS_A_PAGE) !== state.page) {
+      state.page = Math.floor(first / ROWS_A_PAGE);
+      show();
+    }
+    const start = state.page * ROWS_A_PAGE;
+    for (const [index, made] of [...body.children].entries()) {
+      made.classList.toggle("marked", isMarked(about.get(state.rows[start + index])));
+    }
+    if (first >= 0) scroll.scrollTop = body.children[first - start].offsetTop - scroll.clientHeight / 3;
+  }
+  if (about.size) links.followers.push(follow);
 
   function sortBy(index, heads) {
     const first = isNumber(table.columns[index]) ? -1 : 1; // the largest numbers are what people look for
@@ -120,6 +153,8 @@ function tableSection(table) {
   const region = { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title };
   const scroll = element("div", region, grid);
   const tools = element("div", { className: "tools" }, search, count, pager);
+  const hint = "Point at a row, or click it, to see it in the timeline; or the other way round.";
+  if (about.size) tools.append(element("span", { className: "soft hint" }, hint));
   const note = table.note ? [element("p", { className: "soft" }, table.note)] : [];
   show();
   const heading = element("h2", {}, table.title);

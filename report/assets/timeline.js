@@ -1,36 +1,90 @@
 // Spans on lanes, to scale: spans of a lane that overlap get rows of their own below each other.
 
 const [LOWEST_ROW, HIGHEST_ROW] = [9, 20]; // CSS pixels; lower where there are many
-const WANTED_HEIGHT = 640;
+const WANTED_HEIGHT = 560;
 const NAMED_ROW = 12; // a row from here on has room for names
-const LANE_GAP = 8;
+const LANE_GAP = 6;
 const AXIS = 26;
-const MOST_ROWS = 12; // of one lane; further overlapping spans share the last
+const ROWS_A_LANE = [12, 8, 5, 3]; // at most: the first with which there are no more in all than these
+const ALL_ROWS = 64; // further spans share the last row of their lane
+const STRIPE = 3; // of the path
+const timelines = []; // of the page: what is zoomed in one is zoomed in all
 
 drawers.timeline = (chart, place) => {
-  const { lanes, height, rowHeight, first, last } = laidOut(chart);
+  const { spans, lanes, height, rowHeight, first, last } = laidOut(chart);
+  const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
+    { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const { names, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   const colourOf = coloursOf(chart);
   const pressed = new Set();
-  let found = null;
+  let found = null; // spans that the search found
+  let linked = null; // and those that the marked rows of tables are about
   let chosen = null;
+  let stop = -1; // place on the path
+  const about = path.length ? " The line is the critical path, dotted where nothing ran." : "";
   const detail = element("p", { className: "detail", role: "status" },
-    "Drag to move; click, then use the wheel to zoom; keys ← → + − 0.");
+    `Drag to move; click, then use the wheel to zoom; keys ← → + − 0.${about}`);
 
   const describe = (span) =>
     `${names[span.name]}\n${groups[span.group]} · ${laneNames[span.lane]}\n` +
     `${milliseconds(span.duration)}, from ${milliseconds(span.start)} to ${milliseconds(span.start + span.duration)}`;
-  const margin = (state) => Math.min(170, state.width * 0.28);
+  const margin = (state) => Math.min(190, state.width * 0.28);
   const scaleToFit = (state) => Math.max(1, state.width - margin(state) - 12) / Math.max(last - first, 1e-9);
 
   const board = makeBoard(`${chart.title}: timeline`, height, {
     flat: true,
     limits: (state) => ({ min: scaleToFit(state) / 2, max: scaleToFit(state) * 1e6 }),
     fit: (state) => ({ scale: scaleToFit(state), x: margin(state) - first * scaleToFit(state), y: 0 }),
-    hover: (x, y) => { const span = spanAt(x, y); return span ? describe(span) : ""; },
-    click: (x, y) => choose(spanAt(x, y)),
+    hover: (x, y) => { const span = spanAt(x, y); touch(span); return span ? describe(span) : ""; },
+    leave: () => touch(null),
+    click: (x, y) => { const span = spanAt(x, y); choose(span); links.pin(span?.keys ?? []); },
+    within,
+    moved: () => { for (const other of timelines) if (other !== board) other.show(board.range()); },
     draw,
+  });
+  board.range = () => {
+    const { view, width } = board.state;
+    return [(margin(board.state) - view.x) / view.scale, (width - view.x) / view.scale];
+  };
+  board.show = ([from, to]) => {
+    const { state } = board;
+    const scale = (state.width - margin(state)) / Math.max(to - from, 1e-9);
+    state.view = within({ scale, x: margin(state) - from * scale, y: 0 }, state);
+    state.fitted = false;
+    board.redraw();
+  };
+  timelines.push(board);
+
+  /** Keeps a part of the drawing in sight. */
+  function within(view, state) {
+    const [left, right] = [margin(state) + 40, state.width - 40];
+    const x = Math.min(right - first * view.scale, Math.max(left - last * view.scale, view.x));
+    return { ...view, x };
+  }
+
+  let touched = null;
+  function touch(span) {
+    if (span === touched) return;
+    touched = span;
+    if (span?.keys.length) links.mark(span.keys);
+    else links.release();
+  }
+
+  links.followers.push((how) => {
+    const { marked } = links;
+    const hits = marked.size ? spans.filter((span) => span.keys.some((key) => marked.has(key))) : [];
+    const stops = marked.size ? path.filter((part) => part.keys.some((key) => marked.has(key))) : [];
+    linked = hits.length || stops.length ? new Set([...hits, ...stops.map((part) => part.span)].map((one) => one.index)) : null;
+    if (how === "visit" && linked) {
+      const seen = stops.length ? stops : hits;
+      const from = seen.reduce((least, one) => Math.min(least, one.start), Infinity);
+      const to = seen.reduce((most, one) => Math.max(most, one.start + one.duration), -Infinity);
+      const beside = Math.max((to - from) * 0.25, (last - first) / 200);
+      board.show([from - beside, to + beside]);
+      board.canvas.scrollIntoView({ block: "nearest" });
+    }
+    board.redraw();
   });
 
   function choose(span) {
@@ -49,6 +103,23 @@ drawers.timeline = (chart, place) => {
     state.view.x = margin(state) + room / 2 - (span.start + span.duration / 2) * state.view.scale;
     state.fitted = false;
     choose(span);
+  }
+
+  /** Goes along the path, past stretches that are too short to see. */
+  function follow(by) {
+    const long = (last - first) / 500;
+    const start = stop < 0 && by < 0 ? path.length : stop;
+    let next = start + by;
+    while (path[next] && path[next].duration < long) next += by;
+    if (!path[next]) return;
+    stop = next;
+    const part = path[stop];
+    const beside = Math.max(part.duration, long) * 1.5;
+    board.show([part.start - beside, part.start + part.duration + beside]);
+    choose(part.span);
+    detail.textContent = `${part.name} · ${laneNames[part.span.lane]} · ${milliseconds(part.duration)} of the ` +
+      `critical path, from ${milliseconds(part.start)} (${formatted(stop + 1, 0)} of ${formatted(path.length, 0)})`;
+    links.pin(part.keys);
   }
 
   function spanAt(x, y) {
@@ -78,6 +149,7 @@ drawers.timeline = (chart, place) => {
     context.rect(left, AXIS, state.width - left, state.height);
     context.clip();
     for (const lane of lanes) for (const row of lane.rows) drawRow(context, view, state, lane, row, ink);
+    if (path.length) drawPath(context, view, state, ink);
     context.restore();
     drawLaneNames(context, state, left, ink);
   }
@@ -93,9 +165,11 @@ drawers.timeline = (chart, place) => {
       const span = row.spans[at];
       const x = span.start * view.scale + view.x;
       const width = Math.max(span.duration * view.scale, 1);
-      if (x + width < drawnTo + 1 && span !== chosen && !found?.has(span.index)) continue; // its pixel is taken
+      const hit = span === chosen || found?.has(span.index) || linked?.has(span.index);
+      if (x + width < drawnTo + 1 && !hit) continue; // its pixel is taken
       drawnTo = Math.floor(x + width);
-      const faded = (found && !found.has(span.index)) || (pressed.size && !pressed.has(groups[span.group]));
+      const faded = (found && !found.has(span.index)) || (linked && !linked.has(span.index)) ||
+        (pressed.size && !pressed.has(groups[span.group]));
       context.globalAlpha = faded ? 0.15 : 1;
       context.fillStyle = colourOf(groups[span.group]);
       context.fillRect(x, top, width > 3 ? width - 0.6 : width, rowHeight - gap);
@@ -107,6 +181,40 @@ drawers.timeline = (chart, place) => {
       if (width > 34 && rowHeight >= NAMED_ROW) drawName(context, span, x, top, width, state);
     }
     context.globalAlpha = 1;
+  }
+
+  /** Draws the path as one line through the boxes, on paper so that it stands out on every colour. */
+  function drawPath(context, view, state, ink) {
+    const [working, idle, turns] = [new Path2D(), new Path2D(), new Path2D()];
+    const at = (time) => Math.max(-9, Math.min(state.width + 9, time * view.scale + view.x)); // a dash is costly
+    let before = null;
+    for (const part of path) {
+      const [from, to] = [at(part.start), at(part.start + part.duration)];
+      const y = part.span.top + rowHeight - gap - STRIPE / 2;
+      if (to >= 0 && from <= state.width) {
+        const line = part.idle ? idle : working;
+        line.moveTo(from, y);
+        line.lineTo(Math.max(to, from + 0.5), y);
+      }
+      if (before !== null && before !== y && from >= 0 && from <= state.width) {
+        turns.moveTo(from, before);
+        turns.lineTo(from, y);
+      }
+      before = y;
+    }
+    context.lineCap = "square";
+    for (const [width, colour] of [[STRIPE + 2.5, ink.paper], [STRIPE, ink.path]]) {
+      context.lineWidth = width - 1.5;
+      context.strokeStyle = colour;
+      context.stroke(turns);
+      context.lineWidth = width;
+      context.stroke(working);
+      context.lineWidth = width - 1;
+      context.setLineDash([1, 5]);
+      context.stroke(idle);
+      context.setLineDash([]);
+    }
+    context.lineCap = "butt";
   }
 
   function drawName(context, span, x, top, width, state) {
@@ -158,45 +266,77 @@ drawers.timeline = (chart, place) => {
     (hits) => { found = hits; board.redraw(); },
     (index) => visit(byIndex.get(index)));
   const legend = makeLegend(counted(chart.spans.map((span) => groups[span[4]])), colourOf, pressed, board.redraw);
-  place.append(toolbar(finder, board.buttons), legend, board.board, detail);
+  const step = (text, name, by) => {
+    const button = element("button", { type: "button", "aria-label": name, title: name }, text);
+    button.addEventListener("click", () => follow(by));
+    return button;
+  };
+  const along = path.length ? [step("‹ Path", "Back on the path", -1), step("Path ›", "On along the path", 1)] : [];
+  place.append(toolbar(finder, [...along, ...board.buttons]), legend, board.board, detail);
   board.resize();
 };
 
-/** Places the spans: lanes in order, each with as many rows as overlap needs. */
+/** Places the spans: lanes in order, each with as many rows as overlap needs, the path in the first ones. */
 function laidOut(chart) {
   const lanes = chart.lane_names.map((_, id) => ({ id, spans: [], rows: [], top: 0 }));
+  const onPath = new Set(chart.path.map(([span]) => span));
   let [first, last] = [Infinity, -Infinity];
-  chart.spans.forEach(([lane, name, start, duration, group], index) => {
-    lanes[lane].spans.push({ lane, name, start, duration, group, index });
+  const spans = chart.spans.map(([lane, name, start, duration, group, ...keys], index) => {
     first = Math.min(first, start);
     last = Math.max(last, start + duration);
+    return { lane, name, start, duration, group, keys, index, top: 0 };
   });
+  for (const span of spans) lanes[span.lane].spans.push(span);
+  const rank = (span) => (onPath.has(span.index) ? 0 : 1);
   for (const lane of lanes) {
-    lane.spans.sort((a, b) => a.start - b.start || b.duration - a.duration);
-    for (const span of lane.spans) rowFor(lane, span).spans.push(span);
-    for (const row of lane.rows) row.ends = runningEnds(row.spans);
+    lane.spans.sort((a, b) => rank(a) - rank(b) || a.start - b.start || b.duration - a.duration);
   }
-  const rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
+  let rows = 0;
+  for (const most of ROWS_A_LANE) {
+    for (const lane of lanes) {
+      lane.rows = [];
+      for (const span of lane.spans) putIntoRow(lane, span, most);
+      for (const row of lane.rows) row.ends = runningEnds(row.spans);
+    }
+    rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
+    if (rows <= ALL_ROWS) break;
+  }
   const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor(WANTED_HEIGHT / Math.max(rows, 1))));
   let top = AXIS + LANE_GAP;
   for (const lane of lanes) {
     lane.top = top;
+    for (const row of lane.rows) for (const span of row.spans) span.top = top + row.index * rowHeight;
     top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
   }
   const empty = first > last;
-  return { lanes, rowHeight, height: Math.max(top, 80), first: empty ? 0 : first, last: empty ? 1 : last };
+  const bounds = { first: empty ? 0 : first, last: empty ? 1 : last };
+  return { spans, lanes, rowHeight, height: Math.max(top, 80), ...bounds };
 }
 
-function rowFor(lane, span) {
+/** Puts a span into the first row of its lane in which its time is free; the last row takes what is left. */
+function putIntoRow(lane, span, mostRows) {
   const tolerance = 1e-9 * Math.max(1, Math.abs(span.start)); // spans that touch share a row
-  let row = lane.rows.find((candidate) => candidate.end <= span.start + tolerance);
-  if (!row && lane.rows.length < MOST_ROWS) {
-    row = { index: lane.rows.length, spans: [], end: 0 };
-    lane.rows.push(row);
+  const [start, end] = [span.start + tolerance, span.start + span.duration - tolerance];
+  for (let index = 0; index < mostRows; index += 1) {
+    const row = (lane.rows[index] ??= { index, spans: [] });
+    const at = placeIn(row.spans, span.start);
+    const [before, after] = [row.spans[at - 1], row.spans[at]];
+    const free = (!before || before.start + before.duration <= start) && (!after || after.start >= end);
+    if (!free && index < mostRows - 1) continue;
+    row.spans.splice(at, 0, span);
+    return;
   }
-  row ??= lane.rows[lane.rows.length - 1];
-  row.end = Math.max(row.end, span.start + span.duration);
-  return row;
+}
+
+/** Where in spans by their start one belongs that starts at `time`: after those that start with it. */
+function placeIn(spans, time) {
+  let [low, high] = [0, spans.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (spans[middle].start <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 /** The latest end among the first n spans, for each n: grows, so it can be searched by halving. */

@@ -3,8 +3,9 @@
 /**
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
- * and `flat` for a drawing that zooms only sideways. Call `resize` once the board is in the page: until
- * then it has no width.
+ * `flat` for a drawing that zooms only sideways, and if wanted leave(), within(view) -> view that shows
+ * something, and moved() after the user moved it. Call `resize` once the board is in the page: until then
+ * it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
@@ -40,6 +41,14 @@ function makeBoard(label, height, hooks) {
     state.fitted = true;
     state.view = hooks.fit(state);
     redraw();
+    hooks.moved?.();
+  }
+
+  function turn(view) {
+    state.view = hooks.within?.(view, state) ?? view;
+    state.fitted = false;
+    redraw();
+    hooks.moved?.();
   }
 
   function zoom(factor, x = state.width / 2, y = state.height / 2) {
@@ -47,15 +56,11 @@ function makeBoard(label, height, hooks) {
     const { min, max } = hooks.limits(state);
     const scale = Math.min(max, Math.max(min, view.scale * factor));
     const change = scale / view.scale;
-    state.view = { scale, x: x - (x - view.x) * change, y: hooks.flat ? view.y : y - (y - view.y) * change };
-    state.fitted = false;
-    redraw();
+    turn({ scale, x: x - (x - view.x) * change, y: hooks.flat ? view.y : y - (y - view.y) * change });
   }
 
   function move(dx, dy) {
-    state.view = { ...state.view, x: state.view.x + dx, y: hooks.flat ? 0 : state.view.y + dy };
-    state.fitted = false;
-    redraw();
+    turn({ ...state.view, x: state.view.x + dx, y: hooks.flat ? 0 : state.view.y + dy });
   }
 
   listenToPointers(canvas, tip, hooks, { zoom, move });
@@ -121,7 +126,7 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   };
   canvas.addEventListener("pointerup", up);
   canvas.addEventListener("pointercancel", up);
-  canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; hooks.leave?.(); });
   // the page scrolls under the wheel until the drawing has been clicked, or with Ctrl (as in a pinch)
   canvas.addEventListener("wheel", (event) => {
     if (!event.ctrlKey && document.activeElement !== canvas) return;

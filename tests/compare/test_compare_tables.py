@@ -35,7 +35,7 @@ def test_rows_that_may_be_chance_are_told_apart() -> None:
     sure, chance = Change(10e6, 12e6, 1e6, 3e6, 0.01), Change(1e6, 17e6, -1e6, 30e6, 0.51)
     ops = [OpChange(name, "c", "c", (5, 5), change, change) for name, change in (("x", sure), ("y", chance))]
     table = _tables(_comparison(*ops))["operations"]
-    page = html_table(table)
+    page = html_table(table, {})
     assert page["certain"] is not None
     assert [row[page["certain"]] for row in page["rows"]] == [True, False]
     assert "certain" not in json.dumps(table.records())

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dag.layout import draw
+from dag.layout import FreeRows, draw
 from dag.model import Dag, longest_path, new_dag
 from make import random_dags
 from result import Network
@@ -62,3 +63,12 @@ def test_a_large_graph_is_condensed_by_its_names_and_says_so() -> None:
 
 def test_nothing_can_be_drawn_too() -> None:
     assert drawn(new_dag([], [], [])).nodes == []
+
+
+@given(st.lists(st.integers(1, 12), max_size=40))
+def test_the_nearest_free_row_is_taken(wishes: list[int]) -> None:
+    free, taken = FreeRows(), set[int]()
+    for wish in wishes:
+        expected = min(set(range(1, 60)) - taken, key=lambda row: (abs(row - wish), row))
+        assert free.take(wish) == expected
+        taken.add(expected)

@@ -138,7 +138,7 @@ def test_the_timeline_marks_the_path(gpu: Path, tmp_path: Path) -> None:
     answer("--path", gpu, "--output", output)
     events = json.loads(output.read_text())["traceEvents"]
     slices = [event for event in events if event["ph"] == "X"]
-    track = [event for event in slices if event["pid"] == 0]
+    track = [event for event in slices if event["pid"] == 1]
     assert [(event["name"], event["dur"]) for event in track] == [
         ("FW.a", 1000.0), ("BW.a", 3000.0), ("Comm.w.PUSH.0", 1000.0), ("Comm.w.PULL.0", 3000.0),
         ("before the next step", 2000.0),

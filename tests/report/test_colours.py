@@ -128,3 +128,9 @@ def test_colours_recur_within_a_meaning_only() -> None:
 def test_names_without_a_meaning_differ_while_colours_last() -> None:
     names = [f"run {i}" for i in range(12)]
     assert len(set(colours.assign(names).values())) == 12
+
+
+def test_what_else_is_in_a_picture_does_not_change_the_main_colours() -> None:
+    main = colours.assign(["FW", "BW", "STEP", "Comm", "I/O"])
+    among = colours.assign(["OUTPUT", "UPDATE", "both", "kernel", "REDUCE", *reversed(main)])
+    assert {name: among[name] for name in main} == main

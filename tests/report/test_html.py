@@ -17,7 +17,21 @@ from selenium.webdriver.support.wait import WebDriverWait
 from conftest import open_page
 from report import html
 from report.tables import cell_texts, printable
-from result import Bars, Bars3D, Chart, Column, HeatMap, Lines, Network, Result, Span, Table, Timeline
+from result import (
+    Bars,
+    Bars3D,
+    Card,
+    Chart,
+    Column,
+    HeatMap,
+    Lines,
+    Network,
+    OnPath,
+    Result,
+    Span,
+    Table,
+    Timeline,
+)
 
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u2028\"'&lt;\x1b[31m"
 
@@ -258,6 +272,96 @@ def test_a_span_is_found_by_its_name(browser: Chrome, tmp_path: Path) -> None:
     browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("conv", Keys.ENTER)
     detail = browser.find_element(By.CSS_SELECTOR, ".detail").text
     assert detail == "FW.conv · FW · gpu · 5.00 ms, from 0.000 ms to 5.00 ms"
+
+
+LINKED = Timeline(
+    "Step",
+    [
+        Span("rank0", "FW.a", 0.0, 50.0, "FW", ("rank0.FW.a",)),
+        Span("rank1", "BW.b", 50.0, 50.0, "BW", ("rank1.BW.b",)),
+    ],
+    path=[OnPath(0, 0.0, 50.0, "FW.a", keys=("rank0.FW.a",)), OnPath(1, 50.0, 50.0, "BW.b", keys=("#1",))],
+)
+ABOUT = Table("t", "T", (NAME,), [("FW.a",), ("BW.b",)], about=[("rank0.FW.a",), ("#1", "rank1.BW.b")])
+MARKED = "return [...document.querySelectorAll('tr.marked')].map(row => row.textContent)"
+
+
+def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, tmp_path: Path) -> None:
+    assert open_page(browser, page(tmp_path / "a.html", LINKED, tables=(OPERATIONS, ABOUT))) == []
+    sections = [s.get_attribute("id") for s in browser.find_elements(By.CSS_SELECTOR, "main > section")]
+    assert sections == ["chart-1", "table-2", "table-1"]  # the table below what it is linked with
+    rows = browser.find_elements(By.CSS_SELECTOR, "tr.linked")
+    rows[1].click()
+    start, end = browser.execute_script("return timelines[0].range()")
+    assert 0 < start < 50  # the first box is out of sight but for its end
+    assert end > 100
+    assert browser.execute_script(MARKED) == ["BW.b"]
+    browser.find_element(By.CSS_SELECTOR, "[aria-label='Show all']").click()
+    until(browser, PAINTED)
+    canvas = browser.find_element(By.CSS_SELECTOR, "canvas")
+    at = browser.execute_script(
+        "const {view, width, height} = timelines[0].state;"
+        "return [Math.round(25 * view.scale + view.x - width / 2), Math.round(42 - height / 2)]"
+    )
+    ActionChains(browser).move_to_element_with_offset(canvas, *at).click().perform()
+    assert browser.execute_script(MARKED) == ["FW.a"]
+
+
+def test_the_buttons_go_along_the_path(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", LINKED))
+    on = browser.find_element(By.CSS_SELECTOR, "[aria-label='On along the path']")
+    detail = browser.find_element(By.CSS_SELECTOR, ".detail")
+    on.click()
+    assert detail.text.startswith("FW.a · rank0 · 50.00 ms of the critical path")
+    on.click()
+    on.click()  # the end
+    assert detail.text.endswith("(2 of 2)")
+
+
+def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", LINKED, LINKED))
+    until(
+        browser, "return timelines[0].state.width === timelines[1].state.width"
+    )  # both know of the scroll bar
+    browser.find_elements(By.CSS_SELECTOR, ".board canvas")[0].send_keys("++", Keys.ARROW_RIGHT)
+    first, second = browser.execute_script("return timelines.map(board => board.range())")
+    assert first == pytest.approx(second)
+
+
+def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
+    third = 100 / 3  # its decimals do not fit into what a page holds
+    spans = [Span("rank0", f"op{i}", i * third, third, "FW") for i in range(300)]
+    open_page(browser, page(tmp_path / "a.html", Timeline("Step", spans)))
+    one_row = "return laidOut(data.charts[0]).lanes.map(lane => lane.rows.length)"
+    assert browser.execute_script(one_row) == [1]
+
+
+def test_a_timeline_cannot_be_lost(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", LINKED))
+    browser.find_element(By.CSS_SELECTOR, ".board canvas").send_keys(*[Keys.ARROW_LEFT] * 60)
+    start, end = browser.execute_script("return timelines[0].range()")
+    assert start < 0 < end < 100
+
+
+def test_cards_come_before_the_notes_and_show_what_they_are_about(browser: Chrome, tmp_path: Path) -> None:
+    card = Card(EVIL, "5.0 ms", [("", "Why."), ("Closer", "python3 x")], ("rank1.BW.b",))
+    result = Result("diagnose", "A", {}, (), (LINKED,), cards=[card], notes=["A note."])
+    html.write(result, tmp_path / "a.html")
+    assert open_page(browser, tmp_path / "a.html") == []
+    text = browser.find_element(By.TAG_NAME, "main").text
+    assert text.index("Why.") < text.index("A note.")
+    assert browser.execute_script("return window.pwned") is None
+    browser.find_element(By.CSS_SELECTOR, ".cards button").click()
+    assert browser.execute_script("return timelines[0].range()")[0] > 0
+
+
+def test_a_table_that_is_too_large_for_a_page_says_what_it_leaves_out(tmp_path: Path) -> None:
+    rows = [(f"operation {i:09}", i) for i in range(200_000)]
+    path = page(tmp_path / "a.html", tables=(OPERATIONS, Table("t", "T", (NAME, COUNT), rows)))
+    assert path.stat().st_size < 1_000_000
+    text = path.read_text(encoding="utf-8")
+    assert re.search(r"The first [\d,]+ of 200,000 rows; ", text)
+    assert "FW.conv10" in text
 
 
 def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, tmp_path: Path) -> None:

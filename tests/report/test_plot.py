@@ -13,7 +13,7 @@ from PIL import Image
 from conftest import run_cli
 from errors import OutputError, UsageError
 from report import colours, plot
-from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Span, Timeline
+from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, OnPath, Result, Span, Timeline, Waterfall
 
 NODES = [
     {"label": "FW.a", "cat": "FW", "x": 0.0, "y": 0.0, "dur_ms": 1.5, "critical": True},
@@ -28,10 +28,15 @@ STRIPS = Bars("Steps", "step", "ms", ["1", "2", "1"], {"FW": [1.0, 2.0, 3.0]}, s
 LINES = Lines("Steps", "step", "ms", [1.0, 2.0, 3.0], {"r0": [1.0, None, 3.0]})
 HEAT = HeatMap("Map", "step", "rank", "ms", ["1", "2"], ["r0", "r1"], [[1.0, 2.0], [None, 3.0]])
 TIMELINE = Timeline("Path", [Span("gpu", "FW.conv", 0.0, 5.0, "FW"), Span("net", "a", 4.0, 2.0, "PUSH")])
+PATH = Timeline("Path", TIMELINE.spans, path=[OnPath(0, 0.0, 5.0, "FW.conv"), OnPath(1, 5.0, 1.0, "a")])
+WATERFALL = Waterfall("Parts", "ms", [("FW.a", 3.0, "FW"), ("Comm.b", 2.0, "Comm")], "the step")
+BOUNDED = Bars(
+    "Gains", "ms", "", ["a", "b"], {"to win": [5.0, 2.0]}, horizontal=True, between=[(3.0, 9.0), None]
+)
 NETWORK = Network("Graph", NODES, [(0, 1, "data"), (1, 2, "next")], path=[(0, 1)])
-CHARTS = (BARS, STRIPS, LINES, HEAT, GRID, TIMELINE, NETWORK)
+CHARTS = (BARS, STRIPS, LINES, HEAT, GRID, TIMELINE, NETWORK, WATERFALL, PATH, BOUNDED)
 KINDS = [type(chart).__name__ for chart in CHARTS]
-KINDS[1] = "strips"
+KINDS[1], *KINDS[-2:] = "strips", "path", "bounds"
 
 _DRAWN = {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "linearGradient", "stop", "clipPath"}
 
@@ -107,6 +112,40 @@ def test_spans_of_a_lane_that_overlap_have_rows_of_their_own() -> None:
     assert rows == [["a", "c"], ["b"]]
 
 
+def test_rows_are_fewer_where_all_lanes_together_would_have_too_many() -> None:
+    # ten spans at once on each of ten lanes: of 12, 8, 5 and 3 rows a lane the last gives 64 at most
+    spans = [Span(f"l{i}", f"s{j}", 0.0, 1.0, "FW") for i in range(10) for j in range(10)]
+    assert {len(rows) for rows in plot.lane_rows(spans).values()} == {5 if 10 * 5 <= 64 else 3}
+
+
+def test_the_path_is_a_line_through_the_boxes(tmp_path: Path) -> None:
+    lines = [e for e in elements(write_still(PATH, tmp_path / "a.svg")) if e.get("stroke") == colours.PATH]
+    assert len(lines) == 1
+    points = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+),([\d.]+)", lines[0].get("d") or "")]
+    (x0, y0), (x1, y1), (x2, y2), (x3, y3) = points
+    assert (y0, y2) == (y1, y3)
+    assert y2 > y0  # the lane below
+    assert x1 == x2
+    assert (x3 - x2) * 5 == pytest.approx(x1 - x0, rel=0.01)  # 5 ms and 1
+
+
+def test_each_bar_of_a_waterfall_begins_where_the_one_before_ended(tmp_path: Path) -> None:
+    found = [e for e in elements(write_still(WATERFALL, tmp_path / "a.svg")) if e.get("aria-label")]
+    of = {(e.get("aria-label") or "").partition(" of ")[0]: e.get("d") or "" for e in found if e.get("d")}
+    ends = {}
+    for name, d in of.items():
+        match = re.match(r"M([\d.]+),[\d.]+h([\d.]+)", d)
+        if match is not None:
+            ends[name] = (float(match[1]), float(match[1]) + float(match[2]))
+    assert ends["FW.a: 3"][1] == pytest.approx(ends["Comm.b: 2"][0])
+    assert ends["the step: 5"] == pytest.approx((ends["FW.a: 3"][0], ends["Comm.b: 2"][1]))
+
+
+def test_bars_say_between_what_they_may_be(tmp_path: Path) -> None:
+    found = {e.get("aria-label") for e in elements(write_still(BOUNDED, tmp_path / "a.svg"))}
+    assert {"a: 5 (3 to 9)", "b: 2"} <= found
+
+
 def test_a_graph_has_a_box_for_each_node_and_marks_the_path(tmp_path: Path) -> None:
     path = write_still(NETWORK, tmp_path / "a.svg")
     boxes = [e for e in elements(path) if e.tag.endswith("}rect") and e.get("rx")]
@@ -139,6 +178,7 @@ def hostile(chart: Chart) -> Chart:
         HeatMap: HeatMap(n[1], n[0], n[2], n[3], n, n, [ones for _ in n]),
         Bars3D: Bars3D(n[1], n[0], n[2], n[3], n[:3], n, n, [ones[:3] for _ in n]),
         Timeline: Timeline(n[1], [Span(name, name, float(i), 2.0, name) for i, name in enumerate(n)]),
+        Waterfall: Waterfall(n[1], n[0], [(name, 1.0, name) for name in n], n[2]),
         Network: Network(
             n[1],
             [
@@ -153,7 +193,7 @@ def hostile(chart: Chart) -> Chart:
 
 
 @pytest.mark.parametrize(
-    "chart", [BARS, LINES, HEAT, GRID, TIMELINE, NETWORK], ids=lambda c: type(c).__name__
+    "chart", [BARS, LINES, HEAT, GRID, TIMELINE, NETWORK, WATERFALL], ids=lambda c: type(c).__name__
 )
 def test_a_hostile_name_stays_a_short_text(chart: Chart, tmp_path: Path) -> None:
     path = write_still(hostile(chart), tmp_path / "a.svg", HOSTILE[1])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from report import tables, text
-from result import Column, Command, Result, Table
+from result import Card, Column, Command, Result, Table
 
 NAME = Column("name", "Name")
 COUNT = Column("count", "Count", "int")
@@ -107,7 +107,7 @@ def test_the_headline_comes_first_and_is_bold_on_a_terminal(
 
 def test_columns_take_their_cells_from_items() -> None:
     columns = (Column("real", "Real", "float"), Column("size", "Size", "float", value=abs))
-    assert Table.of("t", "T", columns, [3 + 4j]).rows == [[3.0, 5.0]]
+    assert [*Table.of("t", "T", columns, [3 + 4j]).rows] == [[3.0, 5.0]]
 
 
 def test_numbers_line_up_at_the_decimal_point() -> None:
@@ -218,3 +218,9 @@ def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int)
 @given(st.text())
 def test_what_is_printed_is_printable(name: str) -> None:
     assert tables.printable(name).isprintable()
+
+
+def test_cards_are_numbered_paragraphs_before_the_notes() -> None:
+    cards = [Card("It is slow.", "5 ms", [("", "Why."), ("To do", "Less.")]), Card("And late.", "")]
+    result = Result("o", "", {}, headline="H.", cards=cards, notes=("A note.",))
+    assert shown(result) == "H.\n\n1. It is slow. Why.\n   To do: Less.\n2. And late.\nA note.\n"

@@ -1,0 +1,282 @@
+"""A step as a timeline, with the critical path through it; of many ranks those that matter."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dag.critical_path import CATS, NO_EVENT, CriticalPath
+from dag.path_summary import named_path
+from dag.step_graph import Bool, Recording, StepGraph
+from dialects.step_parts import UNTRACED, Operation
+from formats.columns import Int64
+from result import OnPath, Span, Timeline, Waterfall
+
+#: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
+MOST_RANKS = 32
+MOST_SPANS = 8_000
+#: Stretches of the path that are drawn at most: the longest; one before shorter ones goes on in their place.
+MOST_STRETCHES = 3_000
+#: Up to so many ranks each stage of communication has a lane; up to so many input and device have theirs.
+_EACH_STAGE, _EACH_KIND = 4, 12
+_FINEST, _COARSEST = 4_000, 25  # boxes are joined across breaks of this part of the step, from fine to coarse
+_MOST_PARTS = 8  # of a waterfall that have a bar of their own
+_LEAST_PART = 0.01  # of the whole, that all others of a kind need for theirs
+
+
+class _Lanes(NamedTuple):
+    """The lanes of a timeline in their order, and which of them each operation (n,) is drawn in."""
+
+    names: Sequence[str]
+    of: Int64
+
+
+def step_timeline(
+    title: str,
+    recording: Recording,
+    step: StepGraph,
+    path: CriticalPath,
+    *,
+    parts: bool = False,
+    first: Collection[str] = (),
+) -> Timeline:
+    """Return `step` drawn to scale, from the begin of the step on the owner that ends last.
+
+    Parameters
+    ----------
+    parts : as for `named_path`, whose names are the keys of the path's stretches
+    first : the owners to be shown in any case; of more than 32 those on the path come next, then those with
+        the most work
+
+    Boxes that are not on the path and that nobody could see are joined where they follow each other.
+    """
+    owners = _shown(recording, step, path, first)
+    lanes = _lanes(recording, step, owners)
+    marks = _marks(recording, step, path, parts)
+    on_path = np.zeros(len(step), np.bool_)
+    on_path[[mark.span for mark in marks]] = True
+    is_drawn = np.isin(step.owner, owners) & (_is_part(recording)[step.operation] | on_path)
+    is_drawn &= (step.end_ns > step.start_ns) | on_path
+    single, joined = _joined(recording, step, lanes, is_drawn, on_path)
+    zero = int(step.begin_ns[path.owner])
+    spans = [_span(recording, step, lanes, event, zero) for event in single.tolist()]
+    spans += [_together(recording, step, lanes, events, zero) for events in joined]
+    place = {event: i for i, event in enumerate(single.tolist())}
+    n = len(recording.owners)
+    few = f"{len(owners)} of {n:,} ranks are drawn: those on the path, then those with the most work"
+    row = {name: i for i, name in enumerate(lanes.names)}
+    order = sorted(range(len(spans)), key=lambda i: (row[spans[i].lane], spans[i].start_ms))
+    moved = {old: new for new, old in enumerate(order)}
+    drawn = [mark._replace(span=moved[place[mark.span]]) for mark in marks if mark.span in place]
+    return Timeline(title, [spans[i] for i in order], path=drawn, note=few if n > len(owners) else "")
+
+
+def path_waterfall(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Waterfall:
+    """Return what the path is made of (ms), coloured as the timeline: its largest parts, and the others."""
+    sums: dict[tuple[str, str], int] = {}
+    named = named_path(recording, step, path, merged=False)
+    several = len(set(path.owners.tolist())) > 1
+    names = [f"{label.name} on {label.owner}" if several else label.name for label in named.labels]
+    groups = [_group(operation) for operation in recording.operations]
+    columns = (named.label, path.cat, step.operation[path.event], named.dur_ns)
+    for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
+        key = names[label], CATS[cat] or groups[at]
+        sums[key] = sums.get(key, 0) + ns
+    return waterfall(title, "ms of the step, along its critical path", sums, "the step")
+
+
+def waterfall(title: str, label: str, sums: Mapping[tuple[str, str], int], total: str) -> Waterfall:
+    """Return nanoseconds by (name, group) as a chart: the largest by name, the others by group."""
+    largest = sorted(sums, key=lambda key: -sums[key])
+    own, rest = largest[:_MOST_PARTS], largest[_MOST_PARTS:]
+    parts = [(name, sums[name, group] / 1e6, group) for name, group in own]
+    others: Counter[str] = Counter()
+    for key in rest:
+        others[key[1]] += sums[key]
+    least = _LEAST_PART * sum(sums.values())
+    small = [group for group, ns in others.items() if ns < least]
+    if len(small) > 1:
+        others["other"] += sum(others.pop(group) for group in small)
+    parts += [
+        (f"other {group}" if group != "other" else "others", ns / 1e6, group) for group, ns in others.items()
+    ]
+    by_group = {group: sum(value for _, value, other in parts if other == group) for *_, group in parts}
+    parts.sort(key=lambda part: (-by_group[part[2]], part[2], part[0].startswith("other"), -part[1]))
+    return Waterfall(title, label, parts, total)
+
+
+def key_of(owner: str, name: str) -> str:
+    """Return the key of what an owner does under a name (see `Table.about`)."""
+    return f"{owner}.{name}"
+
+
+def stretch_key(place: int) -> str:
+    """Return the key of the stretch at `place` of a `named_path`."""
+    return f"#{place}"
+
+
+def _shown(recording: Recording, step: StepGraph, path: CriticalPath, first: Collection[str]) -> list[int]:
+    """Return the owners that are drawn, in their order."""
+    n = len(recording.owners)
+    if n <= MOST_RANKS:
+        return list(range(n))
+    on_path = np.zeros(n)
+    np.add.at(on_path, path.owners, path.end_ns - path.start_ns)
+    work = np.bincount(step.owner, step.work_ns, n)
+    wanted = np.array([owner in first for owner in recording.owners])
+    order = np.lexsort((-work, -on_path, ~wanted))
+    return sorted(order[:MOST_RANKS].tolist())
+
+
+# ---- lanes
+
+
+def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lanes:
+    """Return the lanes: per owner its input, computation, device, and communication as it goes on."""
+    kinds = [_kind(operation, len(owners)) for operation in recording.operations]
+    begin = np.full(len(kinds), np.iinfo(np.int64).max)
+    of_shown = np.isin(step.owner, owners)
+    np.minimum.at(begin, step.operation[of_shown], step.start_ns[of_shown])
+    begun: dict[str, int] = {}
+    for at in np.unique(step.operation[of_shown]).tolist():
+        begun[kinds[at]] = min(begun.get(kinds[at], int(begin[at])), int(begin[at]))
+    fixed = ("input", "computation", "device")
+    known = {kind: i for i, kind in enumerate(fixed)}
+    order = sorted(begun, key=lambda kind: (known.get(kind, len(fixed)), begun[kind]))
+    several = len(recording.owners) > 1
+    names = [f"{recording.owners[owner]} {kind}" if several else kind for owner in owners for kind in order]
+    column, row = {kind: i for i, kind in enumerate(order)}, {owner: i for i, owner in enumerate(owners)}
+    of = [
+        row.get(operation.owner, 0) * len(order) + column.get(kind, 0)
+        for operation, kind in zip(recording.operations, kinds, strict=True)
+    ]
+    return _Lanes(names, np.array(of, np.int64))
+
+
+def _kind(operation: Operation, n_owners: int) -> str:
+    if operation.is_communication:
+        return (operation.stage if n_owners <= _EACH_STAGE else "") or "communication"
+    if n_owners > _EACH_KIND:
+        return "computation"
+    if not operation.is_compute:
+        return "input"
+    return "device" if operation.on_device else "computation"
+
+
+def _is_part(recording: Recording) -> Bool:
+    """Return which operations (n,) are no whole that is drawn as its parts."""
+    divided = {(operation.owner, operation.whole) for operation in recording.operations if operation.whole}
+    return recording.which(lambda one: (one.owner, one.name) not in divided)
+
+
+# ---- boxes
+
+
+def _joined(
+    recording: Recording, step: StepGraph, lanes: _Lanes, is_drawn: Bool, on_path: Bool
+) -> tuple[Int64, list[Int64]]:
+    """Return the events with a box of their own, and those that share one.
+
+    The path's and the longest are drawn alone; of the others those of one lane and kind that follow each
+    other share a box.
+    """
+    events = np.flatnonzero(is_drawn)
+    if len(events) <= MOST_SPANS:
+        return events, []
+    length = step.end_ns - step.start_ns
+    by_length = events[np.lexsort((-length[events], ~on_path[events]))]
+    n_single = max(MOST_SPANS // 2, int(on_path.sum()))
+    single, rest = by_length[:n_single], by_length[n_single:]
+    groups = [_group(operation) for operation in recording.operations]
+    number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    kind = lanes.of * len(number) + np.array([number[group] for group in groups], np.int64)
+    kinds = kind[step.operation[rest]]
+    rest = rest[np.lexsort((step.start_ns[rest], kinds))]
+    whole = max(int(step.end_ns.max() - step.start_ns.min()), 1)
+    part = _FINEST
+    while True:
+        shared = _runs(step, kind[step.operation[rest]], rest, whole // part)
+        if len(shared) <= MOST_SPANS // 2 or part <= _COARSEST:
+            return np.sort(single), shared
+        part //= 2
+
+
+def _runs(step: StepGraph, kinds: Int64, events: Int64, most_ns: int) -> list[Int64]:
+    """Return sorted events in runs: of one kind, with breaks of at most `most_ns`."""
+    first = step.start_ns.min()
+    start, end = step.start_ns[events] - first, step.end_ns[events] - first
+    # the latest end so far within a kind: kinds are shifted apart, so that one accumulation serves all
+    place = np.unique(kinds, return_inverse=True)[1].reshape(-1)
+    apart = place * (int(end.max()) + most_ns + 1)
+    until = np.maximum.accumulate(end + apart)
+    breaks = np.flatnonzero((start + apart)[1:] > until[:-1] + most_ns) + 1
+    return np.split(events, breaks)
+
+
+def _span(recording: Recording, step: StepGraph, lanes: _Lanes, event: int, zero: int) -> Span:
+    at = int(step.operation[event])
+    operation = recording.operations[at]
+    owner = recording.owners[operation.owner]
+    keys = dict.fromkeys((key_of(owner, operation.main), key_of(owner, operation.label)))
+    start, end = int(step.start_ns[event]), int(step.end_ns[event])
+    lane = lanes.names[lanes.of[at]]
+    return Span(lane, operation.label, (start - zero) / 1e6, (end - start) / 1e6, _group(operation), (*keys,))
+
+
+def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int64, zero: int) -> Span:
+    if len(events) == 1:
+        return _span(recording, step, lanes, int(events[0]), zero)
+    at = int(step.operation[events[0]])
+    start, end = int(step.start_ns[events].min()), int(step.end_ns[events].max())
+    busy = float((step.end_ns[events] - step.start_ns[events]).sum())
+    name = f"{len(events):,} short operations, {busy / 1e6:,.3g} ms together"
+    group = _group(recording.operations[at])
+    return Span(lanes.names[lanes.of[at]], name, (start - zero) / 1e6, (end - start) / 1e6, group)
+
+
+def _group(operation: Operation) -> str:
+    """Return what decides the colour: the stage, what it is for, or its category."""
+    if operation.cat == UNTRACED:
+        return "not recorded"
+    return operation.stage or operation.phase or operation.cat or "other"
+
+
+# ---- the path
+
+
+def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: bool) -> list[OnPath]:
+    """Return the stretches that are drawn, their events in place of boxes.
+
+    One without an event is drawn beside the next one that has, or the last.
+    """
+    named = named_path(recording, step, path, parts=parts, merged=False)
+    n = len(named)
+    with_event = np.flatnonzero(path.event != NO_EVENT)
+    if len(with_event) == 0:
+        return []
+    beside = path.event[
+        with_event[np.minimum(np.searchsorted(with_event, np.arange(n)), len(with_event) - 1)]
+    ]
+    item = np.cumsum(np.diff(named.label, prepend=named.label[:1]) != 0)  # its place in the merged path
+    keys = [key_of(label.owner, label.name) for label in named.labels]
+    first = np.arange(n)
+    if n > MOST_STRETCHES:
+        first = np.sort(np.argsort(-named.dur_ns, kind="stable")[:MOST_STRETCHES])
+    dur_ms = np.add.reduceat(named.dur_ns, first) / 1e6
+    columns = (
+        beside[first],
+        named.start_ns[first] / 1e6,
+        dur_ms,
+        named.label[first],
+        path.cat[first] > 0,
+        item[first],
+    )
+    return [
+        OnPath(event, start, duration, named.labels[label].name, is_idle, (keys[label], stretch_key(place)))
+        for event, start, duration, label, is_idle, place in zip(
+            *(column.tolist() for column in columns), strict=True
+        )
+    ]

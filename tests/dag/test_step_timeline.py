@@ -1,0 +1,126 @@
+"""The chart of a step: every event where it was, the path through them, and what is left out of many."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dag import step_timeline as timelines
+from dag.critical_path import critical_path
+from dag.step_graph import Recording
+from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key
+from dialects.step_parts import Edge, Meet
+from make import rank_steps, recording
+from result import Timeline
+
+MS = 1_000_000
+
+
+def late_rank() -> Recording:
+    """Both compute, then reduce together: rank0 is ready at 10 ms, rank1 at 70; the transfer takes 5."""
+    meets = [Meet("reduce", 1, enters=True, leaves=True)]
+    ranks = [
+        rank_steps(f"rank{i}", {"work": (0, ready * MS), "reduce": (ready * MS, 75 * MS)}, [Edge(0, 1)],
+                   bounds=(0, 75 * MS), meets=meets)
+        for i, ready in enumerate((10, 70))
+    ]  # fmt: skip
+    return recording(*ranks)
+
+
+def drawn(job: Recording, **settings: object) -> Timeline:
+    step = job.steps[0]
+    return step_timeline("Step", job, step, critical_path(step), **settings)  # type: ignore[arg-type]
+
+
+def test_every_event_is_where_it_was_and_the_path_goes_through_who_was_waited_for() -> None:
+    chart = drawn(late_rank())
+    assert [(span.lane, span.name, span.start_ms, span.dur_ms) for span in chart.spans] == [
+        ("rank0 computation", "work", 0, 10), ("rank0 computation", "reduce", 10, 65),
+        ("rank1 computation", "work", 0, 70), ("rank1 computation", "reduce", 70, 5),
+    ]  # fmt: skip
+    stops = [(chart.spans[part.span].lane, part.name, part.start_ms, part.dur_ms) for part in chart.path]
+    assert stops == [("rank1 computation", "work", 0, 70), ("rank0 computation", "reduce", 70, 5)]
+    assert chart.path[0].keys == (key_of("rank1", "work"), stretch_key(0))
+    assert chart.spans[2].keys == (key_of("rank1", "work"),)
+
+
+def test_a_gap_leads_to_the_event_after_it_and_the_last_one_away_from_it() -> None:
+    #  begin 0 | gap 5 | a 5-25 | gap 3 | b 28-60 | gap 4 | next 64
+    job = recording(
+        rank_steps(
+            "rank0", {"a": (5 * MS, 25 * MS), "b": (28 * MS, 60 * MS)}, [Edge(0, 1)], bounds=(0, 64 * MS)
+        )
+    )
+    chart = drawn(job)
+    stops = [(chart.spans[p.span].name, p.start_ms, p.dur_ms, p.is_idle) for p in chart.path]
+    assert stops == [("a", 0, 5, True), ("a", 5, 20, False), ("b", 25, 3, True), ("b", 28, 32, False),
+                     ("b", 60, 4, True)]  # fmt: skip
+
+
+def test_a_communication_is_drawn_as_its_parts() -> None:
+    rank = rank_steps(
+        "rank0", {"Comm.x": (0, 9), "Comm.x.PUSH": (0, 5), "Comm.x.PULL": (5, 10)}, bounds=(0, 10)
+    )
+    whole, *parts = rank.operations
+    made = [part._replace(whole="Comm.x", stage=part.name[-4:], is_communication=True) for part in parts]
+    chart = drawn(recording(replace(rank, operations=[whole._replace(is_communication=True), *made])))
+    assert [(span.lane, span.group) for span in chart.spans] == [("PUSH", "PUSH"), ("PULL", "PULL")]
+    assert chart.spans[0].keys == (key_of("rank0", "Comm.x"), key_of("rank0", "Comm.x.PUSH"))
+
+
+def test_of_many_ranks_those_that_are_named_and_those_on_the_path_are_drawn() -> None:
+    # rank 37 ends last; the higher its number, the longer a rank works
+    ends = [i + 1 for i in range(40)]
+    ends[37] = 100
+    chart = drawn(recording(*(
+        rank_steps(f"rank{i}", {"work": (0, end * MS)}, bounds=(0, end * MS)) for i, end in enumerate(ends)
+    )), first=["rank0"])  # fmt: skip
+    assert [span.lane for span in chart.spans] == [f"rank{i} computation" for i in (0, *range(9, 40))]
+    assert "32 of 40 ranks" in chart.note
+
+
+def test_short_events_that_follow_each_other_share_a_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelines, "MOST_SPANS", 10)
+    events = {f"op{i}": (i * MS, (i + 1) * MS) for i in range(100)}
+    chart = drawn(recording(rank_steps("rank0", events, bounds=(0, 100 * MS))))
+    joined = [int(span.name.split()[0]) for span in chart.spans if "short operations" in span.name]
+    alone = [span.name for span in chart.spans if "short operations" not in span.name]
+    assert len(chart.spans) <= 10
+    assert sum(joined) + len(alone) == 100
+    assert "op99" in alone  # on the path
+
+
+def test_a_long_path_is_drawn_whole_by_its_longest_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelines, "MOST_STRETCHES", 2)
+    # a 0-10, b 10-11, c 11-31
+    events = {"a": (0, 10 * MS), "b": (10 * MS, 11 * MS), "c": (11 * MS, 31 * MS)}
+    job = recording(rank_steps("rank0", events, [Edge(0, 1), Edge(1, 2)], bounds=(0, 31 * MS)))
+    assert [(p.name, p.start_ms, p.dur_ms) for p in drawn(job).path] == [("a", 0, 11), ("c", 11, 20)]
+
+
+def test_a_waterfall_adds_up_to_the_step() -> None:
+    job = late_rank()
+    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
+    assert [(name, value) for name, value, _ in chart.parts] == [
+        ("work on rank1", 70),
+        ("reduce on rank0", 5),
+    ]
+
+
+def test_what_has_no_bar_of_its_own_is_in_that_of_the_others() -> None:
+    # ten operations of 1 to 10 ms: the eight longest have bars, the others are 1 + 2 ms
+    times = [(sum(range(1, i)) * MS, sum(range(1, i + 1)) * MS) for i in range(1, 11)]
+    events = {f"op{i}": time for i, time in enumerate(times, 1)}
+    edges = [Edge(i, i + 1) for i in range(9)]
+    job = recording(rank_steps("rank0", events, edges, bounds=(0, 55 * MS)))
+    chart = path_waterfall("Where", job, job.steps[0], critical_path(job.steps[0]))
+    assert [value for _, value, _ in chart.parts] == [10, 9, 8, 7, 6, 5, 4, 3, 3]
+    assert chart.parts[-1][0] == "others"
+
+
+def test_small_parts_of_several_kinds_are_one() -> None:
+    sums = {(f"op{i}", "FW"): 100 * MS for i in range(8)} | {("a", "BW"): MS, ("b", "PULL"): 2 * MS}
+    chart = timelines.waterfall("Where", "ms", sums, "the step")
+    assert chart.parts[-1] == ("others", 3, "other")
+    assert len(chart.parts) == 9

@@ -1,0 +1,24 @@
+"""A replay written as a trace: in order of time, and read back as what was recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from make import rank_steps, recording
+from replay.simulation import replay
+from replay.timeline import write_synthetic
+
+
+def test_events_are_in_order_of_time_in_numbered_and_named_places(tmp_path: Path) -> None:
+    ranks = [rank_steps(f"rank{i}", {"late": (50, 60), "early": (10, 20)}, bounds=(0, 70)) for i in range(2)]
+    result = replay(recording(*ranks), [0])
+    assert write_synthetic(result, tmp_path / "a.json") == 4
+    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    slices = [event for event in events if event["ph"] == "X"]
+    assert [event["name"] for event in slices] == ["rank0.early", "rank1.early", "rank0.late", "rank1.late"]
+    assert [event["ts"] for event in slices] == [0.010, 0.010, 0.050, 0.050]
+    assert all(isinstance(event[key], int) for event in events for key in ("pid", "tid"))
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert processes == {1: "rank0.rank0", 2: "rank1.rank1"}  # a rank's track is called as the rank here
+    assert [processes[event["pid"]] for event in slices] == [processes[1], processes[2]] * 2
