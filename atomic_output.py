@@ -41,7 +41,7 @@ class Outputs:
         if kind is not None:
             self.discard()
 
-    def check(self, path: Path) -> None:
+    def check(self, path: Path, *, is_guarded: bool = True) -> None:
         """Refuse a file that `open` would refuse.
 
         That is (UsageError) a directory, another output of this command, or a file that must stay, and
@@ -55,13 +55,13 @@ class Outputs:
                 return
             if any(is_same(path, prepared.target) for prepared in self._prepared):
                 raise UsageError(f"{path}: is the name of another output too")
-            if status is not None:
+            if status is not None and is_guarded:
                 self._guard(path)
 
     @contextlib.contextmanager
-    def open(self, path: Path) -> Iterator[IO[bytes]]:
+    def open(self, path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
         """Open `path` for writing bytes; see `open_output`."""
-        self.check(path)
+        self.check(path, is_guarded=is_guarded)
         with _translated(path):
             if _is_stream(path, _status(path)):
                 with os.fdopen(_open_stream(path), "wb") as stream:
@@ -103,23 +103,24 @@ _current: ContextVar[Outputs | None] = ContextVar("outputs", default=None)
 
 
 @contextlib.contextmanager
-def open_output(path: Path) -> Iterator[IO[bytes]]:
+def open_output(path: Path, *, is_guarded: bool = True) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes, as one of the current `Outputs` if there are any.
 
     Otherwise it appears, complete, when the block ends without an error. The bytes go to a temporary file
     beside `path`; a name that ends in ``.gz`` is compressed. An existing file keeps its mode. A pipe or a
-    device (``/dev/stdout``) is written as it is; of a link, the target is replaced.
+    device (``/dev/stdout``) is written as it is; of a link, the target is replaced. What a command is there
+    to renew is not guarded.
 
     Raises OutputError where the directory does not exist or is not writable, the disk is full, or nobody
     reads the pipe, and UsageError where `Outputs.check` does.
     """
     outputs = _current.get()
     if outputs is not None:
-        with outputs.open(path) as stream:
+        with outputs.open(path, is_guarded=is_guarded) as stream:
             yield stream
         return
     with Outputs() as alone:
-        with alone.open(path) as stream:
+        with alone.open(path, is_guarded=is_guarded) as stream:
             yield stream
         alone.commit()
 

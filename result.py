@@ -6,7 +6,7 @@ milliseconds from here on (`_ns` inside the analysis).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -14,28 +14,32 @@ from typing import Any, Literal, TypeVar, overload
 
 Kind = Literal["text", "int", "float", "percent", "bool"]
 Cell = str | int | float | bool | None
-T_co = TypeVar("T_co", covariant=True)
+_T = TypeVar("_T")
 
 
-class Made(Sequence[T_co]):
-    """A sequence whose items are made whenever they are asked for: all at once would fill the memory."""
+class Made(Sequence[_T]):
+    """What `make` makes of each item when it is asked for, so that a million rows cost little until then."""
 
-    def __init__(self, n_items: int, make: Callable[[int], T_co]) -> None:
-        self._n_items, self._make = n_items, make
+    def __init__(self, items: Sequence[Any], make: Callable[[Any], _T]) -> None:
+        self._items, self._make = items, make
 
     def __len__(self) -> int:
-        return self._n_items
+        return len(self._items)
 
     @overload
-    def __getitem__(self, at: int) -> T_co: ...
+    def __getitem__(self, at: int) -> _T: ...
     @overload
-    def __getitem__(self, at: slice) -> list[T_co]: ...
-    def __getitem__(self, at: int | slice) -> T_co | list[T_co]:
-        places = range(self._n_items)[at]
-        return self._make(places) if isinstance(places, int) else [self._make(place) for place in places]
+    def __getitem__(self, at: slice) -> Made[_T]: ...
+    def __getitem__(self, at: int | slice) -> _T | Made[_T]:
+        if isinstance(at, slice):
+            return Made(self._items[at], self._make)
+        return self._make(self._items[at])
 
-    def tolist(self) -> list[T_co]:
-        """Return all items."""
+    def __iter__(self) -> Iterator[_T]:
+        return map(self._make, self._items)
+
+    def tolist(self) -> list[_T]:
+        """Return all of them."""
         return list(self)
 
 
@@ -85,17 +89,18 @@ class Table:
     ) -> Table:
         """Return the table with a row for each item; its columns take the cells from the items."""
         cells = [column.value or attrgetter(column.key) for column in columns]
-        return cls(name, title, columns, [[cell(item) for cell in cells] for item in items], **settings)
+        items = items if isinstance(items, Sequence) else list(items)
+        return cls(name, title, columns, Made(items, lambda item: [cell(item) for cell in cells]), **settings)
 
     @property
     def certain_at(self) -> int | None:
         """The place of the column that tells which rows are certain; None where all are."""
         return next((i for i, column in enumerate(self.columns) if column.key == self.certain), None)
 
-    def records(self) -> list[dict[str, Cell]]:
+    def records(self) -> Made[dict[str, Cell]]:
         """Return the rows as JSON objects, keyed by the columns' keys."""
         keys = [column.key for column in self.columns]
-        return [dict(zip(keys, row, strict=True)) for row in self.rows]
+        return Made(self.rows, lambda row: dict(zip(keys, row, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

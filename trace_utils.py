@@ -156,8 +156,10 @@ def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path
 
     with temporary_directory() as directory:
         reports = collect_gpus(list(gpus.values()), into=directory, jobs=jobs, progress=False)
-        made = {path: report.trace for path, report in zip(gpus, reports, strict=True)}
-        files = [made.get(source.path) or source.path for source in job.sources]
+        made = {
+            path: next(iter(report.new.values()), path) for path, report in zip(gpus, reports, strict=True)
+        }
+        files = [made.get(source.path, source.path) for source in job.sources]
         yield files, [line for report in reports for line in report.warnings]
 
 

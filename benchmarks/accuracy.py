@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,10 @@ import numpy as np
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError
-from replay.answer import WhatIf, leave_one_out, measured_ns, what_if, with_gaps_of_others
+from replay.answer import Asked, WhatIf, leave_one_out, measured_ns, what_if, with_gaps_of_others
 from replay.simulation import replay
 from replay.uncertainty import FEWEST, Float, mean_interval
-from replay.whatif.edits import apply, rescheduled
+from replay.whatif.edits import apply, bounds, rescheduled
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -250,7 +251,8 @@ def _ddp(rounds: Sequence[Path]) -> Iterator[str]:
 
 
 def _foreseen(recording: Recording, edit: str) -> WhatIf:
-    return what_if(recording, [(edit, lambda one: apply(one, edit.split()))])[0]
+    edits = edit.split()
+    return what_if(recording, [Asked(edit, partial(apply, edits=edits), bounds(recording, edits))])[0]
 
 
 class _Score:

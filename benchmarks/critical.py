@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measure import python, run, table
-from formats.gml import Gml, write_gml
+from formats.gml import Gml, format_gml
 
 
 def write_job(directory: Path, n: int, steps: int) -> None:
@@ -31,7 +31,8 @@ def write_job(directory: Path, n: int, steps: int) -> None:
     for i in range(2 * third, len(names) - 1):
         edges |= {(third + draw.randrange(third), i), (i, len(names) - 1)}
     ends = np.array(sorted((a, b) for a, b in edges if a != b), np.int64)
-    write_gml(Gml(names, ends[:, 0], ends[:, 1], [{}] * len(names), [{}] * len(ends)), directory / "dag.gml")
+    gml = Gml(names, ends[:, 0], ends[:, 1], [{}] * len(names), [{}] * len(ends))
+    (directory / "dag.gml").write_text(format_gml(gml), "ascii")
     events, now = [], 0
     for _ in range(steps):
         for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -43,14 +44,14 @@ def _byteps_event(pid: str, name: str, ts: int, dur: int, tid: str) -> str:
     return json.dumps(event, indent=4)
 
 
-def kineto_events(seed: int = 0) -> Iterator[str]:
+def kineto_events(seed: int = 0, ts: float = 4_362_813_353_724.537) -> Iterator[str]:
     """Yield events like those of a GPU training's profile, laid out as Kineto lays them out, without end."""
     rng = random.Random(seed)
     names = [f"aten::op_{i}" for i in range(120)]
     kernels = [
         f"void at::native::vectorized_elementwise_kernel<{i}, Functor<float>>(int, float*)" for i in range(90)
     ]
-    ts, correlation = 4_362_813_353_724.537, 0
+    correlation = 0
     while True:
         correlation += 1
         op, kernel = rng.choice(names), rng.choice(kernels)
@@ -73,6 +74,26 @@ def _kineto_event(cat: str, name: str, pid: int, tid: int, ts: float, dur: float
     )
 
 
+def absolute_events(seed: int = 0) -> Iterator[str]:
+    """Yield events as `kineto_events` does, with times since the epoch, as Kineto wrote them before 2024."""
+    return kineto_events(seed, 1_709_254_321_000_123.457)
+
+
+def composer_events(seed: int = 0) -> Iterator[str]:
+    """Yield events of rank `seed` as MosaicML Composer writes them, without end."""
+    rng = random.Random(seed)
+    ts = 1_795_218_112_256_543
+    sync = {"name": "clock_sync_timestamp_us", "ph": "M", "pid": seed, "tid": 1, "args": {"value": ts}}
+    yield json.dumps(sync)
+    for batch in itertools.count():
+        for name in ("dataloader", "forward", "loss", "backward", "optimizer", "batch_end"):
+            for callback in (f"event/{name}", *(f"callback/C{i}/event/{name}" for i in range(8))):
+                for phase in "BE":
+                    ts += rng.randrange(1, 400)
+                    event = {"name": callback, "cat": name, "ph": phase, "ts": ts, "pid": seed, "tid": 14181}
+                    yield json.dumps(event | {"args": {"epoch": 0, "batch": batch}})
+
+
 HEADS = {
     "byteps": '{"traceEvents": [\n',
     "kineto": '{\n  "schemaVersion": 1,\n  "baseTimeNanoseconds": 1790857026000000000,\n'
@@ -82,7 +103,10 @@ TAILS = {
     "byteps": '\n], "displayTimeUnit": "ms"}\n',
     "kineto": '\n  ],\n  "traceName": "generated.json"\n}\n',
 }
+HEADS |= {"absolute": HEADS["kineto"].replace("1790857026000000000", "0"), "composer": "[\n"}
+TAILS |= {"absolute": TAILS["kineto"], "composer": "\n]\n"}
 EVENTS = {"byteps": byteps_events, "kineto": kineto_events}
+MORE_EVENTS = {"absolute": absolute_events, "composer": composer_events}
 
 
 def write(path: Path, dialect: str, n_bytes: int, seed: int = 0) -> Path:
@@ -92,7 +116,7 @@ def write(path: Path, dialect: str, n_bytes: int, seed: int = 0) -> Path:
     packed = path.suffix == ".gz"
     with gzip.open(path, "wt", compresslevel=4) if packed else path.open("w", encoding="utf-8") as file:
         size = file.write(HEADS[dialect])
-        for i, event in enumerate(EVENTS[dialect](seed)):
+        for i, event in enumerate((EVENTS | MORE_EVENTS)[dialect](seed)):
             size += file.write((",\n" if i else "") + event)
             if size >= n_bytes:
                 break
@@ -104,7 +128,7 @@ def main() -> None:
     """Write one trace."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--dialect", choices=EVENTS, default="byteps")
+    parser.add_argument("--dialect", choices=EVENTS | MORE_EVENTS, default="byteps")
     parser.add_argument("--mb", type=float, default=10)
     args = parser.parse_args()
     write(args.path, args.dialect, int(args.mb * 1e6))

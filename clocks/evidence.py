@@ -11,8 +11,10 @@ ends agree, they are the offset, and their spread is its bound.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clocks.common_operations import Int64, Mask, Occurrences
 
@@ -96,9 +98,9 @@ def _from_ends(i: int, j: int, differences: Int64) -> Evidence:
     """
     centre = _densest(np.sort(differences))
     distance = np.abs(differences - centre)
-    agree = distance <= _OUTLIER * _MAD_TO_SD * np.median(distance)
-    middle = float(np.median(differences[agree]))
-    spread = _MAD_TO_SD * float(np.median(np.abs(differences - middle)))
+    agree = distance <= _OUTLIER * _MAD_TO_SD * _median(distance)
+    middle = _median(differences[agree])
+    spread = _MAD_TO_SD * _median(np.abs(differences - middle))
     limit = _END_LIMIT_NS + 3 * spread
     doubt = _END_ERROR_NS + _MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
     return Evidence(i, j, middle, doubt, (middle - limit, middle + limit))
@@ -112,4 +114,10 @@ def _densest(values: Int64) -> float:
     size = len(values) // 2 + 1
     lengths = values[size - 1 :] - values[: len(values) - size + 1]
     first = np.flatnonzero(lengths == lengths.min())
-    return float(np.mean([np.median(values[at : at + size]) for at in first]))
+    return float(np.mean([_median(values[at : at + size]) for at in first]))
+
+
+def _median(values: NDArray[Any]) -> float:
+    """Return the median of some values; numpy's takes ten times as long for few of them."""
+    ordered = np.sort(values)
+    return (float(ordered[(len(ordered) - 1) // 2]) + float(ordered[len(ordered) // 2])) / 2

@@ -40,6 +40,7 @@ from combine.pid_tid import Place, Process, Tables, Track
 from combine.unique_ids import EXACT_SOURCES, first_id, make_unique
 from formats.event import NO_ARGS, NO_TIME, args_object
 from formats.native.rewriter import ScannedWhole
+from formats.times import FLOAT_LIMIT_US
 from formats.values import FARTHEST_NS, cleaned
 from formats.whole import KEY, LearnedWhole, OddEvent, WholeEvent, encode
 
@@ -264,6 +265,8 @@ class Rewriter:
         make_unique(kept, self._place.number)
         for event in kept:
             event.ts = None
+            if type(event.dur) is float and event.dur.is_integer() and abs(event.dur) < FLOAT_LIMIT_US:
+                event.dur = int(event.dur)  # as it may have been written: types of one kind of number differ
         order = np.array(rows, np.int64)
         with_dur = (is_slice & found.is_exact)[order]
         before = [b""] * len(kept)

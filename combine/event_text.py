@@ -192,15 +192,21 @@ def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> bytes 
         return written(
             library, (events.ts, events.dur), events.heads, tails, heads.laid_out(), heads.is_slice
         )
-    parts: list[bytes] = [BEFORE] * (6 * len(events))
-    parts[1::6] = microseconds(events.ts)
+    has_tails = bool(events.lengths.any())
+    width = 5 + has_tails
+    parts: list[bytes] = [BEFORE] * (width * len(events))
+    parts[1::width] = microseconds(events.ts)
     is_slice = heads.is_slice[events.heads]
-    parts[2::6] = list(map(_BETWEEN.__getitem__, is_slice.tolist()))
-    parts[3::6] = microseconds(events.dur)
-    for i in np.flatnonzero(~is_slice).tolist():
-        parts[6 * i + 3] = b""
-    parts[4::6] = list(map(heads.texts.__getitem__, events.heads.tolist()))
-    parts[5::6] = events.tails()
+    parts[3::width] = microseconds(events.dur)
+    if is_slice.all():
+        parts[2::width] = [DURATION] * len(events)
+    else:
+        parts[2::width] = list(map(_BETWEEN.__getitem__, is_slice.tolist()))
+        for i in np.flatnonzero(~is_slice).tolist():
+            parts[width * i + 3] = b""
+    parts[4::width] = list(map(heads.texts.__getitem__, events.heads.tolist()))
+    if has_tails:
+        parts[5::width] = events.tails()
     return b"".join(parts)
 
 

@@ -92,6 +92,8 @@ class Events:
 
     def tails(self) -> list[bytes]:
         """Return the tail of each event."""
+        if not self.lengths.any():
+            return [b""] * len(self)
         ends = (self.at + self.lengths).tolist()
         return list(map(self.text.__getitem__, map(slice, self.at.tolist(), ends)))
 

@@ -92,15 +92,15 @@ def combine(
     check_output(output)
     jobs = jobs or cores()
     n = min(jobs, len(members)) if sum(map(_size, members)) > _FORK_WORTH else 1
+    scan = native.is_worth(_unpacked_size(members)) and native.library("rewrite") is not None
     beside = output.resolve() if output.is_file() or not output.exists() else None  # elsewhere for a pipe
     with contextlib.ExitStack() as stack:
         stack.enter_context(_translated(output))
         spill = stack.enter_context(temporary_directory(beside))
         pool = stack.enter_context(process_pool(n)) if n > 1 else None
-        found = _run(pool, sniffed, [(member.file,) for member in members])
+        found = _run(pool, sniffed, [(member.file, scan) for member in members])
         members, kinds, left_out = usable(members, found, skip_broken=skip_broken)
         dialect = kinds[0].dialect
-        scan = native.is_worth(_unpacked_size(members)) and native.library("rewrite") is not None
         places = _places(members, kinds, names, scan=scan)
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]

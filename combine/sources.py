@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from ctypes import CDLL
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from dialects.composer import clock_sync
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import SecondAxis
 from errors import TraceError
-from formats import chrome
+from formats import chrome, native
 from formats import dasf_records as dasf
 from jobfiles import head_of
 
@@ -71,25 +72,25 @@ class Timing:
     warnings: Sequence[str]
 
 
-def sniffed(path: Path) -> Kind | TraceError:
+def sniffed(path: Path, scan: bool = False) -> Kind | TraceError:
     """Return what wrote a file, or the error that says why it cannot be combined.
 
-    Its first pieces tell; all of it where these are nothing but metadata.
+    Its first pieces tell; all of it where these are nothing but metadata. `scan`: in C, where possible.
     """
     try:
-        return _sniff(path)
+        return _sniff(path, native.library("rewrite") if scan else None)
     except TraceError as error:
         return error
 
 
-def _sniff(path: Path) -> Kind:
+def _sniff(path: Path, library: CDLL | None) -> Kind:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if dasf.is_dasf(head_of(path)[:64]):
         raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
-    part = chrome.read_part(path, pieces=_SNIFFED)
+    part = chrome.read_part(path, pieces=_SNIFFED, scan=library or False)
     if not _has_events(part):
-        part = chrome.read_part(path)
+        part = chrome.read_part(path, scan=library or False)
     rows = part.rows
     phases = {phase for phase, *_ in rows.keys}
     if phases <= {None} and (phases or part.damage.strays):

@@ -19,7 +19,6 @@ from dag.step_graph import (
     NO_LINK,
     Bool,
     MadeSteps,
-    Operations,
     Recording,
     StepBounds,
     StepGraph,
@@ -29,6 +28,7 @@ from dialects.step_parts import (
     Joint,
     Kind,
     Operation,
+    Operations,
     RankStep,
     RankSteps,
     edge_rows,
@@ -117,21 +117,15 @@ def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
 def _operations(ranks: Sequence[RankSteps], n_meetings: int) -> tuple[Operations, list[int]]:
     """Return the operations of all ranks and where each rank's begin; behind them, those of meetings."""
     kinds: dict[Operation, int] = {}
-    kind: list[int] = []
-    first = []
+    kind: list[NDArray[np.integer]] = []
     for owner, rank in enumerate(ranks):
-        first.append(len(kind))
-        place: dict[int, int] = {}  # the same object stands for all operations of its kind
-        for one in rank.operations:
-            number = place.get(id(one))
-            if number is None:
-                own = one if one.owner == owner else one._replace(owner=owner)
-                number = place[id(one)] = kinds.setdefault(own, len(kinds))
-            kind.append(number)
-    first.append(len(kind))
+        own = rank.operations if isinstance(rank.operations, Operations) else Operations(rank.operations)
+        owned = (one if one.owner == owner else one._replace(owner=owner) for one in own.kinds)
+        kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in owned], np.int32)[own.kind])
     meetings = (_MEETING._replace(owner=owner) for owner in range(n_meetings))
-    kind.extend(kinds.setdefault(one, len(kinds)) for one in meetings)
-    return Operations.of(list(kinds), kind), first
+    kind.append(np.array([kinds.setdefault(one, len(kinds)) for one in meetings], np.int32))
+    first = np.cumsum([0, *map(len, kind[:-1])]).tolist()
+    return Operations.of(list(kinds), np.concatenate(kind)), first
 
 
 def _join_step(
@@ -177,11 +171,11 @@ def _join_step(
         continued=_from_before([part.continued for part in parts], sizes, before),
         across=_from_before([part.across for part in parts], sizes, before),
     )
-    return _fitted(step, last, sum(sizes))
+    return fitted(step, last, sum(sizes))
 
 
 def _moved(edges: Int64, by: int) -> Int64:
-    moved = narrow(edges)
+    moved: Int64 = narrow(edges).copy()
     moved[:, :2] += by
     return moved
 
@@ -350,10 +344,12 @@ def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
 # ---- work, waits and gaps
 
 
-def _fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> StepGraph:
+def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> StepGraph:
     """Return `step` with what its events needed themselves, and what came before them.
 
-    The first `n_recorded` events are those of ranks, the others meetings of these.
+    From its times, edges and links; `last` are those of each owner's events that are stated to hold up the
+    next step, None where none are. The first `n_recorded` events are those of ranks, the others meetings of
+    these.
 
     A transfer's work is the time from when it could begin (asked for, all it waits for there, the
     transfer before it on the link over) to its end.

@@ -8,14 +8,14 @@ work and gaps gives the recorded times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.step_parts import Joint, Operation, from_start
+from dialects.step_parts import Joint, Operation, Operations, from_start
 from formats.columns import Int64
 
 Bool = NDArray[np.bool_]
@@ -104,43 +104,6 @@ def operation_edges(edges: Int64) -> tuple[Int64, Int64]:
     return 2 * edges[:, 0] + ~from_start(edges), 2 * edges[:, 1] + (edges[:, 2] >= Joint.END_TO_BODY)
 
 
-class Operations(Sequence[Operation]):
-    """The operations (n,) of a recording: most are alike, so each is a number into the distinct ones.
-
-    Attributes
-    ----------
-    kinds : the distinct operations, in order of first appearance
-    kind : (n,) which of them each operation is
-    """
-
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        place: dict[Operation, int] = {}
-        self.kind = np.array([place.setdefault(one, len(place)) for one in operations], np.int32)
-        self.kinds = list(place)
-
-    @classmethod
-    def of(cls, kinds: Sequence[Operation], kind: Sequence[int]) -> Operations:
-        """Return the operations of these kinds, which are distinct and in order of first appearance."""
-        operations = cls(())
-        operations.kinds, operations.kind = list(kinds), np.array(kind, np.int32)
-        return operations
-
-    @overload
-    def __getitem__(self, place: int) -> Operation: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[Operation]: ...
-    def __getitem__(self, place: int | slice) -> Operation | list[Operation]:
-        if isinstance(place, slice):
-            return [self.kinds[kind] for kind in self.kind[place].tolist()]
-        return self.kinds[int(self.kind[place])]
-
-    def __iter__(self) -> Iterator[Operation]:
-        return map(self.kinds.__getitem__, self.kind.tolist())
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-
 class StepBounds(NamedTuple):
     """What is known of a step without its events: its number, `begin_ns` and `next_ns` as of `StepGraph`."""
 
@@ -155,11 +118,16 @@ class StepBounds(NamedTuple):
 
 
 class MadeSteps(Sequence[StepGraph]):
-    """Steps of which each is made when it is first asked for: of many ranks most options need but one."""
+    """Steps of which each is made when it is first asked for: of many ranks most options need but one.
 
-    def __init__(self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph]) -> None:
+    With `most` only so many are kept, and any other is made again.
+    """
+
+    def __init__(
+        self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph], most: int | None = None
+    ) -> None:
         self.bounds = bounds
-        self._make = make
+        self._make, self._most = make, most
         self._made: dict[int, StepGraph] = {}
 
     @overload
@@ -171,6 +139,8 @@ class MadeSteps(Sequence[StepGraph]):
             return [self[one] for one in range(len(self))[row]]
         row = range(len(self))[row]
         if row not in self._made:
+            if self._most is not None and len(self._made) >= self._most:
+                del self._made[next(iter(self._made))]
             self._made[row] = self._make(row)
         return self._made[row]
 

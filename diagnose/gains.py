@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
 
 import numpy as np
 
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import MadeSteps, Recording, StepBounds, StepGraph
 from diagnose.finding import Edit, Finding
 from replay.answer import measured_ns
 from replay.occurrences import UsualGaps
@@ -69,7 +68,19 @@ class Gains:
     def as_simulated(self, edits: Edits) -> Recording:
         """Return the recording after some edits with the times at which its whole steps then run."""
         edited = self.edited(edits)
-        return replace(edited, steps=_Simulated(edited, self._runs_of(edited)))
+        steps, runs = edited.steps, self._runs_of(edited)
+        position = {row: place for place, row in enumerate(self.rows)}
+        schedule = runs.simulate(self._steps(edited, own_gaps=True))
+        begin, end = schedule.start_ns[runs.begin_run], schedule.end_ns[runs.end_run]
+        bounds = [
+            StepBounds(one.number, begin[position[row]], end[position[row]]) if row in position else one
+            for row, one in enumerate(edited.bounds)
+        ]
+
+        def make(row: int) -> StepGraph:
+            return runs.step(position[row], steps[row], schedule) if row in position else steps[row]
+
+        return replace(edited, steps=MadeSteps(bounds, make, most=1))  # which are large
 
     def times_ns(self, edits: Edits, *, own_gaps: bool) -> Float:
         """Return how long the job takes for each step (steps,), as simulated.
@@ -131,30 +142,3 @@ class Gains:
         model = float(np.hypot(model, finding.doubt_ns))
         low = mid - float(np.hypot(below, model))
         return Gain(mid, max(low, 0.0) if own_gaps else low, mid + float(np.hypot(above, model)))
-
-
-class _Simulated(Sequence[StepGraph]):
-    """The steps of a recording with simulated times, each made when it is asked for: they are large."""
-
-    def __init__(self, recording: Recording, runs: Runs) -> None:
-        self._steps, self._runs = recording.steps, runs
-        self._position = {row: position for position, row in enumerate(runs.rows)}
-        self._schedule = runs.simulate(recording.steps[row] for row in runs.rows)
-        self._latest: tuple[int, StepGraph] | None = None
-
-    @overload
-    def __getitem__(self, row: int) -> StepGraph: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[StepGraph]: ...
-    def __getitem__(self, row: int | slice) -> StepGraph | list[StepGraph]:
-        if isinstance(row, slice):
-            return [self[one] for one in range(*row.indices(len(self)))]
-        if row not in self._position:
-            return self._steps[row]
-        if self._latest is None or self._latest[0] != row:
-            position = self._position[row]
-            self._latest = row, self._runs.step(position, self._steps[row], self._schedule)
-        return self._latest[1]
-
-    def __len__(self) -> int:
-        return len(self._steps)

@@ -54,12 +54,12 @@ class JobView:
     @cached_property
     def rows(self) -> list[int]:
         """The recorded steps that are whole."""
-        return list(self.recording.whole_steps)
+        return list(self.loaded.recording.whole_steps)
 
     @cached_property
     def numbers(self) -> list[int]:
         """The numbers of the whole steps."""
-        return [self.recording.steps[row].number for row in self.rows]
+        return [self.loaded.recording.bounds[row].number for row in self.rows]
 
     @cached_property
     def iteration_ns(self) -> Float:
@@ -230,7 +230,9 @@ class JobView:
     @cached_property
     def meetings(self) -> list[Meetings]:
         """The meetings of each whole step."""
-        return [_meetings(self.recording, self.recording.steps[row]) for row in self.rows]
+        pieces, is_meeting = _pieces(self.recording), self.which(lambda one: one.is_meeting)
+        steps = (self.recording.steps[row] for row in self.rows)
+        return [_meetings(len(self.recording.owners), step, pieces, is_meeting) for step in steps]
 
     # ---- evidence
 
@@ -259,17 +261,19 @@ class JobView:
         )
 
 
-def _meetings(recording: Recording, step: StepGraph) -> Meetings:
-    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes."""
+def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Meetings:
+    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes.
+
+    `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
-    is_meeting = recording.which(lambda one: one.is_meeting)[step.operation]
-    into, out_of = is_meeting[edges[:, 1]], is_meeting[edges[:, 0]]
-    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | into | out_of]
+    meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
+    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
     source, target = edges[:, 0], edges[:, 1]
-    pieces = _pieces(recording)[step.operation[source]]
+    pieces = piece_of[step.operation[source]]
     order = np.argsort(pieces, kind="stable")
     alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
     tails = np.concatenate([source, source[order[1:][alike]]])
@@ -278,12 +282,11 @@ def _meetings(recording: Recording, step: StepGraph) -> Meetings:
     joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
     matrix = coo_array(joined, shape=(len(events), len(events)))
     part = connected_components(matrix, directed=False)[1]
-    source = np.unique(source[~is_meeting[source]])
+    source = np.unique(source[~is_meeting[step.operation[source]]])
     part, owner = part[np.searchsorted(events, source)], step.owner[source]
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
     arrivals = arrivals[np.lexsort((source, owner, part))]
-    n = len(recording.owners)
-    cell = arrivals[:, 0] * n + arrivals[:, 1]
+    cell = arrivals[:, 0] * n_owners + arrivals[:, 1]
     latest = np.lexsort((arrivals[:, 3], cell))
     latest = latest[np.append(np.diff(cell[latest]) != 0, np.ones(min(len(latest), 1), np.bool_))]
     arrivals = arrivals[latest]

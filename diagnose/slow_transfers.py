@@ -167,7 +167,8 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     )
     if np.median(sizes) > _SMALL_BYTES or per_tensor < 2:
         return
-    rate = link_rate(view.recording)
+    known = link_rate(view.recording)
+    rate = None if known is None else known.likely
     yield Finding(
         kind="small_messages",
         title=f"partitions are small: {np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor",
@@ -246,10 +247,11 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     if not pulls.any():
         yield Skipped("server", _NO_LINKS)
         return
-    rate = link_rate(recording) if is_sized(recording) else None
-    if rate is None:
+    known = link_rate(recording) if is_sized(recording) else None
+    if known is None:
         yield Skipped("server", f"{_NO_BYTES}; BytePS's log has them")
         return
+    rate = known.likely
     wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
     for row in view.rows:

@@ -9,10 +9,10 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,53 @@ class Operation(NamedTuple):
     def is_compute(self) -> bool:
         """Whether it is work of a rank: neither communication nor the loading of input."""
         return not self.is_communication and "I/O" not in (self.cat, self.phase)
+
+
+class Operations(Sequence[Operation]):
+    """The operations (n,) of a recording, or of one rank: most are alike, so each is a number into few kinds.
+
+    Attributes
+    ----------
+    kinds : the distinct operations, in order of first appearance
+    kind : (n,) which of them each operation is
+    """
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        place: dict[Operation, int] = {}
+        self.kind = np.array([place.setdefault(one, len(place)) for one in operations], np.int32)
+        self.kinds = list(place)
+
+    @classmethod
+    def of(cls, kinds: Sequence[Operation], kind: NDArray[np.integer]) -> Operations:
+        """Return the operations of these kinds, which are distinct and in order of first appearance."""
+        operations = cls(())
+        operations.kinds, operations.kind = list(kinds), kind.astype(np.int32)
+        return operations
+
+    @classmethod
+    def shared(cls, operations: Sequence[Operation]) -> Operations:
+        """Return operations of which those that are alike are mostly the same object."""
+        number: dict[int, int] = {}
+        kind = np.array([number.setdefault(id(one), len(number)) for one in operations], np.int64)
+        first = np.full(len(number), len(kind), np.int64)
+        first[kind[::-1]] = np.arange(len(kind))[::-1]
+        kinds = cls(operations[at] for at in first.tolist())
+        return cls.of(kinds.kinds, kinds.kind[kind] if len(kind) else kinds.kind)
+
+    @overload
+    def __getitem__(self, place: int) -> Operation: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Operation]: ...
+    def __getitem__(self, place: int | slice) -> Operation | list[Operation]:
+        if isinstance(place, slice):
+            return [self.kinds[kind] for kind in self.kind[place].tolist()]
+        return self.kinds[int(self.kind[place])]
+
+    def __iter__(self) -> Iterator[Operation]:
+        return map(self.kinds.__getitem__, self.kind.tolist())
+
+    def __len__(self) -> int:
+        return len(self.kind)
 
 
 class Edge(NamedTuple):
@@ -197,7 +244,8 @@ class RankSteps:
 
     def compact(self) -> RankSteps:
         """Return the steps in less memory, to be sent to another process."""
-        return replace(self, steps=[step.compact() for step in self.steps])
+        operations = Operations.shared(self.operations)
+        return replace(self, operations=operations, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:
         """Return the steps `by_ns` later."""
@@ -225,7 +273,7 @@ def edge_table(edges: Sequence[Edge]) -> Int64:
 
 def narrow(numbers: NDArray[np.integer]) -> Int64:
     """Return numbers of events or operations in 32 bits, which hold any; what is summed becomes wider."""
-    narrowed: Any = numbers.astype(np.int32)
+    narrowed: Any = numbers.astype(np.int32, copy=False)
     return cast(Int64, narrowed)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask
-from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start
+from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start, narrow
 from dialects.steps import Step
 from formats.columns import Int64
 
@@ -89,7 +89,7 @@ class _Cutter:
 
     def __init__(self, events: RecordedEvents) -> None:
         by_target = np.argsort(events.start_ns[events.edges[:, 1]], kind="stable")
-        self.events = replace(events, edges=events.edges[by_target])
+        self.events = replace(events, edges=narrow(events.edges[by_target]))
         self.order = np.argsort(events.start_ns, kind="stable")
         self.starts = events.start_ns[self.order]
         self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
@@ -204,8 +204,10 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
 
     `labels` are per step twice the kind, plus one for work of an earlier step.
     """
-    counts = [np.bincount(one, minlength=2 * len(kinds)) for one in labels]
-    most = np.max(counts, axis=0, initial=0) if counts else np.zeros(0, np.int64)
+    most = np.zeros(2 * len(kinds), np.int64)
+    for one in labels:  # a table of all steps and kinds could be far larger than the recording
+        present, count = np.unique(one, return_counts=True)
+        most[present] = np.maximum(most[present], count)
     offset = np.cumsum(most) - most
     numbers = [offset[one] + turns(one) for one in labels]
     variants = [kind for one in kinds for kind in (one, one._replace(from_earlier_step=True))]

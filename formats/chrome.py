@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Sequence
+from ctypes import CDLL
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,11 +40,11 @@ def read_part(
     stop: int | None = None,
     pieces: int | None = None,
     on_read: OnRead | None = None,
-    scan: bool = False,
+    scan: bool | CDLL = False,
 ) -> Part:
-    """Load the events in bytes [`start`, `stop`) of a file, or its first `pieces`; see `EventReader`.
+    """Load the events in bytes [`start`, `stop`) of a file; see `EventReader`.
 
-    Where `scan`, they are scanned in C if that can be done.
+    Where `scan`, they are scanned in C if that can be done; it may be a library from `native.library`.
     """
     builder = Builder(args, points)
     consumed = 0
@@ -64,13 +64,14 @@ def read_part(
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
 
-    library = native.library() if scan and pieces is None else None
+    library = scan if isinstance(scan, CDLL) else native.library() if scan else None
     reader = (
         EventReader(path, types=builder.types, start=start, stop=stop)
         if library is None
         else ScanningReader(path, Scanner(library, args, points), builder, add, start=start, stop=stop)
     )
-    for events, piece in itertools.islice(reader, pieces):
+    reader.pieces = pieces
+    for events, piece in reader:
         add(events, piece)
     return Part(builder.rows(), reader.header, reader.damage, reader.aligned)
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atomic_output import open_output
 from errors import DagError, TraceError
 from formats.stream import ByteStream
 from formats.values import GREATEST_INT, LEAST_INT, clean_text
@@ -194,12 +193,6 @@ def _fitting(value: Any) -> Any:
     if isinstance(value, int) and not LEAST_INT <= value <= GREATEST_INT:
         raise DagError(f"a number of more than 64 bits in the graph: {str(value)[:40]}…")
     return [_fitting(item) for item in value] if isinstance(value, list) else value
-
-
-def write_gml(gml: Gml, path: Path) -> None:
-    """Write a directed `gml` to `path`, whole or not at all (OutputError); see `format_gml`."""
-    with open_output(path) as file:
-        file.write(format_gml(gml).encode("ascii"))
 
 
 def format_gml(gml: Gml) -> str:

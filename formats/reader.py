@@ -87,6 +87,10 @@ class EventReader:
         pieces that must be walked are decoded as. `uniform` is the type of the last piece
     start, stop : bytes of an uncompressed file to read; `start` must be the first byte of an event,
         and where `stop` is given the events before it must end there (else `aligned` is False)
+
+    Attributes
+    ----------
+    pieces : after how many of the file to stop, as if it were cut there; None for all
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class EventReader:
         self.header: dict[str, Any] = {}
         self.damage = Damage()
         self.aligned = True
+        self.pieces: int | None = None
         self.stream = ByteStream(path, start, stop)
         self._is_part = start > 0
         self._has_stop = stop is not None
@@ -122,7 +127,7 @@ class EventReader:
 
     def __iter__(self) -> Iterator[tuple[list[Any], memoryview]]:
         """Yield (events, their bytes). The bytes are the list's items with the commas between them."""
-        chunks = iter(self.stream)
+        chunks: Iterator[bytes] = itertools.islice(self.stream, self.pieces)
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
             self._patience += _PATIENCE_PER_BYTE * len(chunk)

@@ -77,27 +77,30 @@ def _collect(args: Namespace) -> Result:
 
 
 def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
-    from collector.gpu.collect_job import collect_gpus
+    from collector.gpu.collect_job import collect_gpus, renew
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
+    from temporary_files import temporary_directory
     from trace_utils import read_traces
 
-    reports = collect_gpus(gpus, _PARTS.get(args.sub_option, PARTS), jobs=args.jobs, progress=args.progress)
-    repairs = Repairs([line for report in reports for line in report.warnings])
-    done = [(gpu, report, report.trace) for gpu, report in zip(gpus, reports, strict=True) if report.trace]
-    if not done:
-        raise TraceError(repairs.lines[0])
-    paths = [path for _, _, path in done]
-    traces = read_traces(paths, args=_ARGS, jobs=args.jobs, progress=args.progress)
-    for trace in traces:
-        if trace.repairs:
-            repairs.add(trace.path, "; ".join(trace.repairs))
+    with temporary_directory() as made:
+        wanted = _PARTS.get(args.sub_option, PARTS)
+        reports = collect_gpus(gpus, wanted, into=made, jobs=args.jobs, progress=args.progress)
+        repairs = Repairs([line for report in reports for line in report.warnings])
+        done = [(gpu, report) for gpu, report in zip(gpus, reports, strict=True) if report.new]
+        if not done:
+            raise TraceError(repairs.lines[0])
+        homes, contents = zip(*(next(iter(report.new.items())) for _, report in done), strict=True)
+        traces = read_traces(contents, args=_ARGS, jobs=args.jobs, progress=args.progress)
+        renew(reports)
     names = _names(gpus)
-    collected = [
-        Gpu(names[gpu.path], gpu.path, path, report.events, iterations(trace, args.step_by))
-        for (gpu, report, path), trace in zip(done, traces, strict=True)
-    ]
-    notes = [f"written: {path}" for path in paths]
+    collected = []
+    for (gpu, report), path, trace in zip(done, homes, traces, strict=True):
+        if trace.repairs:
+            repairs.add(str(path), "; ".join(trace.repairs))
+        times = iterations(replace(trace, path=str(path)), args.step_by)
+        collected.append(Gpu(names[gpu.path], gpu.path, path, report.events, times))
+    notes = [f"written: {path}" for path in homes]
     commentary = [line for report in reports for line in report.notes]
     return time_result(args, collected, repairs, "Collected from", notes, commentary)
 

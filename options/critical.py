@@ -144,7 +144,7 @@ def _recorded(args: Namespace) -> Result:
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": Made(len(scopes), lambda i: _document(recording, scopes[i])),
+        "scopes": Made(scopes, lambda scope: _document(recording, scope)),
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]

@@ -11,15 +11,14 @@ from errors import UsageError
 from result import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from dag_utils import LoadedSteps, NamedPath, Partitions, Recording, StepGraph
-    from replay.answer import Answer, WhatIf
+    from replay.answer import Answer, Asked, WhatIf
     from replay.sensitivity import Effect
     from replay.simulation import Replay
     from replay.slowdown import Slowdown
 
-    Edit = Callable[[Recording], Recording]
 
 HELP = (
     "simulate the recorded steps, and those of a job that was not run; "
@@ -35,6 +34,8 @@ _FROM_OTHERS = "a step from the other steps' gaps"
 _FURTHER = "mean of as many further steps (95 %)"
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
+#: Bytes a nanosecond as Mbit/s.
+_MBIT = 8e3
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -306,26 +307,41 @@ def _cautions(args: Namespace, recording: Recording) -> list[str]:
         notes.append(f"straggler=none changes nothing: {why}")
     if any(edit.startswith("bandwidth") for edit in args.set):
         unknown = "bandwidth: the rate of the links is not known;"
-        if link_rate(recording) is None:
+        rate = link_rate(recording)
+        if rate is None:
             notes.append(f"{unknown} a ratio scales whole transfers")
         elif not is_sized(recording):
             notes.append(f"{unknown} sizes are taken from the copies to host memory")
+        elif not rate.is_told:
+            most = f"{rate.at_most * _MBIT:,.0f}"
+            notes.append(f"bandwidth: the links were never busy for long; they carried "
+                         f"{rate.at_least * _MBIT:,.0f} Mbit/s once and may carry {most}. The interval "
+                         "holds both; slower links are told best by an absolute rate "
+                         "(bandwidth=100Mbit)")  # fmt: skip
     return notes
 
 
-def _edits(args: Namespace, loaded: LoadedSteps) -> list[tuple[str, Edit]]:
+def _edits(args: Namespace, loaded: LoadedSteps) -> list[Asked]:
     """Return each edit by its name, and after several, all of them together."""
-    from replay.whatif.edits import Change, apply, changed
+    from replay.answer import Asked
+    from replay.whatif.edits import Change, apply, bounds, changed
     from replay.whatif.selection import communication, computation
 
     if args.sub_option != "whatif":
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(loaded.recording)
         name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
-        return [(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
+        return [Asked(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
     traces = loaded.load_traces() if any(text.rpartition("=")[0] == "drop" for text in args.set) else []
-    return [(" ".join(texts), partial(apply, edits=texts, traces=traces)) for texts in sets]
+    return [
+        Asked(
+            " ".join(texts),
+            partial(apply, edits=texts, traces=traces),
+            bounds(loaded.recording, texts, traces),
+        )
+        for texts in sets
+    ]
 
 
 # ---- each in turn

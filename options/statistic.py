@@ -156,15 +156,15 @@ def _from_digest(args: Namespace) -> JobFigures:
 
 
 def _statistic(args: Namespace, job: JobFigures) -> Result:
-    from statistic.durations import categories, statistics
+    from statistic.durations import all_of, categories, statistics
     from statistic.over_ranks import over_ranks
 
     groups = job.by_prefix
     brief = args.group_by is None and args.format == "table" and len(groups) > _MOST_RANKS
     grouped = over_ranks(groups.values()) if brief or args.group_by == "operation" else []
-    stats: list[Stat] = [*grouped]
+    stats: Sequence[Stat] = grouped
     if args.group_by != "operation":
-        stats = [stat for prefix, (_, own) in groups.items() for stat in statistics(own, prefix)]
+        stats = all_of([statistics(own, prefix) for prefix, (_, own) in groups.items()])
     totals = sum((Counter(rank.category_ns) for rank in job.ranks), Counter())
     cats = categories(totals, stats)
     shown = _longest_first(stats, args)
@@ -217,9 +217,9 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
 
 def _longest_first(stats: Sequence[Stat], args: Namespace) -> Sequence[Stat]:
     """Return the statistics that `--sort` and `--head` ask for."""
-    if args.sort:
-        stats = sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)
-    return stats[: args.head]
+    from statistic.durations import longest_first
+
+    return (longest_first(stats) if args.sort else stats)[: args.head]
 
 
 def _result(
@@ -277,7 +277,9 @@ def _read_lines(job: JobFigures) -> list[str]:
 
 
 def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
-    longest = sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)[:20]
+    from statistic.durations import longest_first
+
+    longest = longest_first(stats)[:20]
     names = [stat.name for stat in longest]
     averages = {"average": [stat.mean_ns / 1e6 for stat in longest]}
     of_cats = [cat.cat or "(none)" for cat in cats]

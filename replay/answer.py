@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import hypot, log
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +15,7 @@ from formats.columns import Int64
 from replay.occurrences import slots, usual, with_usual_gaps
 from replay.simulation import Replay, replayed_ns
 from replay.simulation import replay as run_steps
-from replay.uncertainty import MODEL_ERROR, Float, mean_interval, paired_change
+from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, Float, mean_interval, paired_change
 
 #: Events that a replay holds at most: a few gigabytes.
 MOST_EVENTS = 20_000_000
@@ -113,13 +115,15 @@ def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float:
 class WhatIf:
     """An edited job beside the recorded one.
 
-    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two.
+    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. `bounds` are
+    the edited job as it may be as well, where the recording does not tell all that the edit must know.
     """
 
     name: str
     recorded: Answer
     before: Replay
     after: Replay
+    bounds: Sequence[Replay] = ()
 
     @property
     def ratio(self) -> float:
@@ -141,7 +145,17 @@ class WhatIf:
         """Where the mean step of the edited job will lie, 19 times in 20; None for too few steps."""
         steps = _distinct(self.after.rows, self.after.iteration_ns)
         scale = self.after_ns / max(float(steps.mean()), 1.0)
-        return mean_interval(steps * scale, model_error=MODEL_ERROR)
+        return mean_interval(steps * scale, model_error=self.model_error)
+
+    @property
+    def model_error(self) -> float:
+        """What the edited job may be wrong by where nothing varies: the standard deviation of its logarithm.
+
+        It grows with the effect of the edit, and with how far the `bounds` are apart.
+        """
+        after = float(self.after.iteration_ns.mean())
+        apart = [abs(log(float(one.iteration_ns.mean()) / after)) for one in self.bounds]
+        return hypot(MODEL_ERROR, EXTRAPOLATED * log(self.ratio), max(apart, default=0.0) / 2)
 
     @property
     def paired(self) -> tuple[float, float] | None:
@@ -150,18 +164,30 @@ class WhatIf:
         return paired_change(before, after)
 
 
+class Asked(NamedTuple):
+    """An edit by its name, and what it may be as well (`WhatIf.bounds`)."""
+
+    name: str
+    edit: Callable[[Recording], Recording]
+    bounds: Sequence[Callable[[Recording], Recording]] = ()
+
+
 def what_if(
     recording: Recording,
-    edits: Sequence[tuple[str, Callable[[Recording], Recording]]],
+    edits: Sequence[Asked | tuple[str, Callable[[Recording], Recording]]],
     n_steps: int | None = None,
 ) -> list[WhatIf]:
     """Return what each of the named `edits` makes of the job."""
     recorded = answer(recording, n_steps)
     rows = recorded.rows
     before = run_steps(with_usual_gaps(recording), rows)
+
+    def after(edit: Callable[[Recording], Recording]) -> Replay:
+        return run_steps(with_usual_gaps(edit(recording)), rows)
+
     return [
-        WhatIf(name, recorded, before, run_steps(with_usual_gaps(edit(recording)), rows))
-        for name, edit in edits
+        WhatIf(one.name, recorded, before, after(one.edit), [after(bound) for bound in one.bounds])
+        for one in (Asked(*edit) for edit in edits)
     ]
 
 

@@ -20,14 +20,27 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
 
     Two events of different steps are the same where their numbers are.
     """
-    if all(np.bincount(step.operation).max(initial=0) <= 1 for step in steps):
-        return [step.operation for step in steps]
-    n = 1 + max(int(step.operation.max(initial=-1)) for step in steps)
-    most = np.zeros(n, np.int64)  # of each operation, the events in a step
-    for step in steps:
-        np.maximum(most, np.bincount(step.operation, minlength=n), out=most)
-    first = np.cumsum(most) - most
-    return [first[step.operation] + turns(step.operation) for step in steps]
+    if not steps:
+        return []
+    again = [_again(step.operation) for step in steps]
+    n_operations = 1 + max(int(step.operation.max(initial=0)) for step in steps)
+    operation = np.concatenate([step.operation[own] for step, (own, _) in zip(steps, again, strict=True)])
+    further = n_operations + numbered(operation, np.concatenate([nth for _, nth in again]))
+    found = []
+    for step, (own, _) in zip(steps, again, strict=True):
+        number = step.operation
+        if len(own):
+            number = number.copy()
+            number[own], further = further[: len(own)], further[len(own) :]
+        found.append(number)
+    return found
+
+
+def _again(operation: Int64) -> tuple[Int64, Int64]:
+    """Return the events that are not the first of their operation in their step, and which they are."""
+    events = np.flatnonzero((np.bincount(operation) > 1)[operation])
+    nth = turns(operation[events])
+    return events[nth > 0], nth[nth > 0]
 
 
 def numbered(first: Int64, second: Int64) -> Int64:
@@ -62,12 +75,14 @@ def usual(
         group = np.concatenate([number[row] for row in kept])
         middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
     else:  # a slot has at most one event in a step
-        table = np.full((n_slots, len(kept)), np.iinfo(np.int64).max)
+        longest = max(int(getattr(steps[row], column).max(initial=0)) for row in kept)
+        dtype = np.int32 if longest < np.iinfo(np.int32).max else np.int64
+        table = np.full((n_slots, len(kept)), np.iinfo(dtype).max, dtype)
         for place, row in enumerate(kept):
             table[number[row], place] = getattr(steps[row], column)
         table.sort(axis=1)
         every, last = np.arange(n_slots), np.maximum(count - 1, 0)
-        middle = (table[every, last // 2] + table[every, last - last // 2]) // 2
+        middle = (table[every, last // 2].astype(np.int64) + table[every, last - last // 2]) // 2
     return np.where(count > 0, middle, -1)
 
 

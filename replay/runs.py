@@ -37,7 +37,7 @@ class Runs:
         self._row = row = Row(recording, rows)
         self._operations = recording.operations
         self._has_links = any((step.link != NO_LINK).any() for step in row.steps)
-        track = recording.numbered(lambda one: (one.owner, one.track))[1]
+        track = recording.numbered(lambda one: (one.owner, one.track))[1].astype(np.int32)
         # of several transfers that ask for a link at one moment the first of the step goes first
         self._order = [None if self._has_links else _by_track(track[step.operation]) for step in row.steps]
         self._begin = np.append(row.begin_op[:, 0], row.first_op[-1] + 2 * len(row.steps[-1]))
@@ -54,9 +54,10 @@ class Runs:
 
     def fits(self, recording: Recording) -> bool:
         """Whether a recording differs only in its times from the one that this was made of."""
+        has_streams = self._row.stream_of.max(initial=-1) >= 0  # these hold up the end of a step, or do not
         return recording.operations is self._operations and all(
             all(getattr(own, name) is getattr(other, name) for name in _STRUCTURE)
-            and (own.tail_ns is other.tail_ns or np.array_equal(own.tail_ns, other.tail_ns))
+            and (not has_streams or np.array_equal(own.tail_ns, other.tail_ns))
             for own, other in zip(self._row.steps, (recording.steps[row] for row in self.rows), strict=True)
         )
 
@@ -243,7 +244,7 @@ def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
     return edges, n + len(size)
 
 
-def _by_track(track: Int64) -> Int32 | None:
+def _by_track(track: Int32) -> Int32 | None:
     """Return the order of a step's events by their tracks (n,); None where they are in order."""
     if (np.diff(track) >= 0).all():
         return None

@@ -315,7 +315,7 @@ class Row:
         The first work of each stream follows the last one of the step before, which is over when this
         step ends.
         """
-        if not self._in_turn(position):
+        if not self._in_turn(position) or self.stream_of.max(initial=-1) < 0:
             return []
         step, before = self.steps[position], self.steps[position - 1]
         stream, stream_before = self.stream_of[step.operation], self.stream_of[before.operation]

@@ -12,6 +12,10 @@ FEWEST = 4
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
 MODEL_ERROR = 0.05
 
+#: … and how much of an edit's effect (the logarithm of after over before) is missed, in the same way: the
+#: further from what was recorded, the more of what limits the edited job was never seen.
+EXTRAPOLATED = 0.05
+
 _DRAWS = 2000
 #: So many steps in a row say as much as one alone: load from outside lasts longer than a step. (Between
 #: successive steps of long recordings the correlation is 0.4, by which a mean varies as if of half as many.)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from argparse import Namespace
@@ -11,6 +12,7 @@ from typing import Any, TextIO
 from result import Made, Result
 
 _INDENT = 2
+_PIECE = 1 << 18  # characters that are made at a time
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
@@ -31,19 +33,21 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 
 
 def _member(key: str, value: Any) -> Iterator[str]:
-    """Yield the text of a member of the document; what is made item by item, an item at a time."""
+    """Yield the text of a member of the document; of items that are made one by one, some at a time."""
     if not isinstance(value, Made) or not value:
         yield encode({key: value}, indent=_INDENT).decode()[2:-2]
         return
     yield encode({key: []}, indent=_INDENT).decode()[2:-3]
-    between, margin = "\n", " " * 2 * _INDENT
-    for item in value:
-        yield between + margin + encode(item, indent=_INDENT).decode().replace("\n", "\n" + margin)
-        between = ",\n"
+    items, n_items, between = iter(value), 1, ""
+    while some := list(itertools.islice(items, n_items)):
+        text = encode(some, indent=_INDENT).decode()[1:-2]
+        yield between + text.replace("\n", "\n" + " " * _INDENT)
+        n_items = max(1, _PIECE * len(some) // len(text))
+        between = ","
     yield "\n" + " " * _INDENT + "]"
 
 
-def encode(document: Mapping[str, Any], indent: int = 0) -> bytes:
+def encode(document: Any, indent: int = 0) -> bytes:
     """Return `document` as JSON in UTF-8; numpy's scalars and arrays, and paths, are understood.
 
     The fast encoder refuses lone surrogates, integers over 64 bits and some keys; the standard

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,10 @@ from dialects.byteps import with_key
 from formats.columns import Int32, Int64, Trace
 from intervals import union_length
 from opname import OpName
+
+_N_COLUMNS = 9  # of `Stats`
+_COUNT, _TOTAL, _MEAN = 0, 1, 4
+_BLOCK = 4096  # statistics that are made at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,46 @@ class Stat:
     p50_ns: float
     p95_ns: float
     p99_ns: float
+
+
+class Stats(Sequence[Stat]):
+    """The statistics of m operations, as columns; a `Stat` is made when it is asked for.
+
+    Attributes
+    ----------
+    operations : (name, category) of each
+    columns : (m,) each, the other members of `Stat`
+    """
+
+    def __init__(self, operations: Sequence[tuple[str, str]], columns: Sequence[NDArray[Any]]) -> None:
+        self.operations, self.columns = operations, columns
+
+    @property
+    def mean_ns(self) -> NDArray[Any]:
+        """The mean of each operation (m,)."""
+        return self.columns[_MEAN]
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    @overload
+    def __getitem__(self, at: int) -> Stat: ...
+    @overload
+    def __getitem__(self, at: slice) -> Stats: ...
+    def __getitem__(self, at: int | slice) -> Stat | Stats:
+        if isinstance(at, slice):
+            return Stats(self.operations[at], [column[at] for column in self.columns])
+        return Stat(*self.operations[at], *(column[[at]].tolist()[0] for column in self.columns))
+
+    def __iter__(self) -> Iterator[Stat]:
+        for begin in range(0, len(self), _BLOCK):
+            columns = (column[begin : begin + _BLOCK].tolist() for column in self.columns)
+            for pair, *row in zip(self.operations[begin : begin + _BLOCK], *columns, strict=True):
+                yield Stat(*pair, *row)
+
+    def take(self, rows: Int64) -> Stats:
+        """Return the statistics at `rows` (k,)."""
+        return Stats([self.operations[i] for i in rows.tolist()], [column[rows] for column in self.columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +184,10 @@ def joined(parts: Sequence[Durations]) -> Durations:
     return Durations(list(number), value[order], _starts(op, len(number)), weight, moments)
 
 
-def statistics(durations: Durations, prefix: str = "") -> list[Stat]:
+def statistics(durations: Durations, prefix: str = "") -> Stats:
     """Return the statistics of every operation, in order; `prefix` goes before each name."""
     if not durations.operations:
-        return []
+        return Stats((), [np.empty(0)] * _N_COLUMNS)
     start, count, values, weight = durations.start[:-1], durations.count, durations.value_ns, durations.weight
     fits = int(values.max()) < (1 << 62) // int(count.sum())
     summed = values if fits else values.astype(np.float64)
@@ -155,25 +200,39 @@ def statistics(durations: Durations, prefix: str = "") -> list[Stat]:
         deviation *= weight
     var = np.add.reduceat(deviation, start) / count
     quantiles = [_quantile(durations, count, q) for q in (0.50, 0.95, 0.99)]
-    figures = (count, total, values[start], values[durations.start[1:] - 1], mean, var, *quantiles)
-    rows = zip(durations.operations, *(column.tolist() for column in figures), strict=True)
-    stats = [Stat(prefix + name, cat, *row) for (name, cat), *row in rows]
-    for i, known in durations.moments.items():
-        stats[i] = _corrected(stats[i], known)
-    return stats
+    columns = [count, total, values[start], values[durations.start[1:] - 1], mean, var, *quantiles]
+    if durations.moments:
+        _correct(columns, durations.moments)
+    pairs = durations.operations
+    return Stats([(prefix + name, cat) for name, cat in pairs] if prefix else pairs, columns)
 
 
-def _corrected(stat: Stat, known: Moments) -> Stat:
-    """Return the statistics with what is known exactly."""
-    n, total = known.count, known.total_ns
-    return replace(
-        stat,
-        total_ns=total,
-        min_ns=known.min_ns,
-        max_ns=known.max_ns,
-        mean_ns=total / n,
-        var_ns2=float(Fraction(n * known.squares_ns2 - total * total, n * n)),
-    )
+def all_of(parts: Sequence[Stats]) -> Stats:
+    """Return the statistics of several ranks, one after another."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = []
+    for own in zip(*(part.columns for part in parts if len(part)), strict=True):
+        alike = len({column.dtype for column in own}) == 1  # else each number keeps its type
+        columns.append(np.concatenate(own if alike else [column.astype(object) for column in own]))
+    return Stats([pair for part in parts for pair in part.operations], columns)
+
+
+def longest_first(stats: Sequence[Stat]) -> Sequence[Stat]:
+    """Return the statistics by their means, the largest first."""
+    if isinstance(stats, Stats):
+        return stats.take(np.argsort(-stats.mean_ns, kind="stable"))
+    return sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)
+
+
+def _correct(columns: list[NDArray[Any]], moments: Mapping[int, Moments]) -> None:
+    """Put what is known exactly of some operations into the columns of `Stats`."""
+    _, total, least, most, mean, var, *_ = columns
+    total = columns[_TOTAL] = total.astype(object)  # exact beyond 64 bits too
+    for i, known in moments.items():
+        n = known.count
+        total[i], least[i], most[i], mean[i] = known.total_ns, known.min_ns, known.max_ns, known.total_ns / n
+        var[i] = float(Fraction(n * known.squares_ns2 - known.total_ns**2, n * n))
 
 
 def category_totals(trace: Trace) -> Counter[str]:
@@ -207,12 +266,20 @@ def category_totals(trace: Trace) -> Counter[str]:
 def categories(total_ns: Mapping[str, int], stats: Sequence[Stat]) -> list[CategoryStat]:
     """Return the statistics per category, given its `category_totals` and the operations' statistics."""
     count: Counter[str] = Counter()
-    best: dict[str, Stat] = {}
-    for stat in stats:
-        count[stat.cat] += stat.count
-        if stat.cat not in best or stat.mean_ns > best[stat.cat].mean_ns:
-            best[stat.cat] = stat
-    return [CategoryStat(cat, count[cat], total_ns[cat], top.name, top.mean_ns) for cat, top in best.items()]
+    best: dict[str, tuple[float, str]] = {}
+    for name, cat, n, mean_ns in _in_short(stats):
+        count[cat] += n
+        if cat not in best or mean_ns > best[cat][0]:
+            best[cat] = mean_ns, name
+    return [CategoryStat(cat, count[cat], total_ns[cat], name, mean) for cat, (mean, name) in best.items()]
+
+
+def _in_short(stats: Sequence[Stat]) -> Iterable[tuple[str, str, int, float]]:
+    """Yield (name, category, count, mean) of each operation."""
+    if not isinstance(stats, Stats):
+        return ((stat.name, stat.cat, stat.count, stat.mean_ns) for stat in stats)
+    numbers = zip(stats.columns[_COUNT].tolist(), stats.mean_ns.tolist(), strict=True)
+    return ((*pair, n, mean) for pair, (n, mean) in zip(stats.operations, numbers, strict=True))
 
 
 def _sorted(op: Int32, dur: Int64, operations: Sequence[tuple[str, str]]) -> Durations:
@@ -235,6 +302,8 @@ def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
         code += np.where(staged[trace.name_id], trace.track_id + 1, 0)
     op, first = _dense(code)
     names = [trace.names[i] for i in trace.name_id[first].tolist()]
+    if not staged.any():
+        return op, list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True))
     for i in np.flatnonzero(staged[trace.name_id[first]]).tolist():
         names[i] = with_key(names[i], trace.tracks[trace.track_id[first[i]]].tid)
     pairs = list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True))
@@ -269,6 +338,8 @@ def _dense(code: Int64) -> tuple[Int32, Int64]:
 
 def _lacks_key(name: str) -> bool:
     """Whether the name is a stage of a communication without its partition key."""
+    if "Comm." not in name:  # at once, because names can be many
+        return False
     parsed = OpName.parse(name)
     return parsed.queue is not None and parsed.key is None
 

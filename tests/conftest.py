@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,9 +99,11 @@ def browser() -> Iterator[webdriver.Chrome]:
     for flag in _CHROMIUM_FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    started = webdriver.Chrome(options=options, service=Service(driver))
-    yield started
-    started.quit()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:  # it leaves much behind
+        service = Service(driver, env={**os.environ, "TMPDIR": scratch})
+        started = webdriver.Chrome(options=options, service=service)
+        yield started
+        started.quit()
 
 
 def open_page(browser: webdriver.Chrome, path: Path) -> list[str]:

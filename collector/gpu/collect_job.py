@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import parallel
 import progress as bars
+from atomic_output import open_output
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
@@ -16,9 +18,9 @@ from jobfiles import GpuDir
 
 @dataclass(frozen=True, slots=True)
 class GpuReport:
-    """What became of one GPU directory."""
+    """What became of one GPU directory; without new files it failed."""
 
-    trace: Path | None  # the final trace; None where the directory failed
+    new: Mapping[Path, Path]  # files that it is to get, the final trace first: where their content is now
     events: Mapping[str, int]  # per category
     warnings: Sequence[str]  # lines "path: what", the reason of a failure last
     notes: Sequence[str]
@@ -28,18 +30,16 @@ def collect_gpus(
     gpus: Sequence[GpuDir],
     parts: Collection[PartName] = PARTS,
     *,
-    into: Path | None = None,
+    into: Path,
     jobs: int | None = None,
     progress: bool | None = None,
 ) -> list[GpuReport]:
     """Collect each directory's final trace (and its DAG where it has none), in the order of `gpus`.
 
-    `parts` are renewed; see `collector.gpu.final_trace.gather`. `into` is a directory that takes the traces
-    instead; then nothing is changed in those of `gpus`.
+    `parts` are renewed; see `collector.gpu.final_trace.gather`. The directory `into` takes all; `renew`
+    changes those of `gpus`.
     """
-    work = [
-        (gpu, frozenset(parts), None if into is None else into / f"{i}.json") for i, gpu in enumerate(gpus)
-    ]
+    work = [(gpu, frozenset(parts), into / str(i)) for i, gpu in enumerate(gpus)]
     with bars.bar(total=len(gpus), unit="GPUs", what="collect", enabled=progress) as bar:
         jobs = min(jobs or parallel.cores(), len(gpus))
         if jobs < 2:
@@ -51,21 +51,30 @@ def collect_gpus(
             return [future.result() for future in futures]
 
 
+def renew(reports: Sequence[GpuReport]) -> None:
+    """Give the GPUs' directories their new files: all of them, with the other outputs of the command."""
+    for report in reports:
+        for path, content in report.new.items():
+            with open_output(path, is_guarded=False) as file, content.open("rb") as collected:
+                shutil.copyfileobj(collected, file)
+
+
 def _reported(
-    item: tuple[GpuDir, frozenset[PartName], Path | None], on_done: Callable[[], object] = lambda: None
+    item: tuple[GpuDir, frozenset[PartName], Path], on_done: Callable[[], object] = lambda: None
 ) -> GpuReport:
-    gpu, parts, target = item
+    gpu, parts, into = item
     try:
         collected = gather(gpu, parts)
-        if target is None:
-            collected.write()
-        else:
-            target.write_bytes(collected.encode())
+        into.mkdir()
+        new = {}
+        for path, content in collected.files().items():
+            new[path] = into / path.name.removesuffix(".gz")
+            new[path].write_bytes(content)
         events = count_by_cat(collected.events)
-        return GpuReport(target or collected.path, events, collected.warnings, collected.notes)
+        return GpuReport(new, events, collected.warnings, collected.notes)
     except AnalyzeError as error:
-        return GpuReport(None, {}, [str(error)], [])
+        return GpuReport({}, {}, [str(error)], [])
     except OSError as error:
-        return GpuReport(None, {}, [f"{gpu.path}: {error.strerror or error}"], [])
+        return GpuReport({}, {}, [f"{gpu.path}: {error.strerror or error}"], [])
     finally:
         on_done()

@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from atomic_output import Outputs, open_output
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import PARTS, Event, Part, PartName, collect_comm, of_category, part_of, time_of
 from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import AnalyzeError, TraceError
 from formats.columns import Trace
-from formats.gml import read_gml, write_gml
+from formats.gml import format_gml, read_gml
 from formats.stream import read_text
 from jobfiles import GpuDir
 from opname import OpName
@@ -57,14 +56,12 @@ class Collected:
         rest = b"".join(b",\n" + encode(key) + b":" + encode(value) for key, value in self.header.items())
         return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
 
-    def write(self) -> None:
-        """Replace the final trace, and create the DAG where there is none: both or neither."""
-        with Outputs() as outputs:
-            with open_output(self.path) as file:
-                file.write(self.encode())
-            if self.new_dag is not None:
-                write_gml(self.new_dag.to_gml(), self.gpu.path / _DAG)
-            outputs.commit()
+    def files(self) -> dict[Path, bytes]:
+        """Return what the directory is to get: the final trace, and the DAG where there is none."""
+        files = {self.path: self.encode()}
+        if self.new_dag is not None:
+            files[self.gpu.path / _DAG] = format_gml(self.new_dag.to_gml()).encode("ascii")
+        return files
 
 
 def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:

@@ -22,11 +22,13 @@ from result import Repairs
 from trace_files import read_trace
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
+# what is counted has numbers that a job can have: 16 bits of a key are its partition's
 _PARTITIONED = re.compile(
-    rb"(?:\] |\s)(\S+) partitioned to (\d{1,9}) part\(s\), total_len=(\d{1,18}), key_range=\[(\d{1,18}),"
+    rb"(?:\] |\s)(\S+) partitioned to (\d{1,5}) part\(s\), total_len=(\d{1,18}), key_range=\[(\d{1,18}),"
 )
 _ASSIGNED = re.compile(
-    rb"key (\d{1,18}) assigned to server (\d{1,9})(?:, accumulated workload for this server is (\d{1,18}))?"
+    rb"key (\d{1,18}) assigned to server (\d{1,3})(?!\d)"
+    rb"(?:, accumulated workload for this server is (\d{1,18}))?"
 )
 _KEY = re.compile(r"[0-9]{1,20}")
 _TEXT = {".txt", ".log", ".out", ".err", ""}

@@ -94,9 +94,9 @@ def _chains(
         stage = events.operations[operation]
         if stage.stage:
             chains[stage.whole, stage.key, nth].append(event)
-    order = [_STAGE_ORDER.get(one.stage, -1) for one in events.operations]
+    order = [_STAGE_ORDER.get(events.operations[operation].stage, -1) for operation in operations]
     for chain in chains.values():
-        chain.sort(key=lambda event: (start_ns[event], order[operations[event]]))
+        chain.sort(key=lambda event: (start_ns[event], order[event]))
     return list(chains.values())
 
 

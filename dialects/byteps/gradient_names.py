@@ -16,6 +16,7 @@ from opname import OpName
 #: Where a job leaves the list; the last one is written where MXNet's Module API is used.
 NAME_LISTS = ("gradient_name_list.txt", "gradient_name_list.json", "arg_namesINpara_names.txt")
 
+_LONGEST = 4096  # characters of a name
 _INDEXED = re.compile(r"(?:byteps[._])?gradient_(\d{1,9})")
 
 
@@ -79,6 +80,8 @@ def read_names(directory: Path) -> GradientNames | None:
         names.pop()
     if not names:
         raise TraceError(f"{path}: names no gradient")
+    if (longest := max(map(len, names))) > _LONGEST:  # each event of the gradient would bear it
+        raise TraceError(f"{path}: a name of {longest:,} characters: no list of gradients")
     return GradientNames(path, names)
 
 

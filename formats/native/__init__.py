@@ -135,10 +135,9 @@ def _declared(name: str, loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.new_scanner.restype = pointer
     loaded.free_scanner.argtypes = (pointer,)
     loaded.free_scanner.restype = None
-    if name == "scan":
-        loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
-        loaded.scan_events.restype = ctypes.c_int
-    else:
+    loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
+    loaded.scan_events.restype = ctypes.c_int
+    if name == "rewrite":
         loaded.rewrite_events.argtypes = (pointer, pointer, size, *[pointer] * 3, size, flag)
         loaded.rewrite_events.restype = ctypes.c_int
         loaded.gather_texts.argtypes = (size, pointer, pointer)

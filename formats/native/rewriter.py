@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from formats.columns import Int32, Int64
 from formats.native import scanner
-from formats.scan import has_long_number
 from formats.whole import KEY, WholeReader
 
 _MOST = 1 << 14  # events of one call
@@ -163,13 +162,14 @@ class ScanningWholeReader(scanner.Scans, WholeReader):
 
 
 def _can_be_copied(data: bytearray) -> bool:
-    """Whether what is JSON in `data` can be written as it is: UTF-8, and no number without end."""
-    if not data.isascii():
-        try:
-            codecs.utf_8_decode(data, "strict", False)  # a character may go on in the next piece
-        except UnicodeDecodeError:
-            return False
-    return not has_long_number(memoryview(data))
+    """Whether `data` is UTF-8; a character at its end may go on in the next piece."""
+    if data.isascii():
+        return True
+    try:
+        codecs.utf_8_decode(data, "strict", False)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def gathered(library: ctypes.CDLL, text: bytes, at: Int64, lengths: Int32) -> memoryview:

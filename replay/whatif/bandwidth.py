@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
-from dialects.step_parts import Operation
+from dialects.step_parts import Joint, Operation
 from errors import TraceError
 from formats.columns import Int64
 
-#: A burst of transfers has no longer pause than this, and at least so many transfers.
-_PAUSE_NS = 50_000
-_BURST = 8
+#: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
+#: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
+#: share of what the busiest one does.
+_GOOD_PART = 0.25
+#: From this share of the best on, what links usually carry shows that they are the limit.
+_TOLD = 0.85
+#: Begins of stretches that are tried of a link in a step, at most.
+_MOST_STRETCHES = 64
 
 #: Bytes that stand for a full partition where its size is not known.
 _UNIT = 1_000_000
@@ -30,67 +37,119 @@ def is_sized(recording: Recording) -> bool:
     return not transfers or any(one.n_bytes for one in transfers)
 
 
-def link_rate(recording: Recording) -> float | None:
-    """Return what a link of the job carries, bytes per nanosecond; None where sizes are not known.
+class LinkRate(NamedTuple):
+    """What a link of a job carries, bytes per nanosecond, as far as the recording tells it.
 
-    While transfers follow each other on a link without a pause, the bytes since the first began cannot
-    come faster than the link is; every stall only makes them late. So the fastest begin of any such
-    burst, of any link (they are taken to be of one kind), is the nearest to it.
+    `at_least` was carried in one step, `usual` is the median of what each busy link carried at best in each
+    step. A link that is the limit carries the same in all of them. Where it never was the limit, it carries
+    more than at least once, nobody knows how much more: `likely` is half as far beyond the best, as a
+    ratio, as the best is beyond the usual, and `at_most` twice as far as that.
+    """
+
+    at_least: float
+    usual: float
+
+    @property
+    def at_most(self) -> float:
+        """A rate that the link hardly exceeds."""
+        return self.at_least * self.at_least / self.usual
+
+    @property
+    def likely(self) -> float:
+        """The rate to reckon with."""
+        return float(self.at_least * (self.at_least / self.usual) ** 0.5)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the link was the limit for long."""
+        return self.usual >= _TOLD * self.at_least
+
+
+def link_rate(recording: Recording) -> LinkRate | None:
+    """Return what a link of the job carries; None where sizes are not known.
+
+    A transfer's bytes pass between its begin and its end: a PUSH's begin is its sending, a PULL's is its
+    asking or the sending of the last PUSH that it waits for. So no link is slower than the bytes of the
+    transfers that lie within any stretch of time, over its length. The best of these bounds, over stretches
+    that hold a good part of what the link carries in a step, is its rate where it is ever busy. (All links
+    are taken to be alike.)
     """
     recording = with_sizes(recording)
     n_bytes = _sizes(recording)
-    fastest = 0.0
+    carried = []
     for step in recording.steps:
-        size = n_bytes[step.operation]
-        for link in range(len(recording.links)):
-            mine = np.flatnonzero(step.link == link)
-            mine = mine[np.argsort(step.end_ns[mine], kind="stable")]
-            fastest = max(fastest, _fastest(size[mine], step.end_ns[mine], step.work_ns[mine]))
-    return fastest or None
+        size, begin = n_bytes[step.operation], _begins(step)
+        links = [np.flatnonzero(step.link == link) for link in np.unique(step.link[step.link != NO_LINK])]
+        most = max((int(size[mine].sum()) for mine in links), default=0)
+        carried += [
+            _fastest(size[mine], begin[mine], step.end_ns[mine])
+            for mine in links
+            if 0 < most <= size[mine].sum() / _GOOD_PART
+        ]
+    return LinkRate(max(carried), float(np.median(carried))) if carried and max(carried) > 0 else None
 
 
-def _fastest(size: Int64, end_ns: Int64, work_ns: Int64) -> float:
-    """Return the highest rate of the begin of a burst; transfers (n,) are in the order of their ends."""
-    if not size.any():
+def _begins(step: StepGraph) -> Int64:
+    """Return before when no byte of each event (n,) can have been on its way."""
+    begin: Int64 = step.start_ns.copy()
+    into = step.edges[step.edges[:, 2] >= Joint.END_TO_BODY]
+    np.maximum.at(begin, into[:, 1], step.start_ns[into[:, 0]])
+    return begin
+
+
+def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
+    """Return the most bytes over time of a stretch from the begin of one transfer (n,) to an end."""
+    least = _GOOD_PART * float(size.sum())
+    if not least:
         return 0.0
-    begin_ns = end_ns - work_ns
-    starts = np.flatnonzero(np.concatenate([[True], begin_ns[1:] > end_ns[:-1] + _PAUSE_NS]))
+    order = np.argsort(end_ns, kind="stable")
+    size, begin_ns, end_ns = size[order], begin_ns[order], end_ns[order]
+    since = np.unique(begin_ns)
     found = 0.0
-    for first, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(size)], strict=True):
-        carried = np.cumsum(size[first:stop]) / np.maximum(end_ns[first:stop] - begin_ns[first], 1)
-        found = max(found, float(carried[_BURST - 1 :].max(initial=0.0)))
+    for first in since[np.linspace(0, len(since) - 1, min(len(since), _MOST_STRETCHES)).astype(int)].tolist():
+        carried = np.cumsum(np.where(begin_ns >= first, size, 0))
+        rate = carried / np.maximum(end_ns - first, 1)
+        found = max(found, float(rate[(carried >= least) & (end_ns > first)].max(initial=0.0)))
     return found
 
 
 def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
     """Return the recording with links of `rate` (bytes/ns) that carry `factor` times as much.
 
-    Only the time of the bytes changes; latency and the computation of a transfer stay. Where not even
-    relative sizes are known, the whole transfer changes.
+    Faster, only the time of the bytes changes (of transfers taken apart: `as_messages`); latency and the
+    computation of a transfer stay. Slower, no transfer is quicker than its bytes. Where not even relative
+    sizes are known, the whole transfer changes.
     """
-    has_links = any(operation.link for operation in recording.table.kinds)
-    if not has_links and not any(operation.is_communication for operation in recording.table.kinds):
+    if not recording.links and not any(operation.is_communication for operation in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
+    if factor == 1:
+        return recording
     recording = with_sizes(recording)
+    if rate is None or not recording.links:
+        return _times_shorter(recording, factor)
+    if factor < 1:
+        return _slower(recording, rate * factor)
+    recording = _in_any_order(recording)
     n_bytes = _sizes(recording)
     steps = []
     for step in recording.steps:
-        if rate is None or not has_links:
-            moves = step.link != NO_LINK if has_links else _communicates(recording, step)
-            work = np.where(moves, step.work_ns / factor, step.work_ns)
-        else:
-            on_wire = n_bytes[step.operation] / rate
-            if factor > 1:
-                on_wire += _behind_answers(recording, step, on_wire)
-            work = _with_wire(step, on_wire * (1 / factor - 1))
+        work = _with_wire(step, n_bytes[step.operation] / rate * (1 / factor - 1))
         steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
+    return replace(recording, steps=steps)
+
+
+def _times_shorter(recording: Recording, factor: float) -> Recording:
+    """Return the recording with transfers that take 1 / `factor` of their time, whatever they carry."""
+    steps = []
+    for step in recording.steps:
+        moves = step.link != NO_LINK if recording.links else _communicates(recording, step)
+        work = np.where(moves, np.rint(step.work_ns / factor), step.work_ns).astype(np.int64)
+        steps.append(replace(step, work_ns=work))
     return replace(recording, steps=steps)
 
 
 def at_rate(recording: Recording, target: float, rate: float | None) -> Recording:
     """Return the recording with links of `target` bytes per nanosecond, recorded with those of `rate`.
-
-    On slower links no transfer is quicker than its bytes.
 
     Raises
     ------
@@ -99,14 +158,54 @@ def at_rate(recording: Recording, target: float, rate: float | None) -> Recordin
     """
     if not is_sized(recording):
         raise TraceError("bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)")
-    if rate is not None and target * _GOODPUT > rate:
-        return times_faster(recording, target * _GOODPUT / rate, rate)
-    n_bytes = _sizes(recording)
+    if rate is None:
+        return _slower(recording, target * _GOODPUT)
+    return times_faster(recording, target * _GOODPUT / rate, rate)
+
+
+def _slower(recording: Recording, rate: float) -> Recording:
+    """Return the recording with no transfer quicker than its bytes at `rate` (bytes/ns).
+
+    What else a transfer takes goes on while the bytes of the one before it are under way. Requests and
+    acknowledgements are not made to wait for more bytes than they did: on slow links workers settle into
+    turns, one asking while another one is answered, so that the links are busy all the time.
+    """
+    recording, n_bytes = _in_any_order(recording), _sizes(recording)
     steps = []
     for step in recording.steps:
-        least = np.rint(n_bytes[step.operation] / (target * _GOODPUT)).astype(np.int64)
-        moves = (step.link != NO_LINK) | _communicates(recording, step)
-        steps.append(replace(step, work_ns=np.where(moves, np.maximum(step.work_ns, least), step.work_ns)))
+        least, work = n_bytes[step.operation] / rate, step.work_ns.astype(np.float64)
+        if recording.links:
+            for mine in _by_turn(step):
+                work[mine] = _lengthened(work[mine], least[mine], step.end_ns[mine])
+        else:
+            work = np.where(_communicates(recording, step), np.maximum(work, least), work)
+        steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
+    return replace(recording, steps=steps)
+
+
+def _lengthened(service: Float, least: Float, end_ns: Int64) -> Float:
+    """Return the `service` of transfers (n,) that follow each other, each burst no shorter than its bytes.
+
+    What one took beyond its bytes counts for those after it, until there is a pause (see `_carried`).
+    """
+    begin = end_ns - service
+    follows = np.concatenate([[False], begin[1:] <= end_ns[:-1]])
+    found, beyond = [], 0.0
+    for takes, needs, in_burst in zip(service.tolist(), least.tolist(), follows.tolist(), strict=True):
+        beyond = (beyond if in_burst else 0.0) + takes - needs
+        found.append(takes + max(-beyond, 0.0))
+        beyond = max(beyond, 0.0)
+    return np.array(found)
+
+
+def times(target: float, rate: float | None) -> float:
+    """Return how many times `rate` (bytes/ns) links of `target` carry of tensors; 1 where it is unknown."""
+    return 1.0 if rate is None else target * _GOODPUT / rate
+
+
+def _in_any_order(recording: Recording) -> Recording:
+    """Return the recording with transfers that overtake each other as they may."""
+    steps = [replace(step, overtaken=step.overtaken[:0]) for step in recording.steps]
     return replace(recording, steps=steps)
 
 
@@ -149,42 +248,16 @@ def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
 def _with_wire(step: StepGraph, extra_ns: Float) -> Float:
     """Return the work of each event, on a link with `extra_ns` (n,) more."""
     work = step.work_ns.astype(np.float64)
-    for link in np.unique(step.link[step.link != NO_LINK]).tolist():
-        mine = np.flatnonzero(step.link == link)
-        mine = mine[np.argsort(step.turn[mine], kind="stable")]
+    for mine in _by_turn(step):
         work[mine] = _carried(work[mine] + extra_ns[mine])
     return work
 
 
-def _behind_answers(recording: Recording, step: StepGraph, wire_ns: Float) -> Float:
-    """Return how long the acknowledgement of each PUSH may have waited behind answers to PULLs (n,).
-
-    Acknowledgements come back over the link that carries the answers. What a PUSH took beyond its own
-    bytes while that link was busy is the time of other bytes: on a faster link it shrinks with theirs.
-    (A slower link makes them wait longer, but that does not keep the worker's own link busy.)
-    """
-    waited = np.zeros(len(step))
-    begin = step.end_ns - step.work_ns
-    stage = np.array([operation.stage for operation in recording.operations])[step.operation]
-    answers = np.flatnonzero(stage == "PULL")
-    answers = answers[np.argsort(step.end_ns[answers], kind="stable")]
-    pushes = np.flatnonzero((stage == "PUSH") & (step.link != NO_LINK))
-    if len(answers) and len(pushes):
-        ends, starts = (
-            _busy_until(begin[answers], step.end_ns[answers], at[pushes]) for at in (step.end_ns, begin)
-        )
-        waited[pushes] = np.clip(step.work_ns[pushes] - wire_ns[pushes], 0, ends - starts)
-    return waited
-
-
-def _busy_until(begin_ns: Int64, end_ns: Int64, at_ns: Int64) -> Int64:
-    """Return for how long a link, busy in intervals (k,) one after the other, had been so at each moment."""
-    before_ns = np.concatenate([[0], np.cumsum(end_ns - begin_ns)])
-    i = np.searchsorted(begin_ns, at_ns, side="right")
-    last = np.maximum(i - 1, 0)
-    within = np.minimum(at_ns, end_ns[last]) - begin_ns[last]
-    busy: Int64 = np.where(i > 0, before_ns[last] + within, 0)
-    return busy
+def _by_turn(step: StepGraph) -> Iterator[Int64]:
+    """Yield the transfers of each link in the order in which it served them."""
+    for link in np.unique(step.link[step.link != NO_LINK]).tolist():
+        mine = np.flatnonzero(step.link == link)
+        yield mine[np.argsort(step.turn[mine], kind="stable")]
 
 
 def _carried(service: Float) -> Float:

@@ -14,8 +14,9 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind
 from errors import UsageError
 from formats.columns import Int64, Trace, Track
-from replay.whatif.bandwidth import at_rate, link_rate, times_faster
-from replay.whatif.partition import at_partition_bytes
+from replay.whatif.bandwidth import LinkRate, at_rate, link_rate, times, times_faster, with_sizes
+from replay.whatif.messages import as_messages
+from replay.whatif.partition import at_partition_bytes, changed_tensors
 from replay.whatif.selection import Selection, named_owners, of_stage, select
 from replay.whatif.straggler import at_mean_work, without_stragglers
 
@@ -30,18 +31,34 @@ _STAGE = re.compile(r"stage(\d+)(?:\.(.+))?", re.DOTALL)
 _ORDER = ("partition_bytes", "schedule", "straggler", "bandwidth")
 
 
-def apply(recording: Recording, edits: Iterable[str], traces: Sequence[Trace] = ()) -> Recording:
+def _likely(found: LinkRate) -> float:
+    return found.likely
+
+
+def apply(
+    recording: Recording,
+    edits: Iterable[str],
+    traces: Sequence[Trace] = (),
+    *,
+    rate: Callable[[LinkRate], float] = _likely,
+) -> Recording:
     """Return the recording with all `edits` made; `traces` are those it was made of, one per owner.
 
-    What an edit takes from the recording (the rate of the links, whom a name means) is that of the
-    recording as it is, not of what other edits made of it.
+    `rate` chooses the rate of the links from what is known of it. What an edit takes from the recording
+    (the rate of the links, whom a name means) is that of the recording as it is, not of what other edits
+    made of it.
 
     Raises
     ------
     UsageError
         An edit that is none, a value out of range, or a name that no operation has.
     """
-    parsed = [(_rank(text), parse(text, recording, traces)) for text in edits]
+    texts = list(edits)
+    parsed = [(_rank(text), parse(text, recording, traces, rate)) for text in texts]
+    if any(_takes_apart(text, recording, rate) for text in texts):
+        sized = with_sizes(recording)
+        if (found := link_rate(sized)) is not None:
+            recording = as_messages(sized, rate(found))
     for _, edit in sorted(parsed, key=lambda pair: pair[0]):
         recording = edit(recording)
     return recording
@@ -52,18 +69,52 @@ def _rank(text: str) -> int:
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
-def parse(text: str, recording: Recording, traces: Sequence[Trace] = ()) -> Edit:
-    """Return the edit of `recording` that `text` (``name=value``) describes."""
+def _takes_apart(text: str, recording: Recording, rate: Callable[[LinkRate], float]) -> bool:
+    """Whether an edit changes what waits for whom on a link: faster ones, and other partitions."""
+    name, _, value = text.rpartition("=")
+    if name == "partition_bytes":
+        return bool(changed_tensors(recording, int(value)))
+    if name != "bandwidth":
+        return False
+    if target := _absolute(value):
+        found = link_rate(recording)
+        return times(target, None if found is None else rate(found)) > 1
+    return float(value) > 1
+
+
+def bounds(
+    recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = ()
+) -> tuple[Edit, Edit] | tuple[()]:
+    """Return the edits with the lowest and the highest rate that the links may have; () where it is known."""
+    if not any(text.startswith("bandwidth=") for text in edits):
+        return ()
+    found = link_rate(recording)
+    if found is None or found.is_told:
+        return ()
+    return (
+        partial(apply, edits=edits, traces=traces, rate=lambda one: one.at_least),
+        partial(apply, edits=edits, traces=traces, rate=lambda one: one.at_most),
+    )
+
+
+def parse(
+    text: str,
+    recording: Recording,
+    traces: Sequence[Trace] = (),
+    rate: Callable[[LinkRate], float] = _likely,
+) -> Edit:
+    """Return the edit of `recording` that `text` (``name=value``) describes; `rate` as in `apply`."""
     name, equals, value = text.rpartition("=")
     if not equals or not name or not value:
         raise UsageError(f"--set {text}: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority")
     if name == "bandwidth":
-        return _bandwidth(text, value, link_rate(recording))
+        found = link_rate(recording)
+        return _bandwidth(text, value, None if found is None else rate(found))
     if name == "partition_bytes":
         if not value.isdecimal() or int(value) < 1:
             raise UsageError(f"--set {text}: {value} is not a number of bytes above 0")
-        rate = link_rate(recording)
-        return lambda edited: at_partition_bytes(edited, int(value), rate)
+        found = link_rate(recording)
+        return partial(at_partition_bytes, n_bytes=int(value), rate=None if found is None else rate(found))
     if name == "schedule":
         if value not in ("priority", "fifo"):
             raise UsageError(f"--set {text}: a schedule is priority or fifo")
@@ -105,13 +156,18 @@ def _ratio(text: str, value: str) -> float:
 
 def _bandwidth(text: str, value: str, rate: float | None) -> Edit:
     """Return the edit to so many times the links' `rate` (bytes/ns), or to ``200Mbit`` a second."""
-    absolute = _RATE.fullmatch(value)
-    if absolute is None:
+    target = _absolute(value)
+    if target is None:
         return partial(times_faster, factor=_ratio(text, value), rate=rate)
-    target = float(absolute[1]) * _BITS[absolute[2].upper()] / 8 / 1e9
     if target <= 0:
         raise UsageError(f"--set {text}: a bandwidth must be above 0")
     return partial(at_rate, target=target, rate=rate)
+
+
+def _absolute(value: str) -> float | None:
+    """Return a bandwidth in bytes per nanosecond; None for a ratio."""
+    absolute = _RATE.fullmatch(value)
+    return None if absolute is None else float(absolute[1]) * _BITS[absolute[2].upper()] / 8 / 1e9
 
 
 # ---- edits of the times

@@ -49,6 +49,22 @@ def at_partition_bytes(recording: Recording, n_bytes: int, rate: float | None) -
     TraceError
         The recording has no partitions, or their sizes are not known.
     """
+    cut = changed_tensors(recording, n_bytes)
+    if not cut:
+        return recording
+    made = _Cut(recording, cut, _costs(recording, rate))
+    steps = [made.step(step) for step in recording.steps]
+    return replace(recording, operations=made.operations, steps=steps)
+
+
+def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str], _Tensor]:
+    """Return the tensors that partitions of `n_bytes` cut otherwise, by (owner, whole communication).
+
+    Raises
+    ------
+    TraceError
+        The recording has no partitions, or their sizes are not known.
+    """
     parts = [operation for operation in recording.operations if operation.key is not None]
     if not parts:
         raise TraceError("partition_bytes: the recording has no partitions (BytePS's comm.json has them)")
@@ -57,13 +73,6 @@ def at_partition_bytes(recording: Recording, n_bytes: int, rate: float | None) -
             "partition_bytes: the sizes of the tensors are not known; "
             "BytePS's log with 'partitioned to' lines must lie in or beside the job's directory"
         )
-    cut = _Cut(recording, _tensors(parts, n_bytes), _costs(recording, rate))
-    steps = [cut.step(step) for step in recording.steps]
-    return replace(recording, operations=cut.operations, steps=steps)
-
-
-def _tensors(parts: Sequence[Operation], n_bytes: int) -> dict[tuple[int, str], _Tensor]:
-    """Return the tensors that are cut otherwise, by (owner, name of the whole communication)."""
     size: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for part in parts:
         if part.key is not None:
@@ -77,16 +86,24 @@ def _tensors(parts: Sequence[Operation], n_bytes: int) -> dict[tuple[int, str], 
     return found
 
 
-def _costs(recording: Recording, rate: float | None) -> dict[str, _Cost]:
+#: A stage of one tensor, or of all; of a PUSH that is taken apart the bytes, on a link, and the rest are two.
+_Stage = tuple[str, bool]
+
+
+def _stage(one: Operation) -> _Stage:
+    return one.stage, bool(one.link)
+
+
+def _costs(recording: Recording, rate: float | None) -> dict[_Stage, _Cost]:
     """Return what each stage takes: small partitions show what one costs, large ones what bytes do.
 
     Where none is small, the smallest stand for them, without the time of their bytes.
     """
     found = {}
     for stage, table in _samples(recording).items():
-        size, work, on_link = table.T
+        size, work = table.T
         small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
-        per_byte = 1 / rate if rate is not None and on_link.any() else _per_byte(size, work)
+        per_byte = 1 / rate if rate is not None and stage[1] else _per_byte(size, work)
         beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
         found[stage] = _Cost(max(float(np.median(beyond)), 0.0), per_byte)
     return found
@@ -99,14 +116,14 @@ def _per_byte(size: Float, work: Float) -> float:
     return float(nnls(np.stack([np.ones(len(size)), size], axis=1), work)[0][1])
 
 
-def _samples(recording: Recording) -> dict[str, Float]:
-    """Return by stage the bytes, work and whether on a link, of each partition in each step (k, 3)."""
-    rows: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
+def _samples(recording: Recording) -> dict[_Stage, Float]:
+    """Return by stage the bytes and work of each partition in each step (k, 2)."""
+    rows: dict[_Stage, list[tuple[int, int]]] = defaultdict(list)
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             one = recording.operations[number]
             if one.key is not None:
-                rows[one.stage].append((one.n_bytes, work, bool(one.link)))
+                rows[_stage(one)].append((one.n_bytes, work))
     return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
 
 
@@ -114,7 +131,7 @@ class _Cut:
     """Cuts the steps of a recording; `operations` grows by those of new partitions."""
 
     def __init__(
-        self, recording: Recording, tensors: Mapping[tuple[int, str], _Tensor], costs: Mapping[str, _Cost]
+        self, recording: Recording, tensors: Mapping[tuple[int, str], _Tensor], costs: Mapping[_Stage, _Cost]
     ) -> None:
         self.operations = list(recording.operations)
         self._tensors, self._costs = tensors, costs
@@ -173,15 +190,15 @@ class _Cut:
             self.operations.append(old._replace(key=key, n_bytes=tensor.sizes[piece], track=track))
         return self._number[template, key]
 
-    def _group(self, number: int) -> tuple[int, str, str] | None:
+    def _group(self, number: int) -> tuple[int, str, _Stage] | None:
         """Return whose recorded time an operation shares: tensor and stage; None where it is not cut."""
         one = self.operations[number]
-        return (one.owner, one.whole, one.stage) if self._tensor(one) else None
+        return (one.owner, one.whole, _stage(one)) if self._tensor(one) else None
 
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
         """Return the work of the new events: the stage's recorded total, changed as its cost says."""
-        total: dict[tuple[int, str, str], float] = defaultdict(float)
-        costs: dict[tuple[int, str, str], float] = defaultdict(float)
+        total: dict[tuple[int, str, _Stage], float] = defaultdict(float)
+        costs: dict[tuple[int, str, _Stage], float] = defaultdict(float)
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             if group := self._group(number):
                 total[group] += work
@@ -199,7 +216,7 @@ class _Cut:
 
     def _cost(self, number: int) -> float:
         one = self.operations[number]
-        cost = self._costs[one.stage]
+        cost = self._costs[_stage(one)]
         return cost.per_part_ns + cost.per_byte_ns * one.n_bytes
 
 

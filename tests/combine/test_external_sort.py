@@ -125,6 +125,27 @@ def test_no_stretch_holds_many_more_events_than_asked_for(
     assert max(sizes) <= 20
 
 
+def test_events_of_one_time_are_held_a_few_at_a_time_however_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "_FEWEST", 10)
+    monkeypatch.setattr(runs, "_MERGE_BYTES", 1)
+    events = [
+        [(b"%d.%d" % (number, i), 5, (i * 7919) % 101 if i % 3 else -1) for i in range(300)]
+        for number in range(3)
+    ]
+    parts = [
+        (run, _unmoved, 0) for number in range(3) for run in _spill(tmp_path / f"{number}", events[number])
+    ]
+    blocks = _merged(parts)
+    assert max(map(len, blocks)) == 10
+    # the slices stay where slices are, but the longer ones come first
+    rows = [event for own in events for event in own]
+    slices = iter(sorted((row for row in rows if row[2] >= 0), key=lambda row: -row[2]))
+    expected = [next(slices) if row[2] >= 0 else row for row in rows]
+    assert [text for block in blocks for text in block.tails()] == [text for text, _, _ in expected]
+
+
 def test_times_are_shifted_while_merging(tmp_path: Path) -> None:
     shifts: list[Callable[[Ints], Ints]] = [_unmoved, lambda ts: np.full(len(ts), -15, np.int64)]
     parts = []

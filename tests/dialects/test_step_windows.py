@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 
 from dialects.step_parts import Joint, Kind, Operation
@@ -36,3 +38,23 @@ def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -
     assert [operations[i].label for i in second.operation] == ["host", "kernel of an earlier step"]
     assert second.across.tolist() == [[2, 1, Joint.START_TO_HEAD], [1, 1, Joint.END_TO_HEAD]]
     assert len(second.edges) == 0
+
+
+def test_many_steps_of_many_operations_take_memory_by_their_events() -> None:
+    n = 1500  # a table of all steps and operations would have 36 MB
+    start = 10 * np.arange(n)
+    events = RecordedEvents(
+        kinds=[Operation(f"host {i}", "", Track(0, 0)) for i in range(n)],
+        kind=np.arange(n),
+        start_ns=start,
+        end_ns=start + 5,
+        issued_ns=start,
+        leads=np.ones(n, np.bool_),
+        edges=np.empty((0, 4), np.int64),
+    )
+    tracemalloc.start()
+    operations, steps = cut_into_steps(events, [(i, 10 * i, 10 * i + 10) for i in range(n)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [operations[step.operation[0]].label for step in steps] == [f"host {i}" for i in range(n)]
+    assert peak < 9_000_000

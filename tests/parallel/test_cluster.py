@@ -81,6 +81,7 @@ def only_line(err: str) -> str:
     [
         ("statistic", [LENET]),
         ("critical", [LENET]),
+        ("diagnose", [LENET]),
         ("replay", [LENET, "--sub_option", "whatif", "--set", "bandwidth=0.1", "--output", "-"]),
         ("compare", [LENET, SLOW]),
         ("3dcompare", [LENET, SLOW]),

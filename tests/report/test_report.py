@@ -10,6 +10,7 @@ import math
 import subprocess
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +100,15 @@ def test_json_of_items_that_are_made_one_by_one_is_that_of_a_list() -> None:
         return stream.getvalue()
 
     items: list[Any] = [{"path": [{"name": "x\ny", "ms": 1.5}], "none": []}, 7, "é"]
-    assert text(Made(3, items.__getitem__)) == text(items)
-    assert text(Made(0, items.__getitem__)) == text([])
+    assert text(Made(range(3), items.__getitem__)) == text(items)
+    assert text(Made((), items.__getitem__)) == text([])
 
 
 def test_what_is_made_is_made_when_it_is_asked_for() -> None:
     asked: list[int] = []
-    made = Made(4, lambda at: asked.append(at) or 10 * at)  # type: ignore[func-returns-value]
+    made = Made(range(4), lambda at: asked.append(at) or 10 * at)  # type: ignore[func-returns-value]
     assert (len(made), made[-1], asked) == (4, 30, [3])
-    assert (made[1:3], list(made), asked[1:]) == ([10, 20], [0, 10, 20, 30], [1, 2, 0, 1, 2, 3])
+    assert ([*made[1:3]], list(made), asked[1:]) == ([10, 20], [0, 10, 20, 30], [1, 2, 0, 1, 2, 3])
     with pytest.raises(IndexError):
         made[4]
 
@@ -122,6 +123,16 @@ json_values = st.recursive(
 @given(st.dictionaries(st.text(), json_values))
 def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
     assert json.loads(report.json.encode(document)) == document
+
+
+def test_json_of_many_rows_reads_as_that_of_few() -> None:
+    rows = [(f"é {i}", i / 8, None) for i in range(12_001)]
+    stream = io.StringIO()
+    document = {"operations": replace(TABLE, rows=rows).records(), "none": TABLE.records()[:0]}
+    report.json.write(Result("o", "T", document), stream, arguments())
+    records = [{"name": f"é {i}", "avg_ms": i / 8, "ok": None} for i in range(12_001)]
+    expected = {"option": "o", "headline": "T", "operations": records, "none": [], "repairs": []}
+    assert stream.getvalue() == json.dumps(expected, indent=2, ensure_ascii=False) + "\n"
 
 
 def test_csv_is_the_first_table_with_its_keys() -> None:

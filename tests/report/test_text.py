@@ -107,7 +107,7 @@ def test_the_headline_comes_first_and_is_bold_on_a_terminal(
 
 def test_columns_take_their_cells_from_items() -> None:
     columns = (Column("real", "Real", "float"), Column("size", "Size", "float", value=abs))
-    assert Table.of("t", "T", columns, [3 + 4j]).rows == [[3.0, 5.0]]
+    assert [*Table.of("t", "T", columns, [3 + 4j]).rows] == [[3.0, 5.0]]
 
 
 def test_numbers_line_up_at_the_decimal_point() -> None:

@@ -20,6 +20,7 @@ from dialects import Activity
 from formats.columns import Trace
 from intervals import union_length
 from opname import OpName
+from statistic import durations as figures
 from trace_utils import load_job
 
 FIGURES = ("count", "total_ms", "min_ms", "max_ms", "avg_ms", "var_ms2", "p50_ms", "p95_ms", "p99_ms")
@@ -118,6 +119,28 @@ def test_sort_and_head(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", [x("short", 0, 1), x("long", 1, 9), x("middle", 20, 5)])
     names = [op["name"] for op in statistic("--path", path, "--sort", "--head", 2)["operations"]]
     assert names == ["long", "middle"]
+
+
+def test_statistics_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
+    durations_us = {"a": (3, 1), "b": (2, 2), "c": (7,)}
+    events = [x(name, t, us) for name, all_us in durations_us.items() for t, us in enumerate(all_us)]
+    trace = load_job(write(tmp_path / "t.json", events)).traces[0]
+    stats = figures.statistics(figures.durations(trace), "rank0.")
+    assert [(stat.name, stat.count, stat.total_ns, stat.min_ns) for stat in stats] == [
+        ("rank0.a", 2, 4000, 1000),
+        ("rank0.b", 2, 4000, 2000),
+        ("rank0.c", 1, 7000, 7000),
+    ]
+    assert (stats[2], stats[-1], list(stats[1:])) == ([*stats][2], [*stats][2], [*stats][1:])
+    assert [stat.name for stat in figures.longest_first(stats)] == ["rank0.c", "rank0.a", "rank0.b"]
+    twice = figures.all_of([stats, stats[:1]])
+    assert [stat.name for stat in figures.longest_first(twice)] == [
+        "rank0.c",
+        "rank0.a",
+        "rank0.b",
+        "rank0.a",
+    ]
+    assert all(type(stat.total_ns) is int and type(stat.p50_ns) is float for stat in twice)
 
 
 def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:

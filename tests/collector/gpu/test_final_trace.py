@@ -19,7 +19,6 @@ from collector.gpu.mxnet_profile import collect_operators, node_of, passes
 from collector.gpu.parts import collect_comm, of_category, part_of
 from conftest import run_cli
 from dialects.byteps.gradient_names import GradientNames
-from errors import UsageError
 from formats.columns import Trace, Track
 from opname import partition_key
 from trace_utils import find_gpus
@@ -235,6 +234,14 @@ def test_a_name_list_that_is_too_short_is_said() -> None:
     assert part.warnings == [
         "gradient_name_list.txt has 1 names, but there is gradient_1: 1 gradients keep BytePS's names"
     ]
+
+
+def test_a_name_list_with_an_endless_name_is_none(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    (gpu / "gradient_name_list.txt").write_text("conv_weight\n" + "x" * 5000 + "\n")
+    repairs = collect(gpu)["repairs"]
+    assert any("a name of 5,000 characters: no list of gradients" in line for line in repairs)
+    assert "Comm.byteps.gradient_0" in {event["pid"] for event in final(gpu)["traceEvents"]}
 
 
 def test_tensors_with_names_of_their_own_keep_them() -> None:
@@ -506,8 +513,25 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     gpu = write_gpu(tmp_path / "0")
     (gpu / "bps_trace_final.json").mkdir()
     before = files(gpu)
-    with pytest.raises(UsageError, match=r"bps_trace_final.*is a directory"):
-        gather(find_gpus(gpu)[0]).write()
+    code, out, err = run_cli("--option", "collect", "--path", gpu)
+    assert (code, out, err.count("\n"), "bps_trace_final.json: is a directory" in err) == (2, "", 1, True)
+    assert files(gpu) == before
+
+
+def test_one_trace_that_cannot_be_written_costs_those_of_all_gpus(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        write_gpu(tmp_path / str(rank))
+    (tmp_path / "1" / "bps_trace_final.json").mkdir()
+    before = files(tmp_path)
+    assert run_cli("--option", "collect", "--path", tmp_path)[0] == 2
+    assert files(tmp_path) == before
+
+
+def test_a_page_that_cannot_be_written_costs_the_traces(tmp_path: Path) -> None:
+    gpu = write_gpu(tmp_path / "0")
+    before = files(gpu)
+    code, _, err = run_cli("--option", "collect", "--path", gpu, "--html", tmp_path / "nowhere" / "x.html")
+    assert (code, "no file was written" in err) == (1, True)
     assert files(gpu) == before
 
 
@@ -641,8 +665,7 @@ def test_the_dag_from_symbols_is_byte_for_byte_the_profilers(
     path = copied(shared_data, case, tmp_path) / rest
     recorded = (path / "dag.gml").read_bytes()
     (path / "dag.gml").unlink()
-    gather(find_gpus(path)[0]).write()
-    assert (path / "dag.gml").read_bytes() == recorded
+    assert gather(find_gpus(path)[0]).files()[path / "dag.gml"] == recorded
 
 
 def test_stock_operator_names_leave_communication_and_loads(shared_data: Path, tmp_path: Path) -> None:

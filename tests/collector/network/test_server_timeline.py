@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.network.partition_keys import read_keys
 from collector.network.server_logs import read_log
 from collector.network.server_timeline import collect_server
 from errors import TraceError
+from result import Repairs
 from trace_utils import read_trace
 
 US = 1000
@@ -195,6 +197,16 @@ def test_a_servers_profile_is_decoded_by_its_key_range(tmp_path: Path) -> None:
     )
     found = events(collect_server(tmp_path).output)
     assert [e["args"]["key"] for e in found if e["ph"] == "i"] == [262145, 262146]
+
+
+def test_a_server_of_absurd_number_takes_no_time(tmp_path: Path) -> None:
+    (tmp_path / "worker_0.byteps_debug_log.txt").write_text(
+        DEBUG_LOG + "[2026] key 262147 assigned to server 214748364\n"
+        "[2026] b partitioned to 999999999 part(s), total_len=9000, key_range=[327680, 327681] rank=0\n"
+    )
+    keys = read_keys(tmp_path, Repairs())
+    assert keys.servers == {262144: 0, 262145: 1, 262146: 1}
+    assert set(keys.partition_bytes()) == {262144, 262145, 262146}
 
 
 def test_the_clock_of_a_key_log_is_set_by_a_profile(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from test_scanner import WANTED, seen
 from conftest import REPO, SHARED, run_cli
 from formats import native
 
+_MOST_JOB_BYTES = 16 << 20  # of a job to be combined
 _MOST_BYTES = 1 << 20  # of a file, packed or not; larger ones take their time and show no more
 
 
@@ -44,3 +45,19 @@ def test_the_same_bytes_of_json(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("ANALYZE_NATIVE", wish)
         answers.append(run_cli("--option", "statistic", "--path", path, "--format", "json", "--jobs", "1"))
     assert answers[1] == answers[0]
+
+
+@pytest.mark.parametrize("path", jobs(), ids=lambda path: path.name)
+def test_the_same_bytes_of_a_combined_file(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) > _MOST_JOB_BYTES:
+        pytest.skip("large")
+    found = []
+    for wish in ("0", "1"):
+        monkeypatch.setenv("ANALYZE_NATIVE", wish)
+        output = tmp_path / f"{wish}.json"
+        flags = ("--path", path, "--output", output, "--format", "json", "--jobs", "1")
+        code, out, _ = run_cli("--option", "combine", *flags)
+        found.append((code, out.replace(str(output), ""), output.read_bytes() if code == 0 else b""))
+    assert found[1] == found[0]

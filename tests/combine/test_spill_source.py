@@ -1,0 +1,213 @@
+"""A source rewritten by the functions in C is the same, byte by byte, as in Python."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from combine import external_sort as runs
+from combine.event_text import text_of
+from combine.external_sort import cut, merge
+from combine.pid_tid import Place
+from combine.spill_source import rewrite
+from dialects.system import SecondAxis
+from errors import TraceError
+from formats import native, stream
+from formats.native import scanner
+from formats.native.rewriter import gathered, written
+
+
+@pytest.fixture(scope="module")
+def library() -> ctypes.CDLL:
+    """The functions, built; the test is skipped where there is no compiler."""
+    loaded = native.library("rewrite")
+    if loaded is None:
+        pytest.skip("no C compiler here")
+    return loaded
+
+
+PLACES = {
+    "chrome": Place(Path(), 0, "chrome", "", 1, 1000),
+    "fourth of kineto": Place(Path(), 3, "kineto", "", 3001, 1000),
+    "a source whose ids are no numbers": Place(Path(), 9000, "chrome", "", 1, 1000),
+    "byteps": Place(Path(), 1, "byteps", "wk0.rank1.", 1001, 1000),
+    "composer": Place(Path(), 2, "composer", "", 1, 1000, only_pid=2, axis=SecondAxis(3000, 10**9, "moved")),
+    "horovod, filtered": Place(Path(), 0, "horovod", "", 1, 1000, names=("a",)),
+    "byteps, filtered": Place(Path(), 0, "byteps", "rank0.", 1, 1000, names=("Comm.x",)),
+    "few heads": Place(Path(), 1, "kineto", "", 1, 1000, table_bytes=300),
+}
+
+
+def seen(path: Path, place: Place, spill: Path, *, scan: bool) -> dict[str, Any]:
+    """What becomes of a file: all that is told of it, and the text of its events in order of time."""
+    try:
+        found = rewrite(replace(place, path=path, scan=scan), spill)
+    except TraceError as error:
+        return {"error": str(error)}
+    told = {field.name: getattr(found, field.name) for field in fields(found)}
+    parts = [(run, lambda ts: np.full(len(ts), 7, np.int64), 0) for run in found.runs]
+    library = native.library("rewrite") if scan else None
+    told["text"] = b"".join(
+        bytes(text_of(block, found.heads, library)) for block in merge(parts, cut(parts, 1))
+    )
+    told["sync_points"] = {
+        key: (point.begin_ns.tolist(), point.end_ns.tolist()) for key, point in found.sync_points.items()
+    }
+    for internal in ("runs", "heads", "repairs"):  # what is repaired is told by pieces
+        del told[internal]
+    return told
+
+
+# -- events of all kinds --------------------------------------------------------------------------
+
+_NAMES = [
+    "a",
+    "Comm.x.PUSH",
+    "Comm.x",
+    "gloo:all_reduce",
+    "MulBackward0",
+    "longer than thirty-two bytes, it is",
+]
+_USUAL = {
+    "name": st.sampled_from([json.dumps(name) for name in _NAMES]),
+    "cat": st.sampled_from(['"c"', '"kernel"', '"user_annotation"']),
+    "pid": st.sampled_from(["5", '"Comm.x"', "7"]),
+    "tid": st.sampled_from(["1", '"total"', '"65536"', '"PyTorch Profiler (0)"']),
+    "ts": st.sampled_from(
+        ["1", "2.5", "17", "1234.567", "1709254321000123.457", "1795219501232034", "-3.25"]
+    ),
+    "dur": st.sampled_from(["1", "0", "2.500", "12.345", "100"]),
+    "args": st.sampled_from(
+        [
+            '{"name": "a"}',
+            '{\n  "k": [1, 2.5]\n}',
+            "{}",
+            '{"e":"\\n\u00e4"}',
+            '{"In msg nelems": 4, "x": 1e3}',
+        ]
+    ),
+    "id": st.sampled_from(["7", "0", "1099511627775"]),
+    "s": st.just('"t"'),
+    "bp": st.just('"e"'),
+}
+_ODD = st.sampled_from(
+    [
+        *("null", "true", "nul", "-1", "1.5", "1.0005", "1e3", "1e-7", "-0.0", "1e400", "9" * 20, "9" * 700),
+        *("1099511627776", "8796093022208.5", "1709254321000123.45678", "1000000000000001"),
+        *(
+            '"0x1f"',
+            '"12"',
+            '""',
+            '"a',
+            '"\\u00e9"',
+            '"\u00e9"',
+            '"\\ud800"',
+            "{}",
+            '{"a":[{}]}',
+            "[1]",
+            "[1,]",
+        ),
+    ]
+)
+_RARE = st.sampled_from(["id2", "bind_id", "sf", "zz", "ts", "args"])
+_METADATA = st.sampled_from(
+    ["process_name", "thread_name", "process_sort_index", "thread_sort_index", "other"]
+)
+
+
+@st.composite
+def _event(draw: st.DrawFn) -> str:
+    phase = draw(st.sampled_from(["X"] * 8 + list("BEisfbCMM")))
+    members = [("ph", json.dumps(phase))]
+    wanted = {
+        "X": "name cat pid tid ts dur args",
+        "s": "name cat pid tid ts id bp",
+        "C": "name pid tid ts id",
+    }
+    for key in wanted.get(phase, "name cat pid tid ts s").split():
+        kind = draw(st.integers(0, 29))
+        if kind:
+            members.append((key, draw(_ODD if kind == 1 else _USUAL[key])))
+    if phase == "M":
+        value = draw(st.sampled_from(['{"name":"a"}', '{"name":"b"}', '{"sort_index":3}', "{}"]))
+        members = [*((k, v) for k, v in members if k != "name"), ("args", value)]
+        members.append(("name", json.dumps(draw(_METADATA))))
+    if draw(st.integers(0, 9)) == 0:
+        members.append((draw(_RARE), draw(_ODD)))
+    space = draw(st.sampled_from(["", " ", "\n    "]))
+    return "{" + space + f",{space}".join(f'"{key}":{space}{value}' for key, value in members) + space + "}"
+
+
+@st.composite
+def _file(draw: st.DrawFn) -> bytes:
+    some = draw(st.lists(_event(), min_size=1, max_size=6))
+    items = draw(st.lists(st.sampled_from(some), min_size=1, max_size=30))
+    tail = draw(st.sampled_from(['],"distributedInfo":{"rank":3}}', "]}", "]}", ""]))
+    content = bytearray(('{"traceEvents":[' + ",\n".join(items) + tail).encode("utf-8", "surrogatepass"))
+    for _ in range(draw(st.sampled_from([0, 0, 0, 0, 1, 3]))):
+        content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
+    return bytes(content)
+
+
+@pytest.fixture(params=["wide", "plain"])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """With AVX2 where the processor has it, and without."""
+    monkeypatch.setattr(scanner, "PLAIN", request.param == "plain")
+    return str(request.param)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=100,
+)
+@given(
+    _file(),
+    st.sampled_from(sorted(PLACES)),
+    st.sampled_from([100, 700, 1 << 20]),
+    st.sampled_from([100, 700, 1 << 20]),
+    st.sampled_from([500, 24 << 20]),
+)
+def test_the_same_bytes_both_ways(
+    library: ctypes.CDLL,
+    width: str,
+    tmp_path: Path,
+    content: bytes,
+    kind: str,
+    n: int,
+    m: int,
+    run_bytes: int,
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "RUN_BYTES", run_bytes)
+        for piece, scan in ((n, False), (m, True)):
+            patch.setattr(stream, "PIECE", piece)
+            found.append(seen(path, PLACES[kind], tmp_path / "spill", scan=scan))
+    assert found[1] == found[0]
+
+
+def test_parts_that_lie_outside_of_their_text_are_refused(library: ctypes.CDLL) -> None:
+    at, lengths = np.array([0, 3]), np.array([3, 3], np.int32)
+    assert bytes(gathered(library, b"abcdef", at[::-1], lengths)) == b"defabc"
+    with pytest.raises(ValueError, match="outside"):
+        gathered(library, b"abcde", at, lengths)
+    tails = (b"abcdef", at, lengths)
+    heads = (b",", np.array([0]), np.array([1], np.int32))
+    ts, dur, is_slice = np.array([1500, -2]), np.array([-1, -1]), np.array([False])
+    head = np.zeros(2, np.int32)
+    assert bytes(written(library, (ts, dur), head, tails, heads, is_slice)) == (
+        b'},\n{"ts":1.5,abc},\n{"ts":-0.002,def'
+    )
+    with pytest.raises(ValueError, match="head"):
+        written(library, (ts, dur), head + np.int32(1), tails, heads, is_slice)

@@ -1,0 +1,93 @@
+"""What many ranks do together is one event; it says the same as an edge for every pair."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dag import join_ranks
+from dag.critical_path import critical_path, slack_ns
+from dag.step_graph import Recording
+from dialects.step_parts import Edge, Joint, Meet
+from make import rank_steps, recording
+from replay.simulation import replay
+
+Times = list[tuple[int, int, int]]  # of each rank: begin and end of the collective, work before it
+
+times = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 60), st.integers(0, 20)), min_size=2, max_size=6
+)
+
+
+def joined(ranks: Times, most_paired: int) -> Recording:
+    """Return a step in which ranks compute, reduce together, and compute again."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(join_ranks, "_MOST_PAIRED", most_paired)
+        found = recording(
+            *(
+                rank_steps(
+                    f"rank{rank}",
+                    {
+                        "before": (begin, begin + 5),
+                        "reduce": (begin + 5, begin + 5 + took),
+                        "after": (begin + 5 + took, begin + 10 + took + work),
+                    },
+                    [Edge(0, 1), Edge(1, 2)],
+                    bounds=(begin, begin + 10 + took + work),
+                    meets=[Meet("all", 1, enters=True, leaves=True)],
+                )
+                for rank, (begin, took, work) in enumerate(ranks)
+            )
+        )
+        list(found.steps)  # made while patched
+        return found
+
+
+@given(times)
+def test_a_meeting_of_many_gives_the_work_path_and_slack_of_pairs(ranks: Times) -> None:
+    pairs, meeting = joined(ranks, 1000), joined(ranks, 1)
+    one, other = pairs.steps[0], meeting.steps[0]
+    n = len(one)
+    assert np.array_equal(one.work_ns, other.work_ns[:n])
+    assert np.array_equal(one.gap_ns, other.gap_ns[:n])
+    assert not other.work_ns[n:].any()
+    assert not other.gap_ns[n:].any()
+    assert one.last.tolist() == other.last.tolist()
+    for owners in (None, [0], [len(ranks) - 1]):
+        assert critical_path(one, owners).stretches == critical_path(other, owners).stretches
+    assert np.array_equal(slack_ns(one), slack_ns(other)[:n])
+
+
+@given(times, st.integers(0, 5), st.integers(0, 100))
+def test_who_comes_later_than_recorded_holds_up_the_same_ranks(ranks: Times, late: int, by_ns: int) -> None:
+    ends = []
+    for found in (joined(ranks, 1000), joined(ranks, 1)):
+        step = found.steps[0]
+        step.work_ns[3 * (late % len(ranks))] += by_ns
+        ends.append(replay(found, [0]).step(0).end_ns[: 3 * len(ranks)].tolist())
+    assert ends[0] == ends[1]
+
+
+def test_the_edges_of_a_meeting_grow_with_its_ranks() -> None:
+    n = 100
+    step = joined([(rank, 200, 0) for rank in range(n)], join_ranks._MOST_PAIRED).steps[0]
+    assert len(step) == 3 * n + 1
+    assert len(step.edges) == 2 * n + 2 * n
+    assert int(step.start_ns[-1]) == int(step.end_ns[-1]) == n - 1 + 5  # when the last rank enters
+    assert int(step.owner[-1]) == n - 1
+
+
+def test_nobody_waits_for_who_entered_after_it_had_left() -> None:
+    ranks = [(0, 10, 0), (2, 10, 0), (100, 10, 0)]  # the third enters at 105, the others have left at 17
+    step = joined(ranks, 1).steps[0]
+    assert step.work_ns[[1, 4, 7]].tolist() == [8, 10, 10]  # from 7 to 15, from 7 to 17, from 105 to 115
+
+
+def test_only_collectives_meet_in_one_event() -> None:
+    meets = [Meet("m", 0, enters=True, leaves=True, joint=Joint.END_TO_BODY)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(join_ranks, "_MOST_PAIRED", 1)
+        ranks = [rank_steps(f"rank{i}", {"a": (0, 5)}, bounds=(0, 5), meets=meets) for i in range(3)]
+        assert len(recording(*ranks).steps[0]) == 3

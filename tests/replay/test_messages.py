@@ -1,0 +1,83 @@
+"""Transfers taken apart, in a simulated cluster in which the edited job can be run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.known_byteps import BytePSJob
+from dag.step_graph import Recording
+from dag_utils import load_steps, read_partitions
+from replay.answer import measured_ns, what_if
+from replay.simulation import replay
+from replay.whatif.bandwidth import link_rate
+from replay.whatif.edits import apply
+from replay.whatif.messages import as_messages
+
+JOB = BytePSJob(
+    forward=(4.0, 6.0, 8.0),
+    backward=(8.0, 12.0, 16.0),
+    tensors=(40_000, 600_000, 1_000_000),
+    slow=(1.0, 1.0),
+    partition=65_536,
+    rate=200 * 125.0,  # 200 Mbit/s: 66 ms for the bytes of a step in one direction
+    message=0.05,
+    per_byte=2e-7,
+    spread=0.01,
+)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    path: Path = tmp_path_factory.mktemp("byteps") / "job"
+    JOB.run(8, 1, path)
+    return load_steps([path], partitions=read_partitions([path]), progress=False).recording
+
+
+def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
+    # 4.5 % are headers
+    rate = link_rate(recording)
+    assert rate is not None and rate.is_told
+    assert rate.at_least == pytest.approx(JOB.rate / 1.045 / 1e6, rel=0.03)
+
+
+def test_transfers_taken_apart_replay_as_recorded(recording: Recording) -> None:
+    apart = as_messages(recording, JOB.rate / 1.045 / 1e6)
+    rows = recording.whole_steps
+    assert (replay(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
+    n_pushes = sum(one.stage == "PUSH" for one in recording.operations)
+    assert len(apart.operations) == len(recording.operations) + n_pushes
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "bandwidth=5",
+        "bandwidth=0.2",
+        "bandwidth=100Mbit",
+        "bandwidth=1Gbit",
+        "partition_bytes=262144",
+        "FW=0.5",
+    ],
+)
+def test_the_edited_job_takes_what_it_takes_when_it_is_run(edit: str, recording: Recording) -> None:
+    (found,) = what_if(recording, [(edit, lambda one: apply(one, [edit]))])
+    then = JOB.edited(edit).run(8, 2).mean()
+    assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
+    assert found.interval_ns is not None
+    assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
+
+
+@pytest.mark.parametrize("edit", ["bandwidth=5", "bandwidth=0.2", "partition_bytes=262144", "BW=0.5"])
+@pytest.mark.parametrize("identity", ["bandwidth=1", "partition_bytes=65536", "FW=1"])
+def test_an_identity_changes_nothing_beside_others_in_any_order(
+    identity: str, edit: str, recording: Recording
+) -> None:
+    if identity.partition("=")[0] == edit.partition("=")[0]:
+        return
+    rows = recording.whole_steps
+    alone = replay(apply(recording, [edit]), rows).iteration_ns
+    for edits in ([identity, edit], [edit, identity]):
+        assert np.array_equal(replay(apply(recording, edits), rows).iteration_ns, alone)
