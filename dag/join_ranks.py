@@ -8,6 +8,7 @@ waiting: a transfer that began as its link came free.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ _PICKED_UP_NS = 50_000
 _TOLERANCE_NS = 50_000
 #: Of what more ranks than this do together, not each waits for each: all come to one event, and leave it.
 _MOST_PAIRED = 16
+#: Memory is given back when so many events have left the form that ranks have them in, about 40 bytes each.
+_MANY_FREED = 500_000
 _MEETING = Operation("the last rank", "", Track("", "meetings"), is_communication=True, is_traced=False,
                      is_meeting=True)  # fmt: skip
 
@@ -80,10 +83,19 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         for own in parts
     ]
 
+    pending = 0  # events of parts that were freed
+
     def make(row: int) -> StepGraph:
+        nonlocal pending
         own, parts[row] = parts[row], []  # two forms of all steps would take twice the memory
         follows = row > 0 and bounds[row].number == bounds[row - 1].number + 1
-        return _join_step(own, sizes[row - 1] if follows else (), link_of, first)
+        step = _join_step(own, sizes[row - 1] if follows else (), link_of, first)
+        del own
+        pending += len(step)
+        if pending >= _MANY_FREED:
+            _give_back_memory()
+            pending = 0
+        return step
 
     steps: Sequence[StepGraph] = MadeSteps(bounds, make)
     if any((one.next_ns < 0).any() for one in bounds):
@@ -97,6 +109,14 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
         steps=steps,
         notes=list(dict.fromkeys(note for rank in ranks for note in rank.notes)),
     )
+
+
+def _give_back_memory() -> None:
+    """Give freed memory back to the system: the C library keeps what lies between what is in use."""
+    import ctypes
+
+    with suppress(OSError, TypeError, AttributeError):  # where the C library is another
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
@@ -151,11 +171,14 @@ def _join_step(
     start, end = np.concatenate([start, meeting.at_ns]), np.concatenate([end, meeting.at_ns])
     edges = np.concatenate([edges, meeting.edges])
     last = [None if part.last is None else part.last + at for part, at in zip(parts, offsets, strict=True)]
+    link = link_of[operation]
+    is_linked = bool((link != NO_LINK).any())
+    link = link if is_linked else _all_alike(NO_LINK, end)
     step = StepGraph(
         number=parts[0].number,
         operation=operation,
         owner=owner,
-        link=link_of[operation],
+        link=link,
         start_ns=start,
         end_ns=end,
         edges=_without_cycles(start, end, edges),
@@ -165,7 +188,7 @@ def _join_step(
         next_ns=np.array([part.next_ns for part in parts], np.int64),
         tail_ns=np.zeros(len(parts), np.int64),
         last=np.empty(0, np.int64),
-        turn=narrow(np.argsort(np.argsort(end, kind="stable"))),
+        turn=narrow(np.argsort(np.argsort(end, kind="stable"))) if is_linked else _all_alike(0, end),
         overtaken=np.empty((0, 2), np.int64),
         held=np.zeros(len(start), np.bool_),
         continued=_from_before([part.continued for part in parts], sizes, before),
@@ -178,6 +201,11 @@ def _moved(edges: Int64, by: int) -> Int64:
     moved: Int64 = narrow(edges).copy()
     moved[:, :2] += by
     return moved
+
+
+def _all_alike(value: int, column: Int64) -> Int64:
+    """Return a column as long as another, of one value that takes no room."""
+    return np.broadcast_to(narrow(np.array(value)), column.shape)
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:
@@ -402,8 +430,11 @@ def _held_by_links(step: StepGraph, ready: Int64, could_begin: Int64) -> Bool:
 
     Not those whose start another event waits for: that must stay the start that was recorded.
     """
+    links = by_link(step)
+    if not links:
+        return np.broadcast_to(np.False_, len(step))
     held = np.zeros(len(step), np.bool_)
-    for served in by_link(step):
+    for served in links:
         before = _freed(step, served)
         begin = np.maximum(could_begin[served], before)
         is_first = begin > before + _PICKED_UP_NS
