@@ -148,7 +148,7 @@ class HeadTable(dict[tuple[Any, ...], int]):
     def _add(self, kind: WholeEvent, flags: tuple[bool, bool, int, int], text: bytes) -> int:
         self._columns = None
         self._texts.append(text)
-        self._rows.append((*flags, 0))
+        self._rows.append((*flags, len(self._rows)))
         self.kinds.append(kind)
         self.args.append(msgspec.Raw(b""))
         self._left -= len(text) + _HEAD_COSTS

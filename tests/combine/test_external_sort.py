@@ -72,7 +72,11 @@ def test_an_event_that_the_strict_decoder_refuses_keeps_its_members(tmp_path: Pa
 # -- sorting --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(st.lists(st.integers(0, 40), max_size=60), min_size=1, max_size=4), st.integers(1, 400))
 def test_a_merge_is_a_stable_sort(
     tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], run_bytes: int
@@ -94,7 +98,11 @@ def test_a_merge_is_a_stable_sort(
 @given(
     st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=60), min_size=1, max_size=3), st.integers(1, 4)
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 def test_parts_of_a_merge_are_the_whole(
     tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], n: int
 ) -> None:
@@ -255,7 +263,11 @@ _ALIKE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(_ALIKE, min_size=1, max_size=40), st.sampled_from([200, 700, 1 << 20]), st.integers(2, 60))
 def test_events_of_learned_types_keep_all_their_members(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], piece: int, run_bytes: int
@@ -314,7 +326,11 @@ _EVENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(st.tuples(_EVENTS, st.sampled_from("XBEMisfbeCN")), min_size=1, max_size=12), st.floats(0, 1))
 def test_whatever_the_events_hold_the_result_is_whole(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[dict[str, Any], str]], cut: float

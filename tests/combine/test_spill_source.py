@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from combine import external_sort as runs
-from combine.event_text import text_of
+from combine.event_text import KEPT, HeadTable, Placed, text_of
 from combine.external_sort import cut, merge
 from combine.pid_tid import Place
 from combine.spill_source import rewrite
@@ -211,3 +211,10 @@ def test_parts_that_lie_outside_of_their_text_are_refused(library: ctypes.CDLL) 
     )
     with pytest.raises(ValueError, match="head"):
         written(library, (ts, dur), head + np.int32(1), tails, heads, is_slice)
+
+
+def test_a_kind_that_was_scanned_first_keeps_its_head_where_python_takes_its_next_event() -> None:
+    table = HeadTable(lambda kind: Placed(kind, 0, KEPT), bytes, 1000)
+    number = table.number(("X", "a", "c", 1, 2, "", ""))  # as the scanner's keys are: not by `set_args`
+    assert number > 0
+    assert table.columns().full[number] == number

@@ -144,7 +144,11 @@ records = st.builds(compute, times, st.floats(0, 1e3), size=st.integers(0, 2**40
 
 
 @given(st.lists(records, min_size=1), st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
+    deadline=None,
+)
 def test_a_cut_anywhere_keeps_every_whole_record(
     tmp_path: Path, events: Sequence[dict[str, Any]], data: st.DataObject
 ) -> None:

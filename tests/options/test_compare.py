@@ -187,8 +187,8 @@ def test_the_workbook_has_a_sheet_per_input_with_legal_names(tmp_path: Path) -> 
     book = tmp_path / "out.xlsx"
     assert run_cli("--option", "compare", "--path", a, b, "--xlsx", book)[0] == 0
     names = openpyxl.load_workbook(book).sheetnames
-    assert names[:3] == ["Summary", "operations", "categories"]
-    assert len(names) == 5
+    assert names[:4] == ["Summary", "Charts", "operations", "categories"]
+    assert len(names) == 6
     assert max(map(len, names)) <= 31
 
 
