@@ -45,7 +45,7 @@ def _again(operation: Int64) -> tuple[Int64, Int64]:
 
 def numbered(first: Int64, second: Int64) -> Int64:
     """Return a number for each pair of values (n,), the same for equal pairs, from 0 without a gap."""
-    pair = first * (int(second.max(initial=0)) + 1) + second
+    pair = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
     number: Int64 = np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return number
 
