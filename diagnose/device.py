@@ -120,8 +120,8 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     if share < _LEAST:
         return
     by_kind = view.path_gaps_by_kind
-    names, by_name = view.kind_of[0], view.by_name(by_kind[:-1])
-    largest = [names[i] for i in np.argsort(-by_name)[:3].tolist() if by_name[i] > 0]
+    by_name = view.by_name(by_kind[:-1])
+    largest = view.longest(by_name)
     outside = by_kind[-1] > by_name.max(initial=0.0)
     where = "between the steps" if outside else f"before {listed(largest)}"
     yield Finding(

@@ -141,10 +141,13 @@ class JobView:
 
         The longest comes first; only what takes any time is named.
         """
-        names, kind = self.kind_of
         by_name = self.by_name(np.where(self.of_kinds(chosen), self.path_work_by_kind, 0.0))
-        order = np.argsort(-by_name)
-        return [names[i] for i in order[:most].tolist() if by_name[i] > 0], kind == order[0]
+        return self.longest(by_name, most), self.kind_of[1] == np.argmax(by_name)
+
+    def longest(self, by_name: Float, most: int = 3) -> list[str]:
+        """Return the names that take most of some times, as of `by_name`, the longest first."""
+        names = self.kind_of[0]
+        return [names[i] for i in np.argsort(-by_name)[:most].tolist() if by_name[i] > 0]
 
     def by_name(self, by_kind: Float) -> Float:
         """Return some times of kinds of operations (k,) added up by the names of `kind_of`."""

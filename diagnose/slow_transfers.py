@@ -369,7 +369,7 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edit=without_negotiation,
         ranks=recording.owners,
-        operations=sorted({one.main for one in recording.table.kinds if one.cat == WAIT})[:3],
+        operations=view.mains(waits)[:3],
         evidence=view.show(waits, 1),
     )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dag.step_graph import Recording, StepGraph
 from dialects.step_windows import turns
@@ -43,7 +45,7 @@ def _again(operation: Int64) -> tuple[Int64, Int64]:
     return events[nth > 0], nth[nth > 0]
 
 
-def numbered(first: Int64, second: Int64) -> Int64:
+def numbered(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
     """Return a number for each pair of values (n,), the same for equal pairs, from 0 without a gap."""
     pair = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
     number: Int64 = np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)

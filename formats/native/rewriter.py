@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from weakref import finalize
 
 import msgspec
 import numpy as np
@@ -87,10 +86,7 @@ class WholeScanner:
         self, library: ctypes.CDLL, ids_from: int | None, most_keys: int, *, args_are_key: bool
     ) -> None:
         self._rewrite = library.rewrite_events
-        self._state = library.new_scanner(b"", 0, False)
-        if not self._state:
-            raise MemoryError
-        finalize(self, library.free_scanner, self._state)
+        self._state = scanner.new_state(self, library)
         self._place = _Place(_NO_IDS if ids_from is None else ids_from, args_are_key)
         self._most_keys = most_keys
         fields: Any = (*[Any] * len(KEY), *[msgspec.Raw] * args_are_key)

@@ -54,10 +54,7 @@ class Scanner:
     def __init__(self, library: ctypes.CDLL, wanted: Collection[str] = (), points: bool = False) -> None:
         self._scan = library.scan_events
         names = b"".join(name.encode("utf-8", "replace") + b"\0" for name in wanted)
-        self._state = library.new_scanner(names, len(names), points)
-        if not self._state:
-            raise MemoryError
-        finalize(self, library.free_scanner, self._state)
+        self._state = new_state(self, library, names, points)
         self._key, self._args_row = np.empty(_MOST, np.int32), np.empty(_MOST, np.int32)
         self._ts, self._dur = np.empty(_MOST, np.int64), np.empty(_MOST, np.int64)
         self._has_texts = bool(wanted) or points
@@ -95,6 +92,15 @@ class Scanner:
             ids=_bytes(self._ids, out.ids_size),
         )
         return why, self._at.value, found
+
+
+def new_state(owner: object, library: ctypes.CDLL, names: bytes = b"", points: bool = False) -> int:
+    """Return a new state in C, freed together with its `owner`. MemoryError as of `Scanner`."""
+    state: int | None = library.new_scanner(names, len(names), points)
+    if not state:
+        raise MemoryError
+    finalize(owner, library.free_scanner, state)
+    return state
 
 
 def _bytes(text: NDArray[np.uint8], n: int) -> bytes:
