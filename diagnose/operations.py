@@ -13,7 +13,7 @@ from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED
 from errors import counted
-from replay.occurrences import slots, usual
+from replay.occurrences import Middles, slots
 from replay.uncertainty import FEWEST
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
@@ -137,14 +137,15 @@ def _grown(view: JobView, row: int) -> Evidence:
     step, own = recording.steps[row], number[row]
     more = np.zeros(len(step))
     for column in ("work_ns", "gap_ns"):
-        more = np.maximum(more, getattr(step, column) - usual(column, recording.steps, number)[own])
+        usual = Middles(column, recording.steps, number).medians()[own]
+        more = np.maximum(more, getattr(step, column) - usual)
     return view.event(step, int(more.argmax()))
 
 
 def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
     """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
     number = slots(recording.steps)
-    work, gap = (usual(column, recording.steps, number) for column in ("work_ns", "gap_ns"))
+    work, gap = (Middles(column, recording.steps, number).medians() for column in ("work_ns", "gap_ns"))
     tails = np.array([step.tail_ns for step in recording.steps])
     usual_tail = np.median(tails, axis=0).astype(np.int64)
     steps = list(recording.steps)

@@ -63,29 +63,45 @@ def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     return np.where(count > 0, middle, 0)
 
 
-def usual(
-    column: str, steps: Sequence[StepGraph], number: Sequence[Int64], *, without: int | None = None
-) -> Int64:
-    """Return the median of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`), -1 for none.
+class Middles:
+    """The values of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`): what medians need of them.
 
-    Over all steps, or all but one.
+    Of c values in order those at the places c // 2 - 1, c // 2 and c // 2 + 1: they hold the median, and that
+    of all but one, whichever that is.
     """
-    kept = [row for row in range(len(steps)) if row != without]
-    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    count = sum((np.bincount(number[row], minlength=n_slots) for row in kept), np.zeros(n_slots, np.int64))
-    if n_slots * len(kept) > _SPARSE * count.sum():
-        group = np.concatenate([number[row] for row in kept])
-        middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
-    else:  # a slot has at most one event in a step
-        longest = max(int(getattr(steps[row], column).max(initial=0)) for row in kept)
-        dtype = np.int32 if longest < np.iinfo(np.int32).max else np.int64
-        table = np.full((n_slots, len(kept)), np.iinfo(dtype).max, dtype)
-        for place, row in enumerate(kept):
-            table[number[row], place] = getattr(steps[row], column)
-        table.sort(axis=1)
-        every, last = np.arange(n_slots), np.maximum(count - 1, 0)
-        middle = (table[every, last // 2].astype(np.int64) + table[every, last - last // 2]) // 2
-    return np.where(count > 0, middle, -1)
+
+    def __init__(self, column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> None:
+        values = [getattr(step, column) for step in steps]
+        n_slots = 1 + max((int(one.max(initial=0)) for one in number), default=0)
+        counts = (np.bincount(one, minlength=n_slots) for one in number)
+        self.count = sum(counts, np.zeros(n_slots, np.int64))
+        places = self.count // 2 + np.array([[-1], [0], [1]])
+        places = np.clip(places, 0, np.maximum(self.count - 1, 0))
+        if n_slots * len(steps) > _SPARSE * self.count.sum():
+            group, flat = np.concatenate(number), np.concatenate(values)
+            flat = np.append(flat[np.lexsort((flat, group))], 0)
+            self._near = flat[np.cumsum(self.count) - self.count + places]
+        else:  # a slot has at most one event in a step
+            longest = max((int(one.max(initial=0)) for one in values), default=0)
+            dtype = np.int32 if longest < np.iinfo(np.int32).max else np.int64
+            table = np.full((n_slots, len(steps)), np.iinfo(dtype).max, dtype)
+            for step, (slot, value) in enumerate(zip(number, values, strict=True)):
+                table[slot, step] = value
+            table.sort(axis=1)
+            self._near = table[np.arange(n_slots), places].astype(np.int64)
+
+    def medians(self) -> Int64:
+        """Return the median of each slot, rounded down; -1 for one without values."""
+        before, middle, _ = self._near
+        both = np.where(self.count % 2, middle, before) + middle
+        return np.where(self.count > 0, both // 2, -1)
+
+    def medians_without(self, slot: Int64, value: Int64) -> Int64:
+        """Return the median of each slot (n,) without one `value` (n,) of it; -1 where there is no other."""
+        before, middle, after = self._near[:, slot]
+        low = np.where(before < value, before, middle)
+        high = np.where(self.count[slot] % 2, np.where(middle < value, middle, after), low)
+        return np.where(self.count[slot] > 1, (low + high) // 2, -1)
 
 
 class UsualGaps:
@@ -93,7 +109,9 @@ class UsualGaps:
 
     def __init__(self, recording: Recording) -> None:
         self._number = slots(recording.steps)
-        self._gaps = usual("gap_ns", recording.steps, self._number) if recording.steps else np.empty(0)
+        self._gaps = np.empty(0, np.int64)
+        if recording.steps:
+            self._gaps = Middles("gap_ns", recording.steps, self._number).medians()
         self._made_of = [(step.operation, step.gap_ns) for step in recording.steps]
 
     def are_of(self, recording: Recording) -> bool:

@@ -72,6 +72,11 @@ class Runs:
         plan = self._plan
         return simulate(Plan(dur, gap, plan.device, plan.priority, plan.after_ptr, plan.after))
 
+    def iteration_ns(self, schedule: Schedule) -> Int64:
+        """Return how long each owner took for the step at each position (positions, m)."""
+        took: Int64 = schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
+        return took
+
     def ends_ns(self, schedule: Schedule) -> Int64:
         """Return when the last operation of the step at each position ends (positions,)."""
         ends: Int64 = np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
@@ -153,6 +158,12 @@ class Runs:
         """Return the first operation of each run of a step's events, and the one after the last."""
         first = self._first[self._inside(position)] - self._row.first_op[position]
         return first, np.append(first[1:], 2 * len(self._row.steps[position]))
+
+
+def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
+    """Return how long each owner takes for the recorded steps `rows`, one after the other (positions, m)."""
+    runs = Runs(recording, rows)
+    return runs.iteration_ns(runs.simulate(recording.steps[row] for row in rows))
 
 
 class _Places:
