@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Operation
 from dialects.step_windows import turns
+from formats.columns import Int64
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
@@ -186,12 +187,10 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     collectives = view.which(_is_reduced)
     if not collectives.any():
         return
-    shortest = _shortest_ns(view, collectives)
-    counts = []
-    for row in view.rows:
-        step = view.recording.steps[row]
-        short = collectives[step.operation] & (step.work_ns <= _LATENCY * shortest)
-        counts.append(short.sum() / len(view.recording.owners))
+    steps = (view.recording.steps[row] for row in view.rows)
+    works = [step.work_ns[collectives[step.operation]] for step in steps]
+    shortest = _shortest_ns(works)
+    counts = [(work <= _LATENCY * shortest).sum() / len(view.recording.owners) for work in works]
     often = float(np.median(counts))
     if often < _MANY:
         return
@@ -214,11 +213,7 @@ def _is_reduced(one: Operation) -> bool:
     return one.is_collective and one.is_communication
 
 
-def _shortest_ns(view: JobView, collectives: Bool) -> float:
-    works = []
-    for row in view.rows:
-        step = view.recording.steps[row]
-        works.append(step.work_ns[collectives[step.operation]])
+def _shortest_ns(works: Sequence[Int64]) -> float:
     work = np.concatenate(works)
     work = work[work > 0]
     return float(np.quantile(work, 0.05)) if len(work) else 0.0

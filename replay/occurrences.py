@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import narrowest
 from dialects.step_windows import turns
 from formats.columns import Int64
 
@@ -48,16 +49,26 @@ def _again(operation: Int64) -> tuple[Int64, Int64]:
 def numbered(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
     """Return a number for each pair of values (n,), the same for equal pairs, from 0 without a gap."""
     pair = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
+    if int(pair.max(initial=0)) < _SPARSE * len(pair):
+        is_taken = np.zeros(_SPARSE * len(pair), np.bool_)
+        is_taken[pair] = True
+        return (np.cumsum(is_taken) - 1)[pair]
     number: Int64 = np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return number
 
 
+def _by_group(group: Int64, value: Int64) -> Int64:
+    """Return the order (n,) by group, and by value within one."""
+    order = np.argsort(value)
+    by_group: Int64 = order[np.argsort(narrowest(group)[order], kind="stable")]
+    return by_group
+
+
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     """Return the median of the values (n,) of each group, rounded down; 0 for a group without any."""
-    order = np.lexsort((value, group))
-    ordered = np.concatenate([value[order], [0]])
-    first = np.searchsorted(group[order], np.arange(n_groups + 1))
-    count = np.diff(first)
+    ordered = np.append(value[_by_group(group, value)], 0)
+    count = np.bincount(group, minlength=n_groups)
+    first = np.cumsum(np.append(0, count))
     low, high = first[:-1] + np.maximum(count - 1, 0) // 2, first[:-1] + count // 2
     middle = (ordered[np.minimum(low, len(value))] + ordered[np.minimum(high, len(value))]) // 2
     return np.where(count > 0, middle, 0)
@@ -78,8 +89,8 @@ class Middles:
         places = self.count // 2 + np.array([[-1], [0], [1]])
         places = np.clip(places, 0, np.maximum(self.count - 1, 0))
         if n_slots * len(steps) > _SPARSE * self.count.sum():
-            group, flat = np.concatenate(number), np.concatenate(values)
-            flat = np.append(flat[np.lexsort((flat, group))], 0)
+            flat = np.concatenate(values)
+            flat = np.append(flat[_by_group(np.concatenate(number), flat)], 0)
             self._near = flat[np.cumsum(self.count) - self.count + places]
         else:  # a slot has at most one event in a step
             longest = max((int(one.max(initial=0)) for one in values), default=0)

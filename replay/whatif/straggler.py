@@ -61,11 +61,12 @@ def without_stragglers(recording: Recording) -> Recording:
     if not slow or not fast:
         return recording
     own, (_, kind) = _own_work(recording), recording.numbered(lambda one: one.label)
+    is_slow = np.isin(np.arange(len(recording.owners)), slow)
     steps = []
     for step in recording.steps:
         same = _same(step, kind)
-        peers = np.isin(step.owner, fast)
-        late = np.isin(step.owner, slow) & own[step.operation]
+        peers = ~is_slow[step.owner]
+        late = ~peers & own[step.operation]
         n_same = int(same.max(initial=0)) + 1
         work, gap = (
             medians(same[peers], column[peers], n_same)[same] for column in (step.work_ns, step.gap_ns)
