@@ -22,6 +22,8 @@ from formats.columns import Int64, Trace, Track
 #: Categories of time that no recorded event covers.
 GAP = "gap"  # nothing ran that the recording knows of
 UNTRACED = "untraced"  # computation that is only seen as the time before the next event
+#: Half of what 32 bits hold: about a second in nanoseconds.
+_HALF = 1 << 30
 #: Category of negotiation: until the last rank has computed the tensor, no bytes move.
 WAIT = "wait"
 
@@ -293,6 +295,13 @@ def narrowest(numbers: NDArray[np.integer]) -> Int64:
         one for one in (np.int16, np.int32, np.int64) if np.iinfo(one).min <= low <= high <= np.iinfo(one).max
     )
     narrowed: Any = numbers.astype(next(fitting), copy=False)
+    return cast(Int64, narrowed)
+
+
+def narrow_ns(lengths: NDArray[np.integer]) -> Int64:
+    """Return lengths of time in 32 bits where these hold the sum of any two."""
+    fits = int(lengths.max(initial=0)) < _HALF and int(lengths.min(initial=0)) > -_HALF
+    narrowed: Any = lengths.astype(np.int32 if fits else np.int64, copy=False)
     return cast(Int64, narrowed)
 
 

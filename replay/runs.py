@@ -191,7 +191,8 @@ class _Times:
         if self.order is not None:
             work, gap = work[self.order], gap[self.order]
         self.gap = gap
-        self.until = np.concatenate([[0], np.cumsum(gap + work)])  # (n + 1,) the sum of the events before
+        over = np.cumsum(gap + work, dtype=np.int64)
+        self.until = np.append(0, over)  # (n + 1,) the sum of the events before
 
     def _over(self, operation: Int64) -> Int64:
         """Return the sum of all times up to the end of an operation; 0 for the one before the first."""

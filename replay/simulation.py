@@ -210,7 +210,7 @@ class Row:
         continued, across = self._from_before(position)
         if not len(continued) and not len(across):
             return work, gaps
-        work, gaps = work.copy(), gaps.copy()
+        work, gaps = work.copy(), gaps.astype(np.int64)
         earlier, resumed = continued.T
         since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
         work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])

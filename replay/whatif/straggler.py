@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import WAIT
+from dialects.step_parts import WAIT, narrow_ns
 from dialects.step_windows import turns
 from formats.columns import Int64
 from replay.occurrences import medians, numbered
@@ -76,8 +76,8 @@ def without_stragglers(recording: Recording) -> Recording:
         steps.append(
             replace(
                 step,
-                work_ns=np.where(late, work, step.work_ns),
-                gap_ns=np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns),
+                work_ns=narrow_ns(np.where(late, work, step.work_ns)),
+                gap_ns=narrow_ns(np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns)),
                 tail_ns=tail,
             )
         )
