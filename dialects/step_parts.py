@@ -291,10 +291,8 @@ def narrow(numbers: NDArray[np.integer]) -> Int64:
 def narrowest(numbers: NDArray[np.integer]) -> Int64:
     """Return numbers in 16, 32 or 64 bits, whichever holds them all; they are for keeping, not for sums."""
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
-    fitting = (
-        one for one in (np.int16, np.int32, np.int64) if np.iinfo(one).min <= low <= high <= np.iinfo(one).max
-    )
-    narrowed: Any = numbers.astype(next(fitting), copy=False)
+    bits = max(low.bit_length(), high.bit_length())
+    narrowed: Any = numbers.astype(np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64, copy=False)
     return cast(Int64, narrowed)
 
 

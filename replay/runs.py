@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
+from dialects.step_parts import narrow
 from formats.columns import Int32, Int64
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.simulation import Row, as_simulated
@@ -97,14 +98,14 @@ class Runs:
         step, first = self._row.steps[position], int(self._row.first_op[position])
         place = self._places(position)
         source, target = (place(operations) for operations in operation_edges(step.edges))
-        over = place(2 * step.overtaken + 1)
+        over = narrow(place(2 * step.overtaken + 1))
         source, target = np.append(source, over[:, 0]), np.append(target, over[:, 1])
         begins = np.zeros(2 * len(step), np.bool_)
         begins[::2] = True
         begins[target[target == source + 1]] = False
-        run = np.cumsum(begins)
+        run = np.cumsum(begins, dtype=np.int32)
         joins = (run[source] != run[target]) | (source >= target)
-        within = first + np.column_stack((source[joins], target[joins]))
+        within = first + np.column_stack((source[joins], target[joins])).astype(np.int64)
         around = [self._placed(position, edges) for edges in self._row.around(position)]
         return np.concatenate([within, *around]), first + np.flatnonzero(begins)
 
@@ -172,7 +173,7 @@ class _Places:
     def __init__(self, order: Int32 | None) -> None:
         self._place = None
         if order is not None:
-            self._place = np.empty(len(order), np.int64)
+            self._place = np.empty_like(order)
             self._place[order] = np.arange(len(order))
 
     def __call__(self, operations: Int64) -> Int64:
