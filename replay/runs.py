@@ -1,4 +1,4 @@
-"""Steps in a row simulated many times over, with edited times: by runs of operations in place of operations.
+"""Steps in a row simulated by runs of operations in place of operations, and again with edited times.
 
 Most operations of a recording wait for one other operation alone, the one before on their thread. Such a
 run takes the sum of its times, so that a simulation costs a sum over the events and a pass over the few
