@@ -47,7 +47,7 @@ def measured(option: str, job: Path, scratch: Path, repeat: int) -> Cost:
 
 def rows(job: Path, counts: list[int], chosen: list[str], repeat: int) -> Iterator[list[object]]:
     """Yield a row for each option and number of ranks, the fewest ranks first."""
-    with TemporaryDirectory(prefix="growth-", dir=job.parent) as name:
+    with TemporaryDirectory(prefix="growth-") as name:
         scratch = Path(name)
         jobs = {n: subset(job, n, scratch) for n in counts}
         for option in chosen:
