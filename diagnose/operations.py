@@ -14,12 +14,10 @@ from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED
 from errors import counted
 from replay.occurrences import slots, usual
-from replay.uncertainty import FEWEST
+from statistic.step_summary import FEWEST, outliers
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
-#: A step is an outlier beyond the median by so many median absolute deviations, and by this share at least.
-_DEVIATIONS, _LONGER = 3.0, 0.10
 #: Steps that the warm-up takes at most.
 _WARM_UP = 3
 #: An operation whose longest event is this many times the average is uneven.
@@ -80,8 +78,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         )
         return
     middle = float(np.median(times))
-    deviation = float(np.median(np.abs(times - middle)))
-    places = np.flatnonzero(times > max(middle + _DEVIATIONS * deviation, middle * (1 + _LONGER))).tolist()
+    places = np.flatnonzero(outliers(times)).tolist()
     n_first = next((i for i, place in enumerate(places) if place != i), len(places))
     if 0 < n_first <= _WARM_UP:
         yield _warm_up(view, n_first)
