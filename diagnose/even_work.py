@@ -103,6 +103,30 @@ def as_peers(recording: Recording, late: Sequence[int], group: Int64, *, gaps: b
     return replace(recording, steps=steps)
 
 
+def gaps_as_peers(recording: Recording, late: Sequence[int], group: Int64) -> Recording:
+    """Return the recording in which gaps before some owners' own work are no longer than their peers'.
+
+    As with `as_peers`, the gaps before a kind of work are scaled in all steps alike.
+    """
+    work, owners = _work(recording), list(late)
+    share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners, group), 1.0)
+    factor = work.of_operations(share, work.is_own & np.isin(work.owner, owners))
+    steps = [replace(step, gap_ns=_scaled(step, factor, "gap_ns")) for step in recording.steps]
+    return replace(recording, steps=steps)
+
+
+def gaps_even_in_each_step(recording: Recording) -> Recording:
+    """Return the recording in which the gaps of each owner are as long as the mean owner's in that step."""
+    work = _work(recording)
+    steps = []
+    for step in recording.steps:
+        gaps = work.table(step, "gap_ns").sum(axis=1, keepdims=True)
+        factor = np.broadcast_to(np.minimum(_share(gaps.mean(), gaps), 1.0), (work.n_owners, work.n_kinds))
+        factor_of = work.of_operations(factor, np.ones(len(work.kind), np.bool_))
+        steps.append(replace(step, gap_ns=_scaled(step, factor_of, "gap_ns")))
+    return replace(recording, steps=steps)
+
+
 def _peers_share(usual: Float, late: Sequence[int], group: Int64) -> Float:
     """Return what share its peers' median is of each late owner's time (owners, kinds); 1 for the others."""
     share = np.ones_like(usual)

@@ -71,7 +71,7 @@ def _spread(view: JobView, chosen: Bool) -> float:
 
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps that take much longer than the others."""
-    times, recording = view.iteration_ns, view.recording
+    times, recording = view.job_ns, view.recording
     if len(times) < FEWEST:
         yield Skipped(
             "outlier_steps", f"{counted(len(times), 'whole step')}; {FEWEST} are needed to tell an outlier"
@@ -108,7 +108,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _warm_up(view: JobView, n_first: int) -> Finding:
     """Return that the first steps take longer: what is only done once, and no gain for the steps to come."""
-    times, numbers = view.iteration_ns, view.numbers[:n_first]
+    times, numbers = view.job_ns, view.numbers[:n_first]
     usual = float(np.median(times))
     more = float(np.mean(times[:n_first])) - usual
     return Finding(
@@ -128,14 +128,18 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
 
 
 def _grown(view: JobView, row: int) -> Evidence:
-    """Return the event of a step whose work or gap exceeds its usual one most."""
+    """Return what exceeds its usual length most in a step: an event's work, a gap, or a step's tail."""
     recording = view.recording
     number = slots(recording.steps)
     step, own = recording.steps[row], number[row]
-    more = np.zeros(len(step))
-    for column in ("work_ns", "gap_ns"):
-        more = np.maximum(more, getattr(step, column) - usual(column, recording.steps, number)[own])
-    return view.event(step, int(more.argmax()))
+    work, gap = (
+        getattr(step, column) - usual(column, recording.steps, number)[own]
+        for column in ("work_ns", "gap_ns")
+    )
+    tail = step.tail_ns - np.median([one.tail_ns for one in recording.steps], axis=0)
+    longest = [int(one.argmax()) for one in (work, gap, tail)]
+    most = int(np.argmax([one[at] for one, at in zip((work, gap, tail), longest, strict=True)]))
+    return (view.event, view.gap_before, view.tail)[most](step, longest[most])
 
 
 def at_usual_length(recording: Recording, rows: list[int]) -> Recording:

@@ -33,6 +33,7 @@ _COLLECTIVE_KERNEL = re.compile(
 )
 _COMPILED = re.compile(r"triton_")  # named after the operators fused in it, whatever these are
 _COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):")
+_HALF = re.compile(r"\w+:i?(?:send|recv)")  # of a transfer: the call does not say who is at its other end
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 _EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
@@ -49,6 +50,11 @@ def is_collective_call(name: str) -> bool:
     return bool(_COLLECTIVE_CALL.match(name))
 
 
+def lasts(name: str) -> bool:
+    """Whether a host's annotation is a collective's from entering to leaving, and not only its launch."""
+    return is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
+
+
 def is_collective(name: str, cat: str) -> bool:
     """Whether an event is a collective: a kernel, a copy of its library, a call on the host."""
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
@@ -61,8 +67,8 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     where recorded, sequence number.
     """
     if cat not in KERNEL_CATS:
-        is_span = is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
-        return _all_ranks((name,), name) if is_span else None
+        is_known = lasts(name) and not _HALF.match(name)
+        return _all_ranks((name,), name) if is_known else None
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
