@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording
+from diagnose.device import NO_COMPUTATION
 from diagnose.faster import computation_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
-from dialects.step_parts import UNTRACED
+from dialects.step_parts import UNTRACED, WAIT
 from errors import counted
 from replay.occurrences import slots, usual
 from statistic.step_summary import FEWEST, outliers
@@ -29,7 +30,10 @@ _ALL = 0.9
 def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the operation that makes up much of the critical path."""
     names, kind = view.kind_of
-    works = view.which(lambda one: one.is_compute and one.cat != UNTRACED)
+    works = view.which(lambda one: one.is_compute and one.cat not in (UNTRACED, WAIT))
+    if not works.any():
+        yield Skipped("hot_operation", NO_COMPUTATION)
+        return
     by_name = view.by_name(np.where(view.of_kinds(works), view.path_work_by_kind, 0.0))
     hottest = int(by_name.argmax())
     share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
