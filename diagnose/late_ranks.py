@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
-from diagnose.even_work import as_peers, evened, gaps_as_peers, peers_of
+from diagnose.even_work import as_peers, evened, peers_of
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed, waited_for
@@ -139,7 +139,7 @@ def _by_work(view: JobView, late: Sequence[int]) -> Finding:
         action="make its loader as fast as its peers' (data, disk, workers)"
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
-        edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage, gaps=False),
+        edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage),
         change="straggler=none" if same else "",
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
@@ -237,7 +237,7 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
         f"those of its peers{_last_in(view, late)}",
         action="record Python stacks there (with_stack=True) to see what runs: input, Python code, garbage "
         "collection, other processes",
-        edit=lambda one: gaps_as_peers(one, late, view.stage),
+        edit=lambda one: as_peers(one, late, view.stage, work=False, gaps=True),
         ranks=ranks,
         operations=before,
         evidence=view.show_gaps(chosen, 3),
