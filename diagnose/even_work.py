@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.step_parts import narrow_ns
 from formats.columns import Int64
 from replay.uncertainty import Float
 
@@ -59,8 +60,7 @@ def scaled(recording: Recording, factor: Float) -> Recording:
 
 def _scaled(step: StepGraph, factor: Float, column: str = "work_ns") -> Int64:
     """Return a column of a step with each operation's (n,) factor."""
-    scaled: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
-    return scaled
+    return narrow_ns(np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64))
 
 
 def _share(wanted: Float, of: Float) -> Float:

@@ -14,7 +14,7 @@ from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import UNTRACED, WAIT
 from errors import counted
-from replay.occurrences import slots, usual
+from replay.occurrences import Middles, slots
 from statistic.step_summary import FEWEST, outliers
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
@@ -137,7 +137,7 @@ def _grown(view: JobView, row: int) -> Evidence:
     number = slots(recording.steps)
     step, own = recording.steps[row], number[row]
     work, gap = (
-        getattr(step, column) - usual(column, recording.steps, number)[own]
+        getattr(step, column) - Middles(column, recording.steps, number).medians()[own]
         for column in ("work_ns", "gap_ns")
     )
     tail = step.tail_ns - np.median([one.tail_ns for one in recording.steps], axis=0)
@@ -149,7 +149,7 @@ def _grown(view: JobView, row: int) -> Evidence:
 def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
     """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
     number = slots(recording.steps)
-    work, gap = (usual(column, recording.steps, number) for column in ("work_ns", "gap_ns"))
+    work, gap = (Middles(column, recording.steps, number).medians() for column in ("work_ns", "gap_ns"))
     tails = np.array([step.tail_ns for step in recording.steps])
     usual_tail = np.median(tails, axis=0).astype(np.int64)
     steps = list(recording.steps)
