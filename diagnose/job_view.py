@@ -13,7 +13,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
 from dialects.step_parts import GAP, Kind, Operation
-from formats.columns import Int64
+from formats.columns import Int64, unique
 from replay.answer import measured_ns
 from replay.uncertainty import Float
 from replay.whatif.selection import pipeline_stages
@@ -128,7 +128,7 @@ class JobView:
         names, kind = self.kind_of
         owner = self.recording.column(lambda one: one.owner)
         n_owners = len(self.recording.owners)
-        pairs = np.unique(kind * n_owners + owner)
+        pairs = unique(kind * n_owners + owner)
         everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
         return self.is_own & everywhere & self.which(lambda one: one.cat != "STEP")
 
@@ -148,7 +148,7 @@ class JobView:
     def mains(self, chosen: Bool) -> list[str]:
         """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
         names, kind = self.kind_of
-        return sorted(names[i] for i in np.unique(kind[chosen]).tolist())
+        return sorted(names[i] for i in unique(kind[chosen]).tolist())
 
     def largest(self, chosen: Bool, most: int = 3) -> tuple[list[str], Bool]:
         """Return what of the `chosen` operations (n,) takes most on the path, and which (n,) the first is.
@@ -361,7 +361,7 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
     joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
     matrix = coo_array(joined, shape=(len(events), len(events)))
     part = connected_components(matrix, directed=False)[1]
-    source = np.unique(source[~is_meeting[step.operation[source]]])
+    source = unique(source[~is_meeting[step.operation[source]]])
     part, owner = part[np.searchsorted(events, source)], step.owner[source]
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
     arrivals = arrivals[np.lexsort((source, owner, part))]

@@ -13,7 +13,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Operation
 from errors import counted
-from formats.columns import Int64
+from formats.columns import Int64, unique
 from intervals import at_once
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
@@ -90,7 +90,7 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     operation, group, rate, place = found[:, 0].astype(np.int64), found[:, 1], found[:, 2], found[:, 3]
     factor = np.ones(len(view.recording.operations))
     slow = []
-    for one in np.unique(group):
+    for one in unique(group):
         members = np.flatnonzero(group == one)
         # tensors that are reduced together are one collective
         usual = float(np.median(rate[members[np.unique(place[members], return_index=True)[1]]]))
@@ -217,7 +217,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     if often < _MANY:
         return
     names, kind = view.kind_of
-    chosen = [names[i] for i in np.unique(kind[collectives]).tolist()]
+    chosen = [names[i] for i in unique(kind[collectives]).tolist()]
     yield Finding(
         kind="small_messages",
         title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",

@@ -13,7 +13,7 @@ import dialects
 from dialects import Activity
 from dialects.masks import Mask
 from errors import counted
-from formats.columns import Trace
+from formats.columns import Trace, median
 from innermost import innermost
 from opname import without_arguments, without_parameters
 from result import in_ms
@@ -54,7 +54,7 @@ def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
     for rank, steps in of_rank.items():
         wall = np.array([step.wall_ns for step in steps])
         means = [float(np.mean([getattr(step, key) for step in steps])) for key in keys]
-        middle = float(np.median(wall))
+        middle = median(wall)
         far = [steps[row].step for row in np.flatnonzero(outliers(wall)).tolist()]
         numbers = [number for number in far if number is not None]
         found.append(RankSummary(rank, numbers, len(steps), float(wall.mean()), middle, *means))
@@ -65,8 +65,8 @@ def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
     if len(lengths) < FEWEST:
         return np.zeros(len(lengths), bool)
-    median = np.median(lengths)
-    limit = max(median + _DEVIATIONS * np.median(np.abs(lengths - median)), _FACTOR * median)
+    middle = median(lengths)
+    limit = max(middle + _DEVIATIONS * median(np.abs(lengths - middle)), _FACTOR * middle)
     far: Mask = lengths > limit
     return far
 
@@ -106,7 +106,7 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
     ranks = summaries(parts)
     wall = [part.wall_ns for part in parts]
     exposed = float(np.mean([part.exposed_comm_ns for part in parts]))
-    sentence = _length(parts, ranks, median=True)
+    sentence = _length(parts, ranks, with_median=True)
     if any(part.comm_ns for part in parts):
         most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
         where = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
@@ -129,14 +129,14 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
 
 
 def _length(
-    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, median: bool = False
+    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, with_median: bool = False
 ) -> str:
     wall = np.array([part.wall_ns for part in parts])
     of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
     if all(part.step is None for part in parts):
         return f"The recording takes {in_ms(float(wall.mean()))}{of_ranks}"
     steps = len({part.step for part in parts})
-    middle = f", median {in_ms(float(np.median(wall)))}" if median and steps > 1 else ""
+    middle = f", median {in_ms(median(wall))}" if with_median and steps > 1 else ""
     of_steps = f" (mean of {steps} steps{where}{of_ranks}{middle})" if steps > 1 else f"{where}{of_ranks}"
     pause_ns = _pause(parts)
     pause = f", and {in_ms(pause_ns)} pass before the next" if pause_ns >= _LEAST_PAUSE * wall.mean() else ""
