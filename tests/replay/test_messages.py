@@ -47,8 +47,8 @@ def test_transfers_taken_apart_replay_as_recorded(recording: Recording) -> None:
     apart = as_messages(recording, JOB.rate / 1.045 / 1e6)
     rows = recording.whole_steps
     assert (replay(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
-    n_pushes = sum(one.stage == "PUSH" for one in recording.operations)
-    assert len(apart.operations) == len(recording.operations) + n_pushes
+    n_transfers = sum(one.stage in ("PUSH", "PULL") for one in recording.operations)
+    assert len(apart.operations) == len(recording.operations) + n_transfers
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from replay.sensitivity import delay_each, speed_up_each
 from replay.simulation import replay
 from replay.slowdown import slowdown
 from replay.whatif.bandwidth import LinkRate, link_rate
-from replay.whatif.edits import apply
+from replay.whatif.edits import Guess, apply
 from replay.whatif.selection import communication, computation, select
 from replay.whatif.straggler import stragglers, why_none
 
@@ -185,10 +185,22 @@ def test_a_link_that_carries_now_more_now_less_may_carry_more_than_ever_seen() -
     assert rate.at_most == pytest.approx(1.6)
 
 
+def test_a_link_that_is_rarely_busy_may_be_faster_than_the_threads_at_its_ends() -> None:
+    # 1,000,000 bytes in 1 ms, a twenty-second of the step: 1 ns a byte, of which threads may take 0.5 and,
+    # for one message of that size, 0.1
+    rate = link_rate(partitions([1_000_000], [1.0]))
+    assert rate is not None and not rate.is_told
+    assert rate.at_least == pytest.approx(1)
+    assert rate.at_most == pytest.approx(1 / 0.4)
+
+
 def test_on_a_faster_link_only_the_time_of_the_bytes_is_shorter() -> None:
-    # the last acknowledgement came 3 ms after the bytes; at twice the rate each of ten takes 1 ms
+    # the last acknowledgement came 3 ms after the bytes, the others at once; at twice the rate each of ten
+    # takes 1 ms, and those 3 ms, if they were a wait for other bytes, half of them
     recording = partitions([1_000_000] * 10, [2.0] * 9 + [5.0])
-    assert iteration_ms(recording, "bandwidth=2") == pytest.approx(20 + 10 * 1 + 3 + 1)
+    assert iteration_ms(recording, "bandwidth=2") == pytest.approx(20 + 10 * 1 + 1.5 + 1)
+    waits_stay = apply(recording, ["bandwidth=2"], guess=Guess(waits_stay=True))
+    assert answer(waits_stay).iteration_ns / MS == pytest.approx(20 + 10 * 1 + 3 + 1)
 
 
 def test_on_a_slower_link_no_transfer_is_quicker_than_its_bytes() -> None:
