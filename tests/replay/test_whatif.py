@@ -245,6 +245,29 @@ def test_larger_partitions_carry_the_same_bytes() -> None:
     assert answer(bigger).iteration_ns / MS == pytest.approx(41)
 
 
+def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_take_turns() -> None:
+    of = {"stage": "PULL", "is_communication": True, "whole": "Comm.a"}
+    kinds = {
+        "a0": {**of, "link": "server 0 PULL", "key": KEY, "n_bytes": 4_000_000},
+        "a1": {**of, "link": "server 0 PULL", "key": KEY + 1, "n_bytes": 1_000_000},
+        "b": {**of, "link": "server 1 PULL", "key": 2 * KEY, "n_bytes": 80, "whole": "Comm.b"},
+    }
+    times = {"BW.a": (0, 1), "a0": (1, 9), "a1": (1, 11), "b": (1, 2)}
+    recording = job(rank("rank0", [(times, (0, 12))], {name: ["BW.a"] for name in kinds}, kinds=kinds))
+
+    def servers(*, same_server: bool) -> list[tuple[int, str]]:
+        cut = apply(recording, ["partition_bytes=1000000"], guess=Guess(same_server=same_server))
+        step, names = cut.steps[0], cut.operations
+        pulls = [(names[one], link) for one, link in zip(step.operation, step.link, strict=True) if link >= 0]
+        assert all(one.link == cut.links[link] for one, link in pulls)
+        return sorted((one.key - KEY, one.link[:8]) for one, _ in pulls if one.key and one.whole == "Comm.a")
+
+    # the keys of the first two were on server 0; those of the others nobody saw
+    places = [(0, "server 0"), (1, "server 0"), (2, "server 0"), (3, "server 1"), (4, "server 0")]
+    assert servers(same_server=False) == places
+    assert {server for _, server in servers(same_server=True)} == {"server 0"}
+
+
 def test_smaller_partitions_carry_the_same_bytes_and_each_is_acknowledged() -> None:
     recording = partitions([1_048_576] * 9 + [16_384], [2.0] * 9 + [0.1 + 0.03125])
     kinds = [one._replace(whole="Comm.b") if one.n_bytes == 16_384 else one for one in recording.operations]
