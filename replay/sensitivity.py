@@ -15,7 +15,8 @@ from formats.columns import Int64
 from parallel import cores, process_pool
 from progress import bar
 from replay.occurrences import with_usual_gaps
-from replay.simulation import Planned, planned, replayed_ns
+from replay.runs import replayed_ns
+from replay.simulation import Planned, planned
 from replay.whatif.edits import forward_share
 
 #: Operations to simulate in all from which the compiled loop pays for its start.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Kind
+from dialects.step_parts import Kind, narrow_ns
 from errors import UsageError
 from formats.columns import Int64, Trace, Track
 from replay.whatif.bandwidth import LinkRate, at_rate, link_rate, times, times_faster, with_sizes
@@ -211,7 +211,7 @@ def changed(recording: Recording, chosen: Selection, change: Change) -> Recordin
         late = chosen.tails.copy()
         late[step.owner[first]] = False
         tail[late] += change.added_ns
-        steps.append(replace(step, work_ns=work, tail_ns=tail))
+        steps.append(replace(step, work_ns=narrow_ns(work), tail_ns=tail))
     return replace(recording, steps=steps)
 
 
