@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -336,6 +337,15 @@ def test_absolute_times_with_fractions_keep_every_digit(tmp_path: Path) -> None:
     _combine(tmp_path / "out.json", tmp_path / "a.json")
     written = _timed(_read(tmp_path / "out.json"))[0]
     assert (str(written["ts"]), str(written["dur"])) == ("1709254321000123.457", "1.123")
+
+
+def test_a_duration_that_no_float_can_be_stays_as_it_is(tmp_path: Path) -> None:
+    longest = 10**400
+    events = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": dur} for dur in (longest, 1)]
+    document = {"traceEvents": [*events, {**events[1], "dur": math.nan}]}  # so that all are read with care
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    _combine(tmp_path / "out.json", tmp_path / "a.json")
+    assert longest in [event.get("dur") for event in _timed(_read(tmp_path / "out.json"))]
 
 
 def test_negative_times_stay_negative(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def rows_of(sheet: Any) -> list[tuple[Any, ...]]:
 
 
 def test_a_chart_without_a_series_is_left_out(tmp_path: Path) -> None:
-    empty = [Bars("Time", "rank", "ms", ["r0"], {}), Lines("Time", "step", "ms", [1.0], {})]
+    empty: list[Chart] = [Bars("Time", "rank", "ms", ["r0"], {}), Lines("Time", "step", "ms", [1.0], {})]
     assert read_back(tmp_path / "a.xlsx", *empty).sheetnames == ["Summary"]
 
 
