@@ -376,15 +376,30 @@ def test_what_is_not_critical_costs_nothing() -> None:
     times = {"BW.b": (0, 5), "Comm.b": (5, 7), "BW.a": (5, 20), "Comm.a": (20, 30)}
     inputs = {"BW.a": ["BW.b"], "Comm.b": ["BW.b"], "Comm.a": ["BW.a"]}
     recording = job(rank("rank0", [(times, (0, 30))], inputs))
-    effects = {one.group.name: one for one in delay_each(recording, 2, parts=False, jobs=1)}
+    effects = {one.group.name: one for one in delay_each(recording, 2, parts=False, jobs=1).effects}
     assert effects["Comm.b"].added_ns == 2 * MS and effects["Comm.b"].effect_ns == 0
     assert effects["Comm.a"].added_ns == 10 * MS and effects["Comm.a"].effect_ns == 10 * MS
     assert effects["BW.b"].effect_ns == 5 * MS
 
 
 def test_the_dearest_comes_first() -> None:
-    effects = [one.effect_ns for one in delay_each(one_gpu(), 1.5, parts=True, jobs=1)]
+    effects = [one.effect_ns for one in delay_each(one_gpu(), 1.5, parts=True, jobs=1).effects]
     assert effects == sorted(effects, reverse=True)
+
+
+def test_where_a_replay_of_each_would_take_hours_those_with_most_work_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("replay.sensitivity._MOST_SIMULATED", 0)
+    monkeypatch.setattr("replay.sensitivity._LEAST_GROUPS", 2)
+    times = {"BW.b": (0, 5), "Comm.b": (5, 7), "BW.a": (5, 20), "Comm.a": (20, 30)}
+    inputs = {"BW.a": ["BW.b"], "Comm.b": ["BW.b"], "Comm.a": ["BW.a"]}
+    found = delay_each(job(rank("rank0", [(times, (0, 30))], inputs)), 2, parts=False, jobs=1)
+    assert [(one.group.name, one.effect_ns) for one in found.effects] == [
+        ("BW.a", 15 * MS),
+        ("Comm.a", 10 * MS),
+    ]
+    assert found.left_out == 2
 
 
 def test_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,11 +407,13 @@ def test_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = delay_each(recording, 1.5, parts=True, jobs=1)
     monkeypatch.setattr("replay.sensitivity._FORK_FROM", 0)
     together = delay_each(recording, 1.5, parts=True, jobs=2)
-    assert [(a.group.name, a.effect_ns) for a in alone] == [(b.group.name, b.effect_ns) for b in together]
+    assert [(a.group.name, a.effect_ns) for a in alone.effects] == [
+        (b.group.name, b.effect_ns) for b in together.effects
+    ]
 
 
 def test_a_bottleneck_can_be_a_category_a_link_or_an_operation() -> None:
-    effects = speed_up_each(one_gpu(), 0.9, parts=False)
+    effects = speed_up_each(one_gpu(), 0.9, parts=False).effects
     found = {(one.group.kind, one.group.name): one.effect_ns / MS for one in effects}
     assert found["category", "BW"] == -1
     assert found["link", "PULL"] == -0.5
