@@ -13,7 +13,7 @@ $(BIN)/pytest: requirements.txt requirements-dev.txt
 	touch $@
 
 test: $(BIN)/pytest  ## the test suite
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 kills: $(BIN)/pytest  ## 200 runs killed at random moments
 	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -k killed_at_any_moment
@@ -30,9 +30,9 @@ golden: $(BIN)/pytest  ## rewrite the golden files; review the difference
 
 SEED ?= 1000
 COUNT ?= 5000
-fuzz: $(BIN)/pytest  ## other damaged files and examples than in the suite: make fuzz SEED=7 COUNT=5000
-	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto tests/test_mutations.py
-	$(BIN)/python -m pytest -q -n auto -m hypothesis --hypothesis-profile other
+fuzz: $(BIN)/pytest  ## all recorded files, other damaged files and examples: make fuzz SEED=7 COUNT=5000
+	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto --dist worksteal \
+		-m "hypothesis or thorough" --hypothesis-profile other
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -38,7 +38,7 @@ from dialects.step_parts import (
     narrow_ns,
 )
 from errors import TraceError
-from formats.columns import Int64, Track
+from formats.columns import Int64, Track, median, unique
 
 #: A transfer that begins no later than this after its link came free was held back by the link.
 _PICKED_UP_NS = 50_000
@@ -299,11 +299,11 @@ def _joint_meetings(meets: _Meets, start: Int64, end: Int64, first: int) -> _Joi
     """
     last_to_come: list[Int64] = []
     tables: list[Int64] = []
-    for group in np.unique(meets.group).tolist():
+    for group in unique(meets.group).tolist():
         events = meets.event[meets.group == group]
         events = events[np.argsort(start[events], kind="stable")]
         seen = np.searchsorted(start[events], end[events], side="right")  # who had entered when each left
-        number = np.unique(seen)
+        number = unique(seen)
         here = first + np.arange(len(number))
         first += len(number)
         last_to_come.append(events[number - 1])
@@ -466,7 +466,7 @@ def by_link(step: StepGraph) -> list[Int64]:
         return []
     order = np.lexsort((step.start_ns[transfers], step.end_ns[transfers], step.link[transfers]))
     transfers = transfers[order]
-    return [transfers[step.link[transfers] == link] for link in np.unique(step.link[transfers])]
+    return [transfers[step.link[transfers] == link] for link in unique(step.link[transfers])]
 
 
 def _freed(step: StepGraph, served: Int64) -> Int64:
@@ -478,5 +478,5 @@ def _known_tails(steps: Sequence[StepGraph]) -> list[StepGraph]:
     """Give a step whose next one is not recorded the median tail of the others."""
     tails = np.array([step.tail_ns for step in steps])
     known = np.where(tails < 0, np.nan, tails.astype(np.float64))
-    usual = [0 if np.isnan(column).all() else int(np.nanmedian(column)) for column in known.T]
+    usual = [0 if np.isnan(column).all() else int(median(column[~np.isnan(column)])) for column in known.T]
     return [replace(step, tail_ns=np.where(step.tail_ns < 0, usual, step.tail_ns)) for step in steps]

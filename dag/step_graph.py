@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.step_parts import Joint, Operation, Operations, from_start
-from formats.columns import Int64
+from formats.columns import Int64, unique
 
 Bool = NDArray[np.bool_]
 
@@ -206,7 +206,7 @@ class Recording:
 
     def chosen_kinds(self, chosen: Bool) -> list[Operation]:
         """Return the distinct operations of which some are `chosen` (n,)."""
-        return [self.table.kinds[kind] for kind in np.unique(self.table.kind[chosen]).tolist()]
+        return [self.table.kinds[kind] for kind in unique(self.table.kind[chosen]).tolist()]
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
         """Return a number of each operation (n,)."""

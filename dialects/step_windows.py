@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dialects.masks import Mask
 from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start, narrow, narrowest
 from dialects.steps import Step
-from formats.columns import Int64
+from formats.columns import Int64, unique
 
 Groups = NDArray[np.integer]
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
@@ -149,7 +149,7 @@ class _Cutter:
             into = into[into[:, 1] == following]
             sources = into[into[:, 2] == Joint.END_TO_HEAD, 0]
             last = np.append(last, sources[(new[sources] >= 0) & (events.end_ns[sources] <= end)])
-        return np.unique(new[last])
+        return unique(new[last])
 
     def _edges_within(self, begin: int, low: int, high: int) -> Int64:
         """Return the edges between a step's events; what was over when the step began holds up nothing.

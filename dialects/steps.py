@@ -10,7 +10,7 @@ import numpy as np
 
 from dialects.masks import Mask, by_cat, by_name
 from errors import TraceError
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, unique
 
 
 class Step(NamedTuple):
@@ -164,7 +164,7 @@ def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:
     has_children = np.append(depth[1:] > depth[:-1], False)
     for level in range(int(depth.max())):
         places = np.flatnonzero(depth == level)
-        for name in np.unique(trace.name_id[rows[places]]).tolist():
+        for name in unique(trace.name_id[rows[places]]).tolist():
             own = places[trace.name_id[rows[places]] == name]
             dur_ns = trace.dur_ns[rows[own]]
             if len(own) < _LEAST or dur_ns.sum() < least_ns or not has_children[own].all():

@@ -13,7 +13,7 @@ import numpy as np
 
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
 from dialects.step_parts import narrow
-from formats.columns import Int32, Int64
+from formats.columns import Int32, Int64, unique
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.simulation import Row, as_simulated
 
@@ -46,7 +46,7 @@ class Runs:
         edges = np.concatenate([edges for edges, _ in found])
         alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in found)])
         cuts = np.concatenate([alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers()])
-        self._first = np.unique(cuts[cuts < self._begin[-1]])
+        self._first = unique(cuts[cuts < self._begin[-1]])
         follows = np.flatnonzero(~np.isin(self._first, alone))
         edges = np.concatenate([self._run_of(edges), np.column_stack((follows - 1, follows))])
         self._plan = self._planned(edges)
