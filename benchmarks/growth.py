@@ -8,6 +8,7 @@ The jobs are the first ranks of one job (`benchmarks.ranks`), as directories of 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,7 +52,10 @@ def rows(job: Path, counts: list[int], chosen: list[str], repeat: int) -> Iterat
         scratch = Path(name)
         jobs = {n: subset(job, n, scratch) for n in counts}
         for option in chosen:
-            costs = {n: measured(option, jobs[n], scratch, repeat) for n in counts}
+            costs = {}
+            for n in counts:
+                costs[n] = measured(option, jobs[n], scratch, repeat)
+                print(f"{option}, {n} ranks: {costs[n]}", file=sys.stderr, flush=True)
             each = costs[_YARDSTICK].cpu_s / _YARDSTICK if _YARDSTICK in costs else None
             for n, cost in costs.items():
                 ratio = "–" if each is None else f"{cost.cpu_s / n / each:.2f}"
