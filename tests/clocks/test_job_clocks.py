@@ -90,3 +90,15 @@ def test_what_is_said_of_the_clocks() -> None:
     ]
     jumped = Alignment([Clock(is_tied=True), Clock(is_tied=True)], 35_000_000, [0, 1])
     assert "contradict each other by 35,000.0 µs" in remarks(["worker 0", "worker 1"], jumped)[0]
+
+
+def test_of_many_clocks_it_is_said_how_far_they_were_moved() -> None:
+    names = [f"rank{i}" for i in range(20)]
+    clocks = [Clock(1_000 * i, bound_ns=100 * i, is_tied=True) for i in range(20)]
+    assert remarks(names, Alignment(clocks)) == [
+        "clocks moved: 19 of 20, by +1.0 to +19.0 µs, each known to ±1.9 or better"
+    ]
+    loose = [Clock(is_tied=True), *[Clock()] * 19]
+    (line,) = remarks(names, Alignment(loose))
+    assert line.startswith("no common operation ties the clock of rank1, rank2, ")
+    assert line.endswith(", rank16 and 3 more to the others")
