@@ -85,7 +85,7 @@ def _unpacked(path: Path) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep tests that lie beside each other in one process, which shares what they read; idle ones take some."""
+    """Keep neighbouring tests in one process, which shares what they read; idle processes take some."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log)
