@@ -13,7 +13,7 @@ $(BIN)/pytest: requirements.txt requirements-dev.txt
 	touch $@
 
 test: $(BIN)/pytest  ## the test suite
-	$(BIN)/python -m pytest -q -n auto --dist worksteal
+	$(BIN)/python -m pytest -q -n auto
 
 kills: $(BIN)/pytest  ## 200 runs killed at random moments
 	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -k killed_at_any_moment
@@ -31,7 +31,7 @@ golden: $(BIN)/pytest  ## rewrite the golden files; review the difference
 SEED ?= 1000
 COUNT ?= 5000
 fuzz: $(BIN)/pytest  ## all recorded files, other damaged files and examples: make fuzz SEED=7 COUNT=5000
-	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto --dist worksteal \
+	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto \
 		-m "hypothesis or thorough" --hypothesis-profile other
 
 clean:  ## remove what the targets made
