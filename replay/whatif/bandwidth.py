@@ -88,6 +88,7 @@ def link_rate(recording: Recording) -> LinkRate | None:
     that hold a good part of what the link carries in a step, is its rate where it is ever busy. (All links
     are taken to be alike.)
     """
+    is_known = is_sized(recording)
     recording = with_sizes(recording)
     n_bytes = _sizes(recording)
     carried = []
@@ -103,7 +104,7 @@ def link_rate(recording: Recording) -> LinkRate | None:
     if not carried or max(carried) <= 0:
         return None
     best = max(carried)
-    return LinkRate(best, float(np.median(carried)), _handling(recording, n_bytes, best))
+    return LinkRate(best, float(np.median(carried)), _handling(recording, n_bytes, best) if is_known else 0.0)
 
 
 def _handling(recording: Recording, n_bytes: Int64, rate: float) -> float:

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from jobs import KEY, MS, job, lockstep, one_gpu, partitions, rank
 
-from conftest import run_cli
+from conftest import REPO, run_cli
 from dag.step_graph import Recording
+from dag_utils import load_steps
 from errors import TraceError, UsageError
 from replay.answer import answer, what_if
 from replay.sensitivity import delay_each, speed_up_each
@@ -183,6 +184,13 @@ def test_a_link_that_carries_now_more_now_less_may_carry_more_than_ever_seen() -
     assert not rate.is_told
     assert rate.likely == pytest.approx(0.8)
     assert rate.at_most == pytest.approx(1.6)
+
+
+def test_without_bytes_nothing_is_said_of_threads() -> None:
+    # sizes relative to each other: what threads may take for a byte cannot be known
+    rate = link_rate(load_steps([REPO / "examples" / "lenet"], jobs=1, progress=False).recording)
+    assert rate is not None
+    assert rate.handling == 0
 
 
 def test_a_link_that_is_rarely_busy_may_be_faster_than_the_threads_at_its_ends() -> None:
