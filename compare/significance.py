@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,7 @@ from formats.columns import unique
 Float = NDArray[np.float64]
 
 LEVEL = 0.05  # a difference is significant where its p-value is at most this
+_BLOCK = 1 << 21  # values that are looked at together
 FEWEST_STEPS = 3  # steps a run must have for a p-value
 _FEWEST_ALIKE = 10  # quantities that tell together how much such quantities vary
 _FEWEST_FOR_CORRELATION = 8  # steps from which on the correlation between neighbours can be judged
@@ -64,7 +65,17 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
     1.96/sqrt(k), Bartlett's bound, from 8 steps on), k steps are worth only k (1 - r)/(1 + r).
     """
     sums = np.atleast_2d(np.asarray(totals, np.float64))
-    n_obs = np.ones_like(sums) if counts is None else np.atleast_2d(np.asarray(counts, np.float64))
+    n_obs = None if counts is None else np.atleast_2d(np.asarray(counts))
+    m, k = sums.shape
+    several = max(2, _BLOCK // max(1, k))  # so that what is made on the way stays small
+    blocks = (slice(at, at + several) for at in range(0, max(1, m), several))
+    parts = [_sample(sums[rows], None if n_obs is None else n_obs[rows]) for rows in blocks]
+    return parts[0] if len(parts) == 1 else Samples(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _sample(sums: Float, counts: NDArray[Any] | None) -> Samples:
+    """Return what `sample` does, of few quantities at a time."""
+    n_obs = np.ones_like(sums) if counts is None else np.asarray(counts, np.float64)
     seen = n_obs > 0
     k = seen.sum(1)
     with np.errstate(all="ignore"):

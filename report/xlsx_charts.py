@@ -86,7 +86,7 @@ def _chart(workbook: Any, block: _Block, first: int, high: int) -> Any:
 
 def _block(chart: Chart) -> _Block | None:
     """Return the numbers of a chart, None for one that a workbook does not show."""
-    if isinstance(chart, Bars) and 0 < len(chart.x) <= _MOST_NAMES:
+    if isinstance(chart, Bars) and chart.series and 0 < len(chart.x) <= _MOST_NAMES:
         names = (
             [" ".join(pair) for pair in zip(chart.strips, chart.x, strict=True)] if chart.strips else chart.x
         )
@@ -95,7 +95,7 @@ def _block(chart: Chart) -> _Block | None:
         return _Block(
             _text(chart.title), labels(names, _NAME), _coloured(chart.series), _text(axis), kind, stacked
         )
-    if isinstance(chart, Lines) and chart.x:
+    if isinstance(chart, Lines) and chart.series and chart.x:
         return _Block(_text(chart.title), chart.x, _coloured(chart.series), _text(chart.y_label), "line")
     if isinstance(chart, Waterfall) and 0 < len(chart.parts) < _MOST_NAMES:
         return _waterfall(chart)
@@ -104,15 +104,20 @@ def _block(chart: Chart) -> _Block | None:
 
 def _waterfall(chart: Waterfall) -> _Block:
     """Return bars that begin where those before ended: after as much without a colour."""
-    groups = list(dict.fromkeys(group for *_, group in chart.parts))
+    groups = list(dict.fromkeys(group for *_, group in chart.parts if group))
     shades = colours.assign(groups)
     ends = [sum(value for _, value, _ in chart.parts[:at]) for at in range(len(chart.parts) + 1)]
-    before = ("before", [*ends[:-1], None], "")
+    before = ("before", [*map(min, ends[:-1], ends[1:]), None], "")  # what falls hangs from where it began
     of_groups = [
-        (_text(group), [*(v if own == group else None for _, v, own in chart.parts), None], shades[group])
+        (
+            _text(group),
+            [*(abs(v) if own == group else None for _, v, own in chart.parts), None],
+            shades[group],
+        )
         for group in groups
     ]
-    total = (_text(chart.total), [*(None for _ in chart.parts), ends[-1]], _TOTAL)
+    totals = [*(None if own else value for _, value, own in chart.parts), ends[-1]]
+    total = (_text(chart.total), totals, _TOTAL)
     names = labels([*(name for name, *_ in chart.parts), chart.total], _NAME)
     return _Block(
         _text(chart.title), names, [before, *of_groups, total], _text(chart.label), "bar", stacked=True

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective
+from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective, is_lasting_call
 from dialects.kineto.kineto_device import (
     ROUNDED_NS,
     TOLERANCE_NS,
@@ -89,8 +89,8 @@ def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
 
 def _lasting_collectives(trace: Trace) -> Mask:
     """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
-    named = by_name(trace, lambda name: collective(name, "", {}) is not None)
-    return named & ~by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+    on_device = by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+    return by_name(trace, is_lasting_call) & ~on_device
 
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reference
-from conftest import REPO, SHARED
+from conftest import REPO, SHARED, THOROUGH, quickly_read
 from dialects import finish
 from errors import TraceError
 from formats import native
@@ -213,22 +213,24 @@ CUT_CASES = (
     "kineto/gpu-hta-2of128/trace/sampled_rank-0.json.gz",
     "kineto/gpu-hta-nccl-rank0of2/trace/nccl_data.json.gz",
 )
+_CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
 
 
 def cut_cases() -> list[Path]:
     examples = REPO / "examples" / "mlp-raw" / "worker_0" / "0"
     recorded = [SHARED / case for case in CUT_CASES if (SHARED / case).exists()]
-    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *recorded]
+    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *quickly_read(recorded, 5)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", cut_cases(), ids=lambda path: path.name[:40])
 def test_cutting_a_recorded_trace_anywhere_loses_one_event(tmp_path: Path, path: Path) -> None:
     content = reference.content(path)
     events, bounds = ends_of_events(content.decode())
     rng = random.Random(0)
     # any byte, and the bytes right at the ends of events
-    cuts = [rng.randrange(bounds[0], len(content)) for _ in range(25)]
-    cuts += [bound + d for bound in rng.sample(bounds[:-1], 5) for d in (-1, 0, 1, 2)]
+    cuts = [rng.randrange(bounds[0], len(content)) for _ in range(_CUTS)]
+    cuts += [bound + d for bound in rng.sample(bounds[:-1], _ENDS) for d in (-1, 0, 1, 2)]
     for cut in cuts:
         got, phrases = events_of(written(tmp_path, content[:cut]))
         whole = sum(bound <= cut for bound in bounds)
@@ -381,3 +383,24 @@ def test_times_that_are_missing_altogether_are_counted(tmp_path: Path) -> None:
         "1 event without a time ignored",
         "1 X event without a duration taken as 0 long",
     )
+
+
+@pytest.mark.parametrize("scan", ["0", "1"])
+def test_what_only_the_end_of_a_slice_tells_is_told_of_the_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scan: str
+) -> None:
+    monkeypatch.setenv("ANALYZE_NATIVE", scan)
+    events = [
+        {"ph": "B", "name": "a", "pid": 1, "tid": 1, "ts": 0, "args": {"k": 1}},
+        {"ph": "B", "name": "b", "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "X", "name": "x", "pid": 1, "tid": 2, "ts": 1, "dur": 1, "args": {"k": 5}},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 2, "args": {"k": 2}},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 3, "args": {"k": 3, "l": 4}},  # the begin says k is 1
+        {"ph": "E", "pid": 1, "tid": 3, "ts": 4, "args": {"k": 9}},  # of no begin
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(events))
+    trace = read_trace(path, args=("k", "l"))
+    assert [trace.names[i] for i in trace.name_id.tolist()] == ["a", "b", "x"]
+    assert trace.args["k"].as_dict() == {0: 1, 1: 2, 2: 5}
+    assert trace.args["l"].as_dict() == {0: 4}

@@ -20,6 +20,11 @@ def rows_of(sheet: Any) -> list[tuple[Any, ...]]:
     return [row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row)]
 
 
+def test_a_chart_without_a_series_is_left_out(tmp_path: Path) -> None:
+    empty: list[Chart] = [Bars("Time", "rank", "ms", ["r0"], {}), Lines("Time", "step", "ms", [1.0], {})]
+    assert read_back(tmp_path / "a.xlsx", *empty).sheetnames == ["Summary"]
+
+
 def test_bars_are_numbers_and_a_chart_of_them(tmp_path: Path) -> None:
     bars = Bars("Time", "rank", "ms", ["r0", "=1+1"], {"FW": [1.0, None], "Comm": [2.0, 3.0]}, stacked=True)
     sheet = read_back(tmp_path / "a.xlsx", bars)["Charts"]
@@ -46,6 +51,18 @@ def test_each_part_of_a_waterfall_stands_on_those_before(tmp_path: Path) -> None
         ("the step", None, None, None, 6),
     ]
     assert sheet._charts[0].series[0].spPr.noFill
+
+
+def test_a_waterfall_may_lead_from_one_total_to_another_and_fall(tmp_path: Path) -> None:
+    parts = [("old", 9.0, ""), ("a", 3.0, "FW"), ("b", -2.0, "Comm")]
+    sheet = read_back(tmp_path / "a.xlsx", Waterfall("Parts", "ms", parts, "new"))["Charts"]
+    assert rows_of(sheet)[1:] == [
+        (None, "before", "FW", "Comm", "new"),
+        ("old", 0, None, None, 9),
+        ("a", 9, 3, None, None),
+        ("b", 10, None, 2, None),  # from 12 down to 10
+        ("new", None, None, None, 10),
+    ]
 
 
 def test_strips_are_named_by_both_places_and_lines_by_numbers(tmp_path: Path) -> None:
