@@ -30,9 +30,9 @@ golden: $(BIN)/pytest  ## rewrite the golden files; review the difference
 
 SEED ?= 1000
 COUNT ?= 5000
-fuzz: $(BIN)/pytest  ## other damaged files and examples than in the suite: make fuzz SEED=7 COUNT=5000
-	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto tests/test_mutations.py
-	$(BIN)/python -m pytest -q -n auto -m hypothesis --hypothesis-profile other
+fuzz: $(BIN)/pytest  ## all recorded files, other damaged files and examples: make fuzz SEED=7 COUNT=5000
+	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto \
+		-m "hypothesis or thorough" --hypothesis-profile other
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

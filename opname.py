@@ -53,8 +53,13 @@ _GRAMMAR = re.compile(
 )
 
 _NUMBERS = ("host", "hrank", "wk", "rank", "key")
-#: What a name within the grammar begins with: foreign names can be many, and are told at once.
+#: What a name within the grammar begins with.
 _BEGINNINGS = ("host", "wk", "rank", "Comm.", "FW", "BW", "STEP", "I/O", "OUTPUT", "UPDATE")
+
+
+def may_be_within(text: str) -> bool:
+    """Whether a name may be within the grammar; told at once, for names can be many."""
+    return text.startswith(_BEGINNINGS) or "~>" in text
 
 
 class OpName(NamedTuple):
@@ -72,9 +77,7 @@ class OpName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> OpName:
         """Take `text` apart; never fails, a name outside the grammar is foreign."""
-        if text.startswith(_BEGINNINGS) or "~>" in text:
-            return _parse(text)
-        return cls(None, text)
+        return _parse(text) if may_be_within(text) else cls(None, text)
 
     def __str__(self) -> str:
         return f"{self.prefix}{self._body()}{'' if self.suffix is None else '~>' + self.suffix}"

@@ -247,9 +247,10 @@ class Times(NamedTuple):
 
 def times(events: Sequence[WholeEvent]) -> Times:
     """Return the times of events of the general type."""
-    us = [event.dur if type(event.dur) in (int, float) else None for event in events]
+    us: list[Any] = [event.dur if type(event.dur) in (int, float) else None for event in events]
     starts, durations = to_ns([event.ts for event in events]), to_ns(us)
-    numbers = np.array([math.nan if value is None else value for value in us], np.float64)
+    bounded = [math.nan if value is None or abs(value) > LONGEST_NS else value for value in us]
+    numbers = np.array(bounded, np.float64)  # which an integer may be too large for
     return Times(starts, durations, _is_exact(durations, numbers))
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from result import Bars, Cell, Chart, Column, Table, Waterfall
+from result import Bars, Cell, Chart, Column, Made, Table, Waterfall
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
@@ -160,9 +160,10 @@ def _ranks(pair: Pair) -> Table:
 def _only(pair: Pair, args: Namespace) -> Table:
     columns = (Column("run", "only in"), Column("name", "operation"), Column("cat", "category"))
     sides = zip((pair.a, pair.b), pair.found.only_in, strict=True)
-    rows = [(name, key.name, key.cat) for name, keys in sides for key in keys[: args.head]]
-    hidden = sum(map(len, pair.found.only_in)) - len(rows)
+    shown = [(name, key) for name, keys in sides for key in keys[: args.head]]
+    hidden = sum(map(len, pair.found.only_in)) - len(shown)
     note = f"{hidden:,} more; without --head all are shown." if hidden else ""
+    rows = Made(shown, lambda row: (row[0], *row[1]))
     return Table("only_in", "Operations of one run only", columns, rows, note)
 
 
@@ -179,7 +180,7 @@ def input_table(run: MeasuredRun, name: str) -> Table:
         Column("avg_ms", "avg (ms)", "float"),
     )
     figures = (ops.count.sum(1), ops.total_ns.sum(1) / 1e6, ops.mean_ns / 1e6)
-    rows = [(*key, *row) for key, *row in zip(ops.keys, *(each.tolist() for each in figures), strict=True)]
+    rows = Made(range(len(ops.keys)), lambda at: (*ops.keys[at], *(each[at].item() for each in figures)))
     return Table(name, f"Operations of {name}", columns, rows, detail=True)
 
 

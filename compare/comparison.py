@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from compare.significance import Change, Float, Samples, changes, sample
 from errors import TraceError, counted
 
 _NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
+_FEW_CELLS = 1 << 20
 _STRAGGLES = 0.3  # of the iteration's change: what a straggler's own work must explain
 
 
@@ -147,10 +149,17 @@ class _Side:
 
     def by_category(self, names: Sequence[str]) -> tuple[Float, Samples, Samples]:
         """Return the counts (m, k) of the categories `names`, their averages and what they took of a step."""
-        fold = np.array([[cat == name for cat in self.categories] for name in names], np.float64)
-        fold_spent = np.c_[fold, np.array([name == NOTHING for name in names], np.float64)]
+        from scipy.sparse import csr_array
+
+        row = {name: at for at, name in enumerate(names)}
+        rows = [row[cat] for cat in (*self.categories, NOTHING)]
+        shape = len(names), len(rows)
+        spent_fold: Any = csr_array((np.ones(len(rows)), (rows, np.arange(len(rows)))), shape)
+        if len(names) * len(rows) <= _FEW_CELLS:
+            spent_fold = spent_fold.toarray()  # which is quicker
+        fold = spent_fold[:, :-1]
         count, total = fold @ self.ops.count, fold @ self.ops.total_ns
-        return count.sum(1), sample(total, count), sample(fold_spent @ self.spent.job.T)
+        return count.sum(1), sample(total, count), sample(spent_fold @ self.spent.job.T)
 
 
 def _measured(run: MeasuredRun, *, tell_workers: bool) -> _Side:

@@ -24,7 +24,7 @@ import dialects
 from compare.run_table import Float, MeasuredRun, Operations, Rank, RankExposure, RankOperations
 from dialects import Activity
 from dialects.steps import Step
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, unique
 from innermost import innermost
 
 NOTHING = "(nothing recorded)"
@@ -78,8 +78,10 @@ def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
         exposure = rank_exposure(rank, own)
         layer[at] = np.minimum(layer[at], exposure.layer)
         if rank.steps.whole:
-            steps = np.zeros((len(rank.steps.whole), n_columns))
-            steps[:, [*at, -1]] = exposure.spent_ns
+            steps = exposure.spent_ns
+            if not np.array_equal(at, np.arange(len(ops.keys))):
+                steps = np.zeros((len(rank.steps.whole), n_columns))
+                steps[:, [*at, -1]] = exposure.spent_ns
             is_comm = np.zeros(n_columns, np.bool_)
             is_comm[at] = exposure.is_comm
             alone, communication = steps[:, ~is_comm].sum(1), steps[:, is_comm].sum(1)
@@ -87,9 +89,11 @@ def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
             ranks.append(RankSpent(rank.name, labels, alone, communication, steps.mean(0), is_comm))
             for label, row in zip(labels, steps, strict=True):
                 by_label.setdefault(label, []).append(row)
-    job = [sum(by_label[label]) / len(by_label[label]) for label in sorted(by_label)]
+    job = np.zeros((len(by_label), n_columns))
+    for row, (_, rows) in zip(job, sorted(by_label.items()), strict=True):
+        row[:] = sum(rows) / len(rows)
     names = [*(key.name for key in ops.keys), NOTHING]
-    return Spent(names, np.array(job).reshape(-1, n_columns), ranks, layer)
+    return Spent(names, job, ranks, layer)
 
 
 def rank_exposure(rank: Rank, own: RankOperations) -> RankExposure:
@@ -170,7 +174,7 @@ def _cut(
 
 def _shares(left: Int64, right: Int64, layer_of: NDArray[np.integer]) -> Float:
     """Return how much time each piece gets when the lowest layer claims an instant, equals sharing it."""
-    points = np.unique(np.r_[left, right])
+    points = unique(np.r_[left, right])
     if len(points) < 2:
         return np.zeros(len(left))
     at_left, at_right = np.searchsorted(points, left), np.searchsorted(points, right)

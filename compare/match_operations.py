@@ -10,6 +10,7 @@ import numpy as np
 
 import dialects
 from compare.run_table import Float, MeasuredRun, Operations, Rank, RankOperations
+from formats.columns import Int64
 from opname import OpName
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
@@ -38,12 +39,8 @@ def pairs(
     found: list[tuple[int, int]] = []
     for signature in of_a.keys() & of_b.keys():
         rows, columns = of_a[signature], of_b[signature]
-        distance = np.abs(place_a[rows][:, None] - place_b[columns][None, :])
-        found += [
-            (rows[i], columns[j])
-            for i, j in enumerate(distance.argmin(1).tolist())
-            if distance[:, j].argmin() == i and _is_clear(distance[i], j) and _is_clear(distance[:, j], i)
-        ]
+        to_b, to_a = _clear(place_a[rows], place_b[columns]), _clear(place_b[columns], place_a[rows])
+        found += [(rows[i], columns[j]) for i, j in enumerate(to_b.tolist()) if j >= 0 and to_a[j] == i]
     return sorted(found)
 
 
@@ -106,8 +103,19 @@ def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float:
     return np.asarray(before + tie * among, np.float64)
 
 
-def _is_clear(distances: Float, nearest: int) -> bool:
-    """Whether one candidate is near, and the others are not nearly as near."""
-    others = np.delete(distances, nearest)
-    near = float(distances[nearest])
-    return near <= _NEAR and (not len(others) or float(others.min()) >= max(_CLEARLY * near, _APART))
+def _clear(places: Float, others: Float) -> Int64:
+    """Return which of `others` is near each place (n,) and clearly the nearest, or -1.
+
+    Where they are sorted, the two nearest are among the two before a place and the two after it: tables of
+    all distances would not fit for many operations.
+    """
+    order = np.argsort(others, kind="stable")
+    places_after = np.searchsorted(others[order], places)[:, None] + np.arange(-2, 2)
+    is_one = (places_after >= 0) & (places_after < len(others))
+    candidates = order[np.clip(places_after, 0, len(others) - 1)]
+    distance = np.where(is_one, np.abs(places[:, None] - others[candidates]), np.inf)
+    by_distance = np.argsort(distance, axis=1, kind="stable")
+    nearest, next_one = np.take_along_axis(distance, by_distance, 1)[:, :2].T
+    is_clear = (nearest <= _NEAR) & (next_one >= np.maximum(_CLEARLY * nearest, _APART))
+    found = np.take_along_axis(candidates, by_distance, 1)[:, 0]
+    return np.asarray(np.where(is_clear, found, -1), np.int64)

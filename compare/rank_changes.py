@@ -33,7 +33,7 @@ def rank_changes(a: Spent, b: Spent, iteration: Change) -> list[RankChange]:
     if not 2 <= len(names) == len(b.ranks) == len({*names} & of_b.keys()):
         return []
     sides = (a.ranks, [of_b[name] for name in names])
-    measures = [[_measures(side, i) for i in range(len(names))] for side in sides]
+    measures = [_measures(side) for side in sides]
     whole, own, comm, ahead = (
         changes(*(_joined([rank[kind] for rank in side]) for side in measures)) for kind in range(4)
     )
@@ -56,13 +56,17 @@ def later_ns(a: MeasuredRun, b: MeasuredRun) -> dict[str, float]:
     return {rank: after[rank] - before[rank] for rank in sorted(before.keys() & after.keys())}
 
 
-def _measures(ranks: Sequence[RankSpent], index: int) -> tuple[Float, Float, Float, Float]:
-    """Return (whole, own, communication, ahead) of one of the ranks of a run, step by step."""
-    rank = ranks[index]
-    common = sorted(set(rank.labels).intersection(*(each.labels for each in ranks)))
-    owns = np.array([[each.own[each.labels.index(label)] for label in common] for each in ranks])
-    ahead = owns[index] - np.delete(owns, index, 0).mean(0)
-    return rank.own + rank.communication, rank.own, rank.communication, ahead
+def _measures(ranks: Sequence[RankSpent]) -> list[tuple[Float, Float, Float, Float]]:
+    """Return (whole, own, communication, ahead) of each of the ranks of a run, step by step."""
+    common = sorted(set(ranks[0].labels).intersection(*(rank.labels for rank in ranks)))
+    place = [{label: at for at, label in reversed(list(enumerate(rank.labels)))} for rank in ranks]
+    owns = np.array([
+        rank.own[[at[label] for label in common]] for rank, at in zip(ranks, place, strict=True)
+    ])  # fmt: skip
+    return [
+        (rank.own + rank.communication, rank.own, rank.communication, owns[i] - np.delete(owns, i, 0).mean(0))
+        for i, rank in enumerate(ranks)
+    ]
 
 
 def _joined(series: Sequence[Float]) -> Samples:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import dialects
 from dialects.steps import Step, Steps
-from errors import TraceError
+from errors import TraceError, counted
 from formats.columns import Int64, Trace
 from opname import OpName
 from trace_utils import LoadedJob, Source, load_job, select_communication
@@ -30,6 +30,8 @@ _FOLDS = (
     (re.compile(r"#\d+\b"), "#*"),
     (re.compile(r"\b((?:\w*_)?(?:step|iteration|iter|batch|epoch)[ _#:=-]+)\d+\b", re.IGNORECASE), r"\1*"),
 )
+#: Cells of an operation and a step that a run may have: some, or this many for each of its events.
+_MOST_CELLS, _MOST_CELLS_AN_EVENT = 10_000_000, 10
 _BATCHES = 10  # samples into which the occurrences of an operation are pooled where no step is marked
 
 
@@ -209,6 +211,11 @@ def operations(run: MeasuredRun, *, tell_workers: bool) -> Operations:
         for rank, own in zip(run.ranks, ranks, strict=True)
     ]
     m, k = len(keys), max(own.count.shape[1] for own in ranks)
+    _check_cells(run.path, m, k, run.n_slices)
+    own = ranks[0]
+    if len(ranks) == 1 and m == len(own.keys):  # its tables are the run's
+        mean_place = own.place / np.maximum(own.count.sum(1), 1)
+        return Operations(list(keys), own.count, own.total_ns, mean_place, ranks, places)
     count, total_ns, place = np.zeros((m, k), np.int64), np.zeros((m, k)), np.zeros(m)
     for own, at in zip(ranks, places, strict=True):
         count[at, : own.count.shape[1]] += own.count
@@ -224,11 +231,21 @@ def rank_operations(rank: Rank) -> RankOperations:
     keys, ids = _op_ids(rank)
     step = _step_ids(rank, ids)
     m, k = len(keys), 1 + int(step.max(initial=0))
+    _check_cells(rank.trace.path, m, k, len(ids))
     cell = ids * k + step
     count = np.bincount(cell, minlength=m * k).reshape(m, k)
     total_ns = np.bincount(cell, rank.trace.dur_ns, m * k).reshape(m, k).astype(np.float64)
     place = np.bincount(ids, _places(rank), m).astype(np.float64)
     return RankOperations(keys, count, total_ns, place, ids)
+
+
+def _check_cells(path: object, m: int, k: int, n_slices: int) -> None:
+    """Refuse tables of m operations in k steps that n slices leave nearly empty, and no memory may hold."""
+    if m * k > max(_MOST_CELLS, _MOST_CELLS_AN_EVENT * n_slices):
+        raise TraceError(
+            f"{path}: {counted(m, 'operation')} in {counted(k, 'step')}, most of them in a few steps only: "
+            "too many to be compared step by step; --step_by NAME says what else marks a step"
+        )
 
 
 def iteration_ns(run: MeasuredRun) -> Float:

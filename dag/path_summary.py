@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.step_graph import Recording, StepGraph
 from dialects.step_parts import GAP, WAIT, Kind, Operation
 from formats.columns import Int64
-from result import Cell, Column
+from result import Cell, Column, Made
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
@@ -87,20 +87,16 @@ class NamedPath:
         sums: list[int] = np.bincount(self.label, self.dur_ns, len(self.labels)).astype(np.int64).tolist()
         return sums
 
-    def rows(self, *, owned: bool = False) -> Iterator[tuple[Cell, ...]]:
+    def rows(self, *, owned: bool = False) -> Made[tuple[Cell, ...]]:
         """Return the cells of `PATH` for each stretch; if `owned`, the name begins with the owner."""
-        names = [f"{one.owner}.{one.name}" if owned else one.name for one in self.labels]
-        words = [(name, one.cat, one.owner) for name, one in zip(names, self.labels, strict=True)]
-        return (
-            (*words[label], start_ms, dur_ms, _LABELS[kind])
-            for label, start_ms, dur_ms, kind in zip(
-                self.label.tolist(),
-                (self.start_ns / 1e6).tolist(),
-                (self.dur_ns / 1e6).tolist(),
-                self.kind.tolist(),
-                strict=True,
-            )
-        )
+        label, start_ns, dur_ns, kind = self.label.item, self.start_ns.item, self.dur_ns.item, self.kind.item
+
+        def cells(at: int) -> tuple[Cell, ...]:
+            name, cat, owner = self.labels[label(at)]
+            name = f"{owner}.{name}" if owned else name
+            return name, cat, owner, start_ns(at) / 1e6, dur_ns(at) / 1e6, _LABELS[kind(at)]
+
+        return Made(range(len(self)), cells)
 
 
 def named_path(
@@ -166,10 +162,10 @@ def by_name(path: NamedPath) -> list[NameShare]:
     return sorted(shares, key=lambda share: -share.ns)
 
 
-def records(path: NamedPath, *, owned: bool) -> list[dict[str, Cell]]:
+def records(path: NamedPath, *, owned: bool) -> Made[dict[str, Cell]]:
     """Return the path for JSON; where several ranks have one (`owned`), operations are named with theirs."""
     keys = [column.key for column in PATH]
-    return [dict(zip(keys, row, strict=True)) for row in path.rows(owned=owned)]
+    return Made(path.rows(owned=owned), lambda row: dict(zip(keys, row, strict=True)))
 
 
 def by_category(path: NamedPath) -> dict[str, int]:

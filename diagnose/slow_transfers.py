@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Operation
 from errors import counted
-from formats.columns import Int64
+from formats.columns import Int64, unique
 from intervals import at_once
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
@@ -90,7 +90,7 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     operation, group, rate, place = found[:, 0].astype(np.int64), found[:, 1], found[:, 2], found[:, 3]
     factor = np.ones(len(view.recording.operations))
     slow = []
-    for one in np.unique(group):
+    for one in unique(group):
         members = np.flatnonzero(group == one)
         # tensors that are reduced together are one collective
         usual = float(np.median(rate[members[np.unique(place[members], return_index=True)[1]]]))
@@ -203,18 +203,21 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     collectives = view.which(_is_reduced)
     if not collectives.any():
         return
-    shortest = _shortest_ns(view, collectives)
+    steps = [view.recording.steps[row] for row in view.rows]
+    works = [step.work_ns[collectives[step.operation]] for step in steps]
+    shortest = _shortest_ns(works)
+    at_most = [(work <= _LATENCY * shortest).sum() / len(view.recording.owners) for work in works]
+    if np.median(at_most) < _MANY:
+        return
     counts = []
-    for row in view.rows:
-        step = view.recording.steps[row]
-        by_owner = view.by_owner(step, collectives)
-        short = (own[step.work_ns[own] <= _LATENCY * shortest] for own in by_owner)
+    for step in steps:
+        short = (own[step.work_ns[own] <= _LATENCY * shortest] for own in view.by_owner(step, collectives))
         counts.append(np.mean([_n_turns(step, own) for own in short]))
     often = float(np.median(counts))
     if often < _MANY:
         return
     names, kind = view.kind_of
-    chosen = [names[i] for i in np.unique(kind[collectives]).tolist()]
+    chosen = [names[i] for i in unique(kind[collectives]).tolist()]
     yield Finding(
         kind="small_messages",
         title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",
@@ -236,11 +239,7 @@ def _is_reduced(one: Operation) -> bool:
     return one.is_collective and one.is_communication
 
 
-def _shortest_ns(view: JobView, collectives: Bool) -> float:
-    works = []
-    for row in view.rows:
-        step = view.recording.steps[row]
-        works.append(step.work_ns[collectives[step.operation]])
+def _shortest_ns(works: Sequence[Int64]) -> float:
     work = np.concatenate(works)
     work = work[work > 0]
     return float(np.quantile(work, 0.05)) if len(work) else 0.0

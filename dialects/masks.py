@@ -29,5 +29,5 @@ def ids_in(numbers: NDArray[np.integer]) -> list[int]:
 
 
 def _by_table(table: Sequence[str], ids: NDArray[np.int32], accept: Callable[[str], object]) -> Mask:
-    accepted: Mask = np.array([bool(accept(text)) for text in table] or [False], np.bool_)[ids]
-    return accepted
+    accepted: Mask = np.fromiter(map(bool, map(accept, table)), np.bool_, len(table))
+    return accepted[ids] if len(table) else np.zeros(len(ids), np.bool_)

@@ -147,7 +147,7 @@ def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     found: list[Int64] = []
     for track in range(len(trace.tracks)):
         rows = np.flatnonzero(may_be_body & (trace.track_id == track))
-        if len(rows) < _LEAST:
+        if np.bincount(trace.name_id[rows], minlength=1).max() < _LEAST:
             continue
         rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
         if len(body := _body(trace, rows, _depths(trace, rows))):
@@ -162,12 +162,14 @@ def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:
     """Return which of a thread's slices are the outermost that repeat, as a loop's body does; or none."""
     least_ns = _COVERED * int(trace.dur_ns[rows[depth == 0]].sum())
     has_children = np.append(depth[1:] > depth[:-1], False)
-    for level in range(int(depth.max())):
-        places = np.flatnonzero(depth == level)
-        for name in np.unique(trace.name_id[rows[places]]).tolist():
-            own = places[trace.name_id[rows[places]] == name]
+    by_level = np.split(np.argsort(depth, kind="stable"), np.cumsum(np.bincount(depth)[:-1]))
+    for places in by_level[:-1]:
+        names, number, count = np.unique(trace.name_id[rows[places]], return_inverse=True, return_counts=True)
+        covered_ns = np.bincount(number, trace.dur_ns[rows[places]], len(names))
+        for at in np.flatnonzero((count >= _LEAST) & (covered_ns >= least_ns)).tolist():
+            own = places[number == at]
             dur_ns = trace.dur_ns[rows[own]]
-            if len(own) < _LEAST or dur_ns.sum() < least_ns or not has_children[own].all():
+            if not has_children[own].all():
                 continue
             low, high = np.quantile(dur_ns, (0.25, 0.75))
             if low >= _ALIKE * high:

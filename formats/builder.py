@@ -24,6 +24,7 @@ from formats.times import times_ns
 from formats.values import cleaned
 
 _KEY = attrgetter(*KEY)
+_KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
 _SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
@@ -143,8 +144,9 @@ class Builder:
     def add_scanned(self, found: Scanned) -> None:
         """Append the events that the scanner found."""
         if found.new_keys:
-            new = [self._ids[tuple(key)] for key in msgspec.json.decode(_as_list(found.new_keys))]
-            self._scanned_ids = np.append(self._scanned_ids, np.array(new, np.int32))
+            keys = _KEYS.decode(_as_list(found.new_keys))
+            new = np.fromiter(map(self._ids.__getitem__, keys), np.int32, len(keys))
+            self._scanned_ids = np.append(self._scanned_ids, new)
         ids, ts = self._scanned_ids[found.key], found.ts_ns
         self._learn_roles()
         roles = self._roles[ids]
@@ -227,10 +229,10 @@ class Builder:
         )
 
     def _learn_roles(self) -> None:
-        known = len(self._roles)
-        if known < len(self._ids):
-            new = [ROLE.get(key[0], OTHER) for key in list(self._ids)[known:]]
-            self._roles = np.append(self._roles, np.array(new, np.int8))
+        known, n = len(self._roles), len(self._ids)
+        if known < n:
+            new = [ROLE.get(key[0], OTHER) for key in itertools.islice(reversed(self._ids), n - known)]
+            self._roles = np.append(self._roles, np.array(new[::-1], np.int8))
 
     def _add_metadata(self, events: Sequence[Event]) -> None:
         self._metadata.extend(

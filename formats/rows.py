@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,11 @@ def join(parts: Sequence[Rows]) -> Rows:
 def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     """Split the interned keys into tables and pair B with E; the trace has no path and no dialect yet."""
     tables = _Tables(rows.keys)
-    role = np.array([ROLE.get(key[0], OTHER) for key in rows.keys], np.int8)[rows.key]
+    kinds, kind = numbered(map(itemgetter(0), rows.keys))
+    role = np.array([ROLE.get(one, OTHER) for one in kinds], np.int8)[kind[rows.key]]
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
-    phases: Counter[Any] = Counter()
-    for (phase, *_), n in zip(rows.keys, rows.counts.tolist(), strict=True):
-        phases[phase] += n
+    counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
+    phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
     del phases[None]  # no events; `chrome.assemble` counts them
     if beyond := int(rows.counts[tables.is_beyond].sum()):
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
@@ -166,10 +167,13 @@ class _Tables:
     def __init__(self, keys: Sequence[Key]) -> None:
         _, names, cats, pids, tids = zip(*keys, strict=True) if keys else ((),) * 5
         self.is_beyond = np.zeros(len(keys), np.bool_)  # keys with an integer that no id can be
-        self.names, self.name = numbered(map(_text, self._clean(names)))
-        self.cats, self.cat = numbered(map(_text, self._clean(cats)))
-        self.tracks, self.track = numbered(map(Track, self._clean(pids), self._clean(tids)))
-        self.name_or_none = np.where([name is None for name in names], -1, self.name).astype(np.int32)
+        self.names, self.name = numbered(_texts(self._clean(names)))
+        self.cats, self.cat = numbered(_texts(self._clean(cats)))
+        pairs, self.track = numbered(zip(self._clean(pids), self._clean(tids), strict=True))
+        self.tracks = [Track(*pair) for pair in pairs]
+        self.name_or_none = self.name
+        if None in names:
+            self.name_or_none = np.where([name is None for name in names], -1, self.name).astype(np.int32)
 
     def _clean(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return one member of all keys within the border of `formats.values`."""
@@ -192,5 +196,7 @@ def _fitting(name: str, column: ArgColumn, repairs: list[str]) -> ArgColumn:
     return ArgColumn(column.rows[kept], [clean[i] for i in kept])
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else str(value)
+def _texts(values: Sequence[Any]) -> Sequence[str]:
+    if set(map(type, values)) == {str}:
+        return values
+    return ["" if value is None else str(value) for value in values]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from compare.compare_tables import (
 )
 from errors import UsageError, counted
 from output_marks import is_digest
-from result import Result
+from result import Made, Result
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
@@ -161,11 +162,11 @@ def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
     found = pair.found
     return {
         "paths": [str(found.a.path), str(found.b.path)],
-        "operations": [
-            {"name": op.name, "cat": op.cat, **_item_record(op), "renamed_to": op.renamed_to}
-            for op in shown(found.operations, args)
-        ],
-        "only_in": [[key.name for key in keys] for keys in found.only_in],
+        "operations": Made(
+            shown(found.operations, args),
+            lambda op: {"name": op.name, "cat": op.cat, **_item_record(op), "renamed_to": op.renamed_to},
+        ),
+        "only_in": [Made(keys, attrgetter("name")) for keys in found.only_in],
         "categories": [{"cat": each.cat, **_item_record(each)} for each in found.categories],
         "ranks": [
             {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -199,7 +199,7 @@ def _per_scope(
     name: str,
     title: str,
     columns: Sequence[Column],
-    parts: Sequence[tuple[_Scope, Iterable[Sequence[Cell]]]],
+    parts: Sequence[tuple[_Scope, Sequence[Sequence[Cell]]]],
     about: tuple[int, int] | None = None,
 ) -> Table:
     """Return one table of several scopes' rows, the scope in its first column.
@@ -209,28 +209,50 @@ def _per_scope(
     from dag_utils import key_of
 
     scopes = [scope for scope, _ in parts]
-    rows = [[_title(scopes, scope), *row] for scope, own in parts for row in own][: args.head]
-    keys = [(key_of(str(row[about[0]]), str(row[about[1]])),) for row in rows] if about else ()
+    titles = [_title(scopes, scope) for scope in scopes]
+
+    def cells(place: tuple[int, int]) -> list[Cell]:
+        part, at = place
+        return [titles[part], *parts[part][1][at]]
+
+    rows = Made(_places([own for _, own in parts])[: args.head], cells)
+    keys = Made(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
     return Table(name, title, (_SCOPE, *columns), rows, about=keys)
 
 
-def _about_stretches(widest: _Scope, shown: Sequence[tuple[_Scope, NamedPath]]) -> list[Sequence[str]]:
+def _places(parts: Sequence[Sized]) -> Made[tuple[int, int]]:
+    """Return (part, place in it) of each item of all parts, in order."""
+    import numpy as np
+
+    first = np.cumsum([0, *map(len, parts)])
+
+    def place(at: int) -> tuple[int, int]:
+        part = int(np.searchsorted(first, at, side="right")) - 1
+        return part, at - int(first[part])
+
+    return Made(range(int(first[-1])), place)
+
+
+def _about_stretches(widest: _Scope, shown: Sequence[tuple[_Scope, NamedPath]]) -> Made[Sequence[str]]:
     """Return the keys of the stretches of the scopes' paths; the timeline shows the widest's."""
     from dag_utils import stretch_key
 
-    return [
-        (stretch_key(place),) if scope is widest else ()
-        for scope, path in shown
-        for place in range(len(path))
-    ]
+    def keys(place: tuple[int, int]) -> Sequence[str]:
+        part, at = place
+        return (stretch_key(at),) if shown[part][0] is widest else ()
+
+    return Made(_places([path for _, path in shown]), keys)
 
 
-def _about_operations(recording: Recording, slack: Table) -> list[Sequence[str]]:
+def _about_operations(recording: Recording, slack: Table) -> Made[Sequence[str]]:
     """Return the keys of the operations in a table of slack, where several ranks prefix the names."""
     from dag_utils import key_of
 
     several = len(recording.owners) > 1
-    return [(str(row[0]) if several else key_of(recording.owners[0], str(row[0])),) for row in slack.rows]
+    return Made(
+        slack.rows,
+        lambda row: (str(row[0]) if several else key_of(recording.owners[0], str(row[0])),),
+    )
 
 
 def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:

@@ -361,7 +361,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     is_delay = args.sub_option == "map_delay"
     ratio = args.delay_ratio if is_delay else _FASTER
     search = delay_each if is_delay else speed_up_each
-    effects = search(recording, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
+    effects, left_out = search(recording, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
     key = "delays" if is_delay else "bottlenecks"
     title = f"Each operation x {ratio:g}" if is_delay else "What gives most when 10 % faster"
     row = choose_step(recording)
@@ -374,8 +374,14 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
         tables=[table],
         charts=[effect_chart(title, effects)],
         figures=[("iteration time, recorded", f"{(found.recorded_ns or found.iteration_ns) / 1e6:.3f} ms")],
-        notes=recording.notes,
+        notes=[*recording.notes, *_left_out(left_out)],
     )
+
+
+def _left_out(n: int) -> list[str]:
+    if not n:
+        return []
+    return [f"{n:,} operations with the least work were not tried: a replay for each would take hours."]
 
 
 def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +16,14 @@ from formats.columns import Int64
 from parallel import cores, process_pool
 from progress import bar
 from replay.occurrences import with_usual_gaps
-from replay.simulation import Planned, planned, replayed_ns
+from replay.runs import replayed_ns
+from replay.simulation import Planned, planned
 from replay.whatif.edits import forward_share
 
+#: Operations to simulate in all that take minutes: more are left out, those with the least work, …
+_MOST_SIMULATED = 1_000_000_000
+#: … but for so many.
+_LEAST_GROUPS = 100
 #: Operations to simulate in all from which the compiled loop pays for its start.
 _COMPILE_FROM = 2_000_000
 #: … and from which further processes pay for theirs.
@@ -35,6 +41,13 @@ class Group:
     tails: frozenset[int] = frozenset()  # owners whose untraced forward pass belongs to it
 
 
+class Explored(NamedTuple):
+    """The effects of all groups but `left_out`, whose operations have less work than any that was tried."""
+
+    effects: list[Effect]
+    left_out: int
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What a change of a group costs: `added_ns` of work per step, `effect_ns` of the iteration time."""
@@ -46,7 +59,7 @@ class Effect:
 
 def delay_each(
     recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
-) -> list[Effect]:
+) -> Explored:
     """Return what it costs when each operation in turn takes `ratio` times as long, dearest first.
 
     A communication is one operation unless `parts`.
@@ -56,7 +69,7 @@ def delay_each(
 
 def speed_up_each(
     recording: Recording, ratio: float, *, parts: bool, jobs: int | None = None, progress: bool | None = None
-) -> list[Effect]:
+) -> Explored:
     """Return what it brings when each operation, category, rank and link takes `ratio` of its time.
 
     Categories include the stages of communication; a rank stands for its computation.
@@ -113,8 +126,10 @@ class _Base:
 
 def _effects(
     recording: Recording, groups: Sequence[Group], ratio: float, jobs: int | None, progress: bool | None
-) -> list[Effect]:
+) -> Explored:
     base = _base(recording, ratio, len(groups))
+    n_groups = len(groups)
+    groups = _with_most_work(base, groups, max(_LEAST_GROUPS, _MOST_SIMULATED // max(1, len(base.operation))))
     effects: list[Effect] = []
     found: Iterator[Effect]
     alone = jobs == 1 or len(groups) * len(base.planned.plan) < _FORK_FROM
@@ -128,7 +143,18 @@ def _effects(
         for effect in found:
             effects.append(effect)
             shown.update(1)
-    return sorted(effects, key=lambda effect: -abs(effect.effect_ns))
+    effects.sort(key=lambda effect: -abs(effect.effect_ns))
+    return Explored(effects, n_groups - len(groups))
+
+
+def _with_most_work(base: _Base, groups: Sequence[Group], n: int) -> Sequence[Group]:
+    """Return which n groups have most work in the replayed steps, in order: no effect is larger than that."""
+    if len(groups) <= n:
+        return groups
+    n_operations = len(base.planned.result.recording.operations)
+    work = np.bincount(base.operation + 1, base.planned.plan.dur_ns, n_operations + 1)[1:]
+    of_group = [np.inf if group.tails else work[group.members].sum() for group in groups]
+    return [groups[at] for at in np.sort(np.argsort(of_group)[-n:]).tolist()]
 
 
 _shared: list[_Base] = []  # what this process compares with; filled in the workers of a pool only

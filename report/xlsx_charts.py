@@ -86,7 +86,7 @@ def _chart(workbook: Any, block: _Block, first: int, high: int) -> Any:
 
 def _block(chart: Chart) -> _Block | None:
     """Return the numbers of a chart, None for one that a workbook does not show."""
-    if isinstance(chart, Bars) and 0 < len(chart.x) <= _MOST_NAMES:
+    if isinstance(chart, Bars) and chart.series and 0 < len(chart.x) <= _MOST_NAMES:
         names = (
             [" ".join(pair) for pair in zip(chart.strips, chart.x, strict=True)] if chart.strips else chart.x
         )
@@ -95,7 +95,7 @@ def _block(chart: Chart) -> _Block | None:
         return _Block(
             _text(chart.title), labels(names, _NAME), _coloured(chart.series), _text(axis), kind, stacked
         )
-    if isinstance(chart, Lines) and chart.x:
+    if isinstance(chart, Lines) and chart.series and chart.x:
         return _Block(_text(chart.title), chart.x, _coloured(chart.series), _text(chart.y_label), "line")
     if isinstance(chart, Waterfall) and 0 < len(chart.parts) < _MOST_NAMES:
         return _waterfall(chart)

@@ -19,7 +19,9 @@ _QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th perce
 
 
 def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
-    """Return where the time of each step goes, by rank (milliseconds)."""
+    """Return where the time of each step goes, by rank (milliseconds); nothing if no step lasts any."""
+    if not any(part.wall_ns for part in parts):
+        return []
     ranks = list(dict.fromkeys(part.rank for part in parts))
     exposed = _map("Communication that nothing hides", parts, ranks, lambda part: part.exposed_comm_ns)
     if len(ranks) <= _MOST_STRIPS:

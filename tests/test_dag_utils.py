@@ -1,15 +1,14 @@
-"""Laws of the step graph, on every recorded job there is."""
+"""Laws of the step graph, on recorded jobs."""
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conftest import REPO, SHARED
-from dag_utils import LoadedSteps, choose_step, critical_path, load_steps, slack_ns
+from conftest import REPO, SHARED, quickly_read
+from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
 from errors import AnalyzeError
 
 #: Of a recording kept apart from the project: the directories that hold one job each.
@@ -21,19 +20,19 @@ JOBS += [
     for path in sorted(SHARED.glob(pattern))
     if path.is_dir() and not (path / "trace").is_dir() and path not in JOBS
 ]
-NAMES = ["/".join(path.parts[-3:]) for path in JOBS]
 
 
-def loaded(path: Path) -> LoadedSteps:
+@pytest.fixture(scope="module", params=quickly_read(JOBS, 12), ids=lambda path: "/".join(path.parts[-3:]))
+def recording(request: pytest.FixtureRequest) -> Recording:
+    """Each of the jobs, read once for the tests of it."""
     try:
-        return load_steps([path], jobs=1, progress=False)
+        return load_steps([request.param], jobs=1, progress=False).recording
     except AnalyzeError as error:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("path", JOBS, ids=NAMES)
-def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(path: Path) -> None:
-    recording = loaded(path).recording
+@pytest.mark.thorough
+def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(recording: Recording) -> None:
     for row in recording.whole_steps:
         step = recording.steps[row]
         found = critical_path(step)
@@ -45,9 +44,8 @@ def test_the_path_adds_up_to_the_step_and_runs_through_no_wait(path: Path) -> No
         assert not [stretch for stretch in found.stretches if stretch.cat == "wait"]
 
 
-@pytest.mark.parametrize("path", JOBS, ids=NAMES)
-def test_nothing_on_the_path_has_slack(path: Path) -> None:
-    recording = loaded(path).recording
+@pytest.mark.thorough
+def test_nothing_on_the_path_has_slack(recording: Recording) -> None:
     step = recording.steps[choose_step(recording)]
     found = critical_path(step)
     slack = slack_ns(step)

@@ -35,6 +35,7 @@ _OPTIONS: dict[str, Callable[[Path, Path], list[object]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, _BLOCK))
 def test_damaged_files_end_in_a_result_or_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int

@@ -14,8 +14,8 @@ from dialects.masks import Mask, ids_in
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
 from dialects.system import Activity, System, is_communication
-from formats.columns import Int64, Trace
-from opname import OpName
+from formats.columns import Int64, Trace, median
+from opname import OpName, may_be_within
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
@@ -37,7 +37,8 @@ class BytePS(System):
 
     def recognises(self, trace: Trace) -> bool:
         """Whether most slices carry a name of the BytePS grammar."""
-        known = np.array([OpName.parse(name).cat is not None for name in trace.names], np.bool_)
+        is_known = [may_be_within(name) and OpName.parse(name).cat is not None for name in trace.names]
+        known = np.array(is_known, np.bool_)
         return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
@@ -197,7 +198,7 @@ def after_longest_pause(trace: Trace, forward: Mask) -> int:
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     ids = trace.name_id[rows]
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
-    medians = {i: np.median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
+    medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
     return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
 
 
@@ -245,13 +246,18 @@ def _unfinished(trace: Trace, work: Int64, marks: Int64) -> tuple[Step, ...]:
 
 def _first_rank(trace: Trace) -> _Chosen:
     """Return what chooses slices (n,) of the trace's first rank by their operations."""
-    used = set(ids_in(trace.name_id))
-    ops = [OpName.parse(name) if i in used else OpName(None) for i, name in enumerate(trace.names)]
-    first = next((op for op in ops if op.cat is not None), OpName(None))
-    own = [op.cat is not None and (op.worker, op.rank) == (first.worker, first.rank) for op in ops]
-    return lambda accept: np.array(
-        [is_own and accept(op) for is_own, op in zip(own, ops, strict=True)] or [False], np.bool_
-    )[trace.name_id]
+    names = ((i, trace.names[i]) for i in ids_in(trace.name_id))
+    found = [
+        (i, op) for i, name in names if may_be_within(name) and (op := OpName.parse(name)).cat is not None
+    ]
+    own = [(i, op) for i, op in found if (op.worker, op.rank) == (found[0][1].worker, found[0][1].rank)]
+
+    def chosen(accept: Callable[[OpName], bool]) -> Mask:
+        accepted = np.zeros(max(1, len(trace.names)), np.bool_)
+        accepted[[i for i, op in own if accept(op)]] = True
+        return accepted[trace.name_id]
+
+    return chosen
 
 
 def _is(cat: str) -> Callable[[OpName], bool]:

@@ -34,6 +34,7 @@ _COLLECTIVE_KERNEL = re.compile(
 )
 _COMPILED = re.compile(r"triton_")  # named after the operators fused in it, whatever these are
 _COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):")
+_HALF = re.compile(r"\w+:i?(?:send|recv)")  # of a transfer: the call does not say who is at its other end
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 _EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
@@ -67,7 +68,8 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     where recorded, sequence number.
     """
     if cat not in KERNEL_CATS:
-        return _all_ranks((name,), name) if is_lasting_call(name) else None
+        is_known = is_lasting_call(name) and not _HALF.match(name)
+        return _all_ranks((name,), name) if is_known else None
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)

@@ -63,6 +63,16 @@ def test_a_skewed_worker_is_put_back_within_three_milliseconds(
     assert clock.violations_after == 0
 
 
+@pytest.mark.parametrize("case", _WORKERS)
+def test_a_clock_does_not_depend_on_which_worker_is_first(shared_data: Path, case: str) -> None:
+    traces, hosts = _job(shared_data / "byteps" / case)
+    skewed = _ahead(traces, hosts, [0, 40_000_000])
+    there, back = (align_job(skewed, order).clocks[1] for order in (hosts, [1 - host for host in hosts]))
+    assert abs(there.offset_ns + back.offset_ns) <= 1_000  # both are rounded
+    assert there.bound_ns is not None and back.bound_ns is not None
+    assert there.bound_ns == pytest.approx(back.bound_ns, rel=0.01)  # both allow for some drift
+
+
 def test_shifted_traces_are_on_the_first_clock(shared_data: Path) -> None:
     traces, hosts = _job(shared_data / _DLRM)
     skewed = _ahead(traces, hosts, [1000 * i for i in range(8)])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -142,25 +143,35 @@ def _inputs(paths: Iterable[Path]) -> list[dict[str, Any]]:
     return documents
 
 
-@pytest.mark.parametrize("case", REAL)
-def test_nothing_is_lost_or_changed(shared_data: Path, tmp_path: Path, case: str) -> None:
-    paths = [shared_data / path for path in REAL[case]]
-    answer = _combine(tmp_path / "out.json", *paths)
-    combined = _read(tmp_path / "out.json")
-    given = [event for document in _inputs(paths) for event in _timed(document)]
+class Real(NamedTuple):
+    """Recorded traces, and what they were combined to."""
+
+    case: str
+    given: list[dict[str, Any]]
+    combined: dict[str, Any]
+    answer: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=REAL)
+def real(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Real:
+    """Each of `REAL`, combined once for the tests of it."""
+    paths = [shared_data / path for path in REAL[request.param]]
+    output = tmp_path_factory.mktemp("real") / "out.json"
+    answer = _combine(output, *paths)
+    return Real(request.param, _inputs(paths), _read(output), answer)
+
+
+def test_nothing_is_lost_or_changed(real: Real) -> None:
+    given = [event for document in real.given for event in _timed(document)]
     # names get a prefix in BytePS traces; identifiers of frames and flows change everywhere
-    but = ("sf", "esf", "bind_id", *(("name",) if "byteps" in case else ()))
+    but = ("sf", "esf", "bind_id", *(("name",) if "byteps" in real.case else ()))
     before = Counter(_content(event, *but) for event in given)
-    assert Counter(_content(event, *but) for event in _timed(combined)) == before
-    assert answer["events"] == len(combined["traceEvents"])
+    assert Counter(_content(event, *but) for event in _timed(real.combined)) == before
+    assert real.answer["events"] == len(real.combined["traceEvents"])
 
 
-@pytest.mark.parametrize("case", REAL)
-def test_a_viewer_can_show_it(shared_data: Path, tmp_path: Path, case: str) -> None:
-    paths = [shared_data / path for path in REAL[case]]
-    _combine(tmp_path / "out.json", *paths)
-    combined = _read(tmp_path / "out.json")
-    events = combined["traceEvents"]
+def test_a_viewer_can_show_it(real: Real) -> None:
+    combined, events = real.combined, real.combined["traceEvents"]
     assert {type(event[key]) for event in events for key in ("pid", "tid")} == {int}
     assert all(0 <= event[key] < 1 << 31 for event in events for key in ("pid", "tid"))
     times = [event["ts"] for event in events if "ts" in event]
@@ -168,7 +179,7 @@ def test_a_viewer_can_show_it(shared_data: Path, tmp_path: Path, case: str) -> N
     names, order = _names(combined), _names(combined, "process_sort_index")
     assert {event["pid"] for event in events} <= names.keys() & order.keys()
     assert len(set(order.values())) == len(order)
-    before = sum(_overlaps(_timed(document)) for document in _inputs(paths))
+    before = sum(_overlaps(_timed(document)) for document in real.given)
     assert _overlaps(_timed(combined)) <= before
 
 
@@ -336,6 +347,15 @@ def test_absolute_times_with_fractions_keep_every_digit(tmp_path: Path) -> None:
     _combine(tmp_path / "out.json", tmp_path / "a.json")
     written = _timed(_read(tmp_path / "out.json"))[0]
     assert (str(written["ts"]), str(written["dur"])) == ("1709254321000123.457", "1.123")
+
+
+def test_a_duration_that_no_float_can_be_stays_as_it_is(tmp_path: Path) -> None:
+    longest = 10**400
+    events = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": dur} for dur in (longest, 1)]
+    document = {"traceEvents": [*events, {**events[1], "dur": math.nan}]}  # so that all are read with care
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    _combine(tmp_path / "out.json", tmp_path / "a.json")
+    assert longest in [event.get("dur") for event in _timed(_read(tmp_path / "out.json"))]
 
 
 def test_negative_times_stay_negative(tmp_path: Path) -> None:

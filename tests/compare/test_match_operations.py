@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
 
-from compare.match_operations import pairs
+from compare.match_operations import _clear, pairs
 from compare.run_table import Operations, OpKey
 
 
@@ -64,3 +66,31 @@ def test_two_candidates_are_no_pair() -> None:
     a = ops(*FRAME, *wide, ("old", "k", 1, 0.5012))
     b = ops(*FRAME, *wide, ("new1", "k", 1, 0.5011), ("new2", "k", 1, 0.5013))
     assert paired(a, b) == []
+
+
+def test_the_clearly_nearest_are_those_that_a_table_of_all_distances_tells() -> None:
+    random = np.random.default_rng(7)
+    found = 0
+    for n, m, digits in itertools.product((1, 2, 5, 40), (1, 3, 40), (2, 3, 9)):
+        a = random.random(n).round(digits)
+        b = np.concatenate([random.random(m), a[: m // 2] + random.normal(0, 0.001, len(a[: m // 2]))])
+        table = np.abs(a[:, None] - b)
+        nearest = [
+            j if near[j] <= 0.1 and np.delete(near, j).min(initial=np.inf) >= max(3 * near[j], 0.0005) else -1
+            for near, j in zip(table, table.argmin(1).tolist(), strict=True)
+        ]
+        assert _clear(a, b).tolist() == nearest
+        found += sum(j >= 0 for j in nearest)
+    assert found > 100
+
+
+def test_thousands_that_nothing_tells_apart_take_no_table_of_all_distances() -> None:
+    n = 20_000  # the distances of all from all: 3.2 GB
+    a, b = (ops(*FRAME, *((f"{run}{i}", "k", 1, i / n) for i in range(n))) for run in ("old", "new"))
+    left = list(range(2, n + 2))
+    tracemalloc.start()
+    try:
+        pairs(a, b, left, left, [""] * (n + 2), [""] * (n + 2))
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()

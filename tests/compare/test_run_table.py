@@ -124,3 +124,14 @@ def test_labels_take_as_much_of_the_paths_as_tells_them_apart(tmp_path: Path) ->
 )  # fmt: skip
 def test_what_changes_from_call_to_call_is_folded(name: str, expected: str) -> None:
     assert folded(name) == expected
+
+
+def test_tables_that_would_be_nearly_empty_are_refused(tmp_path: Path) -> None:
+    # 4,000 steps with an operation of their own each: 16 million cells for 8,000 events
+    own = [x(f"load_{'abcdefghij'[i % 10]}{i}", 10 * i, 5, "cpu_op") for i in range(4000)]
+    path = write(tmp_path / "t.json", [*(step(i, 10 * i, 10) for i in range(4000)), *own], schemaVersion=1)
+    with pytest.raises(
+        TraceError, match=r"4,001 operations in 4,000 steps, .*: too many .*--step_by"
+    ) as said:
+        operations(load_run(path), tell_workers=False)
+    assert str(said.value).startswith(f"{path}: ")

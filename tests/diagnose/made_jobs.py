@@ -48,6 +48,8 @@ class Job:
     more_in_turn: float = 0.0  # forward, on another rank in each step
     pause: float = 0.0  # before a step's load, not recorded, on all ranks
     more_pause: float = 0.0  # the same on the last rank
+    pause_in_turn: float = 0.0  # the same on another rank in each step
+    pause_after: tuple[int, float] | None = None  # the same at the end of a step (from 0), on the last rank
     hot: float = 0.25  # of the forward pass, the share of its first operation
     hidden: float = 0.0  # a transfer from the backward pass's begin on, which the pass may hide (PyTorch)
     before: Sequence[float] = ()  # BytePS: how long the steps before the traced ones took
@@ -82,30 +84,38 @@ class Moments:
     backward: float
     reduced: float
     updated: float
+    over: float
 
 
 def moments(job: Job) -> list[list[Moments]]:
     """Return the steps of each rank."""
     load, forward, backward, transfer = job.times()
     ranks: list[list[Moments]] = [[] for _ in range(job.ranks)]
-    at = 0.0
+    at = np.zeros(job.ranks)
     for i in range(job.steps):
-        started = at + job.pause + np.array([0.0] * (job.ranks - 1) + [job.more_pause])
+        started = at + job.pause
+        started[-1] += job.more_pause
+        started[i % job.ranks] += job.pause_in_turn
         loaded = started + load[i]
         ended = loaded + forward[i]
         ready = ended + backward[i]
         reduced = max(float(ready.max()), float(ended.max()) + job.hidden) + float(transfer[i])
+        over = np.full(job.ranks, reduced + job.update)
+        if job.pause_after is not None and job.pause_after[0] == i:
+            over[-1] += job.pause_after[1]
         for rank, own in enumerate(ranks):
-            begun, over, passed, done = (float(one[rank]) for one in (started, loaded, ended, ready))
-            own.append(Moments(at, begun, over, passed, done, reduced, reduced + job.update))
-        at = reduced + job.update
+            begin, begun, filled, passed, done, end = (
+                float(one[rank]) for one in (at, started, loaded, ended, ready, over)
+            )
+            own.append(Moments(begin, begun, filled, passed, done, reduced, reduced + job.update, end))
+        at = over
     return ranks
 
 
 def iteration_ms(job: Job) -> float:
     """Return how long a step takes on average."""
     own = moments(job)[0]
-    return (own[-1].updated - own[0].begin) / job.steps
+    return (own[-1].over - own[0].begin) / job.steps
 
 
 def quarters(begin: float, end: float, first: float = 0.25) -> list[tuple[float, float]]:
@@ -135,7 +145,7 @@ def kineto(directory: Path, job: Job) -> Path:
     for rank, own in enumerate(ranks):
         events = Events()
         for i, step in enumerate(own):
-            events.add(f"ProfilerStep#{i + 3}", step.begin, step.updated, **mark)
+            events.add(f"ProfilerStep#{i + 3}", step.begin, step.over, **mark)
             events.add("enumerate(DataLoader)#It.__next__", step.started, step.loaded, **mark)
             for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, job.hot), strict=True):
                 events.add(f"aten::forward_{layer}", *span, **main)

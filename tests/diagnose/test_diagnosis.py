@@ -167,3 +167,34 @@ def test_transfers_and_a_hot_operation_are_both_found_in_their_order(tmp_path: P
     holds(hot, 0.1 * 76.5)
     assert hot.after_above_ns is not None
     assert hot.after_above_ns / 1e6 == pytest.approx(0.1 * 76.5, rel=0.1)
+
+
+@pytest.mark.parametrize("system", ["kineto", "byteps"])
+def test_a_rank_that_pauses_unrecorded_is_late_however_its_work_scatters(tmp_path: Path, system: str) -> None:
+    diagnosis = diagnosed(WRITERS[system](tmp_path / "job", replace(HEALTHY, more_pause=25.0, jitter=0.05)))
+    late = winning(diagnosis)[0]
+    assert late.finding.kind == "late_rank"
+    assert late.finding.ranks in (["rank3"], ["wk3.rank0"])
+    assert late.gain is not None
+    assert late.gain.low_ns is not None
+    assert late.gain.high_ns is not None
+    assert late.gain.low_ns <= 25e6 <= late.gain.high_ns
+
+
+def test_ranks_that_pause_in_turn_hold_each_other_up(tmp_path: Path) -> None:
+    diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_in_turn=30.0)))
+    assert kinds(diagnosis) == ["exposed_communication"]
+    (waiting,) = winning(diagnosis)
+    assert "whichever pauses" in waiting.finding.title
+    holds(waiting, 30.0 - 30.0 / 4)  # every rank is taken to pause as long as the mean one in each step
+
+
+def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path) -> None:
+    # the last rank pauses at the end of step 6; in step 7, which it begins late, the others wait for it
+    diagnosis = diagnosed(WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_after=(3, 200.0))))
+    assert kinds(diagnosis) == ["outlier_steps"]
+    (outlier,) = winning(diagnosis)
+    assert (outlier.finding.steps, outlier.finding.ranks) == ([6], ["rank3"])
+    (seen,) = outlier.finding.evidence
+    assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
+    holds(outlier, 200.0 / HEALTHY.steps)

@@ -16,7 +16,7 @@ from compare.exposure import time_spent
 from compare.match_operations import rank_shapes
 from compare.rank_changes import late_ns
 from compare.run_table import MeasuredRun, as_run, operations
-from conftest import REPO, SHARED, run_cli
+from conftest import REPO, SHARED, quickly_read, run_cli
 from digest.reading import read_figures, read_run
 from digest.saving import ARGS, save
 from errors import TraceError
@@ -44,9 +44,10 @@ def _holds_a_job(path: Path) -> bool:
         return False
 
 
-JOBS = [REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit", *recorded_jobs()]
+JOBS = [REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit", *quickly_read(recorded_jobs(), 5)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: "-".join(path.parts[-2:]))
 def test_a_digest_says_what_its_traces_say(path: Path, tmp_path: Path) -> None:
     job = load_job(path, args=ARGS, jobs=1, progress=False)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import reference
-from conftest import REPO, SHARED
+from conftest import REPO, SHARED, THOROUGH, quickly_read
 from dialects import finish
 from errors import TraceError
 from formats import native
@@ -213,22 +213,24 @@ CUT_CASES = (
     "kineto/gpu-hta-2of128/trace/sampled_rank-0.json.gz",
     "kineto/gpu-hta-nccl-rank0of2/trace/nccl_data.json.gz",
 )
+_CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
 
 
 def cut_cases() -> list[Path]:
     examples = REPO / "examples" / "mlp-raw" / "worker_0" / "0"
     recorded = [SHARED / case for case in CUT_CASES if (SHARED / case).exists()]
-    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *recorded]
+    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *quickly_read(recorded, 5)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", cut_cases(), ids=lambda path: path.name[:40])
 def test_cutting_a_recorded_trace_anywhere_loses_one_event(tmp_path: Path, path: Path) -> None:
     content = reference.content(path)
     events, bounds = ends_of_events(content.decode())
     rng = random.Random(0)
     # any byte, and the bytes right at the ends of events
-    cuts = [rng.randrange(bounds[0], len(content)) for _ in range(25)]
-    cuts += [bound + d for bound in rng.sample(bounds[:-1], 5) for d in (-1, 0, 1, 2)]
+    cuts = [rng.randrange(bounds[0], len(content)) for _ in range(_CUTS)]
+    cuts += [bound + d for bound in rng.sample(bounds[:-1], _ENDS) for d in (-1, 0, 1, 2)]
     for cut in cuts:
         got, phrases = events_of(written(tmp_path, content[:cut]))
         whole = sum(bound <= cut for bound in bounds)

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,22 @@ def refused(*args: object) -> tuple[int, str]:
     assert out == ""
     assert err.count("\n") == 1, err
     return code, err
+
+
+def test_categories_of_their_own_take_no_table_of_all_with_all(tmp_path: Path) -> None:
+    n = 4000  # operations times categories: two tables of 128 MB
+    a, b = (
+        write(tmp_path / f"{run}.json", [x(f"op{i}", 20 * i, i % 7 + more, f"cat{i}") for i in range(n)])
+        for run, more in (("a", 1), ("b", 2))
+    )
+    tracemalloc.start()
+    try:
+        document = compared(a, b)
+        assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    finally:
+        tracemalloc.stop()
+    found = {each["cat"]: (each["count"], each["avg_ms"]) for each in document["categories"]}
+    assert found == {f"cat{i}": ([1, 1], [(i % 7 + 1) / 1e3, (i % 7 + 2) / 1e3]) for i in range(n)}
 
 
 def test_one_path_is_too_few(tmp_path: Path) -> None:

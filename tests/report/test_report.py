@@ -125,6 +125,26 @@ def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
     assert json.loads(report.json.encode(document)) == document
 
 
+def test_json_within_objects_that_are_made_is_laid_out_as_all_else() -> None:
+    made = Made(
+        [1, 2], lambda n: {"n": n, "rows": Made(range(n - 1), lambda at: {"at": at}), "last": "\u00e9"}
+    )
+    listed = [
+        {"n": 1, "rows": [], "last": "\u00e9"},
+        {"n": 2, "rows": [{"at": 0}], "last": "\u00e9"},
+    ]
+    stream = io.StringIO()
+    report.json.write(Result("o", "T", {"scopes": made, "one": {"x": [], **listed[1]}}), stream, arguments())
+    expected = {
+        "option": "o",
+        "headline": "T",
+        "scopes": listed,
+        "one": {"x": [], **listed[1]},
+        "repairs": [],
+    }
+    assert stream.getvalue() == json.dumps(expected, indent=2, ensure_ascii=False) + "\n"
+
+
 def test_json_of_many_rows_reads_as_that_of_few() -> None:
     rows = [(f"é {i}", i / 8, None) for i in range(12_001)]
     stream = io.StringIO()

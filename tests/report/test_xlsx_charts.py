@@ -20,6 +20,11 @@ def rows_of(sheet: Any) -> list[tuple[Any, ...]]:
     return [row for row in sheet.iter_rows(values_only=True) if any(cell is not None for cell in row)]
 
 
+def test_a_chart_without_a_series_is_left_out(tmp_path: Path) -> None:
+    empty: list[Chart] = [Bars("Time", "rank", "ms", ["r0"], {}), Lines("Time", "step", "ms", [1.0], {})]
+    assert read_back(tmp_path / "a.xlsx", *empty).sheetnames == ["Summary"]
+
+
 def test_bars_are_numbers_and_a_chart_of_them(tmp_path: Path) -> None:
     bars = Bars("Time", "rank", "ms", ["r0", "=1+1"], {"FW": [1.0, None], "Comm": [2.0, 3.0]}, stacked=True)
     sheet = read_back(tmp_path / "a.xlsx", bars)["Charts"]

@@ -34,6 +34,10 @@ def test_the_bar_of_a_step_is_as_long_as_the_step() -> None:
     assert exposed.values == [[20, 30], [50, None]]
 
 
+def test_steps_that_last_no_time_have_no_picture() -> None:
+    assert breakdown_charts([Breakdown("rank0", 1, 0, 0, 0, 0, 0, 0)]) == []
+
+
 @pytest.mark.parametrize("n", [17, 64])
 def test_many_ranks_are_a_map_of_all(n: int) -> None:
     exposed, computed = breakdown_charts(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import dialects
 import reference
-from conftest import REPO, SHARED, run_cli
+from conftest import REPO, SHARED, quickly_read, run_cli
 from dialects import Activity
 from formats.columns import Trace
 from intervals import union_length
@@ -43,7 +43,7 @@ def statistic(*args: object) -> dict[str, Any]:
 
 
 def whole_files() -> list[Path]:
-    """Every recorded chrome trace that a plain decoder can read: the examples, and more where there are."""
+    """Recorded chrome traces that a plain decoder can read: the examples, and more where there are."""
     files = sorted(path for end in ("*.json", "*.json.gz", "*_gz.gz") for path in SHARED.rglob(end))
     skip = ("truth", "oracle", "derived", "key_averages", "killed", "truncated")
     recorded = [
@@ -51,7 +51,7 @@ def whole_files() -> list[Path]:
         for path in files
         if not any(part in str(path.relative_to(SHARED)) for part in skip) or path.name == "timeline.json"
     ]
-    return [*sorted((REPO / "examples").rglob("*.json*")), *recorded]
+    return [*sorted((REPO / "examples").rglob("*.json*")), *quickly_read(recorded, 3)]
 
 
 def test_figures_by_hand(tmp_path: Path) -> None:
@@ -158,6 +158,7 @@ def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
     assert "--filter Comm.aa: no communication in this job has that name; did you mean" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", whole_files(), ids=lambda path: str(path)[-60:])
 def test_agrees_with_a_plain_recomputation(path: Path) -> None:
     events = reference.load_events(path)

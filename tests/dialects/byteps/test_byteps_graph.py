@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dialects
-from conftest import REPO
+from conftest import REPO, quickly_read
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
@@ -494,10 +494,11 @@ def test_communications_without_stages_end_once_all_have_begun() -> None:
 
 
 def recorded(shared_data: Path) -> Iterator[Path]:
-    yield from (path for path in sorted((shared_data / "byteps").iterdir()) if path.is_dir())
-    yield from sorted(path for path in (REPO / "examples").iterdir() if path.is_dir())
+    jobs = [*sorted((shared_data / "byteps").iterdir()), *sorted((REPO / "examples").iterdir())]
+    yield from quickly_read((path for path in jobs if path.is_dir()), 8)
 
 
+@pytest.mark.thorough
 def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_respect(
     shared_data: Path,
 ) -> None:
@@ -515,6 +516,7 @@ def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_
                 assert marked is None or (begin, following) == (marked.start_ns, marked.end_ns), job
 
 
+@pytest.mark.thorough
 def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times(shared_data: Path) -> None:
     for job in recorded(shared_data):
         for owner, found in enumerate(load_steps([job], progress=False).load_traces()):

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 from test_scanner import WANTED, seen
 
-from conftest import REPO, SHARED, run_cli
+from conftest import REPO, SHARED, quickly_read, run_cli
 from formats import native
-
-_MOST_JOB_BYTES = 16 << 20  # of a job to be combined
-_MOST_BYTES = 1 << 20  # of a file, packed or not; larger ones take their time and show no more
 
 
 def recorded() -> list[Path]:
@@ -19,12 +16,12 @@ def recorded() -> list[Path]:
     files = [
         file for folder in folders for kind in ("*.json", "*.json.gz") for file in sorted(folder.rglob(kind))
     ]
-    return [file for file in files if file.stat().st_size <= _MOST_BYTES]
+    return quickly_read(files, 5)
 
 
-def jobs() -> list[Path]:
+def jobs(megabytes: float) -> list[Path]:
     found = [path for folder in (REPO / "examples", *SHARED.glob("*")) for path in sorted(folder.glob("*"))]
-    return [path for path in found if path.is_dir()]
+    return quickly_read((path for path in found if path.is_dir()), megabytes)
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +30,14 @@ def _with_a_compiler() -> None:
         pytest.skip("no C compiler here")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("path", recorded(), ids=lambda path: f"{path.parent.name}/{path.name}"[-60:])
 def test_the_same_columns(path: Path) -> None:
     assert seen(path, scan=True, args=WANTED, points=True) == seen(path, scan=False, args=WANTED, points=True)
 
 
-@pytest.mark.parametrize("path", jobs(), ids=lambda path: path.name)
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", jobs(1), ids=lambda path: path.name)
 def test_the_same_bytes_of_json(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
     for wish in ("0", "1"):
@@ -47,12 +46,11 @@ def test_the_same_bytes_of_json(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert answers[1] == answers[0]
 
 
-@pytest.mark.parametrize("path", jobs(), ids=lambda path: path.name)
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", jobs(3), ids=lambda path: path.name)
 def test_the_same_bytes_of_a_combined_file(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) > _MOST_JOB_BYTES:
-        pytest.skip("large")
     found = []
     for wish in ("0", "1"):
         monkeypatch.setenv("ANALYZE_NATIVE", wish)
