@@ -12,7 +12,7 @@ from dag.step_graph import Bool, Recording
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
-from dialects.step_parts import UNTRACED, Kind, Operation
+from dialects.step_parts import UNTRACED, WAIT, Kind, Operation
 from dialects.system import COPY_CATS
 from formats.columns import Int64
 from intervals import union_length
@@ -117,7 +117,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
 
 def idle(view: JobView) -> Iterator[Finding | Skipped]:
     """Find time on the critical path in which nothing was recorded."""
-    if view.which(lambda one: one.cat == UNTRACED).any():
+    if not view.which(computes).any():
         yield Skipped("idle", NO_COMPUTATION)
         return
     gaps, share = view.path_gap_ns(), view.path_gap_share()
@@ -146,6 +146,11 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _on_device(view: JobView) -> Bool:
     return view.which(lambda one: one.on_device)
+
+
+def computes(one: Operation) -> bool:
+    """Whether an operation is recorded computation, not the time that stands for some."""
+    return one.is_compute and one.cat not in (UNTRACED, WAIT)
 
 
 def computes_on_device(one: Operation) -> bool:

@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording
-from diagnose.device import NO_COMPUTATION
+from diagnose.device import NO_COMPUTATION, computes
 from diagnose.faster import computation_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
-from dialects.step_parts import UNTRACED, WAIT
 from errors import counted
 from replay.occurrences import Middles, slots
 from statistic.step_summary import FEWEST, outliers
@@ -30,7 +29,7 @@ _ALL = 0.9
 def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the operation that makes up much of the critical path."""
     names, kind = view.kind_of
-    works = view.which(lambda one: one.is_compute and one.cat not in (UNTRACED, WAIT))
+    works = view.which(computes)
     if not works.any():
         yield Skipped("hot_operation", NO_COMPUTATION)
         return
