@@ -10,6 +10,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 import argparse
 import contextlib
+import gc
 import logging
 import os
 import re
@@ -285,6 +286,7 @@ def _log_ignored(ignored: sys.UnraisableHookArgs) -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000, 20, 20)  # millions of small objects and hardly a cycle: it would find nothing
     sys.unraisablehook = _log_ignored
     _fill_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:

@@ -119,7 +119,7 @@ def load_steps(
     """
     args = (*dialects.EDGE_ARGS, *dialects.SIZE_ARGS) if sizes else dialects.EDGE_ARGS
     how: dict[str, Any] = {"args": args, "points": True, "only": only, "jobs": jobs, "progress": progress}
-    wish = Wish(step_by, partitions or Partitions(), memory=sizes)
+    wish = Wish(step_by, partitions or Partitions(), sizes=sizes)
     job: MappedJob[RankRecord] = map_ranks(paths, partial(record_rank, wish=wish), **how)
     systems = sorted({rank.outline.dialect for rank in job.ranks if rank.outline.n_slices})
     if len(systems) > 1:

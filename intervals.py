@@ -22,6 +22,15 @@ def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
     return start[first], reach[last]
 
 
+def at_once(start_ns: Int64, end_ns: Int64) -> Int64:
+    """Return a number for each interval (n,), from 0 in order of time: the same for those that overlap."""
+    order = np.argsort(start_ns, kind="stable")
+    reach = np.maximum.accumulate(end_ns[order])
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(np.append(0, start_ns[order][1:] >= reach[:-1]))[: len(order)]
+    return numbers
+
+
 def length(intervals: tuple[Int64, Int64]) -> int:
     """Return the total length of disjoint intervals, nanoseconds."""
     return int((intervals[1] - intervals[0]).sum())

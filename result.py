@@ -129,7 +129,10 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """What a total is made of: each part begins where the one before ended; the last bar is the total."""
+    """What a total is made of: each part begins where the one before ended; the last bar is the total.
+
+    A part without a group is a total too: where another one begins, to which the others lead from it.
+    """
 
     title: str
     label: str  # of the values, with the unit

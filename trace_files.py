@@ -75,15 +75,17 @@ def read_document(path: Path) -> dict[str, Any]:
     return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
 
 
-def read_point_args(path: Path, name: str) -> list[dict[str, Any]]:
-    """Return the args of the events called `name` that are no slices, in the order of the file.
+def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> list[dict[str, Any]]:
+    """Return the args of the X events (`slices`), or of those that are no slices, so called; in file order.
 
-    It is a reading of its own: few analyses want what few files have.
+    It is a reading of its own: few analyses want what few events have.
     """
-    reader = EventReader(path)
     found: list[dict[str, Any]] = []
-    for piece, _ in reader:
-        found.extend(args_object(one.args) for one in piece if one.name == name and one.ph not in _SLICES)
+    for piece, _ in EventReader(path):
+        wanted = (one for one in piece if one.name in names)
+        found += [
+            args_object(one.args) for one in wanted if (one.ph == "X" if slices else one.ph not in _SLICES)
+        ]
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.sync_points import SyncPoint, SyncPoints
+from formats.columns import median, unique
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -49,7 +50,7 @@ class Occurrences:
         """
         n = len(self.there)
         chosen = np.zeros((n, n), np.bool_)
-        for members in np.unique(self.there, axis=1).T:
+        for members in unique(self.there, axis=1).T:
             hosts = np.flatnonzero(members)
             if len(hosts) <= _ALL_PAIRS:
                 chosen[np.ix_(hosts, hosts)] = True
@@ -122,7 +123,7 @@ def _middles(begin: Int64, end: Int64, there: Mask) -> Int64:
     for i in np.flatnonzero(there.any(axis=1)).tolist():
         both = own & there[i]
         if both.any():
-            middle[i] = start - int(np.median(begin[first, both] - begin[i, both]))
+            middle[i] = start - int(median(begin[first, both] - begin[i, both]))
         else:
             middle[i] = begin[i, there[i]].min() // 2 + end[i, there[i]].max() // 2
     return middle

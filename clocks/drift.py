@@ -63,8 +63,12 @@ def _drift_range(found: Occurrences, hub: int, host: int, limit_ppm: float) -> t
 
 def hull(x: Int64, y: Int64) -> Int64:
     """Return the corners of the points' upper convex hull."""
-    order = np.lexsort((-y, x))
-    order = order[np.diff(x[order], prepend=x[order[0]] - 1) > 0]
+    order = np.argsort(x)
+    same = np.diff(x[order]) == 0
+    if same.any():
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        order[tied] = order[tied][np.lexsort((-y[order[tied]], x[order[tied]]))]
+        order = order[np.append(True, ~same)]
     while True:
         dx, dy = np.diff(x[order]).astype(np.float64), np.diff(y[order]).astype(np.float64)
         stands_out = dy[:-1] * dx[1:] > dy[1:] * dx[:-1]

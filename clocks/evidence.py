@@ -1,8 +1,9 @@
 """What two hosts' common operations say of the offset between their clocks.
 
 *Causality*: nobody ends an operation before the last has begun it, which gives a window for the offset.
-Where somebody waits, the window is wide and its middle is wrong by half the wait. The truth lies near the
-edge that is *sharp*: many occurrences almost reach it, because that direction did not wait.
+Where somebody waits, the window is wide and its middle is wrong by half the wait. The one who begins last
+does not wait, and the others end when it does, more or less: so an edge of the window misses the truth by
+about the shortest time that its host, the one that begins, takes from its own begin to its own end.
 
 *Matched ends*: a collective ends on all its ranks at nearly the same time. Where most differences of the
 ends agree, they are the offset, and their spread is its bound.
@@ -10,6 +11,7 @@ ends agree, they are the offset, and their spread is its bound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +20,8 @@ from numpy.typing import NDArray
 
 from clocks.common_operations import Int64, Mask, Occurrences
 
-_SHARP = 0.02  # share of the occurrences whose distance from the edge is its sharpness
-_FEWEST_SHARP = 2  # the third-nearest, where that share is fewer
-_RESOLUTION_NS = 1_000  # of most traces
+_QUICK = 0.02  # share of the occurrences that are quicker than what is called the shortest time
+_FEWEST_QUICK = 2  # the third-quickest, where that share is fewer
 _SHORTEST_DELAY_NS = 500_000  # of a message between hosts: by so much an edge may miss the truth anyway
 
 _FEWEST_ENDS = 3
@@ -59,7 +60,8 @@ def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | N
     if waits.any():
         upper = found.end[i, waits] - found.begin[j, waits]
         lower = found.begin[i, waits] - found.end[j, waits]
-        estimate, doubt, width = _from_window(upper, lower)
+        misses = [_shortest(found.end[host, waits] - found.begin[host, waits]) for host in (i, j)]
+        estimate, doubt, width = _from_window(upper, lower, misses)
         by_window = Evidence(i, j, estimate, doubt)
     if use_ends and together.sum() >= _FEWEST_ENDS:
         by_ends = _from_ends(i, j, found.end[i, together] - found.end[j, together])
@@ -68,26 +70,25 @@ def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | N
     return by_window
 
 
-def _from_window(upper: Int64, lower: Int64) -> tuple[float, float, float]:
+def _shortest(times: Int64) -> float:
+    """Return the shortest of some times (k,) without a few, which may be faults of the recording."""
+    at = min(max(_FEWEST_QUICK, int(_QUICK * len(times))), len(times) - 1)
+    return max(float(np.partition(times, at)[at]), 0.0)
+
+
+def _from_window(upper: Int64, lower: Int64, misses: Sequence[float]) -> tuple[float, float, float]:
     """Return (estimate, doubt, width) of an offset that is at most `upper` and at least `lower` (k,).
 
-    Each edge misses the truth by about its sharpness, half of it on average; the two are weighed by that.
-    Where the edges contradict each other, as many occurrences as necessary are left out on either side:
-    that keeps the sum of contradictions least.
+    By `misses` the lower and the upper edge miss the truth, more or less; the estimate divides the window
+    in that ratio. Where the edges contradict each other, as many occurrences as necessary are left out on
+    either side: that keeps the sum of contradictions least.
     """
     high, low = np.sort(upper), np.sort(lower)[::-1]
     first = int(np.argmax(low <= high))
-    high, low = high[first:], low[first:]
-    width = max(float(high[0] - low[0]), 0.0)
-    at = max(_FEWEST_SHARP, int(_SHARP * len(high)))
-    sharp = np.full(2, width)  # of too few occurrences nothing tells how sharp an edge is
-    if at < len(high):
-        sharp = np.array([high[at] - high[0], low[0] - low[at]], np.float64)
-    weight = (sharp + _RESOLUTION_NS) ** -2
-    edges = np.array([high[0] - sharp[0] / 2, low[0] + sharp[1] / 2])
-    estimate = float(np.clip((weight @ edges) / weight.sum(), low[0], low[0] + width))
-    doubt = float(((sharp + _SHORTEST_DELAY_NS) ** -2.0).sum() ** -0.5)
-    return estimate, min(doubt, max(width / 2, 1.0)), width
+    width = max(float(high[first] - low[first]), 0.0)
+    below, above = np.array(misses) + 1.0  # ns, so that they have a ratio
+    doubt = float(((np.array(misses) + _SHORTEST_DELAY_NS) ** -2.0).sum() ** -0.5)
+    return float(low[first] + width * below / (below + above)), min(doubt, max(width / 2, 1.0)), width
 
 
 def _from_ends(i: int, j: int, differences: Int64) -> Evidence:

@@ -10,6 +10,8 @@ from clocks.offsets import Alignment, Clock, align
 from dialects.sync_points import merged
 from formats.columns import Trace
 
+_LISTED = 16  # clocks that are named one by one
+
 
 def align_job(traces: Sequence[Trace], hosts: Sequence[int]) -> Alignment:
     """Estimate the clocks of a job's hosts against the first one's.
@@ -41,16 +43,12 @@ def shifted(trace: Trace, clock: Clock) -> Trace:
 def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     """Return what the reader must know of the hosts' clocks: which were moved, are not tied, contradict."""
     clocks = alignment.clocks
-    moved = [
-        f"{name} by {clock.offset_us:+,.1f} µs"
-        + ("" if clock.bound_us is None else f" (±{clock.bound_us:,.1f})")
-        for name, clock in zip(names, clocks, strict=True)
-        if clock.offset_ns
-    ]
+    moved = [(name, clock) for name, clock in zip(names, clocks, strict=True) if clock.offset_ns]
     loose = [name for name, clock in zip(names[1:], clocks[1:], strict=True) if not clock.is_tied]
-    lines = [f"clocks moved: {', '.join(moved)}"] if moved else []
+    lines = [_moved(moved, len(clocks))] if moved else []
     if loose:
-        lines.append(f"no common operation ties the clock of {', '.join(loose)} to the others")
+        shown = ", ".join(loose[:_LISTED]) + (f" and {len(loose) - _LISTED:,} more" * (len(loose) > _LISTED))
+        lines.append(f"no common operation ties the clock of {shown} to the others")
     if alignment.contradicting:
         pair = " and ".join(names[host] for host in alignment.contradicting)
         lines.append(
@@ -58,6 +56,23 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
             f"{alignment.contradiction_ns / 1e3:,.1f} µs (did a clock jump?)"
         )
     return lines
+
+
+def _moved(moved: Sequence[tuple[str, Clock]], n_clocks: int) -> str:
+    """Return by how much clocks were moved: each with its bound, of many the range and the worst bound."""
+    if len(moved) <= _LISTED:
+        one_by_one = (
+            f"{name} by {clock.offset_us:+,.1f} µs"
+            + ("" if clock.bound_us is None else f" (±{clock.bound_us:,.1f})")
+            for name, clock in moved
+        )
+        return f"clocks moved: {', '.join(one_by_one)}"
+    offsets = [clock.offset_us for _, clock in moved]
+    bounds = [clock.bound_us for _, clock in moved]
+    known = [bound for bound in bounds if bound is not None]
+    sure = f", each known to ±{max(known):,.1f} or better" if len(known) == len(bounds) else ""
+    span = f"{min(offsets):+,.1f} to {max(offsets):+,.1f} µs"
+    return f"clocks moved: {len(moved):,} of {n_clocks:,}, by {span}{sure}"
 
 
 def _recorded(traces: Sequence[Trace]) -> tuple[int, int] | None:

@@ -51,8 +51,11 @@ class CommFilter:
         return self._known[key]
 
     def _is_wanted(self, name: str, event: WholeEvent) -> bool:
-        op = OpName.parse(with_key(name, event.tid))
+        op = OpName.parse(name)
         if op.is_comm:
+            if not any(str(op.label) in one for one in self._names):
+                return False  # most are told so, and soon: all aliases have the tensor's name in them
+            op = OpName.parse(with_key(name, event.tid))
             return len([name for name in op.aliases() if self._has(name)]) > 0  # all that occur are noted
         return not is_collective(name, str(event.cat)) or self._has(name)
 

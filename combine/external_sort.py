@@ -19,6 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from formats.columns import unique
 from formats.native.rewriter import gathered
 
 Int64 = NDArray[np.int64]
@@ -271,7 +272,7 @@ def _piecemeal(
         rows = order[first : first + n]
         some = events.in_order(rows)
         tails = [b""] * len(rows)
-        for i in np.unique(owner[rows]).tolist():
+        for i in unique(owner[rows]).tolist():
             with open(runs[i][0].path, "rb", buffering=0) as file:
                 for row in np.flatnonzero(owner[rows] == i).tolist():
                     tails[row] = os.pread(file.fileno(), int(some.lengths[row]), int(some.at[row]))

@@ -92,7 +92,7 @@ def combine(
     check_output(output)
     jobs = jobs or cores()
     n = min(jobs, len(members)) if sum(map(_size, members)) > _FORK_WORTH else 1
-    scan = native.is_worth(_unpacked_size(members)) and native.library("rewrite") is not None
+    scan = native.is_worth(_unpacked_size(members), "rewrite") and native.library("rewrite") is not None
     beside = output.resolve() if output.is_file() or not output.exists() else None  # elsewhere for a pipe
     with contextlib.ExitStack() as stack:
         stack.enter_context(_translated(output))
@@ -189,8 +189,8 @@ def _texts(
 ) -> Iterator[bytes | memoryview]:
     """Yield the events of all runs as JSON, from the second of `n` parts on merged in other processes."""
     at = cut(runs, n)
-    context = fork_context()
-    if n == 1 or context.get_start_method() != "fork":
+    context = fork_context() if n > 1 else None
+    if context is None or context.get_start_method() != "fork":
         yield from (text_of(block, heads, library) for block in merge(runs, at, on_read))
         return
     size = (len(at) - 1) // n

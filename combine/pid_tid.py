@@ -74,9 +74,9 @@ class Tables:
 
     def track(self, pid: Any, tid: Any) -> Track:
         """Return the thread that the file calls `tid` in `pid`, likewise."""
-        process = self.process(pid)
         key = (_number(pid), _number(tid))
         if key not in self.tracks:
+            process = self.process(pid)
             number = self._new_tid(process, key[1])
             text = None if number == key[1] else "" if tid is None else str(tid)
             self.tracks[key] = Track(process.pid, number, text)

@@ -96,7 +96,9 @@ def _sniff(path: Path, library: CDLL | None) -> Kind:
     if phases <= {None} and (phases or part.damage.strays):
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     system = dialects.recognise(chrome.assemble(path, part))
-    axis = system.second_axis(lambda: chrome.assemble(path, chrome.read_part(path), system.pairing))
+    axis = system.second_axis(
+        lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing)
+    )
     ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
     rank = ranks[0] if ranks and isinstance(ranks[0], int) else None
     return Kind(system.name, rank, _has_events(part), axis)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from result import Bars, Cell, Chart, Column, Made, Table
+from result import Bars, Cell, Chart, Column, Made, Table, Waterfall
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from compare.significance import Change
 
 _MOST_BARS = 20
+_LEAST_SHOWN = 0.005  # of a step: what changed less is drawn with the others
 
 
 def ms_of(ns: float | None) -> float | None:
@@ -184,10 +185,11 @@ def input_table(run: MeasuredRun, name: str) -> Table:
 
 
 def charts_of(pair: Pair) -> list[Chart]:
-    """Return what the categories took of a step, and which operations changed it most."""
+    """Return from where to where the step changed, by category, and which operations changed it most."""
     found = pair.found
     charts: list[Chart] = []
     if any(each.explained.ns for each in found.categories):
+        charts.append(_from_base_to_new(pair))
         largest = found.categories[:_MOST_BARS]
         names = [each.cat or "(none)" for each in largest]
         sides = zip(*(both_ms(each.explained) for each in largest), strict=True)
@@ -203,3 +205,21 @@ def charts_of(pair: Pair) -> list[Chart]:
         change = {"change": [ms_of(ns) for _, ns in most]}
         charts.append(Bars(title, label, "operation", names, change, horizontal=True))
     return charts
+
+
+def _from_base_to_new(pair: Pair) -> Waterfall:
+    """Return the steps of both runs and between them what each category changed, the largest change first."""
+    from compare.verdict import doubt
+
+    changes = [
+        (each, (each.explained.b_ns or 0.0) - (each.explained.a_ns or 0.0)) for each in pair.found.categories
+    ]
+    base = sum(each.explained.a_ns or 0.0 for each, _ in changes)
+    changed = [(each, ns) for each, ns in changes if abs(ns) > _LEAST_SHOWN * base][:_MOST_BARS]
+    others = sum(ns for _, ns in changes) - sum(ns for _, ns in changed)
+    parts = [
+        (pair.a, base / 1e6, ""),
+        *((f"{each.cat or '(none)'}{doubt(each)}", ns / 1e6, each.cat or "(none)") for each, ns in changed),
+        *([("others", others / 1e6, "other")] if others else []),
+    ]
+    return Waterfall("What explains the change of the step", "time of a step (ms)", parts, pair.b, False)

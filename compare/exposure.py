@@ -24,7 +24,7 @@ import dialects
 from compare.run_table import Float, MeasuredRun, Operations, Rank, RankExposure, RankOperations
 from dialects import Activity
 from dialects.steps import Step
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, unique
 from innermost import innermost
 
 NOTHING = "(nothing recorded)"
@@ -174,7 +174,7 @@ def _cut(
 
 def _shares(left: Int64, right: Int64, layer_of: NDArray[np.integer]) -> Float:
     """Return how much time each piece gets when the lowest layer claims an instant, equals sharing it."""
-    points = np.unique(np.r_[left, right])
+    points = unique(np.r_[left, right])
     if len(points) < 2:
         return np.zeros(len(left))
     at_left, at_right = np.searchsorted(points, left), np.searchsorted(points, right)

@@ -68,7 +68,7 @@ def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
     """Name what explains the change, largest first, and what large part of the step did not change."""
     size, whole = abs(iteration.ns or 0), iteration.a_ns or 0
     large = [each for each in categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
-    parts = [f"{each.cat} {_signed(each.explained.ns or 0)}{_doubt(each)}" for each in large[:_MOST]]
+    parts = [f"{each.cat} {_signed(each.explained.ns or 0)}{doubt(each)}" for each in large[:_MOST]]
     parts += [
         f"{each.cat} unchanged"
         for each in categories
@@ -78,7 +78,8 @@ def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
     return ", ".join(parts)
 
 
-def _doubt(category: CategoryChange) -> str:
+def doubt(category: CategoryChange) -> str:
+    """Return words that say where a category's change may be chance."""
     tested = category.explained.p is not None
     return " (uncertain)" if tested and not category.explained.significant else ""
 

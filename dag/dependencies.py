@@ -12,7 +12,7 @@ import numpy as np
 from dag.model import Dag, cycles, new_dag
 from dialects.step_parts import Kind
 from errors import DagError
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, unique
 from formats.gml import Gml
 from opname import OpName
 
@@ -93,7 +93,7 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
         A cycle within the step.
     """
     columns = [column for key, column in trace.args.items() if _INPUT.fullmatch(key)]
-    used = [trace.names[i] for i in np.unique(trace.name_id).tolist()]
+    used = [trace.names[i] for i in unique(trace.name_id).tolist()]
     own = {name for name in used if OpName.parse(name).cat is not None}
     edges: dict[tuple[str, str], None] = {}
     for column in columns:

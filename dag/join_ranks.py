@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,10 @@ from dialects.step_parts import (
     edge_rows,
     from_start,
     narrow,
+    narrow_ns,
 )
 from errors import TraceError
-from formats.columns import Int64, Track
+from formats.columns import Int64, Track, median, unique
 
 #: A transfer that begins no later than this after its link came free was held back by the link.
 _PICKED_UP_NS = 50_000
@@ -154,13 +155,13 @@ def _join_step(
     """Return one step of all ranks as a graph; `before` are the sizes of the parts of the step before."""
     sizes = [len(part) for part in parts]
     offsets = _offsets(sizes)
-    operation = np.concatenate(
-        [narrow(part.operation + at) for part, at in zip(parts, first[:-1], strict=True)]
-    )
+    operation = np.concatenate([narrow(part.operation) for part in parts])
+    operation += np.repeat(narrow(np.array(first[:-1])), sizes)
     owner = np.repeat(narrow(np.arange(len(parts))), sizes)
     begin = np.array([part.begin_ns for part in parts], np.int64)
-    start = np.maximum(np.concatenate([part.start_ns for part in parts]), begin[owner])
-    end = np.maximum(np.concatenate([part.end_ns for part in parts]), start)
+    since = np.array([part.since_ns for part in parts], np.int64)[owner]
+    start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
+    end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
     own = [_moved(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
     meets = _meets(parts, offsets)
     many, few = _by_size(meets)
@@ -198,9 +199,9 @@ def _join_step(
 
 
 def _moved(edges: Int64, by: int) -> Int64:
-    moved: Int64 = narrow(edges).copy()
+    moved: Any = edges.astype(np.int32)
     moved[:, :2] += by
-    return moved
+    return cast(Int64, moved)
 
 
 def _all_alike(value: int, column: Int64) -> Int64:
@@ -298,11 +299,11 @@ def _joint_meetings(meets: _Meets, start: Int64, end: Int64, first: int) -> _Joi
     """
     last_to_come: list[Int64] = []
     tables: list[Int64] = []
-    for group in np.unique(meets.group).tolist():
+    for group in unique(meets.group).tolist():
         events = meets.event[meets.group == group]
         events = events[np.argsort(start[events], kind="stable")]
         seen = np.searchsorted(start[events], end[events], side="right")  # who had entered when each left
-        number = np.unique(seen)
+        number = unique(seen)
         here = first + np.arange(len(number))
         first += len(number)
         last_to_come.append(events[number - 1])
@@ -348,8 +349,10 @@ def _agreeing(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
 def _edge_times(start: Int64, end: Int64, edges: Int64) -> tuple[Int64, Int64]:
     """Return per edge when its source let it go, and by when its target needs that (e,)."""
     source, target, joint, _ = edges.T
-    at = np.where(from_start(edges), start[source], end[source])
-    return at, np.where(joint >= Joint.END_TO_BODY, end[target], start[target])
+    at, limit = end[source], start[target]  # of most edges
+    of_start, to_body = np.flatnonzero(from_start(edges)), np.flatnonzero(joint >= Joint.END_TO_BODY)
+    at[of_start], limit[to_body] = start[source[of_start]], end[target[to_body]]
+    return at, limit
 
 
 def _without_cycles(start: Int64, end: Int64, edges: Int64) -> Int64:
@@ -398,8 +401,8 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
     return replace(
         step,
         start_ns=np.where(held, ready, step.start_ns),
-        work_ns=np.maximum(step.end_ns - could_begin, 0),
-        gap_ns=np.where(held, 0, step.start_ns - ready),
+        work_ns=narrow_ns(np.maximum(step.end_ns - could_begin, 0)),
+        gap_ns=narrow_ns(np.where(held, 0, step.start_ns - ready)),
         tail_ns=np.where(step.next_ns < 0, -1, step.next_ns - step.last_end_ns),
         overtaken=overtaken,
         held=held,
@@ -408,20 +411,18 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
 
 def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> Int64:
     """Return the events that hold up their owner's next step."""
+    stated = np.array([events is not None for events in last], np.bool_)
     next_ns = step.next_ns[step.owner]
     in_step = (next_ns < 0) | (step.end_ns <= next_ns)
-    out_of = step.edges[~from_start(step.edges)]
-    within = (step.owner[out_of[:, 0]] == step.owner[out_of[:, 1]]) & in_step[out_of[:, 1]]
-    free = in_step.copy()
-    free[out_of[within, 0]] = False
+    free = in_step & ~stated[step.owner]
     free[n_recorded:] = False
-    stated = [owner for owner, events in enumerate(last) if events is not None]
-    is_stated = np.array([events is not None for events in last], np.bool_)
-    free[is_stated[step.owner]] = False
-    for owner in stated:
-        events = last[owner]
-        assert events is not None
-        free[events[in_step[events]]] = True
+    if free.any():
+        source, target = step.edges[~from_start(step.edges), :2].T
+        within = (step.owner[source] == step.owner[target]) & in_step[target]
+        free[source[within]] = False
+    for events in last:
+        if events is not None:
+            free[events[in_step[events]]] = True
     return np.flatnonzero(free)
 
 
@@ -465,7 +466,7 @@ def by_link(step: StepGraph) -> list[Int64]:
         return []
     order = np.lexsort((step.start_ns[transfers], step.end_ns[transfers], step.link[transfers]))
     transfers = transfers[order]
-    return [transfers[step.link[transfers] == link] for link in np.unique(step.link[transfers])]
+    return [transfers[step.link[transfers] == link] for link in unique(step.link[transfers])]
 
 
 def _freed(step: StepGraph, served: Int64) -> Int64:
@@ -477,5 +478,5 @@ def _known_tails(steps: Sequence[StepGraph]) -> list[StepGraph]:
     """Give a step whose next one is not recorded the median tail of the others."""
     tails = np.array([step.tail_ns for step in steps])
     known = np.where(tails < 0, np.nan, tails.astype(np.float64))
-    usual = [0 if np.isnan(column).all() else int(np.nanmedian(column)) for column in known.T]
+    usual = [0 if np.isnan(column).all() else int(median(column[~np.isnan(column)])) for column in known.T]
     return [replace(step, tail_ns=np.where(step.tail_ns < 0, usual, step.tail_ns)) for step in steps]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +80,16 @@ class Dag:
 
     def components(self) -> int:
         """Return the number of parts that no edge connects, whatever its direction."""
-        return len(np.unique(_components(len(self), self.edges, "weak")))
+        of = list(range(len(self)))  # another node of its part; the parts' own nodes are their own
+        parts = len(of)
+        for source, target in self.edges[:, :2].tolist():
+            while of[source] != source:
+                of[source] = source = of[of[source]]
+            while of[target] != target:
+                of[target] = target = of[of[target]]
+            parts -= source != target
+            of[source] = target
+        return parts
 
 
 def new_dag(
@@ -104,15 +112,13 @@ def cycles(n: int, edges: Int64) -> NDArray[np.int32]:
         if on_the_way.all():
             break
         edges = edges[on_the_way]
-    return _components(n, edges, "strong") if len(edges) else np.arange(n, dtype=np.int32)
-
-
-def _components(n: int, edges: Int64, connection: Literal["weak", "strong"]) -> NDArray[np.int32]:
+    if len(edges) == 0:
+        return np.arange(n, dtype=np.int32)
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     matrix = coo_array((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), shape=(n, n))
-    return np.asarray(connected_components(matrix, connection=connection)[1], np.int32)
+    return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
+from dialects.masks import by_name, ids_in
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
@@ -25,7 +26,7 @@ from formats.columns import Int64, Trace
 from formats.gml import read_gml
 from formats.stream import find_file
 from jobfiles import Source
-from trace_files import read_point_args
+from trace_files import read_args
 
 #: What PyTorch's profiler calls an allocation or a release (with `profile_memory=True`).
 _MEMORY = "[memory]"
@@ -44,13 +45,13 @@ class Wish(NamedTuple):
     """What is wanted of each rank.
 
     `step_by` as for `System.find_steps`; `several`: whether there may be other ranks, with which clocks have
-    to be compared; `memory`: whether samples of memory are asked for.
+    to be compared; `sizes`: whether samples of memory, and what calls of collectives move, are asked for.
     """
 
     step_by: str | None = None
     partitions: Partitions = Partitions()
     several: bool = True
-    memory: bool = False
+    sizes: bool = False
 
 
 class MemorySamples(NamedTuple):
@@ -150,17 +151,31 @@ def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, 
 def _facts(source: Source, trace: Trace, wish: Wish) -> RankFacts:
     system = dialects.of(trace)
     sizes = system.message_sizes(trace)
+    if wish.sizes and not len(sizes.row):
+        sizes = _sizes_of_calls(source, trace)
     ends = trace.end_ns[sizes.row]
-    memory = _memory(source, trace) if wish.memory else None
+    memory = _memory(source, trace) if wish.sizes else None
     own = (trace.path, trace.rank, trace.world_size)
     return RankFacts(*own, system.rule(trace), system.loads(trace), sizes, ends, memory)
+
+
+def _sizes_of_calls(source: Source, trace: Trace) -> MessageSizes:
+    """Return what calls of collectives move; their args are read alone, as all operators have such."""
+    system = dialects.of(trace)
+    rows = np.flatnonzero(by_name(trace, system.is_sized_call))
+    if not len(rows):
+        return NO_SIZES
+    args = read_args(source.path, {trace.names[i] for i in ids_in(trace.name_id[rows])}, slices=True)
+    if len(args) != len(rows):  # of several files of a rank only one is looked at
+        return NO_SIZES
+    return system.sizes_of_calls(trace, rows, args)
 
 
 def _memory(source: Source, trace: Trace) -> MemorySamples | None:
     if _MEMORY not in trace.names:
         return None
     at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(_MEMORY)]
-    samples = read_point_args(source.path, _MEMORY)
+    samples = read_args(source.path, {_MEMORY})
     if len(samples) != len(at_ns):  # of several files of a rank only one is looked at
         return None
     on_device = np.array([one.get("Device Type") == _DEVICE for one in samples], np.bool_)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.step_parts import Joint, Operation, Operations, from_start
-from formats.columns import Int64
+from formats.columns import Int64, unique
 
 Bool = NDArray[np.bool_]
 
@@ -29,7 +29,8 @@ class StepGraph:
     """The n events of one step of all m owners, on one clock, and why one waits for another.
 
     What many owners do together is an event too (`Operation.is_meeting`), behind all others: those who leave
-    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits.
+    wait for it, and it for those who enter. Numbers of events, operations and owners have 32 bits, and so
+    may work and gaps (`narrow_ns`).
 
     Attributes
     ----------
@@ -205,7 +206,7 @@ class Recording:
 
     def chosen_kinds(self, chosen: Bool) -> list[Operation]:
         """Return the distinct operations of which some are `chosen` (n,)."""
-        return [self.table.kinds[kind] for kind in np.unique(self.table.kind[chosen]).tolist()]
+        return [self.table.kinds[kind] for kind in unique(self.table.kind[chosen]).tolist()]
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
         """Return a number of each operation (n,)."""

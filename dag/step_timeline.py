@@ -12,7 +12,7 @@ from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import UNTRACED, Operation
-from formats.columns import Int64
+from formats.columns import Int64, unique
 from result import OnPath, Span, Timeline, Waterfall
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
@@ -141,7 +141,7 @@ def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lan
     of_shown = np.isin(step.owner, owners)
     np.minimum.at(begin, step.operation[of_shown], step.start_ns[of_shown])
     begun: dict[str, int] = {}
-    for at in np.unique(step.operation[of_shown]).tolist():
+    for at in unique(step.operation[of_shown]).tolist():
         begun[kinds[at]] = min(begun.get(kinds[at], int(begin[at])), int(begin[at]))
     fixed = ("input", "computation", "device")
     known = {kind: i for i, kind in enumerate(fixed)}

@@ -12,7 +12,7 @@ from dag.step_graph import Bool, Recording
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
-from dialects.step_parts import Kind, Operation
+from dialects.step_parts import UNTRACED, Kind, Operation
 from dialects.system import COPY_CATS
 from formats.columns import Int64
 from intervals import union_length
@@ -28,6 +28,7 @@ _SHORT_NS = 10_000
 _BACK_TO_BACK_NS = 2_000
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 NO_DEVICE = "no work of a device is recorded"
+NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
 
 
 def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
@@ -116,6 +117,9 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
 
 def idle(view: JobView) -> Iterator[Finding | Skipped]:
     """Find time on the critical path in which nothing was recorded."""
+    if view.which(lambda one: one.cat == UNTRACED).any():
+        yield Skipped("idle", NO_COMPUTATION)
+        return
     gaps, share = view.path_gap_ns(), view.path_gap_share()
     if share < _LEAST:
         return

@@ -171,7 +171,7 @@ def headline(diagnosis: Diagnosis) -> str:
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."
-    named = sorted(winning[:_NAMED], key=lambda one: one.finding.as_recorded)
+    named = sorted(winning[:_NAMED], key=lambda one: one.finding.kind == "outlier_steps")
     return f"{step}: {'; then '.join(map(_with_gain, named))}."
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.step_parts import narrow_ns
 from formats.columns import Int64
 from replay.uncertainty import Float
 
@@ -59,8 +60,7 @@ def scaled(recording: Recording, factor: Float) -> Recording:
 
 def _scaled(step: StepGraph, factor: Float, column: str = "work_ns") -> Int64:
     """Return a column of a step with each operation's (n,) factor."""
-    scaled: Int64 = np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64)
-    return scaled
+    return narrow_ns(np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64))
 
 
 def _share(wanted: Float, of: Float) -> Float:
@@ -76,30 +76,49 @@ def peers_of(owner: int, late: Sequence[int], group: Int64) -> list[int]:
     return peers
 
 
-def as_peers(recording: Recording, late: Sequence[int], group: Int64, *, gaps: bool) -> Recording:
+def as_peers(
+    recording: Recording, late: Sequence[int], group: Int64, *, work: bool = True, gaps: bool = False
+) -> Recording:
     """Return the recording in which some owners do each kind of own work in their peers' usual time.
 
     Peers are those of the owner's `group` (m,), its stage of a pipeline. The times of a kind are scaled in
-    all steps alike, by the medians over the steps of what it takes in a step. With `gaps` those before its
-    events as well (but never longer), and no late owner begins or ends a step later than its peers do.
+    all steps alike, by the medians over the steps of what it takes in a step: its `work`, the `gaps` before
+    its events (but never longer), or both. With `gaps` no late owner begins or ends a step later than its
+    peers do.
     """
-    work, owners = _work(recording), list(late)
-    chosen = work.is_own & np.isin(work.owner, owners)
-    factor = work.of_operations(_peers_share(work.usual(recording, "work_ns"), owners, group), chosen)
-    gap_factor = factor
-    if gaps:
-        gap_share = np.minimum(_peers_share(work.usual(recording, "gap_ns"), owners, group), 1.0)
-        gap_factor = work.of_operations(gap_share, chosen)
-    peers = [owner for owner in range(work.n_owners) if owner not in owners]
+    kinds, owners = _work(recording), list(late)
+    chosen = kinds.is_own & np.isin(kinds.owner, owners)
+    peers = [owner for owner in range(kinds.n_owners) if owner not in owners]
+
+    def factor(column: str, most: float) -> Float:
+        share = _peers_share(kinds.usual(recording, column), owners, group)
+        return kinds.of_operations(np.minimum(share, most), chosen)
+
+    of_work = factor("work_ns", np.inf) if work else None
+    of_gap = factor("gap_ns", 1.0) if gaps else None
     steps = []
     for step in recording.steps:
-        edited = replace(step, work_ns=_scaled(step, factor))
-        if gaps:
+        if of_work is not None:
+            step = replace(step, work_ns=_scaled(step, of_work))
+        if of_gap is not None:
             begin, tail = step.begin_ns.copy(), step.tail_ns.copy()
             for column in (begin, tail):
                 column[owners] = np.minimum(column[owners], int(np.median(column[peers])))
-            edited = replace(edited, gap_ns=_scaled(step, gap_factor, "gap_ns"), begin_ns=begin, tail_ns=tail)
-        steps.append(edited)
+            gap_ns = _scaled(step, of_gap, "gap_ns")
+            step = replace(step, gap_ns=gap_ns, begin_ns=begin, tail_ns=tail)
+        steps.append(step)
+    return replace(recording, steps=steps)
+
+
+def gaps_even_in_each_step(recording: Recording) -> Recording:
+    """Return the recording in which the gaps of each owner are as long as the mean owner's in that step."""
+    work = _work(recording)
+    steps = []
+    for step in recording.steps:
+        gaps = work.table(step, "gap_ns").sum(axis=1, keepdims=True)
+        factor = np.broadcast_to(np.minimum(_share(gaps.mean(), gaps), 1.0), (work.n_owners, work.n_kinds))
+        factor_of = work.of_operations(factor, np.ones(len(work.kind), np.bool_))
+        steps.append(replace(step, gap_ns=_scaled(step, factor_of, "gap_ns")))
     return replace(recording, steps=steps)
 
 

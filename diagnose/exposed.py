@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from dag.step_graph import Bool
 from diagnose.chance import EXPOSED
-from diagnose.even_work import even_in_each_step
+from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
-from diagnose.job_view import JobView, listed
+from diagnose.job_view import JobView, listed, waited_for
 from errors import counted
+from replay.uncertainty import FEWEST, Float
 
 #: Input that takes less than this share of the step's path is as good as hidden.
 _LEAST_INPUT = 0.05
@@ -48,8 +50,10 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     transfers = view.is_communication
     if not transfers.any():
         yield Skipped("exposed_communication", "no communication between ranks is recorded")
-    on_path = view.path_work_ns(transfers)
-    waiting = _waiting_in_turn(view)
+    yield from _late_in_turn(view)
+    # the mean, as what is won is one: often some steps hide all of it, and others nothing
+    on_path = float(view.path_work_by_kind[view.of_kinds(transfers)].sum())
+    waiting = _above_mean(view, view.owner_work_ns(view.is_own))
     if on_path + waiting < EXPOSED * view.step_ns:
         return
     least = _LEAST_PART * view.step_ns
@@ -66,8 +70,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & is_largest, 3),
-            caveat="an upper bound: transfers that take no time at all"
-            + (", nor the waiting for ranks that are not recorded" if len(recording.owners) == 1 else ""),
+            caveat="an upper bound: transfers that take no time at all" + _waits_unknown(view, is_largest),
         )
     if waiting > least:
         yield Finding(
@@ -82,6 +85,18 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
         )
 
 
+def _waits_unknown(view: JobView, chosen: Bool) -> str:
+    """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
+    if len(view.recording.owners) == 1:
+        return ", nor the waiting for ranks that are not recorded"
+    tied = np.zeros(len(chosen), np.bool_)
+    for row, one in zip(view.rows, view.meetings, strict=True):
+        tied[view.recording.steps[row].operation[one.event]] = True
+    if (tied & chosen).any():
+        return ""
+    return ", nor the waiting for the other side, which the recording does not tell from them"
+
+
 def _the_last(view: JobView) -> str:
     """Return who has the most work, in words: one rank in each of (too few) steps, or one after another."""
     last = np.unique(view.owner_work_ns(view.is_own).argmax(axis=1))
@@ -90,12 +105,32 @@ def _the_last(view: JobView) -> str:
     return f"{view.recording.owners[last[0]]}, the last in {counted(len(view.rows), 'recorded step')}"
 
 
-def _waiting_in_turn(view: JobView) -> float:
-    """Return how much longer the rank with the most work works than the mean rank, the median over steps.
+def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find that ranks wait for one in which nothing is recorded for a while, now this one, now that."""
+    gaps, arrivals = view.owner_gap_ns(view.is_own), view.last_arrivals()
+    late, met = _above_mean(view, gaps), [len(who) > 0 for who, _ in arrivals]
+    is_last = gaps.argmax(axis=1)[met] == waited_for(arrivals)
+    if len(gaps) < FEWEST or late < EXPOSED * view.step_ns or is_last.sum() <= len(gaps) / 2:
+        return
+    yield Finding(
+        kind="exposed_communication",
+        title="ranks wait for whichever pauses, a different one each time",
+        cause=f"the rank with the longest gaps in a step has {late / 1e6:.1f} ms more of them than the mean",
+        action="record Python stacks (with_stack=True), and look at what ranks do in turn: logging, garbage "
+        "collection, checkpoints, other processes on the machines",
+        edit=gaps_even_in_each_step,
+        ranks=view.recording.owners,
+        evidence=view.show_gaps(view.is_own, 3),
+        caveat="an upper bound: every rank is taken to pause as long as the mean one in each step",
+        as_recorded=True,
+    )
+
+
+def _above_mean(view: JobView, time: Float) -> float:
+    """Return by how much the owner with the most `time` (steps, m) exceeds the mean, the median over steps.
 
     0 where ranks do nothing together.
     """
     if not any(len(one.meeting) for one in view.meetings):
         return 0.0
-    work = view.owner_work_ns(view.is_own)
-    return float(np.median(work.max(axis=1) - work.mean(axis=1)))
+    return float(np.median(time.max(axis=1) - time.mean(axis=1)))

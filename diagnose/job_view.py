@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +13,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
 from dialects.step_parts import GAP, Kind, Operation
-from formats.columns import Int64
+from formats.columns import Int64, unique
 from replay.answer import measured_ns
 from replay.uncertainty import Float
 from replay.whatif.selection import pipeline_stages
@@ -79,6 +79,20 @@ class JobView:
         return float(np.median(self.iteration_ns))
 
     @cached_property
+    def job_ns(self) -> Float:
+        """How long the job took for each whole step (steps,), until its last owner was through.
+
+        Counted from when the last owner was through with the step before. So a step in which one owner is
+        late is long itself, and not the next one, in which the others wait for it.
+        """
+        bounds = [self.recording.bounds[row] for row in self.rows]
+        ends = np.array([one.next_ns.max() for one in bounds], np.float64)
+        begins = np.array([one.begin_ns.max() for one in bounds], np.float64)
+        follows = np.diff(self.numbers, prepend=self.numbers[:1]) == 1
+        begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
+        return np.where([(one.next_ns < 0).any() for one in bounds], self.iteration_ns, ends - begins)
+
+    @cached_property
     def stage(self) -> Int64:
         """The stage of the pipeline that each owner (m,) is; all 0 where there is none."""
         stages = pipeline_stages(self.recording)
@@ -114,7 +128,7 @@ class JobView:
         names, kind = self.kind_of
         owner = self.recording.column(lambda one: one.owner)
         n_owners = len(self.recording.owners)
-        pairs = np.unique(kind * n_owners + owner)
+        pairs = unique(kind * n_owners + owner)
         everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
         return self.is_own & everywhere & self.which(lambda one: one.cat != "STEP")
 
@@ -134,7 +148,7 @@ class JobView:
     def mains(self, chosen: Bool) -> list[str]:
         """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""
         names, kind = self.kind_of
-        return sorted(names[i] for i in np.unique(kind[chosen]).tolist())
+        return sorted(names[i] for i in unique(kind[chosen]).tolist())
 
     def largest(self, chosen: Bool, most: int = 3) -> tuple[list[str], Bool]:
         """Return what of the `chosen` operations (n,) takes most on the path, and which (n,) the first is.
@@ -156,10 +170,17 @@ class JobView:
 
     def owner_work_ns(self, chosen: Bool) -> Float:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
+        return self._by_owner(self.work_by_kind, chosen)
+
+    def owner_gap_ns(self, chosen: Bool) -> Float:
+        """Return the gaps before the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
+        return self._by_owner(self.gap_by_kind, chosen)
+
+    def _by_owner(self, by_kind: Float, chosen: Bool) -> Float:
         chosen_kinds = self.of_kinds(chosen)
         owner = np.array([one.owner for one in self.recording.table.kinds], np.int64)
         n = len(self.recording.owners)
-        return np.array([np.bincount(owner, work * chosen_kinds, n) for work in self.work_by_kind])
+        return np.array([np.bincount(owner, times * chosen_kinds, n) for times in by_kind])
 
     def of_kinds(self, chosen: Bool) -> Bool:
         """Return which kinds of operations (k,) are `chosen` (n,); those that are alike are so together."""
@@ -170,9 +191,19 @@ class JobView:
     @cached_property
     def work_by_kind(self) -> Float:
         """The work of all operations of a kind (see `Operations`) in each whole step (steps, k)."""
+        return self._sums("work_ns")
+
+    @cached_property
+    def gap_by_kind(self) -> Float:
+        """The gaps before all operations of a kind in each whole step (steps, k)."""
+        return self._sums("gap_ns")
+
+    def _sums(self, column: str) -> Float:
         kinds, kind = self.recording.table.kinds, self.recording.table.kind
         steps = (self.recording.steps[row] for row in self.rows)
-        return np.array([np.bincount(kind[step.operation], step.work_ns, len(kinds)) for step in steps])
+        return np.array(
+            [np.bincount(kind[step.operation], getattr(step, column), len(kinds)) for step in steps]
+        )
 
     def by_owner(self, step: StepGraph, chosen: Bool) -> list[Int64]:
         """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
@@ -237,6 +268,25 @@ class JobView:
         steps = (self.recording.steps[row] for row in self.rows)
         return [_meetings(len(self.recording.owners), step, pieces, is_meeting) for step in steps]
 
+    def last_arrivals(self, *, of_own_step: bool = False) -> list[tuple[Int64, Int64]]:
+        """Return for each whole step who came last to each meeting, and how long after the one before.
+
+        `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
+        and begins, its steps later than the others, without being slow.
+        """
+        found = []
+        tails = np.array([step.tail_ns for step in self.recording.steps])
+        for row, one in zip(self.rows, self.meetings, strict=True):
+            step = self.recording.steps[row]
+            before_ns = tails[row - 1] if row else np.median(tails, axis=0)
+            since = (step.begin_ns - before_ns).astype(np.int64)
+            at_ns = one.at_ns - since[one.owner] if of_own_step else one.at_ns
+            order = np.lexsort((at_ns, one.meeting))
+            after_ns = np.diff(at_ns[order], prepend=0)
+            is_last = np.append(np.diff(one.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
+            found.append((one.owner[order[is_last]], after_ns[is_last]))
+        return found
+
     # ---- evidence
 
     @cached_property
@@ -251,6 +301,26 @@ class JobView:
         longest = events[np.argsort(-step.work_ns[events], kind="stable")][:most]
         return [self.event(step, int(event)) for event in longest]
 
+    def show_gaps(self, chosen: Bool, most: int) -> list[Evidence]:
+        """Return the longest gaps before the `chosen` operations (n,) in the step of median length."""
+        step = self.usual_step
+        events = np.flatnonzero(chosen[step.operation])
+        longest = events[np.argsort(-step.gap_ns[events], kind="stable")][:most]
+        return [self.gap_before(step, int(event)) for event in longest]
+
+    def gap_before(self, step: StepGraph, event: int) -> Evidence:
+        """Return the gap before an event of a step as evidence."""
+        shown, gap_ns = self.event(step, event), int(step.gap_ns[event])
+        name = f"the gap before {shown.name}"
+        return replace(shown, name=name, start_ns=shown.start_ns - gap_ns, dur_ns=gap_ns)
+
+    def tail(self, step: StepGraph, owner: int) -> Evidence:
+        """Return what passes between an owner's last event of a step and the next step as evidence."""
+        tail_ns = int(step.tail_ns[owner])
+        start_ns = int(step.last_end_ns[owner] - step.begin_ns[owner])
+        path, rank = self.loaded.ranks[owner].path, self.recording.owners[owner]
+        return Evidence(path, rank, step.number, "the gap before the next step", start_ns, tail_ns)
+
     def event(self, step: StepGraph, event: int) -> Evidence:
         """Return one event of a step as evidence."""
         owner = int(step.owner[event])
@@ -262,6 +332,12 @@ class JobView:
             start_ns=int(step.start_ns[event] - step.begin_ns[owner]),
             dur_ns=int(step.end_ns[event] - step.start_ns[event]),
         )
+
+
+def waited_for(arrivals: Sequence[tuple[Int64, Int64]]) -> Int64:
+    """Return who was waited for longest in each step with a meeting; `arrivals` as of `last_arrivals`."""
+    found = [np.bincount(who, after_ns).argmax() for who, after_ns in arrivals if len(who)]
+    return np.array(found, np.int64)
 
 
 def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Meetings:
@@ -285,7 +361,7 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
     joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
     matrix = coo_array(joined, shape=(len(events), len(events)))
     part = connected_components(matrix, directed=False)[1]
-    source = np.unique(source[~is_meeting[step.operation[source]]])
+    source = unique(source[~is_meeting[step.operation[source]]])
     part, owner = part[np.searchsorted(events, source)], step.owner[source]
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
     arrivals = arrivals[np.lexsort((source, owner, part))]

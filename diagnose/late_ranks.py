@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
 from diagnose.even_work import as_peers, evened, peers_of
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed
+from diagnose.job_view import JobView, listed, waited_for
 from diagnose.late_negotiations import late_in_negotiations
-from formats.columns import Int64
 from replay.uncertainty import FEWEST, Float
 from replay.whatif.edits import apply
 from replay.whatif.straggler import stragglers, without_stragglers
@@ -31,13 +29,16 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
-    late = behind_peers(view, view.is_compared)
+    late = behind_peers(view, view.owner_work_ns(view.is_compared))
     if late:
         yield _by_work(view, late)
-    late = behind_peers(view, view.is_input)
+    late = behind_peers(view, view.owner_work_ns(view.is_input))
     if late:
         yield _by_input(view, late)
-    last = _often_last(view)
+    pausing = _pausing(view)
+    if pausing:
+        yield _by_gaps(view, pausing)
+    last = _often_last(view, but=pausing)
     if last is not None:
         yield last
 
@@ -74,13 +75,12 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 # ---- signals
 
 
-def behind_peers(view: JobView, chosen: Bool) -> list[int]:
-    """Return the owners whose `chosen` operations (n,) take longer than the median of their peers'.
+def behind_peers(view: JobView, work: Float) -> list[int]:
+    """Return the owners whose times in each step, `work` (steps, m), exceed the median of their peers'.
 
     Peers are the ranks of the same stage; where a stage is one rank, it has none. They take longer in
     every step but for chance (`is_no_chance`).
     """
-    work = view.owner_work_ns(chosen)
     if not work.any():
         return []
     owners = [owner for owner in range(work.shape[1]) if (view.stage == view.stage[owner]).sum() > 1]
@@ -139,7 +139,7 @@ def _by_work(view: JobView, late: Sequence[int]) -> Finding:
         action="make its loader as fast as its peers' (data, disk, workers)"
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
-        edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage, gaps=False),
+        edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage),
         change="straggler=none" if same else "",
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
@@ -160,7 +160,7 @@ def _longer(view: JobView, late: Sequence[int]) -> str:
 
 def _last_in(view: JobView, late: Sequence[int]) -> str:
     """Return how often the late ranks came last, as words that end the cause; "" where nothing tells."""
-    last = np.concatenate([np.empty(0, np.int64), *(who for who, _ in _last_arrivals(view))])
+    last = np.concatenate([np.empty(0, np.int64), *(who for who, _ in view.last_arrivals())])
     if not len(last):
         return ""
     return f"; last in {int(np.isin(last, list(late)).sum()):,} of {len(last):,} meetings"
@@ -209,45 +209,64 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     )
 
 
+# ---- late by what is not recorded
+
+
+def _pausing(view: JobView) -> list[int]:
+    """Return the owners with longer gaps than their peers, if it is they who are waited for in most steps."""
+    if len(view.rows) < FEWEST:
+        return []
+    waited = waited_for(view.last_arrivals())
+    late = behind_peers(view, view.owner_gap_ns(view.is_own))
+    return late if np.isin(waited, late).sum() > len(view.rows) / 2 else []
+
+
+def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
+    gaps, recording = view.owner_gap_ns(view.is_own), view.recording
+    ranks = [recording.owners[owner] for owner in late]
+    peers = float(np.median(np.delete(gaps, list(late), axis=1)))
+    slow = float(np.median(gaps[:, list(late)]))
+    chosen = view.is_own & view.which(lambda one: one.owner in late)
+    by_name = view.by_name(np.where(view.of_kinds(chosen), view.gap_by_kind.mean(axis=0), 0.0))
+    before = view.longest(by_name, 1 if by_name.max() >= _NAMED * by_name.sum() else 3)
+    return Finding(
+        kind="late_rank",
+        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'}: "
+        f"{(slow - peers) / 1e6:.1f} ms more a step pass with nothing recorded, before {listed(before)}",
+        cause=f"{slow / 1e6:.1f} ms a step lie between its own operations, and {peers / 1e6:.1f} ms between "
+        f"those of its peers{_last_in(view, late)}",
+        action="record Python stacks there (with_stack=True) to see what runs: input, Python code, garbage "
+        "collection, other processes",
+        edit=lambda one: as_peers(one, late, view.stage, work=False, gaps=True),
+        ranks=ranks,
+        operations=before,
+        evidence=view.show_gaps(chosen, 3),
+        look=("--option", "critical", "--head", "10", "--full"),
+    )
+
+
 # ---- late by arrival
 
 
-def _last_arrivals(view: JobView, *, of_own_step: bool = False) -> list[tuple[Int64, Int64]]:
-    """Return for each whole step who came last to each of its meetings, and how long after the one before.
+def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
+    """Return the rank that comes last far more often than chance, though it works no longer.
 
-    `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
-    and begins, its steps later than the others, without being slow.
+    `but` are owners of which is known why they are late.
     """
-    found = []
-    tails = np.array([step.tail_ns for step in view.recording.steps])
-    for row, one in zip(view.rows, view.meetings, strict=True):
-        step = view.recording.steps[row]
-        before_ns = tails[row - 1] if row else np.median(tails, axis=0)
-        since = (step.begin_ns - before_ns).astype(np.int64)
-        at_ns = one.at_ns - since[one.owner] if of_own_step else one.at_ns
-        order = np.lexsort((at_ns, one.meeting))
-        after_ns = np.diff(at_ns[order], prepend=0)
-        is_last = np.append(np.diff(one.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
-        found.append((one.owner[order[is_last]], after_ns[is_last]))
-    return found
-
-
-def _often_last(view: JobView) -> Finding | None:
-    """Return the rank that comes last far more often than chance, though it works no longer."""
     owners, several = view.recording.owners, len(view.rows) >= FEWEST
-    by_step = [one for one in _last_arrivals(view, of_own_step=several) if len(one[0])]
+    by_step = [one for one in view.last_arrivals(of_own_step=several) if len(one[0])]
     if not by_step:
         return None
     last = np.concatenate([who for who, _ in by_step])
     # meetings of one step are not independent, as one delay makes a rank late for all that follow: of each
     # step counts who was waited for longest
-    longest = np.array([np.bincount(who, after_ns).argmax() for who, after_ns in by_step])
+    longest = waited_for(by_step)
     counted = longest if several else last
     owner = int(np.bincount(counted).argmax())
     times = int((counted == owner).sum())
     if happens_by_chance(times, len(counted), 1 / len(owners)) * len(owners) > CHANCE:
         return None
-    if _works_longer(view, owner):
+    if owner in but or _works_longer(view, owner):
         return None  # then its work is the matter, which is looked at as such
     name = owners[owner]
     late = _begin_late(view, owner)

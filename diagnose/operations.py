@@ -8,18 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording
+from diagnose.device import NO_COMPUTATION
 from diagnose.faster import computation_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
-from dialects.step_parts import UNTRACED
+from dialects.step_parts import UNTRACED, WAIT
 from errors import counted
-from replay.occurrences import slots, usual
-from replay.uncertainty import FEWEST
+from replay.occurrences import Middles, slots
+from statistic.step_summary import FEWEST, outliers
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
-#: A step is an outlier beyond the median by so many median absolute deviations, and by this share at least.
-_DEVIATIONS, _LONGER = 3.0, 0.10
 #: Steps that the warm-up takes at most.
 _WARM_UP = 3
 #: An operation whose longest event is this many times the average is uneven.
@@ -31,7 +30,10 @@ _ALL = 0.9
 def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the operation that makes up much of the critical path."""
     names, kind = view.kind_of
-    works = view.which(lambda one: one.is_compute and one.cat != UNTRACED)
+    works = view.which(lambda one: one.is_compute and one.cat not in (UNTRACED, WAIT))
+    if not works.any():
+        yield Skipped("hot_operation", NO_COMPUTATION)
+        return
     by_name = view.by_name(np.where(view.of_kinds(works), view.path_work_by_kind, 0.0))
     hottest = int(by_name.argmax())
     share = by_name[hottest] / max(float(view.iteration_ns.mean()), 1.0)
@@ -73,15 +75,14 @@ def _spread(view: JobView, chosen: Bool) -> float:
 
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
     """Find steps that take much longer than the others."""
-    times, recording = view.iteration_ns, view.recording
+    times, recording = view.job_ns, view.recording
     if len(times) < FEWEST:
         yield Skipped(
             "outlier_steps", f"{counted(len(times), 'whole step')}; {FEWEST} are needed to tell an outlier"
         )
         return
     middle = float(np.median(times))
-    deviation = float(np.median(np.abs(times - middle)))
-    places = np.flatnonzero(times > max(middle + _DEVIATIONS * deviation, middle * (1 + _LONGER))).tolist()
+    places = np.flatnonzero(outliers(times)).tolist()
     n_first = next((i for i, place in enumerate(places) if place != i), len(places))
     if 0 < n_first <= _WARM_UP:
         yield _warm_up(view, n_first)
@@ -111,7 +112,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _warm_up(view: JobView, n_first: int) -> Finding:
     """Return that the first steps take longer: what is only done once, and no gain for the steps to come."""
-    times, numbers = view.iteration_ns, view.numbers[:n_first]
+    times, numbers = view.job_ns, view.numbers[:n_first]
     usual = float(np.median(times))
     more = float(np.mean(times[:n_first])) - usual
     return Finding(
@@ -131,20 +132,24 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
 
 
 def _grown(view: JobView, row: int) -> Evidence:
-    """Return the event of a step whose work or gap exceeds its usual one most."""
+    """Return what exceeds its usual length most in a step: an event's work, a gap, or a step's tail."""
     recording = view.recording
     number = slots(recording.steps)
     step, own = recording.steps[row], number[row]
-    more = np.zeros(len(step))
-    for column in ("work_ns", "gap_ns"):
-        more = np.maximum(more, getattr(step, column) - usual(column, recording.steps, number)[own])
-    return view.event(step, int(more.argmax()))
+    work, gap = (
+        getattr(step, column) - Middles(column, recording.steps, number).medians()[own]
+        for column in ("work_ns", "gap_ns")
+    )
+    tail = step.tail_ns - np.median([one.tail_ns for one in recording.steps], axis=0)
+    longest = [int(one.argmax()) for one in (work, gap, tail)]
+    most = int(np.argmax([one[at] for one, at in zip((work, gap, tail), longest, strict=True)]))
+    return (view.event, view.gap_before, view.tail)[most](step, longest[most])
 
 
 def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
     """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
     number = slots(recording.steps)
-    work, gap = (usual(column, recording.steps, number) for column in ("work_ns", "gap_ns"))
+    work, gap = (Middles(column, recording.steps, number).medians() for column in ("work_ns", "gap_ns"))
     tails = np.array([step.tail_ns for step in recording.steps])
     usual_tail = np.median(tails, axis=0).astype(np.int64)
     steps = list(recording.steps)

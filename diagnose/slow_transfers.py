@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import NO_LINK, Bool, Recording
+from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Operation
-from dialects.step_windows import turns
+from errors import counted
+from formats.columns import Int64, unique
+from intervals import at_once
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
@@ -85,35 +87,43 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     if not len(found):
         yield Skipped("slow_collective", _NO_BYTES)
         return
-    operation, group, rate = found[:, 0].astype(np.int64), found[:, 1], found[:, 2]
+    operation, group, rate, place = found[:, 0].astype(np.int64), found[:, 1], found[:, 2], found[:, 3]
     factor = np.ones(len(view.recording.operations))
     slow = []
-    for one in np.unique(group):
+    for one in unique(group):
         members = np.flatnonzero(group == one)
-        usual = float(np.median(rate[members]))
-        if len(members) >= _PEERS:
+        # tensors that are reduced together are one collective
+        usual = float(np.median(rate[members[np.unique(place[members], return_index=True)[1]]]))
+        if len(np.unique(place[members])) >= _PEERS:
             late = members[rate[members] * _SLOW < usual]
             factor[operation[late]] = rate[late] / usual
-            slow += [(int(operation[i]), float(rate[i]), usual) for i in late.tolist()]
+            slow += [(int(operation[i]), float(rate[i]), usual, int(place[i])) for i in late.tolist()]
     if not slow:
         return
-    worst, its_rate, usual = min(slow, key=lambda one: one[1] / one[2])
+    worst, its_rate, usual, _ = min(slow, key=lambda one: one[1] / one[2])
     name = view.recording.operations[worst].main
+    n_slow = len({place for *_, place in slow})
     yield Finding(
         kind="slow_collective",
-        title=f"{len(slow):,} collectives are slower than others of their size, {name} most",
+        title=f"{counted(n_slow, 'collective')} {'is' if n_slow == 1 else 'are'} slower than others of "
+        f"{'its' if n_slow == 1 else 'their'} size, {name}{'' if n_slow == 1 else ' most'}",
         cause=f"its bus bandwidth is {its_rate:.1f} GB/s where others of its kind and size have {usual:.1f}",
         action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
         edit=lambda one: _scaled(one, factor),
-        ranks=sorted({view.recording.owners[view.recording.operations[i].owner] for i, _, _ in slow}),
-        operations=sorted({view.recording.operations[i].main for i, _, _ in slow}),
+        ranks=[
+            view.recording.owners[i] for i in sorted({view.recording.operations[j].owner for j, *_ in slow})
+        ],
+        operations=sorted({view.recording.operations[i].main for i, *_ in slow}),
         evidence=view.show(factor < 1, 3),
     )
 
 
 def _bandwidths(view: JobView) -> Float:
-    """Return operation, class (kind, group and size) and bus bandwidth (GB/s) of collectives (k, 3)."""
-    found: list[tuple[int, int, float]] = []
+    """Return operation, class (kind, group and size), bus bandwidth (GB/s) and turn of collectives (k, 4).
+
+    The turn counts a rank's collectives of a step; tensors that are reduced together have the same.
+    """
+    found: list[tuple[int, int, float, int]] = []
     classes: dict[object, int] = {}
     steps = [view.loaded.recording.steps[row] for row in view.rows]
     events = [view.by_owner(step, view.is_communication) for step in steps]
@@ -124,21 +134,28 @@ def _bandwidths(view: JobView) -> Float:
         order = np.argsort(ends, kind="stable")
         ends = np.append(ends[order], np.iinfo(np.int64).max)
         times: dict[int, list[float]] = {}
-        which: dict[int, int] = {}
+        which: dict[int, tuple[int, int]] = {}
         for step, by_owner in zip(steps, events, strict=True):
             mine = by_owner[owner]
             at = np.searchsorted(ends, step.end_ns[mine] - _TOLERANCE_NS)
             near = ends[at] - step.end_ns[mine] <= _TOLERANCE_NS
-            for event, place in zip(mine[near].tolist(), order[at[near]].tolist(), strict=True):
+            sized = mine[near]
+            places, turn = order[at[near]], _turns(step, sized)
+            for event, *of_event in zip(sized.tolist(), places.tolist(), turn.tolist(), strict=True):
                 operation = int(step.operation[event])
-                which[operation] = place
+                which[operation] = of_event[0], of_event[1]
                 times.setdefault(operation, []).append(float(step.work_ns[event]))
-        for operation, place in which.items():
+        for operation, (place, number) in which.items():
             n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
             kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
             rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
-            found.append((operation, classes.setdefault(kind, len(classes)), rate))
-    return np.array(found, np.float64).reshape(-1, 3)
+            found.append((operation, classes.setdefault(kind, len(classes)), rate, number))
+    return np.array(found, np.float64).reshape(-1, 4)
+
+
+def _turns(step: StepGraph, events: Int64) -> Int64:
+    """Return a number for each of some events of a step: the same for those that work at the same time."""
+    return at_once(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
 
 
 def _scaled(recording: Recording, factor: Float) -> Recording:
@@ -186,17 +203,21 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     collectives = view.which(_is_reduced)
     if not collectives.any():
         return
-    shortest = _shortest_ns(view, collectives)
+    steps = [view.recording.steps[row] for row in view.rows]
+    works = [step.work_ns[collectives[step.operation]] for step in steps]
+    shortest = _shortest_ns(works)
+    at_most = [(work <= _LATENCY * shortest).sum() / len(view.recording.owners) for work in works]
+    if np.median(at_most) < _MANY:
+        return
     counts = []
-    for row in view.rows:
-        step = view.recording.steps[row]
-        short = collectives[step.operation] & (step.work_ns <= _LATENCY * shortest)
-        counts.append(short.sum() / len(view.recording.owners))
+    for step in steps:
+        short = (own[step.work_ns[own] <= _LATENCY * shortest] for own in view.by_owner(step, collectives))
+        counts.append(np.mean([_n_turns(step, own) for own in short]))
     often = float(np.median(counts))
     if often < _MANY:
         return
     names, kind = view.kind_of
-    chosen = [names[i] for i in np.unique(kind[collectives]).tolist()]
+    chosen = [names[i] for i in unique(kind[collectives]).tolist()]
     yield Finding(
         kind="small_messages",
         title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",
@@ -210,15 +231,15 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
+def _n_turns(step: StepGraph, events: Int64) -> int:
+    return len(np.unique(_turns(step, events)))
+
+
 def _is_reduced(one: Operation) -> bool:
     return one.is_collective and one.is_communication
 
 
-def _shortest_ns(view: JobView, collectives: Bool) -> float:
-    works = []
-    for row in view.rows:
-        step = view.recording.steps[row]
-        works.append(step.work_ns[collectives[step.operation]])
+def _shortest_ns(works: Sequence[Int64]) -> float:
     work = np.concatenate(works)
     work = work[work > 0]
     return float(np.quantile(work, 0.05)) if len(work) else 0.0
@@ -231,8 +252,9 @@ def _merged(recording: Recording, shortest: float) -> Recording:
     for step in recording.steps:
         work = step.work_ns.copy()
         events = np.flatnonzero(collectives[step.operation] & (work <= _LATENCY * shortest))
-        events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
-        work[events[turns(step.owner[events]) % _MERGED > 0]] = 0
+        for owner in range(len(recording.owners)):
+            own = events[step.owner[events] == owner]
+            work[own[_turns(step, own) % _MERGED > 0]] = 0
         steps.append(replace(step, work_ns=work))
     return replace(recording, steps=steps)
 

@@ -22,6 +22,8 @@ from formats.columns import Int64, Trace, Track
 #: Categories of time that no recorded event covers.
 GAP = "gap"  # nothing ran that the recording knows of
 UNTRACED = "untraced"  # computation that is only seen as the time before the next event
+#: Half of what 32 bits hold: about a second in nanoseconds.
+_HALF = 1 << 30
 #: Category of negotiation: until the last rank has computed the tensor, no bytes move.
 WAIT = "wait"
 
@@ -193,11 +195,12 @@ class RankStep:
     number : the recording's own: ProfilerStep#N, a batch's number; 1 for the first where it has none
     begin_ns, next_ns : when the step, and the one after it, begins; `next_ns` is -1 where unknown
     operation : (n,) index into `RankSteps.operations`
-    start_ns, end_ns : (n,)
+    start_ns, end_ns : (n,) from `since_ns` on
     edges : (source, target, joint, kind) as rows (m, 4) of numbers
     last : the events that must be over before the next step begins (the main thread's last operation);
         None where that is every event that ends in the step and that nothing else of the step follows
     across : (source in the step before, target in this step, joint) as rows (k, 3)
+    since_ns : 0 as a dialect states a step; the step's begin where it is `compact`
     """
 
     number: int
@@ -211,13 +214,22 @@ class RankStep:
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
     across: Int64 = field(default_factory=lambda: np.empty((0, 3), np.int64))
+    since_ns: int = 0
 
     def __len__(self) -> int:
         return len(self.operation)
 
     def compact(self) -> RankStep:
-        """Return the step with its numbers in 32 bits."""
-        return replace(self, operation=narrow(self.operation), edges=narrow(self.edges))
+        """Return the step in less memory: times from its begin on, all numbers as narrow as they can be."""
+        later = self.begin_ns - self.since_ns
+        return replace(
+            self,
+            operation=narrowest(self.operation),
+            start_ns=narrowest(self.start_ns - later),
+            end_ns=narrowest(self.end_ns - later),
+            edges=narrowest(self.edges),
+            since_ns=self.begin_ns,
+        )
 
     def later(self, by_ns: int) -> RankStep:
         """Return the step `by_ns` later."""
@@ -225,8 +237,7 @@ class RankStep:
             self,
             begin_ns=self.begin_ns + by_ns,
             next_ns=-1 if self.next_ns == -1 else self.next_ns + by_ns,
-            start_ns=self.start_ns + by_ns,
-            end_ns=self.end_ns + by_ns,
+            since_ns=self.since_ns + by_ns,
         )
 
 
@@ -274,6 +285,21 @@ def edge_table(edges: Sequence[Edge]) -> Int64:
 def narrow(numbers: NDArray[np.integer]) -> Int64:
     """Return numbers of events or operations in 32 bits, which hold any; what is summed becomes wider."""
     narrowed: Any = numbers.astype(np.int32, copy=False)
+    return cast(Int64, narrowed)
+
+
+def narrowest(numbers: NDArray[np.integer]) -> Int64:
+    """Return numbers in 16, 32 or 64 bits, whichever holds them all; they are for keeping, not for sums."""
+    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    bits = max(low.bit_length(), high.bit_length())
+    narrowed: Any = numbers.astype(np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64, copy=False)
+    return cast(Int64, narrowed)
+
+
+def narrow_ns(lengths: NDArray[np.integer]) -> Int64:
+    """Return lengths of time in 32 bits where these hold the sum of any two."""
+    fits = int(lengths.max(initial=0)) < _HALF and int(lengths.min(initial=0)) > -_HALF
+    narrowed: Any = lengths.astype(np.int32 if fits else np.int64, copy=False)
     return cast(Int64, narrowed)
 
 

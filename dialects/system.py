@@ -248,6 +248,14 @@ class System:
         """Return what collectives move, as far as that is recorded; read `trace` with `size_args`."""
         return NO_SIZES
 
+    def is_sized_call(self, name: str) -> bool:
+        """Whether the args of the slices of that name tell what a collective moves; see `sizes_of_calls`."""
+        return False
+
+    def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
+        """Return what collectives move, from all `args` (k) of those slices, `rows` (k,) of the trace."""
+        return NO_SIZES
+
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""
         return np.zeros(len(trace), np.bool_)

@@ -24,21 +24,24 @@ from digest.digest_file import (
 )
 from digest.quantile_sketch import sketched
 from statistic.durations import Durations
-from statistic.job_figures import RankFigures, job_figures
+from statistic.job_figures import JobFigures, RankFigures, job_figures
 from trace_utils import LoadedJob
 
 #: Keys of the events' args with which a job has to be loaded for its digest.
 ARGS = (*STEP_ARGS, *dict.fromkeys(key for system in dialects.SYSTEMS for key in system.shape_args))
 
 
-def save(path: Path, job: LoadedJob, step_by: str | None = None) -> None:
-    """Write the digest of a job that was loaded with `ARGS`; `step_by` names what marks its steps."""
-    write_digest(digest_of(job, step_by), path)
+def save(path: Path, job: LoadedJob, step_by: str | None = None) -> JobFigures:
+    """Write the digest of a job that was loaded with `ARGS`; return the figures in it.
 
-
-def digest_of(job: LoadedJob, step_by: str | None = None) -> JobDigest:
-    """Return the digest of a job that was loaded with `ARGS`."""
+    `step_by` names what marks its steps.
+    """
     figures = job_figures(job, operations=True, steps=True, step_by=step_by)
+    write_digest(_digest_of(job, figures, step_by), path)
+    return figures
+
+
+def _digest_of(job: LoadedJob, figures: JobFigures, step_by: str | None) -> JobDigest:
     run = as_run(job.job.root, job, step_by)
     return JobDigest(
         root=_text(job.job.root),

@@ -19,6 +19,7 @@ Int64 = NDArray[np.int64]
 
 Id = str | int | float | None
 _Item = TypeVar("_Item")
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class Track(NamedTuple):
@@ -217,6 +218,18 @@ def used_tables(trace: Trace) -> Trace:
 
 def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:
     return np.abs(ts_ns) > FARTHEST_NS
+
+
+def unique(values: NDArray[_Scalar], axis: int | None = None) -> NDArray[_Scalar]:
+    """Return `np.unique` of an array; asked for counts, too, it does not load `numpy.ma`."""
+    found: NDArray[_Scalar] = np.unique(values, axis=axis, return_counts=True)[0]
+    return found
+
+
+def median(values: NDArray[np.generic]) -> float:
+    """Return the median of numbers (n,), at least one and none of them NaN; `np.median` loads `numpy.ma`."""
+    ordered = np.sort(values).astype(np.float64)
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
 def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:

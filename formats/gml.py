@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from errors import DagError, TraceError
+from formats.columns import unique
 from formats.stream import ByteStream
 from formats.values import GREATEST_INT, LEAST_INT, clean_text
 
@@ -120,7 +121,7 @@ def _parse_blocks(text: str) -> Gml:
         len(index) < len(nodes)
         or len(set(labels)) < len(nodes)
         or min(source.min(initial=0), target.min(initial=0)) < 0
-        or len(np.unique(source * len(nodes) + target)) < len(edges)
+        or len(unique(source * len(nodes) + target)) < len(edges)
         or not all(map(_NODE_KEYS.isdisjoint, node_attrs))
         or not all(map(_EDGE_KEYS.isdisjoint, edge_attrs))
     ):

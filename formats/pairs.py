@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from formats.columns import Int32, Int64
+from formats.columns import Int32, Int64, unique
 
 Mask = NDArray[np.bool_]
 
@@ -54,7 +54,7 @@ def pair(is_begin: Mask, track: Int32, ts_ns: Int64, name: Int32, rule: Rule = R
     inner_begin, inner_end = _nest(order, is_begin, track)
     wrong = (name[inner_end] >= 0) & (name[inner_begin] != name[inner_end])
     if rule is Rule.NESTED_BY_NAME and wrong.any():  # only the tracks in question go the slow way
-        bad_tracks = np.unique(track[inner_begin[wrong]])
+        bad_tracks = unique(track[inner_begin[wrong]])
         right = ~np.isin(track[inner_begin], bad_tracks)
         begin, end = _by_stack(order[np.isin(track[order], bad_tracks)], is_begin, track, name)
         inner_begin, inner_end = inner_begin[right], inner_end[right]
@@ -77,7 +77,7 @@ def _time_order(is_begin: Mask, track: Int32, ts_ns: Int64) -> Int64:
     late = np.ones(n, np.bool_)
     backwards = same & (step < 0)
     if backwards.any():
-        unsorted = np.isin(track, np.unique(track[by_track[1:][backwards]]))
+        unsorted = np.isin(track, unique(track[by_track[1:][backwards]]))
         closes_own = np.zeros(n, np.bool_)
         closes_own[by_track[1:]] = same & (step == 0) & is_begin[by_track[:-1]]
         late = ~unsorted | is_begin | closes_own

@@ -96,9 +96,10 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
     if (role != SLICE).any():
-        kept, dur_ns = _slices(rows, role, tables, pairing, repairs)
-        key, ts_ns = rows.key[kept], rows.ts_ns[kept]
-        args = {name: column.select(kept) for name, column in args.items()}
+        begin, end, dur_ns = _paired(rows, role, tables, pairing, repairs)
+        kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
+        key, ts_ns, dur_ns = rows.key[kept], rows.ts_ns[kept], dur_ns[kept]
+        args = {name: _told_at_ends(column, begin, end).select(kept) for name, column in args.items()}
     point_key, point_ts_ns, point_ids = rows.points
     return Trace(
         path="",
@@ -126,10 +127,10 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     )
 
 
-def _slices(
+def _paired(
     rows: Rows, role: NDArray[np.int8], tables: _Tables, pairing: Rule, repairs: list[str]
-) -> tuple[Int64, Int64]:
-    """Return the rows of X events and of begins that end, in order, and their durations."""
+) -> tuple[Int64, Int64, Int64]:
+    """Return the rows of begins (k,) and of their ends (k,), and all durations with those of the begins."""
     bounds = np.flatnonzero(role != SLICE)
     key = rows.key[bounds]
     found = pair(
@@ -147,8 +148,17 @@ def _slices(
     ):
         if n:
             repairs.append(f"{counted(n, noun)} {fate}")
-    kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
-    return kept, dur_ns[kept]
+    return begin, end, dur_ns
+
+
+def _told_at_ends(column: ArgColumn, begin: Int64, end: Int64) -> ArgColumn:
+    """Return an argument of slices: where the begin does not tell it, as their end does."""
+    begin_of = dict(zip(end.tolist(), begin.tolist(), strict=True))
+    told = column.rows.tolist()
+    place = {begin_of[row]: i for i, row in enumerate(told) if row in begin_of}
+    place |= {row: i for i, row in enumerate(told) if row not in begin_of}
+    rows = sorted(place)
+    return ArgColumn(np.array(rows, np.int64), [column.values[place[row]] for row in rows])
 
 
 class _Tables:

@@ -142,7 +142,7 @@ def _from_traces(args: Namespace) -> JobFigures:
     if not any(map(len, job.traces)):
         raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
     if args.save is not None:
-        save(args.save, job, args.step_by)
+        return save(args.save, job, args.step_by)
     return job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by)
 
 

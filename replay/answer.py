@@ -12,8 +12,9 @@ import numpy as np
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
 from formats.columns import Int64
-from replay.occurrences import slots, usual, with_usual_gaps
-from replay.simulation import Replay, replayed_ns
+from replay.occurrences import Middles, slots, with_usual_gaps
+from replay.runs import replayed_ns
+from replay.simulation import Replay
 from replay.simulation import replay as run_steps
 from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, Float, mean_interval, paired_change
 
@@ -206,9 +207,11 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
         return {}
     rows = [whole[i] for i in np.unique(np.linspace(0, len(whole) - 1, _MOST_LEFT_OUT).astype(int)).tolist()]
     number = slots(recording.steps)
+    middles = Middles("gap_ns", recording.steps, number)
     times = {}
     for row in rows:
-        step, gaps = recording.steps[row], usual("gap_ns", recording.steps, number, without=row)[number[row]]
+        step = recording.steps[row]
+        gaps = middles.medians_without(number[row], step.gap_ns)
         edited = replace(step, gap_ns=np.where(gaps < 0, step.gap_ns, gaps))
         times[row] = replayed_ns(replace(recording, steps=[edited]), [0])[0].astype(np.float64)
     return times

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dag.step_graph import Recording, StepGraph
+from dialects.step_parts import narrowest
 from dialects.step_windows import turns
 from formats.columns import Int64
 
@@ -48,44 +49,70 @@ def _again(operation: Int64) -> tuple[Int64, Int64]:
 def numbered(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) -> Int64:
     """Return a number for each pair of values (n,), the same for equal pairs, from 0 without a gap."""
     pair = first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second
+    if int(pair.max(initial=0)) < _SPARSE * len(pair):
+        is_taken = np.zeros(_SPARSE * len(pair), np.bool_)
+        is_taken[pair] = True
+        return (np.cumsum(is_taken) - 1)[pair]
     number: Int64 = np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return number
 
 
+def _by_group(group: Int64, value: Int64) -> Int64:
+    """Return the order (n,) by group, and by value within one."""
+    order = np.argsort(value)
+    by_group: Int64 = order[np.argsort(narrowest(group)[order], kind="stable")]
+    return by_group
+
+
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:
     """Return the median of the values (n,) of each group, rounded down; 0 for a group without any."""
-    order = np.lexsort((value, group))
-    ordered = np.concatenate([value[order], [0]])
-    first = np.searchsorted(group[order], np.arange(n_groups + 1))
-    count = np.diff(first)
+    ordered = np.append(value[_by_group(group, value)], 0)
+    count = np.bincount(group, minlength=n_groups)
+    first = np.cumsum(np.append(0, count))
     low, high = first[:-1] + np.maximum(count - 1, 0) // 2, first[:-1] + count // 2
     middle = (ordered[np.minimum(low, len(value))] + ordered[np.minimum(high, len(value))]) // 2
     return np.where(count > 0, middle, 0)
 
 
-def usual(
-    column: str, steps: Sequence[StepGraph], number: Sequence[Int64], *, without: int | None = None
-) -> Int64:
-    """Return the median of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`), -1 for none.
+class Middles:
+    """The values of a column (``gap_ns``, ``work_ns``) of each slot (see `slots`): what medians need of them.
 
-    Over all steps, or all but one.
+    Of c values in order those at the places c // 2 - 1, c // 2 and c // 2 + 1: they hold the median, and that
+    of all but one, whichever that is.
     """
-    kept = [row for row in range(len(steps)) if row != without]
-    n_slots = 1 + max(int(one.max(initial=0)) for one in number)
-    count = sum((np.bincount(number[row], minlength=n_slots) for row in kept), np.zeros(n_slots, np.int64))
-    if n_slots * len(kept) > _SPARSE * count.sum():
-        group = np.concatenate([number[row] for row in kept])
-        middle = medians(group, np.concatenate([getattr(steps[row], column) for row in kept]), n_slots)
-    else:  # a slot has at most one event in a step
-        longest = max(int(getattr(steps[row], column).max(initial=0)) for row in kept)
-        dtype = np.int32 if longest < np.iinfo(np.int32).max else np.int64
-        table = np.full((n_slots, len(kept)), np.iinfo(dtype).max, dtype)
-        for place, row in enumerate(kept):
-            table[number[row], place] = getattr(steps[row], column)
-        table.sort(axis=1)
-        every, last = np.arange(n_slots), np.maximum(count - 1, 0)
-        middle = (table[every, last // 2].astype(np.int64) + table[every, last - last // 2]) // 2
-    return np.where(count > 0, middle, -1)
+
+    def __init__(self, column: str, steps: Sequence[StepGraph], number: Sequence[Int64]) -> None:
+        values = [getattr(step, column) for step in steps]
+        n_slots = 1 + max((int(one.max(initial=0)) for one in number), default=0)
+        counts = (np.bincount(one, minlength=n_slots) for one in number)
+        self.count = sum(counts, np.zeros(n_slots, np.int64))
+        places = self.count // 2 + np.array([[-1], [0], [1]])
+        places = np.clip(places, 0, np.maximum(self.count - 1, 0))
+        if n_slots * len(steps) > _SPARSE * self.count.sum():
+            flat = np.concatenate(values)
+            flat = np.append(flat[_by_group(np.concatenate(number), flat)], 0)
+            self._near = flat[np.cumsum(self.count) - self.count + places]
+        else:  # a slot has at most one event in a step
+            longest = max((int(one.max(initial=0)) for one in values), default=0)
+            dtype = np.int32 if longest < np.iinfo(np.int32).max else np.int64
+            table = np.full((n_slots, len(steps)), np.iinfo(dtype).max, dtype)
+            for step, (slot, value) in enumerate(zip(number, values, strict=True)):
+                table[slot, step] = value
+            table.sort(axis=1)
+            self._near = table[np.arange(n_slots), places].astype(np.int64)
+
+    def medians(self) -> Int64:
+        """Return the median of each slot, rounded down; -1 for one without values."""
+        before, middle, _ = self._near
+        both = np.where(self.count % 2, middle, before) + middle
+        return np.where(self.count > 0, both // 2, -1)
+
+    def medians_without(self, slot: Int64, value: Int64) -> Int64:
+        """Return the median of each slot (n,) without one `value` (n,) of it; -1 where there is no other."""
+        before, middle, after = self._near[:, slot]
+        low = np.where(before < value, before, middle)
+        high = np.where(self.count[slot] % 2, np.where(middle < value, middle, after), low)
+        return np.where(self.count[slot] > 1, (low + high) // 2, -1)
 
 
 class UsualGaps:
@@ -93,7 +120,9 @@ class UsualGaps:
 
     def __init__(self, recording: Recording) -> None:
         self._number = slots(recording.steps)
-        self._gaps = usual("gap_ns", recording.steps, self._number) if recording.steps else np.empty(0)
+        self._gaps = np.empty(0, np.int64)
+        if recording.steps:
+            self._gaps = Middles("gap_ns", recording.steps, self._number).medians()
         self._made_of = [(step.operation, step.gap_ns) for step in recording.steps]
 
     def are_of(self, recording: Recording) -> bool:

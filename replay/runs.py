@@ -1,4 +1,4 @@
-"""Steps in a row simulated many times over, with edited times: by runs of operations in place of operations.
+"""Steps in a row simulated by runs of operations in place of operations, and again with edited times.
 
 Most operations of a recording wait for one other operation alone, the one before on their thread. Such a
 run takes the sum of its times, so that a simulation costs a sum over the events and a pass over the few
@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
-from formats.columns import Int32, Int64
+from dialects.step_parts import narrow
+from formats.columns import Int32, Int64, unique
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.simulation import Row, as_simulated
 
@@ -45,7 +46,7 @@ class Runs:
         edges = np.concatenate([edges for edges, _ in found])
         alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in found)])
         cuts = np.concatenate([alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers()])
-        self._first = np.unique(cuts[cuts < self._begin[-1]])
+        self._first = unique(cuts[cuts < self._begin[-1]])
         follows = np.flatnonzero(~np.isin(self._first, alone))
         edges = np.concatenate([self._run_of(edges), np.column_stack((follows - 1, follows))])
         self._plan = self._planned(edges)
@@ -72,6 +73,11 @@ class Runs:
         plan = self._plan
         return simulate(Plan(dur, gap, plan.device, plan.priority, plan.after_ptr, plan.after))
 
+    def iteration_ns(self, schedule: Schedule) -> Int64:
+        """Return how long each owner took for the step at each position (positions, m)."""
+        took: Int64 = schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
+        return took
+
     def ends_ns(self, schedule: Schedule) -> Int64:
         """Return when the last operation of the step at each position ends (positions,)."""
         ends: Int64 = np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
@@ -92,14 +98,14 @@ class Runs:
         step, first = self._row.steps[position], int(self._row.first_op[position])
         place = self._places(position)
         source, target = (place(operations) for operations in operation_edges(step.edges))
-        over = place(2 * step.overtaken + 1)
+        over = narrow(place(2 * step.overtaken + 1))
         source, target = np.append(source, over[:, 0]), np.append(target, over[:, 1])
         begins = np.zeros(2 * len(step), np.bool_)
         begins[::2] = True
         begins[target[target == source + 1]] = False
-        run = np.cumsum(begins)
+        run = np.cumsum(begins, dtype=np.int32)
         joins = (run[source] != run[target]) | (source >= target)
-        within = first + np.column_stack((source[joins], target[joins]))
+        within = first + np.column_stack((source[joins], target[joins])).astype(np.int64)
         around = [self._placed(position, edges) for edges in self._row.around(position)]
         return np.concatenate([within, *around]), first + np.flatnonzero(begins)
 
@@ -155,13 +161,19 @@ class Runs:
         return first, np.append(first[1:], 2 * len(self._row.steps[position]))
 
 
+def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
+    """Return how long each owner takes for the recorded steps `rows`, one after the other (positions, m)."""
+    runs = Runs(recording, rows)
+    return runs.iteration_ns(runs.simulate(recording.steps[row] for row in rows))
+
+
 class _Places:
     """Where the operations of a step's events are when the events are in an `order`; None: as they are."""
 
     def __init__(self, order: Int32 | None) -> None:
         self._place = None
         if order is not None:
-            self._place = np.empty(len(order), np.int64)
+            self._place = np.empty_like(order)
             self._place[order] = np.arange(len(order))
 
     def __call__(self, operations: Int64) -> Int64:
@@ -180,7 +192,8 @@ class _Times:
         if self.order is not None:
             work, gap = work[self.order], gap[self.order]
         self.gap = gap
-        self.until = np.concatenate([[0], np.cumsum(gap + work)])  # (n + 1,) the sum of the events before
+        over = np.cumsum(gap + work, dtype=np.int64)
+        self.until = np.append(0, over)  # (n + 1,) the sum of the events before
 
     def _over(self, operation: Int64) -> Int64:
         """Return the sum of all times up to the end of an operation; 0 for the one before the first."""

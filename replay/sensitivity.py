@@ -16,7 +16,8 @@ from formats.columns import Int64
 from parallel import cores, process_pool
 from progress import bar
 from replay.occurrences import with_usual_gaps
-from replay.simulation import Planned, planned, replayed_ns
+from replay.runs import replayed_ns
+from replay.simulation import Planned, planned
 from replay.whatif.edits import forward_share
 
 #: Operations to simulate in all that take minutes: more are left out, those with the least work, …

@@ -96,14 +96,6 @@ def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     return row.ran(Schedule(start, end))
 
 
-def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
-    """Return `Replay.iteration_ns` without keeping when everything ran."""
-    row, m = Row(recording, rows), len(recording.owners)
-    if row.contends:
-        return row.ran(*row.schedules()).iteration_ns
-    return np.array([one.end_ns[m : 2 * m] - one.start_ns[:m] for one in row.schedules()])
-
-
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A replay, and all its operations as one plan, to be simulated again with other durations."""
@@ -218,7 +210,7 @@ class Row:
         continued, across = self._from_before(position)
         if not len(continued) and not len(across):
             return work, gaps
-        work, gaps = work.copy(), gaps.copy()
+        work, gaps = work.copy(), gaps.astype(np.int64)
         earlier, resumed = continued.T
         since = np.maximum(before.end_ns[earlier], step.start_ns[resumed])
         work[resumed] = np.clip(step.end_ns[resumed] - since, 0, work[resumed])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from formats.chrome_writer import Places, write_events
+from formats.columns import unique
 from replay.simulation import Replay
 
 
@@ -32,7 +33,7 @@ def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
     rows = np.flatnonzero(is_written[number])
     rows = rows[np.argsort(start[rows], kind="stable")]
     places, place_of = Places(), {}
-    for at in np.unique(number[rows]).tolist():  # a rank's are numbered together
+    for at in unique(number[rows]).tolist():  # a rank's are numbered together
         operation = recording.operations[at]
         owner = f"{recording.owners[operation.owner]}." if several else ""
         process, thread = operation.track

@@ -222,9 +222,9 @@ def _with_bounds(
 
 
 def _waterfall(chart: Waterfall, width: int) -> _Spec:
-    groups = list(dict.fromkeys(group for *_, group in chart.parts))
+    groups = list(dict.fromkeys(group for *_, group in chart.parts if group))
     names = [*(name for name, *_ in chart.parts), chart.total]
-    number = {group: i for i, group in enumerate(groups)}
+    number = {**{group: i for i, group in enumerate(groups)}, "": len(groups)}
     values: _Values = []
     at = 0.0
     whole = sum(value for _, value, _ in chart.parts)

@@ -20,6 +20,7 @@ from result import Cell, Column, Command, Result, Table, card_texts
 _LEGIBLE, _NARROWEST = (40, 16), (24, 12)
 _SPACE = "  "
 _ONE_LINE, _ANY = 1, 99  # lines of a header
+_LEAST_ROOM = 20  # columns of a figure, however long what stands before it
 _MOST_ROWS = 20  # of a table, unless more are asked for
 #: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
 _SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
@@ -51,7 +52,7 @@ def _blocks(
     if not pretty:
         parts.append(_wrapped([] if result.headline else [result.title], width))
         parts.append(map(printable, result.commentary))
-    parts.append(_figures(result.figures))
+    parts.append(_figures(result.figures, width))
     headed = len(shown) > 1
     parts.extend(_table(table, width, n_rows, headed=headed) for table in shown)
     parts.append(_wrapped([*card_texts(result.cards), *result.notes], width))
@@ -70,10 +71,15 @@ def _width(stream: TextIO) -> int | None:
     return max(shutil.get_terminal_size().columns, 20)
 
 
-def _figures(figures: Sequence[tuple[str, str]]) -> Iterator[str]:
+def _figures(figures: Sequence[tuple[str, str]], width: int | None) -> Iterator[str]:
     widest = max((display_width(label) for label, _ in figures), default=0)
     for label, value in figures:
-        yield f"{printable(label)}{' ' * (widest - display_width(label))}  {printable(value)}"
+        head = f"{printable(label)}{' ' * (widest - display_width(label))}  "
+        room = 0 if width is None else max(width - len(head), _LEAST_ROOM)
+        lines = _wrapped([value], room) if room and display_width(value) > room else [printable(value)]
+        for line in lines:
+            yield head + line
+            head = " " * len(head)
 
 
 def _wrapped(sentences: Sequence[str], width: int | None) -> Iterator[str]:
@@ -175,7 +181,8 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     for part in texts:
         part.width = min(part.width, cap)
         part.cells = short_names(part.cells, part.width)
-        part.header = [shorten(line, part.width) for line in part.header]
+        header = _stacked(printable(part.column.title), part.width, _ANY)
+        part.header = [shorten(line, part.width) for line in header]
         part.width = max(map(display_width, [*part.cells, *part.header]))
     return parts, left_out
 

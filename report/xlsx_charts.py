@@ -104,15 +104,20 @@ def _block(chart: Chart) -> _Block | None:
 
 def _waterfall(chart: Waterfall) -> _Block:
     """Return bars that begin where those before ended: after as much without a colour."""
-    groups = list(dict.fromkeys(group for *_, group in chart.parts))
+    groups = list(dict.fromkeys(group for *_, group in chart.parts if group))
     shades = colours.assign(groups)
     ends = [sum(value for _, value, _ in chart.parts[:at]) for at in range(len(chart.parts) + 1)]
-    before = ("before", [*ends[:-1], None], "")
+    before = ("before", [*map(min, ends[:-1], ends[1:]), None], "")  # what falls hangs from where it began
     of_groups = [
-        (_text(group), [*(v if own == group else None for _, v, own in chart.parts), None], shades[group])
+        (
+            _text(group),
+            [*(abs(v) if own == group else None for _, v, own in chart.parts), None],
+            shades[group],
+        )
         for group in groups
     ]
-    total = (_text(chart.total), [*(None for _ in chart.parts), ends[-1]], _TOTAL)
+    totals = [*(None if own else value for _, value, own in chart.parts), ends[-1]]
+    total = (_text(chart.total), totals, _TOTAL)
     names = labels([*(name for name, *_ in chart.parts), chart.total], _NAME)
     return _Block(
         _text(chart.title), names, [before, *of_groups, total], _text(chart.label), "bar", stacked=True

@@ -10,7 +10,7 @@ import numpy as np
 import dialects
 from dialects import Activity
 from dialects.masks import Mask
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, unique
 from innermost import lies_inside
 from intervals import clip, length, union, without
 
@@ -83,7 +83,7 @@ def _computing(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
     part = trace.select(either)
     within = lies_inside(part.ts_ns, part.end_ns, part.track_id, compute[either])
     within &= comm[either]
-    mixed = np.unique(part.track_id[within])
+    mixed = unique(part.track_id[within])
     found = _busy(trace, compute & ~np.isin(trace.track_id, mixed))
     for track in mixed.tolist():
         communicating = _busy(part, within & (part.track_id == track))

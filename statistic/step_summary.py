@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import dialects
 from dialects import Activity
+from dialects.masks import Mask
 from errors import counted
-from formats.columns import Trace
+from formats.columns import Trace, median
 from innermost import innermost
 from opname import without_arguments, without_parameters
 from result import in_ms
 from statistic.breakdown import Breakdown, breakdown
 
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
-_DEVIATIONS, _FACTOR = 3.0, 1.05
-_FEWEST = 4  # steps of which one may be called an outlier
+_DEVIATIONS, _FACTOR = 3.0, 1.10
+FEWEST = 4  # steps of which one may be called an outlier
 _NAMED = 4  # outliers that a sentence names
 _MOST_SLICES = 50_000  # of a job of which all steps are looked at
 _ALIKE = 1.05  # times as long as another rank: no difference worth a word
 _LONGEST_NAME = 80  # characters
 _LEAST_SHARE = 0.005  # of a step, for a kind to be named
+_LEAST_PAUSE = 0.01  # of a step, for what passes until the next to be named
 
 
 class RankSummary(NamedTuple):
@@ -50,17 +54,21 @@ def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
     for rank, steps in of_rank.items():
         wall = np.array([step.wall_ns for step in steps])
         means = [float(np.mean([getattr(step, key) for step in steps])) for key in keys]
-        middle = float(np.median(wall))
-        found.append(RankSummary(rank, _outliers(steps), len(steps), float(wall.mean()), middle, *means))
+        middle = median(wall)
+        far = [steps[row].step for row in np.flatnonzero(outliers(wall)).tolist()]
+        numbers = [number for number in far if number is not None]
+        found.append(RankSummary(rank, numbers, len(steps), float(wall.mean()), middle, *means))
     return found
 
 
-def _outliers(steps: Sequence[Breakdown]) -> list[int]:
-    wall = np.array([step.wall_ns for step in steps])
-    median = np.median(wall)
-    limit = max(median + _DEVIATIONS * np.median(np.abs(wall - median)), _FACTOR * median)
-    far = [step.step for step in steps if step.wall_ns > limit and step.step is not None]
-    return far if len(steps) >= _FEWEST else []
+def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
+    """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
+    if len(lengths) < FEWEST:
+        return np.zeros(len(lengths), bool)
+    middle = median(lengths)
+    limit = max(middle + _DEVIATIONS * median(np.abs(lengths - middle)), _FACTOR * middle)
+    far: Mask = lengths > limit
+    return far
 
 
 def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> str:
@@ -98,7 +106,7 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
     ranks = summaries(parts)
     wall = [part.wall_ns for part in parts]
     exposed = float(np.mean([part.exposed_comm_ns for part in parts]))
-    sentence = _length(parts, ranks, median=True)
+    sentence = _length(parts, ranks, with_median=True)
     if any(part.comm_ns for part in parts):
         most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
         where = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
@@ -116,21 +124,37 @@ def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
         words = [f"step {part.step} ({in_ms(part.wall_ns)} on {part.rank})" for part in named]
         rest = [f"{len(longest) - len(named)} more"] if len(longest) > len(named) else []
         return f"{sentence}; far longer than the median: {', '.join([*words, *rest])}."
-    enough = max(rank.steps for rank in ranks) >= _FEWEST
+    enough = max(rank.steps for rank in ranks) >= FEWEST
     return f"{sentence}{'; no step is far longer than the median' if enough else ''}."
 
 
 def _length(
-    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, median: bool = False
+    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, with_median: bool = False
 ) -> str:
     wall = np.array([part.wall_ns for part in parts])
     of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
     if all(part.step is None for part in parts):
         return f"The recording takes {in_ms(float(wall.mean()))}{of_ranks}"
     steps = len({part.step for part in parts})
-    middle = f", median {in_ms(float(np.median(wall)))}" if median and steps > 1 else ""
+    middle = f", median {in_ms(median(wall))}" if with_median and steps > 1 else ""
     of_steps = f" (mean of {steps} steps{where}{of_ranks}{middle})" if steps > 1 else f"{where}{of_ranks}"
-    return f"A step takes {in_ms(float(wall.mean()))}{of_steps}"
+    pause_ns = _pause(parts)
+    pause = f", and {in_ms(pause_ns)} pass before the next" if pause_ns >= _LEAST_PAUSE * wall.mean() else ""
+    return f"A step takes {in_ms(float(wall.mean()))}{of_steps}{pause}"
+
+
+def _pause(parts: Iterable[Breakdown]) -> float:
+    """Return what passes on average between the end of a step and the begin of the one numbered next."""
+    of_rank: dict[str, list[Breakdown]] = {}
+    for part in parts:
+        of_rank.setdefault(part.rank, []).append(part)
+    pauses = [
+        after.start_ns - before.start_ns - before.wall_ns
+        for steps in of_rank.values()
+        for before, after in pairwise(steps)
+        if before.step is not None and after.step == before.step + 1
+    ]
+    return float(np.mean(pauses)) if pauses else 0.0
 
 
 def _shares(parts: Sequence[Breakdown]) -> list[tuple[str, float]]:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intervals import clip, length, union, union_length, without
+from intervals import at_once, clip, length, union, union_length, without
 
 Pairs = list[tuple[int, int]]
 pairs = st.lists(
@@ -55,3 +55,10 @@ def test_a_difference_covers_what_only_the_first_covers(first: Pairs, second: Pa
 def test_a_clip_covers_what_lies_in_the_window(intervals: Pairs, start: int, size: int) -> None:
     inside = clip(union(*arrays(intervals)), start, start + size)
     assert instants(as_pairs(inside)) == instants(intervals) & set(range(start, start + size))
+
+
+def test_intervals_that_overlap_are_at_once_and_those_that_touch_are_not() -> None:
+    start, end = np.array([10, 0, 14, 30, 20]), np.array([15, 5, 20, 31, 25])
+    #  0-5 | 10-15 and 14-20 | 20-25 | 30-31
+    assert at_once(start, end).tolist() == [1, 0, 1, 3, 2]
+    assert at_once(start[:0], end[:0]).tolist() == []

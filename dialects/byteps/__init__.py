@@ -14,7 +14,7 @@ from dialects.masks import Mask, ids_in
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
 from dialects.system import Activity, System, is_communication
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, median
 from opname import OpName, may_be_within
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def after_longest_pause(trace: Trace, forward: Mask) -> int:
     rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
     ids = trace.name_id[rows]
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
-    medians = {i: np.median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
+    medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
     return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
 
 

@@ -26,7 +26,7 @@ from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, Ra
 from dialects.step_windows import RecordedEvents, cut_into_steps, windows
 from dialects.steps import Steps
 from errors import TraceError
-from formats.columns import Int64
+from formats.columns import Int64, median, unique
 
 #: A last step whose end is not recorded is left out where it holds fewer events, of what others hold.
 MIN_RECORDED = 0.9
@@ -103,7 +103,7 @@ def _over_all_steps(spans: Sequence[Span], edges: Sequence[Sequence[Edge]]) -> I
     tables = [edge_table(own) for own in edges]
     for span, table in zip(spans, tables, strict=True):
         table[:, :2] = np.array(span.rows, np.int64)[table[:, :2]]
-    return np.unique(np.concatenate(tables), axis=0)
+    return unique(np.concatenate(tables), axis=0)
 
 
 def _ended(step: RankStep, span: Span, edges: Sequence[Edge]) -> RankStep:
@@ -145,7 +145,7 @@ def _span(events: Events, begin_ns: int, next_ns: int) -> Span:
 def _is_recorded(spans: Sequence[Span]) -> bool:
     """Whether the last step, whose end is not recorded, holds as much as those before."""
     *before, last = (len(span.rows) - span.n_continued for span in spans)
-    usual = float(np.median(before)) if before else last
+    usual = median(np.array(before)) if before else last
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 

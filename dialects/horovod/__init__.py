@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -12,15 +13,21 @@ from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_name
 from dialects.steps import NO_STEPS, Steps, rounds
-from dialects.system import Activity, Metadata, System, whole_number
+from dialects.system import NO_SIZES, Activity, MessageSizes, Metadata, System, whole_number
 from formats.columns import Int64, Points, Trace
 from formats.values import FARTHEST_NS
+from intervals import at_once
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
 _PHASE = re.compile(r"NEGOTIATE_(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER)")
 _OPERATION = re.compile(r"(?:ALLREDUCE|ALLGATHER|BROADCAST|ALLTOALL|REDUCESCATTER|ADASUM)\b.*")
+
+
+#: Bytes of an element, by Horovod's name of its type.
+_ITEM_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "int16": 2,
+               "uint16": 2, "int8": 1, "uint8": 1, "bool": 1}  # fmt: skip
 
 
 class Horovod(System):
@@ -32,6 +39,7 @@ class Horovod(System):
         "Communication: collectives without their negotiation."
     )
     process_is_operation = True
+    size_args = ("dtype", "shape")
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the file says when, since the epoch, it was begun."""
@@ -121,9 +129,31 @@ class Horovod(System):
 
         return record(rank.name, rank.trace, self.find_steps(rank.trace, by))
 
+    def message_sizes(self, trace: Trace) -> MessageSizes:
+        """Return what reductions move, as the shapes of their tensors say.
+
+        Tensors that are fused are reduced at the same time, and each then moves what all of them have.
+        """
+        if any(key not in trace.args for key in self.size_args):
+            return NO_SIZES
+        types, shapes = (trace.args[key].as_dict() for key in self.size_args)
+        is_known = np.isin(np.arange(len(trace)), [row for row in shapes if types.get(row) in _ITEM_BYTES])
+        rows = np.flatnonzero(by_name(trace, _OPERATION.fullmatch) & is_known)
+        own = [_elements(shapes[row]) * _ITEM_BYTES[types[row]] for row in rows.tolist()]
+        together = at_once(trace.ts_ns[rows], trace.end_ns[rows])
+        moved = np.bincount(together, own).astype(np.int64)[together]
+        n_ranks = len({trace.names[i] for i in trace.points.name_id.tolist() if trace.names[i].isdecimal()})
+        kinds = [trace.names[i] for i in trace.name_id[rows].tolist()]
+        return MessageSizes(rows, kinds, moved, np.full(len(rows), max(n_ranks, 2)))
+
     def category(self, name: str, cat: str) -> str:
         """Return the name: Horovod's events have no category that groups them."""
         return cat or name
+
+
+def _elements(shape: object) -> int:
+    """Return how many elements a tensor of that shape (``[64, 3]``) has."""
+    return math.prod(map(int, re.findall(r"\d{1,18}", str(shape))))
 
 
 def _reductions(trace: Trace, kinds: set[str]) -> list[Int64]:

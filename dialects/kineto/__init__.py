@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
+    call_sizes,
     collective,
     is_collective_call,
     is_collective_kernel,
+    is_lasting_call,
     message_sizes,
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
@@ -31,7 +33,7 @@ from dialects.system import (
     whole_number,
     without_recording,
 )
-from formats.columns import Trace
+from formats.columns import Int64, Trace
 from formats.values import FARTHEST_NS
 
 if TYPE_CHECKING:
@@ -134,6 +136,14 @@ class Kineto(System):
     def message_sizes(self, trace: Trace) -> MessageSizes:
         """Return what the kernels of collectives move."""
         return message_sizes(trace)
+
+    def is_sized_call(self, name: str) -> bool:
+        """Whether it is a collective that the host carries out (gloo); see `sizes_of_calls`."""
+        return is_lasting_call(name)
+
+    def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
+        """Return what the host's collectives move, where shapes were recorded (`record_shapes`)."""
+        return call_sizes(trace, rows, args)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -12,14 +13,14 @@ import numpy as np
 from dialects.masks import by_cat
 from dialects.sync_points import SyncPart
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, whole_number
-from formats.columns import Trace
+from formats.columns import Int64, Trace
 
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
 #: Keys of the args that tell what a collective moves.
 SIZE_ARGS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
-#: Bytes of an element, by the end of its type's name; of any other 4.
+#: Bytes of an element, by a word of its type's name (``c10::Half``, ``unsigned char``); of any other 4.
 _ITEM_BYTES = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfloat16": 2, "float16": 2,
                "short": 2, "int16": 2, "char": 1, "byte": 1, "int8": 1, "uint8": 1, "bool": 1,
                "float8_e4m3fn": 1, "float8_e5m2": 1}  # fmt: skip
@@ -33,6 +34,7 @@ _COLLECTIVE_KERNEL = re.compile(
 )
 _COMPILED = re.compile(r"triton_")  # named after the operators fused in it, whatever these are
 _COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):")
+_HALF = re.compile(r"\w+:i?(?:send|recv)")  # of a transfer: the call does not say who is at its other end
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 _EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
@@ -49,6 +51,11 @@ def is_collective_call(name: str) -> bool:
     return bool(_COLLECTIVE_CALL.match(name))
 
 
+def is_lasting_call(name: str) -> bool:
+    """Whether a host's annotation lasts from entering a collective to leaving it: it is carried out there."""
+    return is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
+
+
 def is_collective(name: str, cat: str) -> bool:
     """Whether an event is a collective: a kernel, a copy of its library, a call on the host."""
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
@@ -61,8 +68,8 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     where recorded, sequence number.
     """
     if cat not in KERNEL_CATS:
-        is_span = is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
-        return _all_ranks((name,), name) if is_span else None
+        is_known = is_lasting_call(name) and not _HALF.match(name)
+        return _all_ranks((name,), name) if is_known else None
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
@@ -91,8 +98,7 @@ def message_sizes(trace: Trace) -> MessageSizes:
     rows = [row for row in sorted(columns[0]) if kernels[row] and all(row in one for one in columns)]
     table = [[one[row] for one in columns] for row in rows]
     n_bytes = [
-        max(whole_number(given), whole_number(got)) * _ITEM_BYTES.get(str(dtype).lower(), 4)
-        for _, given, got, dtype, _ in table
+        max(whole_number(given), whole_number(got)) * _item_bytes(dtype) for _, given, got, dtype, _ in table
     ]
     return MessageSizes(
         np.array(rows, np.int64),
@@ -100,3 +106,32 @@ def message_sizes(trace: Trace) -> MessageSizes:
         np.array(n_bytes, np.int64),
         np.array([whole_number(values[4]) for values in table], np.int64),
     )
+
+
+def call_sizes(trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
+    """Return what calls of the host move: all tensors that they are given, of all ranks of the job."""
+    n_bytes = [_bytes_of_inputs(one) for one in args]
+    known = np.array([size > 0 for size in n_bytes], np.bool_)
+    return MessageSizes(
+        rows[known],
+        [trace.names[i] for i in trace.name_id[rows[known]].tolist()],
+        np.array(n_bytes, np.int64)[known],
+        np.full(int(known.sum()), max(trace.world_size or 0, 2)),
+    )
+
+
+def _bytes_of_inputs(args: Mapping[str, Any]) -> int:
+    """Return the bytes of an operator's inputs: their shapes and types; 0 where they are not recorded."""
+    shapes, types = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(shapes, list) or not isinstance(types, list):
+        return 0
+    return sum(
+        math.prod(map(whole_number, shape)) * _item_bytes(of_type)
+        for shape, of_type in zip(shapes, types, strict=False)
+        if isinstance(shape, list) and shape
+    )
+
+
+def _item_bytes(of_type: object) -> int:
+    words = re.findall(r"\w+", str(of_type).lower())
+    return next((_ITEM_BYTES[word] for word in words if word in _ITEM_BYTES), 4)

@@ -14,7 +14,7 @@ from dialects.masks import by_cat, by_name
 from dialects.step_parts import Joint, Kind, edge_rows
 from dialects.step_windows import ended_last
 from dialects.system import COPY_CATS, DEVICE_CATS
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, median, unique
 
 #: Clocks of host and device, and whole microseconds, agree to about this.
 TOLERANCE_NS = 2_000
@@ -99,7 +99,7 @@ def integers(trace: Trace, key: str, rows: Int64) -> Int64:
 def _streams(trace: Trace, rows: Int64) -> tuple[Int64, list[tuple[Any, Any]]]:
     """Return the stream of each of `rows` (n,) and the streams, as (device, stream)."""
     stream, track = integers(trace, "stream", rows), trace.track_id[rows].astype(np.int64)
-    named = np.unique(stream)
+    named = unique(stream)
     code = track * max(len(named), 1) + np.searchsorted(named, stream)
     pairs, which = np.unique(code, return_inverse=True)
     place: dict[tuple[Any, Any], int] = {}
@@ -251,7 +251,7 @@ def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     source = np.searchsorted(begun, end, side="right") - 1
     blocked &= (source >= 0) & (begun[source] > start)
     if blocked.any():
-        room = int(np.median(outstanding[blocked]))
+        room = int(median(outstanding[blocked]))
     else:
         room = max(_QUEUE, int(outstanding.max(initial=0)) + 1)
     later = np.flatnonzero(~blocked[room:]) + room

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective
+from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective, is_lasting_call
 from dialects.kineto.kineto_device import (
     ROUNDED_NS,
     TOLERANCE_NS,
@@ -31,7 +31,7 @@ from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_ro
 from dialects.step_windows import RecordedEvents, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
-from formats.columns import Int32, Int64, Trace
+from formats.columns import Int32, Int64, Trace, unique
 
 _ENQUEUES = "c10d::"
 #: A thread that was idle for less than this may just not have been recorded …
@@ -89,15 +89,15 @@ def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
 
 def _lasting_collectives(trace: Trace) -> Mask:
     """Return which slices (n,) are collectives of the host, from enqueue to end, beside its threads."""
-    named = by_name(trace, lambda name: collective(name, "", {}) is not None)
-    return named & ~by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+    on_device = by_cat(trace, lambda cat: cat in DEVICE_CATS or cat.startswith("gpu_"))
+    return by_name(trace, is_lasting_call) & ~on_device
 
 
 def _enqueuing(trace: Trace, host: Segments, moments: Int64) -> Int64:
     """Return the segment that ran at each moment where a collective was enqueued, or before; -1 for none."""
     found = host.at(host.main, moments)
     enqueues = by_name(trace, lambda name: name.startswith(_ENQUEUES))
-    for thread in np.unique(host.thread).tolist():
+    for thread in unique(host.thread).tolist():
         here = host.at(thread, moments)
         ran = (here >= 0) & (host.end_ns[here] >= moments) & enqueues[host.row[here]]
         found = np.where(ran, here, found)
@@ -290,7 +290,7 @@ def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) ->
     rows = rows[np.lexsort((rows, trace.ts_ns[rows], trace.track_id[rows]))]
     track, start = trace.track_id[rows], trace.ts_ns[rows]
     found = np.full(len(moments), -1)
-    for one in np.unique(tracks).tolist():
+    for one in unique(tracks).tolist():
         low, high = np.searchsorted(track, [one, one + 1])
         here = np.flatnonzero(tracks == one)
         at = low + np.searchsorted(start[low:high], moments[here], side="right") - 1

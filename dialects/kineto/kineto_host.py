@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, unique
 from innermost import innermost
 
 RUNTIME = frozenset(
@@ -68,7 +68,7 @@ class Segments:
     def running(self, thread: Int64, moments: Int64) -> Int64:
         """Return the segment of each of `thread` (k,) that goes on at each of `moments` (k,); -1 for none."""
         found = np.full(len(moments), -1, np.int64)
-        for one in np.unique(thread).tolist():
+        for one in unique(thread).tolist():
             here = np.flatnonzero(thread == one)
             at = self.at(one, moments[here])
             ran = at >= 0
@@ -134,7 +134,7 @@ def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: 
 def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:
     """Return the slice (n,) around each, of slices by (thread, start, longest first); itself for none."""
     begins = np.ones(len(thread), np.bool_)
-    for one in np.unique(thread).tolist():
+    for one in unique(thread).tolist():
         low, high = np.searchsorted(thread, [one, one + 1])
         begins[low + 1 : high] = start_ns[low + 1 : high] >= np.maximum.accumulate(end_ns[low : high - 1])
     return np.maximum.accumulate(np.where(begins, np.arange(len(thread)), 0))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
 import logging
 import os
 import platform
@@ -28,15 +27,27 @@ _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _LARGE, _KEPT = 2 << 20, 6 << 20  # bytes: of no piece of a file; of a few
-_WORTH = 32 << 20  # bytes of input from which building and loading it pays
+_WORTH_BUILDING, _WORTH_LOADING = 32 << 20, 256 << 10  # bytes of input from which that pays
 
 _log = logging.getLogger(__name__)
 
 
-def is_worth(n_bytes: int) -> bool:
-    """Whether inputs of `n_bytes` in all (unpacked) are for the scanner; ``ANALYZE_NATIVE=0|1`` overrules."""
+def is_worth(n_bytes: int, name: str = "scan") -> bool:
+    """Whether inputs of `n_bytes` in all (unpacked) are for the library; ``ANALYZE_NATIVE=0|1`` overrules.
+
+    One that was built before pays for much less than one that is still to be built.
+    """
     wish = os.environ.get("ANALYZE_NATIVE", "")
-    return wish == "1" or (wish != "0" and n_bytes >= _WORTH)
+    if wish in ("0", "1"):
+        return wish == "1"
+    return n_bytes >= _WORTH_BUILDING or (n_bytes >= _WORTH_LOADING and _is_kept(name))
+
+
+def _is_kept(name: str) -> bool:
+    directory = _own_directory()
+    return directory is not None and any(
+        (directory / _file_name(name, compiler)).exists() for compiler in _compilers()[:1]
+    )
 
 
 @functools.cache
@@ -56,7 +67,7 @@ def _load(name: str) -> ctypes.CDLL:
     directory = _own_directory()
     failures = []
     for compiler in _compilers():
-        kept = None if directory is None else directory / f"{name}-{_digest(compiler)}.so"
+        kept = None if directory is None else directory / _file_name(name, compiler)
         if kept is not None and _is_own(kept, stat.S_ISREG):
             with contextlib.suppress(OSError):  # damaged: built anew
                 return _declared(name, ctypes.CDLL(str(kept)))
@@ -87,14 +98,16 @@ def _compilers() -> list[list[str]]:
     return [[program, *options] for program, options in found if program is not None]
 
 
-def _digest(compiler: list[str]) -> str:
-    """Return what tells apart the libraries of different sources, flags, compilers and machines."""
+def _file_name(name: str, compiler: list[str]) -> str:
+    """Return what a library is kept as: different for other sources, flags, compilers and machines."""
+    import hashlib
+
     program = Path(compiler[0]).resolve()
     status = program.stat()
     machine = (platform.system(), platform.machine(), ctypes.sizeof(ctypes.c_void_p))
     what = (_FLAGS, compiler, str(program), status.st_size, status.st_mtime_ns, machine)
     sources = b"".join(path.read_bytes() for path in sorted(_FOLDER.glob("*.c")))
-    return hashlib.sha256(sources + repr(what).encode()).hexdigest()[:24]
+    return f"{name}-{hashlib.sha256(sources + repr(what).encode()).hexdigest()[:24]}.so"
 
 
 def _own_directory() -> Path | None:

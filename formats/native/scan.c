@@ -118,7 +118,8 @@ INLINE cursor skip_number(cursor p, cursor end, cursor *point, bool *odd) {
     REQUIRE(*first != '0' || p == first + 1);
     *point = p;
     if (*p == '.') TRY(p, skip_digits(p + 1, end));
-    *odd |= p - first > (p > *point ? MOST_DIGITS + 2 : MOST_DIGITS) || (*p | 32) == 'e';
+    bool is_u64 = p == *point && first[-1] != '-' && (p - first < 20 || (p - first == 20 && memcmp(first, "18", 2) < 0));
+    *odd |= (p - first > (p > *point ? MOST_DIGITS + 2 : MOST_DIGITS) && !is_u64) || (*p | 32) == 'e';
     if ((*p | 32) != 'e') return p;
     if (++p < end) p += *p == '+' || *p == '-';
     return skip_digits(p, end);
@@ -209,7 +210,7 @@ INLINE cursor read_time(cursor p, cursor end, int64_t *ns) { /* microseconds, of
     cursor point, last;
     TRY(last, skip_number(p, end, &point, &odd));
     u64 digits = 0, decimals = last > point ? (u64)(last - point - 1) : 0; /* nineteen fit, as *odd says */
-    REQUIRE(!odd && decimals <= 3);
+    REQUIRE(!odd && decimals <= 3 && point - p < 20);
     for (p += is_negative; p < point; p++) digits = digits * 10 + (u64)(*p - '0');
     for (p++; p < last; p++) digits = digits * 10 + (u64)(*p - '0');
     REQUIRE(digits <= FARTHEST_NS / UNIT[decimals]);

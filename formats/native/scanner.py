@@ -19,10 +19,11 @@ _MOST = 1 << 14  # events of one call
 PLAIN = False  # do without AVX2, as on processors that have none
 _SLACK = 64  # bytes that the scanner may write beyond a text's end
 _WAIT = 64 << 10  # an event that has begun this close to the end of a piece goes on in the next
-#: Odd events that are taken one by one in Python, at first and for so many scanned events; after more,
+#: Odd events that are taken by themselves in Python, at first and for so many scanned events; after more,
 #: decoding whole pieces in Python is faster.
-_TRUST = 2000
+_TRUST = 1000
 _SCANNED_PER_ODD = 16
+_MOST_ODD = 64  # in a row that are taken at once: what follows odd events is often odd
 
 
 class _Columns(ctypes.Structure):
@@ -129,12 +130,13 @@ class Scans(EventReader):
         self._trust = _TRUST
 
     def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
-        at = 1
+        at, most = 1, 1
         while self._trust > 0:
             why, at, found = self._scan(data, at)
             if len(found.key):
                 self._take_found(found)
                 self._trust += len(found.key) // _SCANNED_PER_ODD
+                most = 1
             if why == _FULL:
                 continue
             if why == _CLOSED and not self._lines:
@@ -143,12 +145,13 @@ class Scans(EventReader):
             if why == _MORE and len(data) - at < _WAIT:
                 return [], at
             self.uniform = self._event_type
-            events, end, self._ended = self._walk(data, at, at_end=False, most=1)
+            events, end, self._ended = self._walk(data, at, at_end=False, most=most)
             self._add(events, memoryview(data)[at:end])
             if self._ended or end == at:
                 return [], end
             at = end
-            self._trust -= 1
+            self._trust -= most
+            most = min(2 * most, _MOST_ODD)
         rest = bytearray(b"[")
         rest += memoryview(data)[at:]
         events, end = super()._decode_piece(rest)

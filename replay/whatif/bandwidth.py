@@ -18,13 +18,19 @@ from formats.columns import Int64
 #: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
 #: share of what the busiest one does.
 _GOOD_PART = 0.25
-#: From this share of the best on, what links usually carry shows that they are the limit.
+#: Where the best is this share of what a link may carry, it shows that it is the limit.
 _TOLD = 0.85
+#: This share of the messages of a kind are called quick: they stood behind nothing.
+_QUICK = 0.2
 #: Begins of stretches that are tried of a link in a step, at most.
 _MOST_STRETCHES = 64
 
 #: Bytes that stand for a full partition where its size is not known.
 _UNIT = 1_000_000
+#: A link that is busy for less of a step may never have been the limit, but the threads that handle messages:
+#: what they may take (ns) for each byte and for each message. By so much a link may be faster than it seems.
+_RARELY_BUSY = 0.35
+_PER_BYTE, _PER_MESSAGE, _MOST_HIDDEN = 0.5, 100_000, 4.0
 #: The share of a link's bandwidth that the bytes of tensors get; the rest are headers and acknowledgements.
 _GOODPUT = 0.95
 
@@ -42,27 +48,30 @@ class LinkRate(NamedTuple):
 
     `at_least` was carried in one step, `usual` is the median of what each busy link carried at best in each
     step. A link that is the limit carries the same in all of them. Where it never was the limit, it carries
-    more than at least once, nobody knows how much more: `likely` is half as far beyond the best, as a
-    ratio, as the best is beyond the usual, and `at_most` twice as far as that.
+    more than at least once, nobody knows how much more: `at_most` is as far beyond the best, as a ratio, as
+    the best is beyond the usual; or what it would carry if threads took `handling` (ns) for each byte of
+    the best. `likely` is half as far.
     """
 
     at_least: float
     usual: float
+    handling: float = 0.0
 
     @property
     def at_most(self) -> float:
         """A rate that the link hardly exceeds."""
-        return self.at_least * self.at_least / self.usual
+        by_threads = 1 / max(1 / self.at_least - self.handling, 1 / (_MOST_HIDDEN * self.at_least))
+        return max(self.at_least * self.at_least / self.usual, by_threads)
 
     @property
     def likely(self) -> float:
         """The rate to reckon with."""
-        return float(self.at_least * (self.at_least / self.usual) ** 0.5)
+        return float(self.at_least * (self.at_most / self.at_least) ** 0.5)
 
     @property
     def is_told(self) -> bool:
         """Whether the link was the limit for long."""
-        return self.usual >= _TOLD * self.at_least
+        return self.at_most * _TOLD <= self.at_least
 
 
 def link_rate(recording: Recording) -> LinkRate | None:
@@ -86,7 +95,25 @@ def link_rate(recording: Recording) -> LinkRate | None:
             for mine in links
             if 0 < most <= size[mine].sum() / _GOOD_PART
         ]
-    return LinkRate(max(carried), float(np.median(carried))) if carried and max(carried) > 0 else None
+    if not carried or max(carried) <= 0:
+        return None
+    best = max(carried)
+    return LinkRate(best, float(np.median(carried)), _handling(recording, n_bytes, best))
+
+
+def _handling(recording: Recording, n_bytes: Int64, rate: float) -> float:
+    """Return what threads may take for each byte of a transfer (ns) where links of `rate` are rarely busy."""
+    busy, sizes = [], []
+    for step in recording.steps:
+        on_link = step.link != NO_LINK
+        size = n_bytes[step.operation[on_link]]
+        length = max(int((step.next_ns - step.begin_ns).max()), 1)
+        busy.append(float(np.bincount(step.link[on_link], size).max(initial=0)) / rate / length)
+        sizes.append(size)
+    if np.median(busy) >= _RARELY_BUSY:
+        return 0.0
+    size = np.concatenate(sizes)
+    return _PER_BYTE + _PER_MESSAGE / float(np.median(size[size >= size.max() * _GOOD_PART]))
 
 
 def _begins(step: StepGraph) -> Int64:
@@ -113,12 +140,15 @@ def _fastest(size: Int64, begin_ns: Int64, end_ns: Int64) -> float:
     return found
 
 
-def times_faster(recording: Recording, factor: float, rate: float | None) -> Recording:
+def times_faster(
+    recording: Recording, factor: float, rate: float | None, *, waits_stay: bool = False
+) -> Recording:
     """Return the recording with links of `rate` (bytes/ns) that carry `factor` times as much.
 
-    Faster, only the time of the bytes changes (of transfers taken apart: `as_messages`); latency and the
-    computation of a transfer stay. Slower, no transfer is quicker than its bytes. Where not even relative
-    sizes are known, the whole transfer changes.
+    Faster, only the time of the bytes changes (of transfers taken apart: `as_messages`), and with it what a
+    message takes longer than the quick ones of its kind: it stands behind bytes in a queue that nobody
+    recorded, unless the `waits_stay`. Latency and the computation of a transfer stay. Slower, no transfer
+    is quicker than its bytes. Where not even relative sizes are known, the whole transfer changes.
     """
     if not recording.links and not any(operation.is_communication for operation in recording.table.kinds):
         raise TraceError("bandwidth: no transfer between ranks is recorded")
@@ -135,6 +165,30 @@ def times_faster(recording: Recording, factor: float, rate: float | None) -> Rec
     for step in recording.steps:
         work = _with_wire(step, n_bytes[step.operation] / rate * (1 / factor - 1))
         steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
+    edited = replace(recording, steps=steps)
+    return edited if waits_stay else _shorter_waits(edited, factor, rate * factor)
+
+
+def _shorter_waits(recording: Recording, factor: float, rate: float) -> Recording:
+    """Return the recording with 1 / `factor` of what messages take beyond their bytes and the quick ones.
+
+    Messages are acknowledgements, which have no link, and answers, whose bytes their links carry at `rate`.
+    """
+    stages = (lambda one: one.stage == "PUSH" and not one.link, lambda one: one.stage == "PULL" and one.link)
+    wires = (np.zeros(len(recording.operations)), _sizes(recording) / rate)
+    work = [step.work_ns.astype(np.float64) for step in recording.steps]
+    for stage, wire in zip(stages, wires, strict=True):
+        is_of = recording.which(stage)
+        chosen = [is_of[step.operation] for step in recording.steps]
+        own = [wire[step.operation[of]] for step, of in zip(recording.steps, chosen, strict=True)]
+        beyond = [all_[of] - needs for all_, of, needs in zip(work, chosen, own, strict=True)]
+        quick = max(float(np.quantile(np.concatenate(beyond), _QUICK)), 0.0) if is_of.any() else 0.0
+        for all_, of, needs, more in zip(work, chosen, own, beyond, strict=True):
+            all_[of] = needs + np.minimum(more, quick + np.maximum(more - quick, 0) / factor)
+    steps = [
+        replace(step, work_ns=np.rint(one).astype(np.int64))
+        for step, one in zip(recording.steps, work, strict=True)
+    ]
     return replace(recording, steps=steps)
 
 
@@ -148,7 +202,9 @@ def _times_shorter(recording: Recording, factor: float) -> Recording:
     return replace(recording, steps=steps)
 
 
-def at_rate(recording: Recording, target: float, rate: float | None) -> Recording:
+def at_rate(
+    recording: Recording, target: float, rate: float | None, *, waits_stay: bool = False
+) -> Recording:
     """Return the recording with links of `target` bytes per nanosecond, recorded with those of `rate`.
 
     Raises
@@ -160,7 +216,7 @@ def at_rate(recording: Recording, target: float, rate: float | None) -> Recordin
         raise TraceError("bandwidth: the bytes of the transfers are not recorded; give a ratio (bandwidth=2)")
     if rate is None:
         return _slower(recording, target * _GOODPUT)
-    return times_faster(recording, target * _GOODPUT / rate, rate)
+    return times_faster(recording, target * _GOODPUT / rate, rate, waits_stay=waits_stay)
 
 
 def _slower(recording: Recording, rate: float) -> Recording:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Kind
+from dialects.step_parts import Kind, narrow_ns
 from errors import UsageError
 from formats.columns import Int64, Trace, Track
 from replay.whatif.bandwidth import LinkRate, at_rate, link_rate, times, times_faster, with_sizes
@@ -31,8 +31,16 @@ _STAGE = re.compile(r"stage(\d+)(?:\.(.+))?", re.DOTALL)
 _ORDER = ("partition_bytes", "schedule", "straggler", "bandwidth")
 
 
-def _likely(found: LinkRate) -> float:
-    return found.likely
+class Guess(NamedTuple):
+    """What is taken for true of that which a recording does not tell."""
+
+    rate: Callable[[LinkRate], float] = lambda found: found.likely  # of the links
+    waits_stay: bool = False  # whether unexplained waits do not change with the bandwidth
+    part: float = 0.5  # the quantile of what small partitions cost that stands for each
+    same_server: bool = False  # whether new partitions go where the recorded ones at their place did
+
+
+_LIKELY = Guess()
 
 
 def apply(
@@ -40,13 +48,13 @@ def apply(
     edits: Iterable[str],
     traces: Sequence[Trace] = (),
     *,
-    rate: Callable[[LinkRate], float] = _likely,
+    guess: Guess = _LIKELY,
 ) -> Recording:
     """Return the recording with all `edits` made; `traces` are those it was made of, one per owner.
 
-    `rate` chooses the rate of the links from what is known of it. What an edit takes from the recording
-    (the rate of the links, whom a name means) is that of the recording as it is, not of what other edits
-    made of it.
+    `guess` is what is taken for true of what the recording does not tell. What an edit takes from the
+    recording (the rate of the links, whom a name means) is that of the recording as it is, not of what
+    other edits made of it.
 
     Raises
     ------
@@ -54,11 +62,11 @@ def apply(
         An edit that is none, a value out of range, or a name that no operation has.
     """
     texts = list(edits)
-    parsed = [(_rank(text), parse(text, recording, traces, rate)) for text in texts]
-    if any(_takes_apart(text, recording, rate) for text in texts):
+    parsed = [(_rank(text), parse(text, recording, traces, guess)) for text in texts]
+    if any(_takes_apart(text, recording, guess) for text in texts):
         sized = with_sizes(recording)
         if (found := link_rate(sized)) is not None:
-            recording = as_messages(sized, rate(found))
+            recording = as_messages(sized, guess.rate(found))
     for _, edit in sorted(parsed, key=lambda pair: pair[0]):
         recording = edit(recording)
     return recording
@@ -69,7 +77,7 @@ def _rank(text: str) -> int:
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
-def _takes_apart(text: str, recording: Recording, rate: Callable[[LinkRate], float]) -> bool:
+def _takes_apart(text: str, recording: Recording, guess: Guess = _LIKELY) -> bool:
     """Whether an edit changes what waits for whom on a link: faster ones, and other partitions."""
     name, _, value = text.rpartition("=")
     if name == "partition_bytes":
@@ -78,43 +86,48 @@ def _takes_apart(text: str, recording: Recording, rate: Callable[[LinkRate], flo
         return False
     if target := _absolute(value):
         found = link_rate(recording)
-        return times(target, None if found is None else rate(found)) > 1
+        return times(target, None if found is None else guess.rate(found)) > 1
     return float(value) > 1
 
 
-def bounds(
-    recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = ()
-) -> tuple[Edit, Edit] | tuple[()]:
-    """Return the edits with the lowest and the highest rate that the links may have; () where it is known."""
-    if not any(text.startswith("bandwidth=") for text in edits):
-        return ()
-    found = link_rate(recording)
-    if found is None or found.is_told:
-        return ()
-    return (
-        partial(apply, edits=edits, traces=traces, rate=lambda one: one.at_least),
-        partial(apply, edits=edits, traces=traces, rate=lambda one: one.at_most),
-    )
+def bounds(recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = ()) -> list[Edit]:
+    """Return the edits with other guesses at what the recording does not tell; [] where it tells all.
+
+    That is the rate of links that never were the limit, whether waits that nothing explains are for bytes,
+    what a partition costs, and where new ones go.
+    """
+    found, guesses = link_rate(recording), []
+    names = {text.rpartition("=")[0] for text in edits}
+    if "bandwidth" in names and found is not None and not found.is_told:
+        guesses += [Guess(rate=lambda one: one.at_least), Guess(rate=lambda one: one.at_most)]
+    apart = {text.rpartition("=")[0] for text in edits if _takes_apart(text, recording)}
+    if "bandwidth" in apart and found is not None:
+        guesses.append(Guess(waits_stay=True))
+    if "partition_bytes" in apart:
+        guesses += [Guess(part=0.1), Guess(part=0.9), Guess(same_server=True)]
+    return [partial(apply, edits=edits, traces=traces, guess=guess) for guess in guesses]
 
 
 def parse(
     text: str,
     recording: Recording,
     traces: Sequence[Trace] = (),
-    rate: Callable[[LinkRate], float] = _likely,
+    guess: Guess = _LIKELY,
 ) -> Edit:
-    """Return the edit of `recording` that `text` (``name=value``) describes; `rate` as in `apply`."""
+    """Return the edit of `recording` that `text` (``name=value``) describes; `guess` as in `apply`."""
     name, equals, value = text.rpartition("=")
     if not equals or not name or not value:
         raise UsageError(f"--set {text}: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority")
     if name == "bandwidth":
         found = link_rate(recording)
-        return _bandwidth(text, value, None if found is None else rate(found))
+        return _bandwidth(text, value, None if found is None else guess.rate(found), guess.waits_stay)
     if name == "partition_bytes":
         if not value.isdecimal() or int(value) < 1:
             raise UsageError(f"--set {text}: {value} is not a number of bytes above 0")
         found = link_rate(recording)
-        return partial(at_partition_bytes, n_bytes=int(value), rate=None if found is None else rate(found))
+        rate = None if found is None else guess.rate(found)
+        cut = partial(at_partition_bytes, part=guess.part, same_server=guess.same_server)
+        return partial(cut, n_bytes=int(value), rate=rate)
     if name == "schedule":
         if value not in ("priority", "fifo"):
             raise UsageError(f"--set {text}: a schedule is priority or fifo")
@@ -154,14 +167,14 @@ def _ratio(text: str, value: str) -> float:
     return ratio
 
 
-def _bandwidth(text: str, value: str, rate: float | None) -> Edit:
+def _bandwidth(text: str, value: str, rate: float | None, waits_stay: bool) -> Edit:
     """Return the edit to so many times the links' `rate` (bytes/ns), or to ``200Mbit`` a second."""
     target = _absolute(value)
     if target is None:
-        return partial(times_faster, factor=_ratio(text, value), rate=rate)
+        return partial(times_faster, factor=_ratio(text, value), rate=rate, waits_stay=waits_stay)
     if target <= 0:
         raise UsageError(f"--set {text}: a bandwidth must be above 0")
-    return partial(at_rate, target=target, rate=rate)
+    return partial(at_rate, target=target, rate=rate, waits_stay=waits_stay)
 
 
 def _absolute(value: str) -> float | None:
@@ -198,7 +211,7 @@ def changed(recording: Recording, chosen: Selection, change: Change) -> Recordin
         late = chosen.tails.copy()
         late[step.owner[first]] = False
         tail[late] += change.added_ns
-        steps.append(replace(step, work_ns=work, tail_ns=tail))
+        steps.append(replace(step, work_ns=narrow_ns(work), tail_ns=tail))
     return replace(recording, steps=steps)
 
 

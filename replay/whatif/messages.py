@@ -2,13 +2,15 @@
 
 A PUSH is recorded until its acknowledgement has come back. That stands behind the answers to PULLs on the
 server's link, and a PULL's request behind the bytes of PUSHes on the worker's: on a link of another rate
-these waits change with the bytes of others, not with their own.
+these waits change with the bytes of others, not with their own. A PULL is recorded until the worker has
+taken the answer; by then an acknowledgement that came behind the bytes may have been read already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,44 +22,59 @@ from formats.columns import Int64
 
 Float = NDArray[np.float64]
 
+#: How long a worker takes to take an answer, at most: for each, and for each byte (1 GB/s).
+_TAKEN_NS, _TAKEN_NS_PER_BYTE = 300_000, 1.0
+
 
 def as_messages(recording: Recording, rate: float) -> Recording:
     """Return the recording with each PUSH as its bytes, on the link, and their acknowledgement, on none.
 
     Links carry `rate` bytes per nanosecond, first sent first. The recording replays as it did: what the bytes
     and the queues do not explain stays the work of the acknowledgement, or of the answer. An acknowledgement
-    is an operation of the PUSH's name without a link.
+    is an operation of the PUSH's name without a link; what a worker does with an answer while an
+    acknowledgement that came behind it is read already, one of the PULL's.
     """
     pushes = recording.which(lambda one: one.stage == "PUSH" and one.link)
     pulls = recording.which(lambda one: one.stage == "PULL" and one.link)
     if not pushes.any():
         return recording
-    sent = np.flatnonzero(pushes)
+    split = np.flatnonzero(pushes | pulls)
     number = np.full(len(pushes), -1)
-    number[sent] = len(pushes) + np.arange(len(sent))
-    more = [recording.operations[i]._replace(link="") for i in sent.tolist()]
-    wire = recording.column(lambda one: one.n_bytes) / rate
+    number[split] = len(pushes) + np.arange(len(split))
+    more = [recording.operations[i]._replace(link="") for i in split.tolist()]
+    n_bytes = recording.column(lambda one: one.n_bytes)
     key = recording.column(lambda one: -1 if one.key is None else one.key)
-    steps: list[StepGraph] = []
-    before: _Split | None = None
+    splits: list[_Split] = []
     for step in recording.steps:
         what = step.operation
-        before = _Split(step, pushes[what], pulls[what], wire[what], key[what], before)
-        steps.append(before.step(number))
-    return replace(recording, operations=[*recording.operations, *more], steps=steps)
+        before = splits[-1] if splits else None
+        splits.append(_Split(step, pushes[what], pulls[what], n_bytes[what], rate, key[what], before))
+    for one in splits:
+        one.let_answers_through()
+    return replace(
+        recording,
+        operations=[*recording.operations, *more],
+        steps=[one.step(number) for one in splits],
+    )
 
 
 class _Split:
-    """One step of n events, k of which are PUSHes that become two.
+    """One step of n events, k of which are PUSHes that become two, as do some PULLs.
 
     Attributes
     ----------
-    through : (n,) when the bytes of a PUSH were through its link; else the event's end
-    ends : (n,) the event that is over when the recorded one was: a PUSH's acknowledgement, else itself
+    through : (n,) when the bytes of a PUSH, or of an answer, were through their link; else the event's end
     """
 
     def __init__(
-        self, step: StepGraph, push: Bool, pull: Bool, wire_ns: Float, key: Int64, before: _Split | None
+        self,
+        step: StepGraph,
+        push: Bool,
+        pull: Bool,
+        n_bytes: Int64,
+        rate: float,
+        key: Int64,
+        before: _Split | None,
     ) -> None:
         begun_before = np.zeros(len(step), np.bool_)
         begun_before[step.continued[:, 1]] = True
@@ -66,39 +83,81 @@ class _Split:
         self.pushes = np.flatnonzero(push & ~begun_before & (step.link != NO_LINK))
         self.pulls = np.flatnonzero(pull & ~begun_before & (step.link != NO_LINK))
         self.through = step.end_ns.copy()
+        self.taken_ns = _TAKEN_NS + np.rint(n_bytes * _TAKEN_NS_PER_BYTE).astype(np.int64)
+        self.wire_ns = n_bytes / rate
         self.in_order: dict[int, Int64] = {}  # by link, the PUSHes in the order in which they were sent
         for link in np.unique(step.link[self.pushes]).tolist():
             mine = self.pushes[step.link[self.pushes] == link]
             mine = mine[np.lexsort((step.end_ns[mine], step.start_ns[mine]))]
-            self.through[mine] = _served(step.start_ns[mine], wire_ns[mine], step.end_ns[mine])
+            self.through[mine] = _served(step.start_ns[mine], self.wire_ns[mine], step.end_ns[mine])
             self.in_order[link] = mine
-        self.ends = np.arange(len(step))
-        self.ends[self.pushes] = len(step) + np.arange(len(self.pushes))
 
-    def step(self, acknowledgement: Int64) -> StepGraph:
-        """Return the step; `acknowledgement` is the operation of each PUSH's, by its own."""
-        old, pushes = self.old, self.pushes
+    @cached_property
+    def halved(self) -> Int64:
+        """The events that become two: all PUSHes, and the PULLs whose answer was through before their end."""
+        early = self.pulls[self.through[self.pulls] < self.old.end_ns[self.pulls]]
+        return np.concatenate([self.pushes, early])
+
+    @cached_property
+    def ends(self) -> Int64:
+        """The event that is over when the recorded one was (n,): its second half, else itself."""
+        ends = np.arange(len(self.old))
+        ends[self.halved] = len(self.old) + np.arange(len(self.halved))
+        return ends
+
+    def let_answers_through(self) -> None:
+        """Find out which answers of this step, and of the one before, were through before their PULL ended.
+
+        An acknowledgement that ended a little before a PULL, and long after all else that it may have
+        waited for, stood behind the answer.
+        """
+        since = self.through[self.pushes]
+        self._let_through(self, since)
+        if self.before is not None:
+            self._let_through(self.before, since)
+
+    def _let_through(self, answering: _Split, since_ns: Int64) -> None:
+        ready = _begins(answering.old)
+        for answers, mine in self._of_server(answering):
+            answers = answers[np.argsort(answering.old.end_ns[answers], kind="stable")]
+            acknowledged = self.old.end_ns[self.pushes[mine]]
+            at = np.searchsorted(answering.old.end_ns[answers], acknowledged, side="right")
+            at, some = np.minimum(at, len(answers) - 1), at < len(answers)
+            next_one = answers[at]
+            last = np.where(at > 0, answering.old.end_ns[answers[at - 1]], np.iinfo(np.int64).min)
+            unexplained = acknowledged - np.maximum(last, since_ns[mine])
+            late = answering.old.end_ns[next_one] - acknowledged
+            taken = answering.taken_ns[next_one]
+            could = (ready[next_one] < acknowledged) & (
+                ready[next_one] + answering.wire_ns[next_one] <= acknowledged + taken
+            )
+            stood = some & could & (late <= taken) & (unexplained > taken)
+            np.minimum.at(answering.through, next_one[stood], acknowledged[stood])
+
+    def step(self, rest: Int64) -> StepGraph:
+        """Return the step; `rest` is the operation of each second half, by the recorded one."""
+        old, halved = self.old, self.halved
         edges = self._edges()
         continued, across = (self._from_before(rows) for rows in (old.continued, old.across))
-        start = np.concatenate([old.start_ns, self.through[pushes]])
+        start = np.concatenate([old.start_ns, self.through[halved]])
         late = self._behind_the_step_before(edges)
         if self.before is not None:
-            start[late[:, 1]] = self.before.old.end_ns[late[:, 0]]
+            start[late[:, 1]] = self.before.through[late[:, 0]]
             across = np.concatenate([across, late])
         made = fitted(
             replace(
                 old,
-                operation=np.concatenate([old.operation, acknowledgement[old.operation[pushes]]]),
-                owner=np.concatenate([old.owner, old.owner[pushes]]),
-                link=np.concatenate([old.link, np.full(len(pushes), NO_LINK)]),
+                operation=np.concatenate([old.operation, rest[old.operation[halved]]]),
+                owner=np.concatenate([old.owner, old.owner[halved]]),
+                link=np.concatenate([old.link, np.full(len(halved), NO_LINK)]),
                 start_ns=start,
-                end_ns=np.concatenate([self.through, old.end_ns[pushes]]),
+                end_ns=np.concatenate([self.through, old.end_ns[halved]]),
                 edges=edges,
                 continued=continued,
                 across=across,
             ),
             [None] * len(old.begin_ns),
-            len(old) + len(pushes),
+            len(old) + len(halved),
         )
         gap = made.gap_ns.copy()
         gap[late[:, 1]] = 0  # that is the waiting for the answers of the step before
@@ -121,14 +180,14 @@ class _Split:
         is_push[self.pushes] = True
         # an answer waits for the bytes of all workers, not for their acknowledgements
         by_bytes = is_push[source] & is_pull[target] & (joint >= Joint.END_TO_BODY)
-        in_time = by_bytes & (self.through[source] <= self.old.end_ns[target])
+        in_time = by_bytes & (self.through[source] <= self.through[target])
         edges[in_time, 2] = Joint.END_TO_BODY
         ends = (joint == Joint.END_TO_HEAD) | (joint == Joint.END_TO_BODY)
         moves = ends & ~by_bytes
         edges[moves, 0] = self.ends[source[moves]]
-        own = edge_rows(self.pushes, self.ends[self.pushes], Joint.END_TO_HEAD, Kind.PART)
-        requests = self._requests()
-        return np.unique(np.concatenate([edges, own, requests, self._acknowledgements()]), axis=0)
+        own = edge_rows(self.halved, self.ends[self.halved], Joint.END_TO_HEAD, Kind.PART)
+        waits = [self._requests(), self._acknowledgements(), self._sharing()]
+        return np.unique(np.concatenate([edges, own, *waits]), axis=0)
 
     def _requests(self) -> Int64:
         """Return edges that let an answer wait until the bytes sent before its request are through."""
@@ -137,7 +196,7 @@ class _Split:
             asked = self.pulls[old.owner[self.pulls] == old.owner[mine[0]]]
             at = np.searchsorted(old.start_ns[mine], old.start_ns[asked]) - 1
             before = mine[np.maximum(at, 0)]
-            waits = (at >= 0) & (self.through[before] <= old.end_ns[asked])
+            waits = (at >= 0) & (self.through[before] <= self.through[asked])
             sources.append(before[waits])
             targets.append(asked[waits])
         return _rows(sources, targets)
@@ -147,13 +206,37 @@ class _Split:
         pairs = self._behind(self, self.through[self.pushes])
         return edge_rows(pairs[:, 0], pairs[:, 1], Joint.END_TO_BODY, Kind.MESSAGE)
 
+    def _sharing(self) -> Int64:
+        """Return edges that let an acknowledgement wait for bytes sent to other servers before its own.
+
+        Each server has a connection of its own, and these share the worker's link: a message to one server
+        is not through before what was sent to another one while it was on its way.
+        """
+        sources, targets = [], []
+        for mine in self.in_order.values():
+            server = self._servers(mine)
+            for one in np.unique(server).tolist():
+                own, others = mine[server == one], mine[server != one]
+                others = others[np.argsort(self.through[others], kind="stable")]
+                at = np.searchsorted(self.through[others], self.old.end_ns[own], side="right") - 1
+                own, last = own[at >= 0], others[at[at >= 0]]
+                shared = self.through[last] > self.through[own]
+                sources.append(last[shared])
+                targets.append(self.ends[own[shared]])
+        return _rows(sources, targets)
+
+    def _servers(self, pushes: Int64) -> Int64:
+        """Return the link by which each PUSH (k,) is answered, -1 where nobody asks."""
+        server = dict(zip(self.key[self.pulls].tolist(), self.old.link[self.pulls].tolist(), strict=True))
+        return np.array([server.get(key, NO_LINK) for key in self.key[pushes].tolist()], np.int64)
+
     def _behind_the_step_before(self, edges: Int64) -> Int64:
         """Return the same for answers to others that began the step before later, as rows of `across`."""
         if self.before is None:
             return np.empty((0, 3), np.int64)
-        since = np.concatenate([self.through, self.through[self.pushes]])
+        since = np.concatenate([self.through, self.through[self.halved]])
         into = edges[(edges[:, 1] >= len(self.old)) & (edges[:, 2] == Joint.END_TO_BODY)]
-        np.maximum.at(since, into[:, 1], self.old.end_ns[into[:, 0]])
+        np.maximum.at(since, into[:, 1], np.append(self.through, self.old.end_ns[self.halved])[into[:, 0]])
         pairs = self._behind(self.before, since[self.ends[self.pushes]])
         return np.column_stack([pairs, np.full(len(pairs), Joint.END_TO_HEAD)])
 
@@ -163,19 +246,29 @@ class _Split:
         Messages of one link arrive in the order in which they were sent. So an acknowledgement that was not
         back yet stood behind the last answer that arrived before it; only such after `since_ns` (k,) count.
         """
-        old, link = answering.old, answering.old.link
-        server = dict(zip(self.key[self.pulls].tolist(), self.old.link[self.pulls].tolist(), strict=True))
-        of_push = np.array([server.get(key, NO_LINK) for key in self.key[self.pushes].tolist()], np.int64)
         found = [np.empty((0, 2), np.int64)]
-        for one in np.unique(link[answering.pulls]).tolist():
-            answers = answering.pulls[link[answering.pulls] == one]
-            answers = answers[np.argsort(old.end_ns[answers], kind="stable")]
-            mine = np.flatnonzero(of_push == one)
-            at = np.searchsorted(old.end_ns[answers], self.old.end_ns[self.pushes[mine]]) - 1
+        for answers, mine in self._of_server(answering):
+            answers = answers[np.argsort(answering.through[answers], kind="stable")]
+            acknowledged = self.old.end_ns[self.pushes[mine]]
+            at = np.searchsorted(answering.through[answers], acknowledged, side="right") - 1
             last = answers[np.maximum(at, 0)]
-            behind = (at >= 0) & (old.end_ns[last] > since_ns[mine])
+            behind = (at >= 0) & (answering.through[last] > since_ns[mine])
             found.append(np.stack([last[behind], self.ends[self.pushes[mine[behind]]]], axis=1))
         return np.concatenate(found)
+
+    def _of_server(self, answering: _Split) -> Iterator[tuple[Int64, Int64]]:
+        """Yield of each server its answers in a step, and the places of this step's PUSHes to it."""
+        link, of_push = answering.old.link, self._servers(self.pushes)
+        for one in np.unique(link[answering.pulls]).tolist():
+            yield answering.pulls[link[answering.pulls] == one], np.flatnonzero(of_push == one)
+
+
+def _begins(step: StepGraph) -> Int64:
+    """Return before when no byte of each event (n,) can have been on its way."""
+    begin: Int64 = step.start_ns.copy()
+    into = step.edges[step.edges[:, 2] >= Joint.END_TO_BODY]
+    np.maximum.at(begin, into[:, 1], step.start_ns[into[:, 0]])
+    return begin
 
 
 def _served(start_ns: Int64, wire_ns: Float, end_ns: Int64) -> Int64:

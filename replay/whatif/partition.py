@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import TraceError
 from formats.columns import Int64
@@ -37,10 +37,14 @@ class _Cost(NamedTuple):
     per_byte_ns: float
 
 
-def at_partition_bytes(recording: Recording, n_bytes: int, rate: float | None) -> Recording:
+def at_partition_bytes(
+    recording: Recording, n_bytes: int, rate: float | None, *, part: float = 0.5, same_server: bool = False
+) -> Recording:
     """Return the recording with tensors cut into partitions of `n_bytes`.
 
-    A new partition passes the stages as the recorded one at its place did. A tensor's recorded time in
+    A new partition passes the stages as the recorded one at its place did, but goes to the server that had
+    its key. Where none had, the servers take turns, unless it goes to the `same_server` as the recorded
+    one did. Of what small partitions cost the quantile `part` stands for each. A tensor's recorded time in
     a stage changes as what the stage takes per partition and per byte says; on a link a byte takes what
     its `rate` (bytes/ns) says. A tensor whose partitions stay as they are does not change.
 
@@ -52,7 +56,7 @@ def at_partition_bytes(recording: Recording, n_bytes: int, rate: float | None) -
     cut = changed_tensors(recording, n_bytes)
     if not cut:
         return recording
-    made = _Cut(recording, cut, _costs(recording, rate))
+    made = _Cut(recording, cut, _costs(recording, rate, part), same_server=same_server)
     steps = [made.step(step) for step in recording.steps]
     return replace(recording, operations=made.operations, steps=steps)
 
@@ -94,10 +98,11 @@ def _stage(one: Operation) -> _Stage:
     return one.stage, bool(one.link)
 
 
-def _costs(recording: Recording, rate: float | None) -> dict[_Stage, _Cost]:
+def _costs(recording: Recording, rate: float | None, part: float) -> dict[_Stage, _Cost]:
     """Return what each stage takes: small partitions show what one costs, large ones what bytes do.
 
-    Where none is small, the smallest stand for them, without the time of their bytes.
+    That is the quantile `part` of them. Where none is small, the smallest stand for them, without the time
+    of their bytes.
     """
     found = {}
     for stage, table in _samples(recording).items():
@@ -105,7 +110,7 @@ def _costs(recording: Recording, rate: float | None) -> dict[_Stage, _Cost]:
         small = size <= max(_SMALL, float(np.quantile(size, 0.1)))
         per_byte = 1 / rate if rate is not None and stage[1] else _per_byte(size, work)
         beyond = work[small] - np.where(size[small] <= _SMALL, 0, size[small] * per_byte)
-        found[stage] = _Cost(max(float(np.median(beyond)), 0.0), per_byte)
+        found[stage] = _Cost(max(float(np.quantile(beyond, part)), 0.0), per_byte)
     return found
 
 
@@ -131,9 +136,18 @@ class _Cut:
     """Cuts the steps of a recording; `operations` grows by those of new partitions."""
 
     def __init__(
-        self, recording: Recording, tensors: Mapping[tuple[int, str], _Tensor], costs: Mapping[_Stage, _Cost]
+        self,
+        recording: Recording,
+        tensors: Mapping[tuple[int, str], _Tensor],
+        costs: Mapping[_Stage, _Cost],
+        *,
+        same_server: bool,
     ) -> None:
         self.operations = list(recording.operations)
+        self._place = {link: i for i, link in enumerate(recording.links)}
+        answered = [one for one in recording.operations if one.stage == "PULL" and one.link]
+        self._server = {} if same_server else {one.key: one.link for one in answered}
+        self._servers = [] if same_server else sorted(set(self._server.values()))
         self._tensors, self._costs = tensors, costs
         self._number: dict[tuple[int, int], int] = {}
         self._before: list[dict[int, int]] = []
@@ -149,9 +163,10 @@ class _Cut:
             step,
             **{
                 column: getattr(step, column)[source]
-                for column in ("owner", "link", "start_ns", "end_ns", "gap_ns", "turn", "held")
+                for column in ("owner", "start_ns", "end_ns", "gap_ns", "turn", "held")
             },
             operation=np.array(operation, np.int64),
+            link=self._links(step.link[source], operation),
             work_ns=self._work(step, source, operation),
             edges=_copied(step.edges, copies),
             last=np.flatnonzero(np.isin(source, step.last)),
@@ -187,8 +202,21 @@ class _Cut:
             self._number[template, key] = len(self.operations)
             old = self.operations[template]
             track = old.track._replace(tid=str(key))
-            self.operations.append(old._replace(key=key, n_bytes=tensor.sizes[piece], track=track))
+            link = self._link(old, tensor, piece) if old.link in self._servers else old.link
+            made = old._replace(key=key, n_bytes=tensor.sizes[piece], track=track, link=link)
+            self.operations.append(made)
         return self._number[template, key]
+
+    def _link(self, old: Operation, tensor: _Tensor, piece: int) -> str:
+        """Return the link by which the server of a new partition answers: by its key, else in turn."""
+        first = self._servers.index(self._server.get(tensor.keys[0], old.link))
+        in_turn = self._servers[(first + piece) % len(self._servers)]
+        return self._server.get(tensor.keys[0] + piece, in_turn)
+
+    def _links(self, link: Int64, operation: Sequence[int]) -> Int64:
+        """Return the links of new events (n,), recorded as `link`: those of their operations."""
+        known = [self._place.get(self.operations[number].link, NO_LINK) for number in operation]
+        return np.where(link == NO_LINK, NO_LINK, known)
 
     def _group(self, number: int) -> tuple[int, str, _Stage] | None:
         """Return whose recorded time an operation shares: tensor and stage; None where it is not cut."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import WAIT
+from dialects.step_parts import WAIT, narrow_ns
 from dialects.step_windows import turns
 from formats.columns import Int64
 from replay.occurrences import medians, numbered
@@ -61,11 +61,12 @@ def without_stragglers(recording: Recording) -> Recording:
     if not slow or not fast:
         return recording
     own, (_, kind) = _own_work(recording), recording.numbered(lambda one: one.label)
+    is_slow = np.isin(np.arange(len(recording.owners)), slow)
     steps = []
     for step in recording.steps:
         same = _same(step, kind)
-        peers = np.isin(step.owner, fast)
-        late = np.isin(step.owner, slow) & own[step.operation]
+        peers = ~is_slow[step.owner]
+        late = ~peers & own[step.operation]
         n_same = int(same.max(initial=0)) + 1
         work, gap = (
             medians(same[peers], column[peers], n_same)[same] for column in (step.work_ns, step.gap_ns)
@@ -75,8 +76,8 @@ def without_stragglers(recording: Recording) -> Recording:
         steps.append(
             replace(
                 step,
-                work_ns=np.where(late, work, step.work_ns),
-                gap_ns=np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns),
+                work_ns=narrow_ns(np.where(late, work, step.work_ns)),
+                gap_ns=narrow_ns(np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns)),
                 tail_ns=tail,
             )
         )

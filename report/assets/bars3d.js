@@ -29,7 +29,7 @@ function namedTicks(names, room, longest = LONGEST_LABEL) {
 }
 
 function axisStyle() {
-  const line = themed("line");
+  const line = inks().line;
   return { gridcolor: line, linecolor: line, zerolinecolor: line, tickcolor: line, automargin: true };
 }
 
@@ -39,9 +39,9 @@ function layoutFor(place, more) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: themed("ink"), size: narrow ? 11 : 12, family: "system-ui, sans-serif" },
+    font: { color: inks().ink, size: narrow ? 11 : 12, family: "system-ui, sans-serif" },
     margin: { l: narrow ? 44 : 60, r: narrow ? 8 : 24, t: 34, b: 48 },
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: themed("soft"), activecolor: themed("accent") },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: inks().soft, activecolor: inks().accent },
     legend: narrow ? below : { orientation: "v", x: 1.01, y: 1 },
     hoverlabel: { font: { size: 12 }, namelength: -1, align: "left" },
     ...more,

@@ -65,19 +65,22 @@ function inkOn(colour) {
   return 0.2126 * red ** 2.2 + 0.7152 * green ** 2.2 + 0.0722 * blue ** 2.2 > 0.2 ? "#10141a" : "#ffffff";
 }
 
-/** The value of a custom property of the style sheet at this moment (light or dark). */
-function themed(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-}
+const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** The colours that drawings take from the style sheet. */
+/** The colours that drawings take from the style sheet at this moment (light or dark). */
 function inks() {
-  return Object.fromEntries(["ink", "soft", "line", "paper", "path", "accent"].map((name) => [name, themed(name)]));
+  if (inks.dark !== dark.matches) {
+    const style = getComputedStyle(document.documentElement);
+    const names = ["ink", "soft", "line", "paper", "path", "accent"];
+    inks.known = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+    inks.dark = dark.matches;
+  }
+  return inks.known;
 }
 
 /** Calls `redraw` whenever light turns to dark or back. */
 function onTheme(redraw) {
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  dark.addEventListener("change", redraw);
 }
 
 /**
@@ -176,26 +179,44 @@ function chartSection(chart) {
   return { section: element("section", { id: chart.id }, figure), draw: () => drawers[chart.kind](chart, place) };
 }
 
+/** Goes on when the browser has shown what there is; at once where it shows nothing (a hidden tab). */
+function afterPaint(go) {
+  let gone = false;
+  const once = () => { if (!gone) go(); gone = true; };
+  requestAnimationFrame(() => setTimeout(once));
+  setTimeout(once, 250);
+}
+
+/** The sections of the page in order, each a function that puts one into `main`. */
+function sections(main) {
+  const tables = [...data.tables];
+  const table = (one) => () => main.append(tableSection(one));
+  let row = null;
+  const steps = data.charts.flatMap((chart) => {
+    const put = () => {
+      const { section, draw } = chartSection(chart);
+      if (!chart.narrow) row = null;
+      else if (!row) main.append((row = element("div", { className: "beside" })));
+      (row ?? main).append(section);
+      draw(); // in the document already, so that it knows its width
+    };
+    const at = chart.kind === "timeline" ? tables.findIndex((one) => one.about.length) : -1;
+    return at < 0 ? [put] : [put, ...tables.splice(at, 1).map(table)]; // below it what it is linked with
+  });
+  return [...steps, ...tables.map(table)];
+}
+
+/** The answer and what proves it come first; the rest when these are on the screen. */
 function build() {
   const main = element("main", {}, header(), ...summary());
   document.body.append(main);
-  const tables = [...data.tables];
-  let row = null;
-  for (const chart of data.charts) {
-    const { section, draw } = chartSection(chart);
-    if (chart.narrow) {
-      if (!row) main.append((row = element("div", { className: "beside" })));
-      row.append(section);
-    } else {
-      row = null;
-      main.append(section);
-    }
-    draw(); // in the document already, so that it knows its width
-    const at = chart.kind === "timeline" ? tables.findIndex((table) => table.about.length) : -1;
-    if (at >= 0) main.append(tableSection(...tables.splice(at, 1))); // below what it is linked with
-  }
-  for (const table of tables) main.append(tableSection(table));
-  if (data.cards.length) main.append(...notes()); // the findings are what is to be read first
-  main.append(...origin());
-  document.documentElement.dataset.ready = "yes";
+  const [first, ...others] = sections(main);
+  first?.();
+  afterPaint(() => {
+    for (const put of others) put();
+    if (data.cards.length) main.append(...notes()); // the findings are what is to be read first
+    main.append(...origin());
+    if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+    document.documentElement.dataset.ready = "yes";
+  });
 }

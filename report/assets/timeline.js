@@ -14,6 +14,7 @@ drawers.timeline = (chart, place) => {
   const { spans, lanes, height, rowHeight, first, last } = laidOut(chart);
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
+  const pathEnds = runningEnds(path);
   const { names, groups, lane_names: laneNames } = chart;
   const gap = rowHeight > NAMED_ROW ? 3 : 1; // between rows
   const colourOf = coloursOf(chart);
@@ -132,7 +133,7 @@ drawers.timeline = (chart, place) => {
       const row = lane.rows[Math.floor((y - lane.top) / rowHeight)];
       if (y < lane.top || !row) continue;
       let best = null;
-      for (let at = firstEndingAfter(row, time - slack); row.spans[at]?.start <= time + slack; at += 1) {
+      for (let at = firstAfter(row.ends, time - slack); row.spans[at]?.start <= time + slack; at += 1) {
         best = row.spans[at];
       }
       return best;
@@ -161,7 +162,7 @@ drawers.timeline = (chart, place) => {
     let drawnTo = -1;
     context.font = `${Math.min(11, rowHeight - 2)}px system-ui, sans-serif`;
     context.textBaseline = "middle";
-    for (let at = firstEndingAfter(row, from); at < row.spans.length && row.spans[at].start <= to; at += 1) {
+    for (let at = firstAfter(row.ends, from); at < row.spans.length && row.spans[at].start <= to; at += 1) {
       const span = row.spans[at];
       const x = span.start * view.scale + view.x;
       const width = Math.max(span.duration * view.scale, 1);
@@ -186,21 +187,27 @@ drawers.timeline = (chart, place) => {
   /** Draws the path as one line through the boxes, on paper so that it stands out on every colour. */
   function drawPath(context, view, state, ink) {
     const [working, idle, turns] = [new Path2D(), new Path2D(), new Path2D()];
-    const at = (time) => Math.max(-9, Math.min(state.width + 9, time * view.scale + view.x)); // a dash is costly
-    let before = null;
-    for (const part of path) {
-      const [from, to] = [at(part.start), at(part.start + part.duration)];
-      const y = part.span.top + rowHeight - gap - STRIPE / 2;
-      if (to >= 0 && from <= state.width) {
+    const across = (time) => Math.max(-9, Math.min(state.width + 9, time * view.scale + view.x)); // a dash is costly
+    const lineOf = (part) => part.span.top + rowHeight - gap - STRIPE / 2;
+    const to = (state.width - view.x) / view.scale;
+    let before = path[Math.max(0, firstAfter(pathEnds, -view.x / view.scale) - 1)];
+    let drawn = { to: -Infinity, y: NaN, idle: null };
+    for (let at = firstAfter(pathEnds, -view.x / view.scale); at < path.length && path[at].start <= to; at += 1) {
+      const part = path[at];
+      const [left, right] = [across(part.start), across(part.start + part.duration)];
+      const y = lineOf(part);
+      const isSame = y === drawn.y && part.idle === drawn.idle;
+      if (!isSame || right > drawn.to + 0.5) { // else its pixel is taken
         const line = part.idle ? idle : working;
-        line.moveTo(from, y);
-        line.lineTo(Math.max(to, from + 0.5), y);
+        line.moveTo(left, y);
+        line.lineTo(Math.max(right, left + 0.5), y);
+        drawn = { to: Math.max(right, left + 0.5), y, idle: part.idle };
       }
-      if (before !== null && before !== y && from >= 0 && from <= state.width) {
-        turns.moveTo(from, before);
-        turns.lineTo(from, y);
+      if (lineOf(before) !== y && left >= 0) {
+        turns.moveTo(left, lineOf(before));
+        turns.lineTo(left, y);
       }
-      before = y;
+      before = part;
     }
     context.lineCap = "square";
     for (const [width, colour] of [[STRIPE + 2.5, ink.paper], [STRIPE, ink.path]]) {
@@ -218,7 +225,7 @@ drawers.timeline = (chart, place) => {
   }
 
   function drawName(context, span, x, top, width, state) {
-    const from = Math.max(x, 0);
+    const from = Math.max(x, margin(state));
     const room = Math.min(x + width, state.width) - from - 8;
     if (room < 26) return;
     context.fillStyle = inkOn(colourOf(groups[span.group]));
@@ -345,11 +352,12 @@ function runningEnds(spans) {
   return spans.map((span) => (end = Math.max(end, span.start + span.duration)));
 }
 
-function firstEndingAfter(row, time) {
-  let [low, high] = [0, row.ends.length];
+/** The first of ends in order that is not before `time`. */
+function firstAfter(ends, time) {
+  let [low, high] = [0, ends.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (row.ends[middle] < time) low = middle + 1;
+    if (ends[middle] < time) low = middle + 1;
     else high = middle;
   }
   return low;

@@ -153,12 +153,27 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   }
 }
 
+const MOST_WIDTHS = 20000;
+const widths = new Map(); // font -> text -> pixels: to measure is what takes longest of drawing names
+
+/** The width of a text as a canvas draws it. */
+function widthOf(context, text) {
+  let known = widths.get(context.font);
+  if (!known) widths.set(context.font, (known = new Map()));
+  let width = known.get(text);
+  if (width === undefined) {
+    if (known.size >= MOST_WIDTHS) known.clear();
+    known.set(text, (width = context.measureText(text).width));
+  }
+  return width;
+}
+
 /** Shortens a text until a canvas draws it in `room` pixels; "" where not even its ends fit. */
 function fitted(context, text, room) {
-  const width = context.measureText(text).width;
+  const width = widthOf(context, text);
   if (width <= room) return text;
   let length = Math.floor((Array.from(text).length * room) / width);
-  while (length > 2 && context.measureText(shortened(text, length)).width > room) length -= 1;
+  while (length > 2 && widthOf(context, shortened(text, length)) > room) length -= 1;
   return length > 2 ? shortened(text, length) : "";
 }
 

@@ -63,6 +63,16 @@ def test_a_skewed_worker_is_put_back_within_three_milliseconds(
     assert clock.violations_after == 0
 
 
+@pytest.mark.parametrize("case", _WORKERS)
+def test_a_clock_does_not_depend_on_which_worker_is_first(shared_data: Path, case: str) -> None:
+    traces, hosts = _job(shared_data / "byteps" / case)
+    skewed = _ahead(traces, hosts, [0, 40_000_000])
+    there, back = (align_job(skewed, order).clocks[1] for order in (hosts, [1 - host for host in hosts]))
+    assert abs(there.offset_ns + back.offset_ns) <= 1_000  # both are rounded
+    assert there.bound_ns is not None and back.bound_ns is not None
+    assert there.bound_ns == pytest.approx(back.bound_ns, rel=0.01)  # both allow for some drift
+
+
 def test_shifted_traces_are_on_the_first_clock(shared_data: Path) -> None:
     traces, hosts = _job(shared_data / _DLRM)
     skewed = _ahead(traces, hosts, [1000 * i for i in range(8)])
@@ -80,3 +90,15 @@ def test_what_is_said_of_the_clocks() -> None:
     ]
     jumped = Alignment([Clock(is_tied=True), Clock(is_tied=True)], 35_000_000, [0, 1])
     assert "contradict each other by 35,000.0 µs" in remarks(["worker 0", "worker 1"], jumped)[0]
+
+
+def test_of_many_clocks_it_is_said_how_far_they_were_moved() -> None:
+    names = [f"rank{i}" for i in range(20)]
+    clocks = [Clock(1_000 * i, bound_ns=100 * i, is_tied=True) for i in range(20)]
+    assert remarks(names, Alignment(clocks)) == [
+        "clocks moved: 19 of 20, by +1.0 to +19.0 µs, each known to ±1.9 or better"
+    ]
+    loose = [Clock(is_tied=True), *[Clock()] * 19]
+    (line,) = remarks(names, Alignment(loose))
+    assert line.startswith("no common operation ties the clock of rank1, rank2, ")
+    assert line.endswith(", rank16 and 3 more to the others")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 
-from compare.compare_tables import Pair, change_record, tables_of
-from compare.comparison import Comparison, OpChange
+from compare.compare_tables import Pair, change_record, charts_of, tables_of
+from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.run_table import OpKey
 from compare.significance import Change
 from report.html import _table as html_table
-from result import Table
+from result import Table, Waterfall
 
 
 def _comparison(*ops: OpChange, only_a: int = 0, only_b: int = 0) -> Comparison:
@@ -51,3 +52,21 @@ def test_head_limits_what_only_one_run_has() -> None:
 def test_the_page_colours_only_what_is_certain() -> None:
     script = (Path(__file__).resolve().parents[2] / "report/assets/table.js").read_text()
     assert "isCertain(row)" in script
+
+
+def test_a_waterfall_leads_from_one_step_to_the_other() -> None:
+    # ms: 10 + 4 + 1 + 0.02 become 16 + 3 + 1 + 0.03; that of the transfers may be chance
+    changes = {
+        "FW": Change(10e6, 16e6, 5e6, 7e6, 0.01),
+        "Comm": Change(4e6, 3e6, -3e6, 1e6, 0.3),
+        "I/O": Change(1e6, 1e6, -1e6, 1e6, 0.9),
+        "STEP": Change(2e4, 3e4, 0, 2e4, 0.2),
+    }
+    categories = tuple(CategoryChange(cat, (5, 5), change, change) for cat, change in changes.items())
+    first, *_ = charts_of(Pair(replace(_comparison(), categories=categories), "old", "new"))
+    assert isinstance(first, Waterfall)
+    names, values, groups = zip(*first.parts, strict=True)
+    assert names == ("old", "FW", "Comm (uncertain)", "others")
+    assert [round(value, 9) for value in values] == [15.02, 6.0, -1.0, 0.01]
+    assert groups == ("", "FW", "Comm", "other")
+    assert (first.total, round(sum(values), 9)) == ("new", 20.03)

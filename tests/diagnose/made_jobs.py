@@ -23,6 +23,8 @@ Float = NDArray[np.float64]
 LAYERS = ("a", "b", "c", "d")
 #: Microseconds since the epoch at which the recordings begin.
 _EPOCH_US = 1_700_000_000_000_000
+_LAUNCH = 0.01
+_NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Job:
     more_in_turn: float = 0.0  # forward, on another rank in each step
     pause: float = 0.0  # before a step's load, not recorded, on all ranks
     more_pause: float = 0.0  # the same on the last rank
+    pause_in_turn: float = 0.0  # the same on another rank in each step
+    pause_after: tuple[int, float] | None = None  # the same at the end of a step (from 0), on the last rank
     hot: float = 0.25  # of the forward pass, the share of its first operation
     hidden: float = 0.0  # a transfer from the backward pass's begin on, which the pass may hide (PyTorch)
     before: Sequence[float] = ()  # BytePS: how long the steps before the traced ones took
@@ -80,30 +84,38 @@ class Moments:
     backward: float
     reduced: float
     updated: float
+    over: float
 
 
 def moments(job: Job) -> list[list[Moments]]:
     """Return the steps of each rank."""
     load, forward, backward, transfer = job.times()
     ranks: list[list[Moments]] = [[] for _ in range(job.ranks)]
-    at = 0.0
+    at = np.zeros(job.ranks)
     for i in range(job.steps):
-        started = at + job.pause + np.array([0.0] * (job.ranks - 1) + [job.more_pause])
+        started = at + job.pause
+        started[-1] += job.more_pause
+        started[i % job.ranks] += job.pause_in_turn
         loaded = started + load[i]
         ended = loaded + forward[i]
         ready = ended + backward[i]
         reduced = max(float(ready.max()), float(ended.max()) + job.hidden) + float(transfer[i])
+        over = np.full(job.ranks, reduced + job.update)
+        if job.pause_after is not None and job.pause_after[0] == i:
+            over[-1] += job.pause_after[1]
         for rank, own in enumerate(ranks):
-            begun, over, passed, done = (float(one[rank]) for one in (started, loaded, ended, ready))
-            own.append(Moments(at, begun, over, passed, done, reduced, reduced + job.update))
-        at = reduced + job.update
+            begin, begun, filled, passed, done, end = (
+                float(one[rank]) for one in (at, started, loaded, ended, ready, over)
+            )
+            own.append(Moments(begin, begun, filled, passed, done, reduced, reduced + job.update, end))
+        at = over
     return ranks
 
 
 def iteration_ms(job: Job) -> float:
     """Return how long a step takes on average."""
     own = moments(job)[0]
-    return (own[-1].updated - own[0].begin) / job.steps
+    return (own[-1].over - own[0].begin) / job.steps
 
 
 def quarters(begin: float, end: float, first: float = 0.25) -> list[tuple[float, float]]:
@@ -133,7 +145,7 @@ def kineto(directory: Path, job: Job) -> Path:
     for rank, own in enumerate(ranks):
         events = Events()
         for i, step in enumerate(own):
-            events.add(f"ProfilerStep#{i + 3}", step.begin, step.updated, **mark)
+            events.add(f"ProfilerStep#{i + 3}", step.begin, step.over, **mark)
             events.add("enumerate(DataLoader)#It.__next__", step.started, step.loaded, **mark)
             for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, job.hot), strict=True):
                 events.add(f"aten::forward_{layer}", *span, **main)
@@ -234,6 +246,48 @@ def _synchronise(events: Events, at: float, free: float) -> float:
     return end
 
 
+def data_parallel(directory: Path, job: Job) -> Path:
+    """Write a rank file each: kernels launched ahead, and NCCL's, which lasts until all ranks are in it."""
+    directory.mkdir(parents=True)
+    for rank, own in enumerate(moments(job)):
+        events, number = Events(), 0
+        for i, step in enumerate(own):
+            where: Event = {"cat": "user_annotation", "pid": 1, "tid": 1, "args": {}}
+            events.add(f"ProfilerStep#{i + 3}", step.begin, step.updated, **where)
+            events.add("enumerate(DataLoader)#It.__next__", step.started, step.loaded, **where)
+            first = step.loaded + _LAUNCH
+            works = [
+                *zip(
+                    [f"forward_{one}" for one in LAYERS], quarters(first, step.forward, job.hot), strict=True
+                ),
+                *zip(
+                    [f"backward_{one}" for one in LAYERS], quarters(step.forward, step.backward), strict=True
+                ),
+                (_NCCL, (step.backward, step.reduced)),
+                ("update", (step.reduced, step.updated - _LAUNCH)),
+            ]
+            at = step.loaded
+            for name, span in works:
+                number += 1
+                call: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": number}}
+                events.add("cudaLaunchKernel", at, at + _LAUNCH, **call)
+                at += _LAUNCH
+                args: Event = {"correlation": number, "stream": 7}
+                if name == _NCCL:
+                    args |= {"Collective name": "allreduce", "Seq": i}
+                events.add(name, *span, cat="kernel", pid=0, tid=7, args=args)
+            waits: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": -1}}
+            events.add("cudaDeviceSynchronize", at, step.updated, **waits)
+        document = {
+            "schemaVersion": 1,
+            "distributedInfo": {"rank": rank, "world_size": job.ranks, "backend": "nccl"},
+            "baseTimeNanoseconds": _EPOCH_US * 1000,
+            "traceEvents": events,
+        }
+        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+    return directory
+
+
 # ---- BytePS
 
 
@@ -311,8 +365,11 @@ def horovod(directory: Path, job: Job) -> Path:
 # ---- Composer
 
 
-def composer(directory: Path, job: Job) -> Path:
-    """Write a rank file each, of Composer's events; its ranks meet in the backward pass."""
+def composer(directory: Path, job: Job, *, torch: bool = False) -> Path:
+    """Write a rank file each, of Composer's events; its ranks meet in the backward pass.
+
+    With `torch` the operators and the all-reduce of PyTorch's profiler are in it.
+    """
     directory.mkdir(parents=True)
     for rank, own in enumerate(moments(job)):
         about: Event = {
@@ -336,14 +393,58 @@ def composer(directory: Path, job: Job) -> Path:
                 for name, begin, end in spans
                 for ph, at in (("B", begin), ("E", end))
             ]  # fmt: skip
+            if torch:
+                events += _operators(rank, step, job.hot)
         events.sort(key=lambda event: event.get("ts", -1))
         (directory / f"ep0-ba{job.steps}-rank{rank}.json").write_text(json.dumps(events))
     return directory
 
 
+def composer_with_torch(directory: Path, job: Job) -> Path:
+    """Write a rank file each, with the events of PyTorch's profiler."""
+    return composer(directory, job, torch=True)
+
+
+def _operators(rank: int, step: Moments, hot: float) -> list[Event]:
+    events = Events()
+    where: Event = {"base_us": _EPOCH_US, "pid": rank, "tid": 1, "cat": "cpu_op"}
+    for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, hot), strict=True):
+        events.add(f"aten::forward_{layer}", *span, **where)
+    for layer, span in zip(LAYERS, quarters(step.forward, step.backward), strict=True):
+        events.add(f"autograd::engine::evaluate_function: {layer}Backward", *span, **where)
+    own: Event = {**where, "tid": 2, "cat": "user_annotation"}
+    events.add("gloo:all_reduce", step.backward, step.reduced, **own)
+    return events
+
+
+# ---- any other program
+
+
+def chrome(directory: Path, job: Job) -> Path:
+    """Write a rank file each, of slices in which nothing is marked as this or that."""
+    directory.mkdir(parents=True)
+    for rank, own in enumerate(moments(job)):
+        events = Events()
+        where: Event = {"pid": rank, "tid": 1}
+        for step in own:
+            events.add("step", step.started, step.updated, **where)
+            events.add("load", step.started, step.loaded, **where)
+            for layer, span in zip(LAYERS, quarters(step.loaded, step.forward, job.hot), strict=True):
+                events.add(f"forward_{layer}", *span, **where)
+            for layer, span in zip(LAYERS, quarters(step.forward, step.backward), strict=True):
+                events.add(f"backward_{layer}", *span, **where)
+            events.add("all_reduce", step.backward, step.reduced, **where)
+            events.add("update", step.reduced, step.updated, **where)
+        (directory / f"rank{rank}.json").write_text(json.dumps({"traceEvents": events}))
+    return directory
+
+
 WRITERS: dict[str, Callable[[Path, Job], Path]] = {
-    "kineto": kineto,
     "byteps": byteps,
+    "device": data_parallel,
+    "kineto": kineto,
     "horovod": horovod,
     "composer": composer,
+    "composer_with_torch": composer_with_torch,
+    "chrome": chrome,
 }

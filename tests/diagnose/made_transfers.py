@@ -68,6 +68,10 @@ class Partitions:
         (directory / "worker_0.byteps_debug_log.txt").write_text(self._log())
         return directory, at / self.steps
 
+    def step_ms(self) -> float:
+        """Return how long a step takes."""
+        return self._step([Events(), Events()], 0.0)
+
     def _step(self, workers: Sequence[Events], begin: float) -> float:
         ready = begin + 91.0
         for events in workers:
@@ -201,4 +205,119 @@ def nccl(directory: Path, transfers: Sequence[float], *, compute: float = 200.0,
             "traceEvents": events,
         }
         (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+    return directory
+
+
+def _shape(n_bytes: int) -> Event:
+    """Return what PyTorch's profiler says of a tensor of floats with `record_shapes`."""
+    return {"Input type": ["float"], "Input Dims": [[n_bytes // 4]]}
+
+
+def gloo(
+    directory: Path, transfers: Sequence[float], *, compute: float = 200.0, n_bytes: Sequence[int] = ()
+) -> Path:
+    """Write two ranks that compute on the host and then reduce 16 MiB each time, in the given times (ms)."""
+    directory.mkdir(parents=True)
+    sizes = n_bytes or [16 << 20] * len(transfers)
+    for rank in range(2):
+        events, at = Events(), 0.0
+        where: Event = {"cat": "cpu_op", "pid": 10, "tid": 1, "args": {}}
+        for i in range(8):
+            begin = at
+            for layer in range(8):
+                events.add(f"aten::op_{layer}", at, at + compute / 8, **where)
+                at += compute / 8
+            for lasts, size in zip(transfers, sizes, strict=True):
+                about = {"cat": "user_annotation", "tid": 2, "args": _shape(size)}
+                events.add("gloo:all_reduce", at, at + lasts, **{**where, **about})
+                at += lasts
+            events.add("aten::add_", at, at + 1, **where)
+            at += 1
+            events.add(f"ProfilerStep#{i}", begin, at, **{**where, "cat": "user_annotation"})
+        document = {
+            "schemaVersion": 1,
+            "distributedInfo": {"rank": rank, "world_size": 2, "backend": "gloo"},
+            "baseTimeNanoseconds": _EPOCH_US * 1000,
+            "traceEvents": events,
+        }
+        (directory / f"rank{rank}.pt.trace.json").write_text(json.dumps(document))
+    return directory
+
+
+def reductions(
+    directory: Path,
+    transfers: Sequence[float],
+    *,
+    compute: float = 200.0,
+    n_bytes: Sequence[int] = (),
+    fused: int = 1,
+) -> Path:
+    """Write a Horovod timeline of two ranks that reduce so many tensors at once, in the given times (ms)."""
+    directory.mkdir(parents=True)
+    sizes = n_bytes or [16 << 20] * len(transfers)
+    names = [f"allreduce.{i}.{part}" for i in range(len(transfers)) for part in range(fused)]
+    events: list[Event] = [
+        {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}}
+        for pid, name in enumerate(names)
+    ]
+    at = 0.0
+    for _ in range(8):
+        ready = round((at + compute) * 1000)
+        begin = float(ready)
+        for number, (lasts, size) in enumerate(zip(transfers, sizes, strict=True)):
+            end = begin + 1000 * lasts
+            about = {"dtype": "float32", "shape": f"[{size // fused // 4}]"}
+            for pid in range(number * fused, (number + 1) * fused):
+                marks = [
+                    ("NEGOTIATE_ALLREDUCE", "B", ready - 4), ("0", "X", ready - 3), ("1", "X", ready - 3),
+                    ("", "E", ready - 2), ("ALLREDUCE", "B", round(begin)), ("", "E", round(end)),
+                ]  # fmt: skip
+                events += [{"name": name, "ph": ph, "dur": 0, "ts": ts, "pid": pid} for name, ph, ts in marks]
+                events[-1]["args"] = about
+            begin = end
+        at = begin / 1000
+    (directory / "timeline.json").write_text(json.dumps(events))
+    return directory
+
+
+def slices(directory: Path, transfers: Sequence[float], *, compute: float = 200.0) -> Path:
+    """Write two ranks of a program that marks nothing, with the given reductions (ms) in a step."""
+    directory.mkdir(parents=True)
+    for rank in range(2):
+        events, at = Events(), 0.0
+        where: Event = {"pid": rank, "tid": 1}
+        for _ in range(8):
+            begin = at
+            for layer in range(8):
+                events.add(f"compute_{layer}", at, at + compute / 8, **where)
+                at += compute / 8
+            for lasts in transfers:
+                events.add("all_reduce", at, at + lasts, **where)
+                at += lasts
+            events.add("step", begin, at, **where)
+        (directory / f"rank{rank}.json").write_text(json.dumps({"traceEvents": events}))
+    return directory
+
+
+def batches(directory: Path, transfers: Sequence[float], *, compute: float = 200.0) -> Path:
+    """Write two ranks of Composer with PyTorch's profiler, with the given reductions (ms) in a step."""
+    directory.mkdir(parents=True)
+    for rank in range(2):
+        about: Event = {"global_rank": {"value": rank}, "clock_sync_timestamp_us": {"value": _EPOCH_US}}
+        where: Event = {"pid": rank, "tid": 1}
+        events, at = Events(), 0.0
+        for name, args in about.items():
+            events.append({"name": name, "ph": "M", **where, "args": args})
+        where["base_us"] = _EPOCH_US
+        for i in range(8):
+            begin = at
+            for layer in range(8):
+                events.add(f"aten::op_{layer}", at, at + compute / 8, cat="cpu_op", **where)
+                at += compute / 8
+            for lasts in transfers:
+                events.add("gloo:all_reduce", at, at + lasts, cat="user_annotation", **{**where, "tid": 2})
+                at += lasts
+            events.add("event/backward", begin, at, **where, args={"batch": i})
+            events.add("event/batch", begin, at, **where, args={"batch": i})
+        (directory / f"ep0-ba8-rank{rank}.json").write_text(json.dumps(events))
     return directory

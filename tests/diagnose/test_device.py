@@ -30,21 +30,6 @@ def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
     holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
-def test_copies_that_nothing_hides(tmp_path: Path) -> None:
-    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, copy=12.0))[0])
-    assert kinds(diagnosis) == ["copies"]
-    holds(winning(diagnosis)[0], 12.0)
-
-
-def test_a_host_that_waits_for_the_device_again_and_again(tmp_path: Path) -> None:
-    # after every 4 kernels the host waits, and computes 1 ms before it launches again: 10 times a step
-    job = replace(DEVICE_BOUND, sync_every=4, think=1.0)
-    directory, step_ms = device(tmp_path / "job", job)
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["host_sync"]
-    holds(winning(diagnosis)[0], step_ms - 40.1)
-
-
 def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path) -> None:
     diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, gap=10.0))[0])
     (title,) = titles(diagnosis, "idle")
@@ -63,13 +48,6 @@ def test_a_host_that_waits_for_a_busy_device_does_not_hold_it_up(tmp_path: Path)
     # the host waits 36 of 40 ms for the device, which has work all the time
     diagnosis = diagnosed(device(tmp_path / "job", DEVICE_BOUND)[0])
     assert [one.finding.kind for one in diagnosis.findings] == []
-
-
-def test_a_kernel_that_makes_up_much_of_the_step(tmp_path: Path) -> None:
-    # half of 40 ms; what is claimed is a tenth of it
-    diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, names=2))[0])
-    assert kinds(diagnosis) == ["hot_operation"]
-    holds(winning(diagnosis)[0], 0.1 * 20.0)
 
 
 def test_input_that_the_device_waits_for(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from answers import diagnosed, holds, kinds, winning
-from made_transfers import Partitions, cycles, nccl
+from made_transfers import Partitions, gloo, nccl, reductions
 
 from dag_utils import load_steps, read_partitions
 from diagnose.finding import Finding
@@ -20,35 +21,6 @@ HEALTHY = Partitions()
 def test_nothing_is_claimed_of_transfers_that_are_as_they_should_be(tmp_path: Path) -> None:
     directory, _ = HEALTHY.write(tmp_path / "job")
     assert kinds(diagnosed(directory)) == []
-
-
-def test_a_slow_link(tmp_path: Path) -> None:
-    # 10 pushes of 3 instead of 0.2 ms; the last pulls follow
-    directory, step_ms = replace(HEALTHY, push=(0.2, 3.0)).write(tmp_path / "job")
-    _, usual_ms = HEALTHY.write(tmp_path / "usual")
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["slow_collective"]
-    (slow,) = winning(diagnosis)
-    assert slow.finding.ranks == ["wk1.rank0"]
-    holds(slow, step_ms - usual_ms)
-
-
-def test_a_slow_server(tmp_path: Path) -> None:
-    # 2 x 10 pulls take 2 ms longer than their bytes
-    directory, step_ms = replace(HEALTHY, pull=2.2).write(tmp_path / "job")
-    _, usual_ms = HEALTHY.write(tmp_path / "usual")
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["server"]
-    holds(winning(diagnosis)[0], step_ms - usual_ms)
-
-
-def test_partitions_that_are_too_small(tmp_path: Path) -> None:
-    # 64 of 4 KiB take 0.6 ms each; merged they would take one's time and that of 256 KiB, 0.1 ms
-    directory, step_ms = replace(HEALTHY, small=64).write(tmp_path / "job")
-    _, merged_ms = replace(HEALTHY, small=1, small_ms=0.7, small_pull=0.35).write(tmp_path / "merged")
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["small_messages"]
-    holds(winning(diagnosis)[0], step_ms - merged_ms)
 
 
 def test_a_slow_server_and_a_slow_link_do_not_add_up(tmp_path: Path) -> None:
@@ -91,25 +63,36 @@ def test_a_tensor_that_is_needed_first_and_sent_last(
     assert [one.operations for one in found if isinstance(one, Finding)] == [["Comm.w"]] * is_found
 
 
-def test_reductions_that_begin_late_though_all_ranks_are_ready(tmp_path: Path) -> None:
-    directory, _ = cycles(tmp_path / "job", wait=3.0)
-    diagnosis = diagnosed(directory)
-    assert kinds(diagnosis) == ["negotiation"]
-    holds(winning(diagnosis)[0], 4 * 3.0)
-
-
-def test_a_collective_slower_than_others_of_its_size(tmp_path: Path) -> None:
-    diagnosis = diagnosed(nccl(tmp_path / "job", [1.0, 1.0, 1.0, 12.0, 1.0]))
-    assert kinds(diagnosis) == ["slow_collective"]
-    holds(winning(diagnosis)[0], 11.0)
-
-
 def test_collectives_as_fast_as_each_other_are_not_slow(tmp_path: Path) -> None:
     assert kinds(diagnosed(nccl(tmp_path / "job", [1.0, 1.1, 1.0, 1.2, 0.9]))) == []
 
 
-def test_many_short_collectives(tmp_path: Path) -> None:
-    # 60 of 0.1 ms; six of them would do
-    diagnosis = diagnosed(nccl(tmp_path / "job", [0.1] * 60, compute=60.0))
-    assert kinds(diagnosis) == ["small_messages"]
-    holds(winning(diagnosis)[0], 54 * 0.1)
+@pytest.mark.parametrize("write", [nccl, gloo, reductions])
+def test_one_slow_collective_among_many_short_ones_is_found_before_them(
+    tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    # 60 of 0.1 ms, one of which takes 12; six of them would do
+    diagnosis = diagnosed(write(tmp_path / "job", [*[0.1] * 59, 12.0], compute=60.0))
+    assert kinds(diagnosis) == ["slow_collective", "small_messages"]
+    slow, small = winning(diagnosis)
+    assert slow.finding.title.startswith("1 collective is slower than others of its size")
+    holds(slow, 12.0 - 0.1)
+    holds(small, 54 * 0.1)
+    assert small.after_above_ns is not None
+    assert small.after_above_ns / 1e6 == pytest.approx(54 * 0.1, rel=0.1)
+
+
+@pytest.mark.parametrize("write", [gloo, reductions])
+def test_collectives_of_other_sizes_may_take_longer(tmp_path: Path, write: Callable[..., Path]) -> None:
+    sizes = [1 << 20, 1 << 20, 1 << 20, 12 << 20, 1 << 20]
+    assert kinds(diagnosed(write(tmp_path / "job", [1.0, 1.0, 1.0, 12.0, 1.0], n_bytes=sizes))) == []
+
+
+def test_tensors_that_are_fused_are_one_collective_however_many_there_are(tmp_path: Path) -> None:
+    # two reductions of 30 tensors each, and five of which one is slow
+    assert kinds(diagnosed(reductions(tmp_path / "few", [1.0, 1.0], compute=60.0, fused=30))) == []
+    slow = [1.0, 1.0, 1.0, 12.0, 1.0]
+    diagnosis = diagnosed(reductions(tmp_path / "slow", slow, fused=30))
+    assert kinds(diagnosis) == ["slow_collective"]
+    assert winning(diagnosis)[0].finding.title.startswith("1 collective is slower")
+    holds(winning(diagnosis)[0], 11.0)

@@ -383,3 +383,24 @@ def test_times_that_are_missing_altogether_are_counted(tmp_path: Path) -> None:
         "1 event without a time ignored",
         "1 X event without a duration taken as 0 long",
     )
+
+
+@pytest.mark.parametrize("scan", ["0", "1"])
+def test_what_only_the_end_of_a_slice_tells_is_told_of_the_slice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scan: str
+) -> None:
+    monkeypatch.setenv("ANALYZE_NATIVE", scan)
+    events = [
+        {"ph": "B", "name": "a", "pid": 1, "tid": 1, "ts": 0, "args": {"k": 1}},
+        {"ph": "B", "name": "b", "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "X", "name": "x", "pid": 1, "tid": 2, "ts": 1, "dur": 1, "args": {"k": 5}},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 2, "args": {"k": 2}},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 3, "args": {"k": 3, "l": 4}},  # the begin says k is 1
+        {"ph": "E", "pid": 1, "tid": 3, "ts": 4, "args": {"k": 9}},  # of no begin
+    ]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(events))
+    trace = read_trace(path, args=("k", "l"))
+    assert [trace.names[i] for i in trace.name_id.tolist()] == ["a", "b", "x"]
+    assert trace.args["k"].as_dict() == {0: 1, 1: 2, 2: 5}
+    assert trace.args["l"].as_dict() == {0: 4}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.known_byteps import BytePSJob
+from benchmarks.known_byteps import BytePSJob, random_job
 from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
-from replay.answer import measured_ns, what_if
+from replay.answer import Asked, measured_ns, what_if
 from replay.simulation import replay
 from replay.whatif.bandwidth import link_rate
-from replay.whatif.edits import apply
+from replay.whatif.edits import apply, bounds
 from replay.whatif.messages import as_messages
 
 JOB = BytePSJob(
@@ -47,8 +48,8 @@ def test_transfers_taken_apart_replay_as_recorded(recording: Recording) -> None:
     apart = as_messages(recording, JOB.rate / 1.045 / 1e6)
     rows = recording.whole_steps
     assert (replay(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
-    n_pushes = sum(one.stage == "PUSH" for one in recording.operations)
-    assert len(apart.operations) == len(recording.operations) + n_pushes
+    n_transfers = sum(one.stage in ("PUSH", "PULL") for one in recording.operations)
+    assert len(apart.operations) == len(recording.operations) + n_transfers
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,39 @@ def test_the_edited_job_takes_what_it_takes_when_it_is_run(edit: str, recording:
     assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
     assert found.interval_ns is not None
     assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
+
+
+@pytest.fixture(scope="module")
+def full_links(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    """Three workers and two servers: for four fifths of a step a server's link is full of answers."""
+    path: Path = tmp_path_factory.mktemp("byteps") / "job"
+    random_job(18).run(8, 18, path)
+    return load_steps([path], partitions=read_partitions([path]), progress=False).recording
+
+
+@pytest.mark.parametrize("edit", ["bandwidth=10", "bandwidth=2", "partition_bytes=65536"])
+def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
+    edit: str, full_links: Recording
+) -> None:
+    (found,) = what_if(full_links, [Asked(edit, partial(apply, edits=[edit]), bounds(full_links, [edit]))])
+    then = random_job(18).edited(edit).run(8, 2).mean()
+    assert found.interval_ns is not None
+    assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
+    if edit.startswith("bandwidth"):
+        assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
+
+
+def test_an_acknowledgement_that_was_read_before_the_answer_in_front_of_it_waits_for_its_bytes(
+    full_links: Recording,
+) -> None:
+    apart = as_messages(full_links, random_job(18).rate / 1.045 / 1e6)
+    rows = full_links.whole_steps
+    assert (replay(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
+    rest = apart.which(lambda one: one.stage == "PULL" and not one.link)
+    assert sum(int(rest[step.operation].sum()) for step in apart.steps) > 0
+    # no answer is taken for longer than 0.3 ms and 1 ms a megabyte, and the largest partition has 0.81 MB
+    longest = max(int(step.work_ns[rest[step.operation]].max(initial=0)) for step in apart.steps)
+    assert longest <= 300_000 + 810_000
 
 
 @pytest.mark.parametrize("edit", ["bandwidth=5", "bandwidth=0.2", "partition_bytes=262144", "BW=0.5"])

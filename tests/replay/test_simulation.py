@@ -17,7 +17,8 @@ from dag.step_graph import Recording
 from dag_utils import load_steps
 from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
 from formats.columns import Track
-from replay.simulation import planned, replay, replayed_ns
+from replay.runs import replayed_ns
+from replay.simulation import planned, replay
 from replay.whatif.edits import apply
 
 

@@ -20,7 +20,7 @@ from replay.sensitivity import delay_each, speed_up_each
 from replay.simulation import replay
 from replay.slowdown import slowdown
 from replay.whatif.bandwidth import LinkRate, link_rate
-from replay.whatif.edits import apply
+from replay.whatif.edits import Guess, apply
 from replay.whatif.selection import communication, computation, select
 from replay.whatif.straggler import stragglers, why_none
 
@@ -185,10 +185,22 @@ def test_a_link_that_carries_now_more_now_less_may_carry_more_than_ever_seen() -
     assert rate.at_most == pytest.approx(1.6)
 
 
+def test_a_link_that_is_rarely_busy_may_be_faster_than_the_threads_at_its_ends() -> None:
+    # 1,000,000 bytes in 1 ms, a twenty-second of the step: 1 ns a byte, of which threads may take 0.5 and,
+    # for one message of that size, 0.1
+    rate = link_rate(partitions([1_000_000], [1.0]))
+    assert rate is not None and not rate.is_told
+    assert rate.at_least == pytest.approx(1)
+    assert rate.at_most == pytest.approx(1 / 0.4)
+
+
 def test_on_a_faster_link_only_the_time_of_the_bytes_is_shorter() -> None:
-    # the last acknowledgement came 3 ms after the bytes; at twice the rate each of ten takes 1 ms
+    # the last acknowledgement came 3 ms after the bytes, the others at once; at twice the rate each of ten
+    # takes 1 ms, and those 3 ms, if they were a wait for other bytes, half of them
     recording = partitions([1_000_000] * 10, [2.0] * 9 + [5.0])
-    assert iteration_ms(recording, "bandwidth=2") == pytest.approx(20 + 10 * 1 + 3 + 1)
+    assert iteration_ms(recording, "bandwidth=2") == pytest.approx(20 + 10 * 1 + 1.5 + 1)
+    waits_stay = apply(recording, ["bandwidth=2"], guess=Guess(waits_stay=True))
+    assert answer(waits_stay).iteration_ns / MS == pytest.approx(20 + 10 * 1 + 3 + 1)
 
 
 def test_on_a_slower_link_no_transfer_is_quicker_than_its_bytes() -> None:
@@ -231,6 +243,29 @@ def test_larger_partitions_carry_the_same_bytes() -> None:
     on_link = bigger.steps[0].operation[bigger.steps[0].link >= 0]
     assert [bigger.operations[i].key for i in on_link] == [KEY, KEY + 1]
     assert answer(bigger).iteration_ns / MS == pytest.approx(41)
+
+
+def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_take_turns() -> None:
+    of = {"stage": "PULL", "is_communication": True, "whole": "Comm.a"}
+    kinds = {
+        "a0": {**of, "link": "server 0 PULL", "key": KEY, "n_bytes": 4_000_000},
+        "a1": {**of, "link": "server 0 PULL", "key": KEY + 1, "n_bytes": 1_000_000},
+        "b": {**of, "link": "server 1 PULL", "key": 2 * KEY, "n_bytes": 80, "whole": "Comm.b"},
+    }
+    times = {"BW.a": (0, 1), "a0": (1, 9), "a1": (1, 11), "b": (1, 2)}
+    recording = job(rank("rank0", [(times, (0, 12))], {name: ["BW.a"] for name in kinds}, kinds=kinds))
+
+    def servers(*, same_server: bool) -> list[tuple[int, str]]:
+        cut = apply(recording, ["partition_bytes=1000000"], guess=Guess(same_server=same_server))
+        step, names = cut.steps[0], cut.operations
+        pulls = [(names[one], link) for one, link in zip(step.operation, step.link, strict=True) if link >= 0]
+        assert all(one.link == cut.links[link] for one, link in pulls)
+        return sorted((one.key - KEY, one.link[:8]) for one, _ in pulls if one.key and one.whole == "Comm.a")
+
+    # the keys of the first two were on server 0; those of the others nobody saw
+    places = [(0, "server 0"), (1, "server 0"), (2, "server 0"), (3, "server 1"), (4, "server 0")]
+    assert servers(same_server=False) == places
+    assert {server for _, server in servers(same_server=True)} == {"server 0"}
 
 
 def test_smaller_partitions_carry_the_same_bytes_and_each_is_acknowledged() -> None:

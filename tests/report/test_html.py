@@ -427,3 +427,51 @@ def test_the_data_in_a_page_are_the_rows(tmp_path: Path) -> None:
     match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert match is not None
     assert json.loads(match[1])["tables"][0]["rows"] == [list(row) for row in OPERATIONS.rows]
+
+
+def test_the_answer_and_its_proof_are_shown_before_the_rest_is_made(browser: Chrome, tmp_path: Path) -> None:
+    path = page(tmp_path / "page.html", BARS, LINES, TIMELINE)
+    hold = (
+        "window.held = []; window.requestAnimationFrame = window.setTimeout = go => held.push(go);"
+        "const go = () => { const due = held; held = []; for (const one of due) one(); }; window.release = go"
+    )
+    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
+    try:
+        browser.get(f"{path.as_uri()}#table-1")
+        there = (
+            "return [...document.querySelectorAll('h1, section[id]')].map(one => one.id || one.textContent)"
+        )
+        assert browser.execute_script(there) == ["A run", "chart-1"]
+        browser.execute_script("for (let i = 0; i < 9; i += 1) release()")
+        assert browser.execute_script(there) == ["A run", "chart-1", "chart-2", "chart-3", "table-1"]
+        assert browser.execute_script("return document.documentElement.dataset.ready") == "yes"
+        top = "return document.getElementById('table-1').getBoundingClientRect().top < innerHeight"
+        assert browser.execute_script(top)
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
+def test_the_path_is_drawn_where_it_is_in_sight_only(browser: Chrome, tmp_path: Path) -> None:
+    # 6,000 stretches of 1 ms, of which several share a pixel
+    spans = [Span("lane", "a", float(i), 1.0, "FW") for i in range(6000)]
+    path = [OnPath(i, float(i), 1.0, "a") for i in range(6000)]
+    open_page(browser, page(tmp_path / "page.html", Timeline("T", spans, path=path), tables=()))
+    counted = """
+      const done = arguments[arguments.length - 1];
+      let lines = 0;
+      const lineTo = Path2D.prototype.lineTo;
+      Path2D.prototype.lineTo = function (x, y) { lines += 1; return lineTo.call(this, x, y); };
+      const canvas = document.querySelector("canvas");
+      const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
+      press(arguments[0]);
+      requestAnimationFrame(() => requestAnimationFrame(() => {
+        Path2D.prototype.lineTo = lineTo;
+        done([lines, canvas.clientWidth]);
+      }));
+    """
+    lines, width = browser.execute_async_script(counted, "0")
+    assert 0 < lines <= 2 * width
+    for _ in range(20):
+        browser.execute_async_script(counted, "+")
+    lines, _ = browser.execute_async_script(counted, "+")
+    assert 0 < lines <= 20  # zoomed in 1,000 times: 6 ms are in sight

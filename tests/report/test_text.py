@@ -224,3 +224,22 @@ def test_cards_are_numbered_paragraphs_before_the_notes() -> None:
     cards = [Card("It is slow.", "5 ms", [("", "Why."), ("To do", "Less.")]), Card("And late.", "")]
     result = Result("o", "", {}, headline="H.", cards=cards, notes=("A note.",))
     assert shown(result) == "H.\n\n1. It is slow. Why.\n   To do: Less.\n2. And late.\nA note.\n"
+
+
+def test_a_figure_that_is_too_long_goes_on_below_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    figures = (("time", "5 ms"), ("error of the model", "within 4 % (median; 9 in 10: 11 %)"))
+    assert shown(Result("o", "", {}, figures=figures)).splitlines() == [
+        "time                5 ms",
+        "error of the model  within 4 % (median;",
+        "                    9 in 10: 11 %)",
+    ]
+
+
+def test_the_header_of_a_name_that_is_shortened_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    columns = Column("n", "the operation that changed most of all"), TOTAL
+    lines = shown(table_of(*columns, rows=[("wk0.FW.hybridsequential0_conv10_weight", 1.0)])).splitlines()
+    rule = next(i for i, line in enumerate(lines) if line.startswith("─"))
+    assert " ".join(line[: lines[rule].index(" ")].strip() for line in lines[:rule]) == columns[0].title
+    assert "…" in lines[rule + 1]

@@ -53,6 +53,18 @@ def test_each_part_of_a_waterfall_stands_on_those_before(tmp_path: Path) -> None
     assert sheet._charts[0].series[0].spPr.noFill
 
 
+def test_a_waterfall_may_lead_from_one_total_to_another_and_fall(tmp_path: Path) -> None:
+    parts = [("old", 9.0, ""), ("a", 3.0, "FW"), ("b", -2.0, "Comm")]
+    sheet = read_back(tmp_path / "a.xlsx", Waterfall("Parts", "ms", parts, "new"))["Charts"]
+    assert rows_of(sheet)[1:] == [
+        (None, "before", "FW", "Comm", "new"),
+        ("old", 0, None, None, 9),
+        ("a", 9, 3, None, None),
+        ("b", 10, None, 2, None),  # from 12 down to 10
+        ("new", None, None, None, 10),
+    ]
+
+
 def test_strips_are_named_by_both_places_and_lines_by_numbers(tmp_path: Path) -> None:
     strips = Bars("Steps", "step", "ms", ["1", "1"], {"FW": [1.0, 2.0]}, strips=["r0", "r1"])
     lines = Lines("Times", "step", "ms", [3.0, 4.0], {"r0": [1.0, 2.0]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def step(rank: str, number: int | None, wall: int, compute: int, comm: int, both
 
 
 def test_a_rank_has_means_a_median_and_the_steps_beyond_three_deviations() -> None:
-    # median 101, deviations 2 1 0 1 39: their median is 1, so what is beyond 104 and 106.05 (5 %) stands out
+    # median 101, deviations 2 1 0 1 39: their median is 1, so what is beyond 104 and 111.1 (10 %) stands out
     parts = [step("rank0", n, wall, 50, 30, 10) for n, wall in enumerate((99, 100, 101, 102, 140), 3)]
     (rank,) = summaries(parts)
     assert rank.outlier_steps == [7]
@@ -35,7 +36,7 @@ def test_a_rank_has_means_a_median_and_the_steps_beyond_three_deviations() -> No
 
 
 def test_steps_that_hardly_differ_and_three_steps_have_no_outlier() -> None:
-    alike = [step("rank0", n, wall, 50, 30) for n, wall in enumerate((1000, 1000, 1000, 1000, 1049))]
+    alike = [step("rank0", n, wall, 50, 30) for n, wall in enumerate((1000, 1000, 1000, 1000, 1099))]
     assert summaries(alike)[0].outlier_steps == []
     few = [step("rank0", n, wall, 50, 30) for n, wall in enumerate((100, 100, 900))]
     assert summaries(few)[0].outlier_steps == []
@@ -56,6 +57,16 @@ def test_without_communication_a_breakdown_says_so() -> None:
     assert exposed_and_outliers([step("rank0", None, 100, 50, 0)]) == (
         "The recording takes 100.0 ms; no communication was recorded."
     )
+
+
+def test_what_passes_between_steps_is_said_where_it_matters() -> None:
+    # steps of 100 ms begin every 110 ms; step 4 is not recorded, so what passes before step 5 says nothing
+    parts = [replace(step("rank0", n, 100, 50, 0), start_ns=110 * n * MS) for n in (1, 2, 3, 5)]
+    assert exposed_and_outliers(parts).startswith(
+        "A step takes 100.0 ms (mean of 4 steps, median 100.0 ms), and 10.0 ms pass before the next; "
+    )
+    close = [replace(part, wall_ns=round(109.5 * MS)) for part in parts]
+    assert "before the next" not in exposed_and_outliers(close)
 
 
 def job(tmp_path: Path, **computes_ms: int) -> dict[str, Trace]:

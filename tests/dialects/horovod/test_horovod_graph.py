@@ -176,3 +176,31 @@ def test_the_slow_rank_is_on_the_path(shared_data: Path) -> None:
     total = on_path(join([record("rank0", read_trace(path))]))
     late = sum(ns for name, ns in total.items() if name.startswith("rank 1"))
     assert late > 0.9 * sum(total.values())
+
+
+def test_a_reduction_moves_what_all_tensors_have_that_are_fused_with_it(tmp_path: Path) -> None:
+    # a and b at the same time, c alone; Horovod tells shapes at the ends
+    spans = {
+        "a": (10, 20, "[64, 3]", "float32"),
+        "b": (11, 21, "[]", "float32"),
+        "c": (30, 40, "[5]", "int64"),
+    }
+    events: list[dict[str, Any]] = []
+    for pid, (name, (start, end, shape, dtype)) in enumerate(spans.items()):
+        about = {"shape": shape, "dtype": dtype}
+        events += [
+            {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}},
+            {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "pid": pid, "ts": 1},
+            *({"ph": "X", "name": rank, "pid": pid, "ts": 2, "dur": 0} for rank in "012"),
+            {"ph": "E", "pid": pid, "ts": 3},
+            {"ph": "B", "name": "ALLREDUCE", "pid": pid, "ts": start},
+            {"ph": "E", "pid": pid, "ts": end, "args": about},
+        ]
+    path = tmp_path / "timeline.json"
+    path.write_text(json.dumps(events))
+    trace = read_trace(path, args=dialects.SIZE_ARGS)
+    sizes = dialects.of(trace).message_sizes(trace)
+    assert sizes.n_bytes.tolist() == [64 * 3 * 4 + 4, 64 * 3 * 4 + 4, 5 * 8]
+    assert sizes.n_ranks.tolist() == [3, 3, 3]
+    assert sizes.bus_factor(0) == 2 * 2 / 3
+    assert trace.ts_ns[sizes.row].tolist() == [10_000, 11_000, 30_000]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+import dialects
 from dialects.kineto.collectives import is_collective
+from dialects.masks import by_name
+from trace_files import read_args, read_trace
 
 
 @pytest.mark.parametrize(
@@ -42,3 +49,34 @@ def test_kernels_that_compute(name: str) -> None:
 def test_calls_on_the_host(library: str) -> None:
     assert is_collective(f"{library}:all_reduce", "user_annotation")
     assert not is_collective(f"aten::{library}", "cpu_op")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "types", "n_bytes"),
+    [
+        ([[1000]], ["float"], 4000), ([[10, 3], [2]], ["c10::Half", "long int"], 60 + 16),
+        ([[7]], ["unsigned char"], 7), ([[4, 2]], ["c10::BFloat16"], 16),
+        ([[], [3]], ["Scalar", "double"], 24),
+    ],
+)  # fmt: skip
+def test_a_call_of_the_host_moves_the_tensors_that_it_is_given(
+    tmp_path: Path, shapes: list[list[int]], types: list[str], n_bytes: int
+) -> None:
+    args = {"Input Dims": shapes, "Input type": types}
+    where = {"ph": "X", "pid": 1, "tid": 2}
+    calls = [
+        {**where, "name": "gloo:all_reduce", "cat": "user_annotation", "ts": 5, "dur": 9, "args": args},
+        {**where, "name": "gloo:barrier", "cat": "user_annotation", "ts": 15, "dur": 9, "args": {}},
+        {**where, "name": "aten::add", "cat": "cpu_op", "ts": 1, "dur": 2, "args": args},
+    ]
+    path = tmp_path / "rank0.pt.trace.json"
+    about = {"rank": 0, "world_size": 4, "backend": "gloo"}
+    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": about, "traceEvents": calls}))
+    trace = read_trace(path)
+    system = dialects.of(trace)
+    rows = np.flatnonzero(by_name(trace, system.is_sized_call))
+    sizes = system.sizes_of_calls(
+        trace, rows, read_args(path, {"gloo:all_reduce", "gloo:barrier"}, slices=True)
+    )
+    assert (sizes.n_bytes.tolist(), sizes.n_ranks.tolist()) == ([n_bytes], [4])
+    assert [trace.names[i] for i in trace.name_id[sizes.row].tolist()] == ["gloo:all_reduce"]

@@ -134,9 +134,24 @@ def test_without_it_everything_is_as_before(
     ("wish", "n_bytes", "answer"),
     [("", 1 << 20, False), ("", 32 << 20, True), ("0", 1 << 40, False), ("1", 1, True), ("x", 1, False)],
 )
-def test_when_it_is_used(monkeypatch: pytest.MonkeyPatch, wish: str, n_bytes: int, answer: bool) -> None:
+def test_when_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wish: str, n_bytes: int, answer: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing is kept there
     monkeypatch.setenv("ANALYZE_NATIVE", wish)
     assert native.is_worth(n_bytes) is answer
+
+
+def test_what_is_kept_is_used_for_less(
+    tmp_path: Path, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("ANALYZE_NATIVE", raising=False)
+    native.library.cache_clear()
+    assert native.library() is not None
+    assert native.is_worth(1 << 20)
+    assert not native.is_worth(1 << 20, "rewrite")
+    assert not native.is_worth(1 << 10)
 
 
 @pytest.mark.parametrize("wish", ["0", "1"])

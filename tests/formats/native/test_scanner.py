@@ -92,6 +92,14 @@ def test_an_events_members_become_columns(library: ctypes.CDLL, width: str) -> N
     assert (found.args_row.tolist(), found.args) == ([1], b'{"stream":7,"input0":"i"},')
 
 
+@pytest.mark.parametrize("number", ["9223372036854775808", "17744863269121484553", "17999999999999999999"])
+def test_an_id_may_have_64_bits(library: ctypes.CDLL, number: str, width: str) -> None:
+    text = f'{{"ph":"X","tid":{number},"ts":1}}]'
+    why, _, found = scanned_alone(library, text.encode())
+    assert why == scanner._CLOSED
+    assert found.new_keys == f'["X",null,null,null,{number}],'.encode()
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -100,7 +108,10 @@ def test_an_events_members_become_columns(library: ctypes.CDLL, width: str) -> N
         '{"ph":"X","name":"a\x01","ts":1}',
         '{"ph":"X","pid":1.0,"ts":1}',
         '{"ph":"X","pid":true,"ts":1}',
-        '{"ph":"X","pid":1234567890123456789,"ts":1}',
+        '{"ph":"X","pid":-1234567890123456789,"ts":1}',
+        '{"ph":"X","pid":18000000000000000000,"ts":1}',  # perhaps beyond 64 bits
+        '{"ph":"X","pid":100000000000000000000,"ts":1}',
+        '{"ph":"X","ts":17744863269121484553}',
         '{"ph":"X","pid":01,"ts":1}',
         '{"ph":"X","ts":"1"}',
         '{"ph":"X","ts":1e3}',

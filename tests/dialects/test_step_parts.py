@@ -1,0 +1,61 @@
+"""Numbers of steps in as few bits as hold them; what is joined from them is the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dag.join_ranks import join
+from dialects.step_parts import Edge, Operation, RankStep, RankSteps, edge_table, narrow_ns, narrowest
+from formats.columns import Track
+
+BEGIN_NS = 1_790_857_026_000_000_000
+SECOND_NS = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "bits"),
+    [(0, 16), (2**15 - 1, 16), (2**15, 32), (-(2**15) - 1, 32), (2**31 - 1, 32), (2**31, 64), (-(2**40), 64)],
+)
+def test_a_number_has_the_bits_it_needs(value: int, bits: int) -> None:
+    narrowed = narrowest(np.array([1, value]))
+    assert (narrowed.dtype.itemsize * 8, narrowed.tolist()) == (bits, [1, value])
+
+
+def test_no_number_needs_few_bits() -> None:
+    assert narrowest(np.empty(0, np.int64)).dtype == np.int16
+
+
+@pytest.mark.parametrize(("longest", "bits"), [(SECOND_NS, 32), (2**30 - 1, 32), (2**30, 64)])
+def test_two_lengths_of_time_can_be_added(longest: int, bits: int) -> None:
+    narrowed = narrow_ns(np.array([longest, 5]))
+    assert narrowed.dtype.itemsize * 8 == bits
+    assert (narrowed + narrowed).tolist() == [2 * longest, 10]
+
+
+@pytest.mark.parametrize("long_ns", [9_000, SECOND_NS, 5 * SECOND_NS])
+def test_a_compact_step_that_is_moved_keeps_its_times(long_ns: int) -> None:
+    # two operations in a row: 3 µs after the step's begin, and from the first one's end on
+    step = RankStep(
+        number=1,
+        begin_ns=BEGIN_NS,
+        next_ns=BEGIN_NS + 2 * long_ns,
+        operation=np.array([0, 1]),
+        start_ns=np.array([BEGIN_NS + 3_000, BEGIN_NS + long_ns]),
+        end_ns=np.array([BEGIN_NS + long_ns, BEGIN_NS + long_ns + 7]),
+        edges=edge_table([Edge(0, 1)]),
+    )
+    operations = [Operation(name, "op", Track(1, 1)) for name in "ab"]
+    moved = RankSteps("rank0", operations, [step]).compact().later(-SECOND_NS)
+    bits = moved.steps[0].start_ns.dtype.itemsize * 8
+    assert bits == (16 if long_ns == 9_000 else 32 if long_ns == SECOND_NS else 64)
+    begin = BEGIN_NS - SECOND_NS
+    joined = join([replace(moved, rank=0)]).steps[0]
+    assert joined.begin_ns.tolist() == [begin]
+    assert joined.start_ns.tolist() == [begin + 3_000, begin + long_ns]
+    assert joined.end_ns.tolist() == [begin + long_ns, begin + long_ns + 7]
+    assert joined.work_ns.tolist() == [long_ns - 3_000, 7]
+    assert joined.gap_ns.tolist() == [3_000, 0]
+    assert joined.iteration_ns.tolist() == [2 * long_ns]
