@@ -185,7 +185,7 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     if np.median(sizes) > _SMALL_BYTES or per_tensor < 2:
         return
     known = link_rate(view.recording)
-    rate = None if known is None else known.likely
+    rate = None if known is None else known.carried
     yield Finding(
         kind="small_messages",
         title=f"partitions are small: {np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor",
@@ -273,7 +273,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     if known is None:
         yield Skipped("server", f"{_NO_BYTES}; BytePS's log has them")
         return
-    rate = known.likely
+    rate = known.carried
     wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
     for row in view.rows:

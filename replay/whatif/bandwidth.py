@@ -64,8 +64,13 @@ class LinkRate(NamedTuple):
         return max(self.at_least * self.at_least / self.usual, by_threads)
 
     @property
+    def carried(self) -> float:
+        """The rate at which bytes pass, with what threads do with them."""
+        return float(self.at_least * (self.at_least / self.usual) ** 0.5)
+
+    @property
     def likely(self) -> float:
-        """The rate to reckon with."""
+        """The rate of the link alone that is to be reckoned with."""
         return float(self.at_least * (self.at_most / self.at_least) ** 0.5)
 
     @property
