@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
 from errors import TraceError
@@ -145,9 +146,9 @@ def _rest(trace: Trace, rows: Int64) -> tuple[Step, ...]:
 
 def _by_outermost(trace: Trace, may_be_body: Mask) -> Steps:
     found: list[Int64] = []
-    for track in range(len(trace.tracks)):
-        rows = np.flatnonzero(may_be_body & (trace.track_id == track))
-        if np.bincount(trace.name_id[rows], minlength=1).max() < _LEAST:
+    for rows in _groups(np.flatnonzero(may_be_body), trace.track_id):
+        names = np.sort(trace.name_id[rows])
+        if not (names[_LEAST - 1 :] == names[: 1 - _LEAST]).any():
             continue
         rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
         if len(body := _body(trace, rows, _depths(trace, rows))):
@@ -162,19 +163,26 @@ def _body(trace: Trace, rows: Int64, depth: Int64) -> Int64:
     """Return which of a thread's slices are the outermost that repeat, as a loop's body does; or none."""
     least_ns = _COVERED * int(trace.dur_ns[rows[depth == 0]].sum())
     has_children = np.append(depth[1:] > depth[:-1], False)
-    by_level = np.split(np.argsort(depth, kind="stable"), np.cumsum(np.bincount(depth)[:-1]))
-    for places in by_level[:-1]:
-        names, number, count = np.unique(trace.name_id[rows[places]], return_inverse=True, return_counts=True)
-        covered_ns = np.bincount(number, trace.dur_ns[rows[places]], len(names))
-        for at in np.flatnonzero((count >= _LEAST) & (covered_ns >= least_ns)).tolist():
-            own = places[number == at]
+    name = trace.name_id[rows]
+    for places in _groups(np.flatnonzero(depth < depth.max()), depth):
+        for own in _groups(places, name):
             dur_ns = trace.dur_ns[rows[own]]
-            if not has_children[own].all():
+            if dur_ns.sum() < least_ns or not has_children[own].all():
                 continue
             low, high = np.quantile(dur_ns, (0.25, 0.75))
             if low >= _ALIKE * high:
                 return np.asarray(rows[own])
     return np.empty(0, np.int64)
+
+
+def _groups(places: Int64, number: NDArray[np.integer]) -> Iterator[Int64]:
+    """Yield the places of each number that is not rare, in order; the numbers ascend."""
+    order = places[np.argsort(number[places], kind="stable")]
+    ordered = number[order]
+    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    count = np.diff(np.append(first, len(ordered)))
+    for at, n in zip(first[count >= _LEAST].tolist(), count[count >= _LEAST].tolist(), strict=True):
+        yield order[at : at + n]
 
 
 def _depths(trace: Trace, rows: Int64) -> Int64:
