@@ -14,9 +14,9 @@ from dialects.kineto.collectives import (
     SYNC_ARGS,
     call_sizes,
     collective,
+    is_call_of_all,
     is_collective_call,
     is_collective_kernel,
-    is_lasting_call,
     message_sizes,
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
@@ -139,7 +139,7 @@ class Kineto(System):
 
     def is_sized_call(self, name: str) -> bool:
         """Whether it is a collective that the host carries out (gloo); see `sizes_of_calls`."""
-        return is_lasting_call(name)
+        return is_call_of_all(name)
 
     def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
         """Return what the host's collectives move, where shapes were recorded (`record_shapes`)."""

@@ -56,6 +56,11 @@ def is_lasting_call(name: str) -> bool:
     return is_collective_call(name) and not name.startswith(("nccl", "rccl", "c10d"))
 
 
+def is_call_of_all(name: str) -> bool:
+    """Whether a host's annotation lasts for a collective, and is not one half of a transfer."""
+    return is_lasting_call(name) and not _HALF.match(name)
+
+
 def is_collective(name: str, cat: str) -> bool:
     """Whether an event is a collective: a kernel, a copy of its library, a call on the host."""
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
@@ -68,8 +73,7 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     where recorded, sequence number.
     """
     if cat not in KERNEL_CATS:
-        is_known = is_lasting_call(name) and not _HALF.match(name)
-        return _all_ranks((name,), name) if is_known else None
+        return _all_ranks((name,), name) if is_call_of_all(name) else None
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dialects
-from dialects.kineto.collectives import is_collective
+from dialects.kineto.collectives import collective, is_collective
 from dialects.masks import by_name
 from trace_files import read_args, read_trace
 
@@ -67,6 +67,7 @@ def test_a_call_of_the_host_moves_the_tensors_that_it_is_given(
     calls = [
         {**where, "name": "gloo:all_reduce", "cat": "user_annotation", "ts": 5, "dur": 9, "args": args},
         {**where, "name": "gloo:barrier", "cat": "user_annotation", "ts": 15, "dur": 9, "args": {}},
+        {**where, "name": "gloo:recv", "cat": "user_annotation", "ts": 25, "dur": 9, "args": args},
         {**where, "name": "aten::add", "cat": "cpu_op", "ts": 1, "dur": 2, "args": args},
     ]
     path = tmp_path / "rank0.pt.trace.json"
@@ -80,3 +81,10 @@ def test_a_call_of_the_host_moves_the_tensors_that_it_is_given(
     )
     assert (sizes.n_bytes.tolist(), sizes.n_ranks.tolist()) == ([n_bytes], [4])
     assert [trace.names[i] for i in trace.name_id[sizes.row].tolist()] == ["gloo:all_reduce"]
+
+
+@pytest.mark.parametrize("name", ["gloo:send", "gloo:recv", "gloo:isend", "mpi:irecv"])
+def test_half_of_a_transfer_is_communication_but_meets_nobody_known(name: str) -> None:
+    assert is_collective(name, "user_annotation")
+    assert collective(name, "user_annotation", {}) is None
+    assert collective("gloo:all_reduce", "user_annotation", {}) is not None
