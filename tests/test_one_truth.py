@@ -47,7 +47,7 @@ def test_critical_and_replay_name_the_same_path_of_a_recorded_job(shared_data: P
 
 def stretched(recording: Recording, row: int, event: int, by_ns: int) -> StepGraph:
     """The step as it would have been recorded had one event worked longer."""
-    work = recording.steps[row].work_ns.copy()
+    work = recording.steps[row].work_ns.astype(np.int64)
     work[event] += by_ns
     steps = list(recording.steps)
     steps[row] = replace(steps[row], work_ns=work)
