@@ -257,7 +257,7 @@ def _run(
 
 
 def _unpacked_size(members: Sequence[Member]) -> int:
-    return unpacked_size([FilePart(member.file, _size(member)) for member in members])
+    return unpacked_size([FilePart(member.file, size=_size(member)) for member in members])
 
 
 def _size(member: Member) -> int:

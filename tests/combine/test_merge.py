@@ -18,6 +18,7 @@ from combine import external_sort as runs
 from combine import merge
 from combine import sources as placing
 from conftest import run_cli
+from formats import native
 from trace_utils import files_to_read, find_paths
 
 Event = dict[str, Any]
@@ -413,6 +414,21 @@ def test_two_processes_write_what_one_writes(
         _combine(tmp_path / f"{jobs}.json", shared_data / "byteps" / "fork_lenet_base", flags=flags)
     assert (tmp_path / "1.json").read_bytes() == (tmp_path / "3.json").read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_whether_c_is_worth_it_is_asked_for_the_bytes_of_all_inputs(
+    two_workers: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {}
+
+    def is_worth(n_bytes: int, name: str = "scan") -> bool:
+        asked[name] = n_bytes
+        return False
+
+    monkeypatch.setattr(native, "is_worth", is_worth)
+    _combine(tmp_path / "out.json", *two_workers)
+    files = [file for worker in two_workers for file in worker.rglob("*.json")]
+    assert asked["rewrite"] == sum(file.stat().st_size for file in files) > 0
 
 
 def test_gzip_output_holds_the_same(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
