@@ -46,12 +46,9 @@ class RankSummary(NamedTuple):
 
 def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
     """Return a line for each rank, in the order of their first step."""
-    of_rank: dict[str, list[Breakdown]] = {}
-    for part in parts:
-        of_rank.setdefault(part.rank, []).append(part)
     keys = ("compute_ns", "comm_ns", "exposed_comm_ns", "idle_ns")
     found = []
-    for rank, steps in of_rank.items():
+    for rank, steps in _by_rank(parts).items():
         wall = np.array([step.wall_ns for step in steps])
         means = [float(np.mean([getattr(step, key) for step in steps])) for key in keys]
         middle = median(wall)
@@ -59,6 +56,14 @@ def summaries(parts: Iterable[Breakdown]) -> list[RankSummary]:
         numbers = [number for number in far if number is not None]
         found.append(RankSummary(rank, numbers, len(steps), float(wall.mean()), middle, *means))
     return found
+
+
+def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:
+    """Return the steps of each rank, ranks in the order of their first step."""
+    of_rank: dict[str, list[Breakdown]] = {}
+    for part in parts:
+        of_rank.setdefault(part.rank, []).append(part)
+    return of_rank
 
 
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
@@ -145,12 +150,9 @@ def _length(
 
 def _pause(parts: Iterable[Breakdown]) -> float:
     """Return what passes on average between the end of a step and the begin of the one numbered next."""
-    of_rank: dict[str, list[Breakdown]] = {}
-    for part in parts:
-        of_rank.setdefault(part.rank, []).append(part)
     pauses = [
         after.start_ns - before.start_ns - before.wall_ns
-        for steps in of_rank.values()
+        for steps in _by_rank(parts).values()
         for before, after in pairwise(steps)
         if before.step is not None and after.step == before.step + 1
     ]
