@@ -259,10 +259,13 @@ class EventReader:
                 return ending
         sight = self._sight
         end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
+        looked = min(sight, len(data) - at) if end is None else end - at
         for stop in dict.fromkeys((end, ending)):
-            if stop is not None and stop - at <= sight and self._mend(data[at:stop], events):
-                return stop
-        self._patience -= min(sight, len(data) - at if end is None else end - at)
+            if stop is not None and stop - at <= sight:
+                if self._mend(data[at:stop], events):
+                    return stop
+                looked = max(looked, stop - at)
+        self._patience -= looked
         self.damage.lost += end is not None
         return end
 

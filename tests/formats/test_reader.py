@@ -18,6 +18,7 @@ from dialects import finish
 from errors import TraceError
 from formats import native
 from formats.chrome import read_part
+from formats.event import tolerant
 from formats.reader import EventReader
 from formats.scan import find_boundary
 from trace_utils import read_document, read_trace
@@ -277,6 +278,28 @@ def test_many_damaged_events_cost_only_themselves(tmp_path: Path) -> None:
     events, phrases = events_of(written(tmp_path, "[" + ", ".join(parts) + "]"))
     assert [event["name"] for event in events] == [f"op{i}" for i in range(3000) if i % 20 != 7]
     assert phrases == ["150 damaged events lost"]
+
+
+def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no pattern finds the end of an event, each damaged one must not try the rest of the file."""
+    tried = 0
+
+    def counted(text: bytes | bytearray, **options: bool) -> Any:
+        nonlocal tried
+        tried += len(text)
+        return tolerant(text, **options)
+
+    monkeypatch.setattr("formats.reader.tolerant", counted)
+    path = written(
+        tmp_path, "[" + '{"ph": "B", "name": "broadcast", "ts": 38559, },,' * 8000 + json.dumps(EVENT) + "]"
+    )
+    events, phrases = events_of(path)
+    assert events == [EVENT]
+    assert phrases == ["8,000 damaged events lost"]
+    size = path.stat().st_size
+    assert tried < (16 << 20) + 20 * size  # 8,000 times half of the file would be 80 times as much
 
 
 @by_both
