@@ -3,8 +3,8 @@
     python3 -m benchmarks.same_answers JOB [JOB ...] [--options statistic graph ...] [--ways python two]
 
 Each option is asked for JSON in each way; its standard output, standard error and output file are compared
-byte for byte with those of one process with what is in C. Prints each difference, and counts. A command that
-fails has to fail alike. The cluster is a scheduler and two workers on this machine.
+byte for byte with those of one process with what is in C. Prints differences, and counts after each job. A
+command that fails has to fail alike. The cluster is a scheduler and two workers on this machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
                     count[f"{way}: {'the same' if found == expected else 'DIFFERENT'}"] += 1
                     if found != expected:
                         print(f"{job} {command}, {way}: {_difference(expected, found)}", flush=True)
-    print(f"{len(jobs)} jobs; {'; '.join(f'{what} {n}' for what, n in count.items())}")
+            print(f"up to {job}: {'; '.join(f'{what} {n}' for what, n in count.items())}", flush=True)
     sys.exit(any("DIFFERENT" in what for what in count))
 
 

@@ -100,10 +100,11 @@ class HeadTable(dict[tuple[Any, ...], int]):
 
     def number(self, key: tuple[Any, ...]) -> int:
         """Return the number of a kind whose key may end with arguments, however many there are."""
-        if key not in self:
+        number = self.get(key)
+        if number is None:
             kind = WholeEvent(**dict(zip(KEY, key, strict=False)))
-            self[key] = self._add_placed(kind, self._place(kind), b"".join(key[len(KEY) :]))
-        return self[key]
+            number = self[key] = self._add_placed(kind, self._place(kind), b"".join(key[len(KEY) :]))
+        return number
 
     def set_args(self, number: int, args: msgspec.Raw) -> None:
         """Give kind `number` a head with these arguments."""
@@ -142,6 +143,8 @@ class HeadTable(dict[tuple[Any, ...], int]):
 
     def _add_placed(self, kind: WholeEvent, placed: Placed, args: bytes) -> int:
         flags = (kind.ph == "X", kind.ph in OWN_SCOPE, placed.role, placed.fate)
+        if placed.fate != KEPT:  # no event with this head is written
+            return self._add(kind, flags, b"")
         return self._add(kind, flags, member(_ENCODE(placed.event)) + self._member(args))
 
     def _add(self, kind: WholeEvent, flags: tuple[bool, bool, int, int], text: bytes) -> int:
