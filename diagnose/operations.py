@@ -53,7 +53,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if any(one.on_device or one.phase for one in view.recording.chosen_kinds(chosen))
-        else "find out what it does (a profiler of its own), and make that faster or call it less often",
+        else "make this one faster first, or call it less often; a profiler of its own tells what it does",
         edit=lambda one: computation_at(one, names[hottest], 1 - _FASTER),
         change=f"{names[hottest]}={1 - _FASTER:g}",
         ranks=view.recording.owners,
