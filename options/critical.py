@@ -379,7 +379,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.load_traces(), loaded.recording, step, path)
+    events, zero = marked_events(loaded.load_traces(args=["*"]), loaded.recording, step, path)
     write_events(output, events, baseTimeNanoseconds=zero)
 
 

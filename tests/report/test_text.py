@@ -253,3 +253,21 @@ def test_the_header_of_a_name_that_is_shortened_is_whole(monkeypatch: pytest.Mon
     rule = next(i for i, line in enumerate(lines) if line.startswith("─"))
     assert " ".join(line[: lines[rule].index(" ")].strip() for line in lines[:rule]) == columns[0].title
     assert "…" in lines[rule + 1]
+
+
+def test_changes_that_are_certain_have_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    change = Column("ms", "Change", "float", 1, scale="diverging")
+    rows = [("more", 2.0, True), ("less", -2.0, True), ("chance", 9.0, False), ("same", 0.0, True)]
+    table = Table("t", "T", (NAME, change, Column("sure", "Sure", "bool")), rows, certain="sure")
+    stream = Terminal()
+    text.write(Result("o", "", {}, tables=(table,)), stream, Namespace(pretty=False, full=False, head=None))
+    assert [line.split()[1] for line in stream.getvalue().splitlines()[2:]] == [
+        "\x1b[31m", "\x1b[32m", "9.0", "0.0",
+    ]  # fmt: skip
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    text.write(Result("o", "", {}, tables=(table,)), stream, Namespace(pretty=False, full=False, head=None))
+    assert "\x1b" not in stream.getvalue()
