@@ -49,6 +49,7 @@ _TAIL_LIMIT = 64 << 20
 #: What may be spent on damaged events: bytes looked at in vain, at first and for each byte read.
 _PATIENCE = 16 << 20
 _PATIENCE_PER_BYTE = 16
+_TO_MEND = 8 << 20  # of it, what is kept for events whose end is known without looking further
 _WAIT = 64 << 10  # an event this close to the end of what was read may go on there, however damaged the file
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
 _BOM = b"\xef\xbb\xbf"
@@ -257,12 +258,13 @@ class EventReader:
             with contextlib.suppress(*UNDECODABLE):
                 self._keep(self._one.decode(memoryview(data)[at:ending]), events)
                 return ending
-        sight = self._sight
+        sight = max(0, min(EVENT_LIMIT, self._patience - _TO_MEND))
         end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
         looked = min(sight, len(data) - at) if end is None else end - at
         for stop in dict.fromkeys((end, ending)):
-            if stop is not None and stop - at <= sight:
+            if stop is not None and stop - at <= self._sight:
                 if self._mend(data[at:stop], events):
+                    self._patience -= max(0, looked - (stop - at))
                     return stop
                 looked = max(looked, stop - at)
         self._patience -= looked

@@ -381,7 +381,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
 def _left_out(n: int) -> list[str]:
     if not n:
         return []
-    return [f"{n:,} operations with the least work were not tried: a replay for each would take hours."]
+    return [f"{n:,} operations with the least work were not tried: a replay for each would take minutes."]
 
 
 def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> str:
