@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
 from collections import defaultdict
@@ -35,6 +37,7 @@ _RANK_IN_HEAD = re.compile(
     rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
 )
 _DIGITS = re.compile(r"(\d{1,18})")
+_MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
@@ -272,11 +275,32 @@ def _rank_job(path: Path) -> Job:
     # a replay is of the other one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
-        raise TraceError(f"{path}: no trace in this directory")
+        raise TraceError(f"{path}: no trace in this directory{_deeper(path)}")
     if len(files) == 1:
         return Job(path, "ranks", [Source(files[0], rank=_rank_of_file(files[0]))], notes)
     ranked = sorted(files, key=lambda file: (rank_of[file] is None, rank_of[file] or 0))
     return Job(path, "ranks", [Source(file, rank=rank_of[file]) for file in ranked], notes)
+
+
+def _deeper(path: Path) -> str:
+    """Return words that name directories further below in which traces lie, of the first thousand; or ""."""
+    folders = itertools.islice(os.walk(path), _MOST_FOLDERS)
+    holding = (
+        str(Path(folder).relative_to(path))
+        for folder, _, names in folders
+        if any(map(_holds_trace, (Path(folder, name) for name in sorted(names)[:_MOST_FILES])))
+    )
+    found = sorted(holding, key=natural)
+    if not found:
+        return ""
+    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
+    return f"; give the directories below it that hold some: {', '.join(found[:3])}{more}"
+
+
+def _holds_trace(file: Path) -> bool:
+    with contextlib.suppress(TraceError):  # it is only a hint
+        return file.name.endswith(_TRACE_SUFFIXES) and file.is_file() and _is_trace(file)
+    return False
 
 
 def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:

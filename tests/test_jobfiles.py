@@ -154,6 +154,16 @@ def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
         find_job(tmp_path)
 
 
+def test_where_traces_lie_deeper_is_told(tmp_path: Path) -> None:
+    make(tmp_path, *(f"host{i}/plugins/profile/t.pt.trace.json" for i in range(5)))
+    make(tmp_path, "notes/old/config.json", content="{}")
+    where = ", ".join(f"host{i}/plugins/profile" for i in range(3))
+    with pytest.raises(
+        TraceError, match=f"no trace in this directory; give .* hold some: {where} and 2 more$"
+    ):
+        find_job(tmp_path)
+
+
 def test_a_directory_for_each_rank(tmp_path: Path) -> None:
     make(tmp_path, "rank_1/trace.json", "rank_0/trace.json")
     assert [(s.rank, s.path.parent.name) for s in find_job(tmp_path).sources] == [
