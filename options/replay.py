@@ -170,7 +170,7 @@ def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
     """Return the critical path of a step, recorded or simulated, as `critical` gives it."""
     from dag_utils import critical_path, named_path
 
-    return named_path(recording, step, critical_path(step), parts=args.del_queue)
+    return named_path(recording, critical_path(step), parts=args.del_queue)
 
 
 def _position(rows: Sequence[int], row: int) -> int:
