@@ -63,10 +63,11 @@ def apply(
     """
     texts = list(edits)
     parsed = [(_rank(text), parse(text, recording, traces, guess)) for text in texts]
-    if any(_takes_apart(text, recording, guess) for text in texts):
+    apart = {text.rpartition("=")[0] for text in texts if _takes_apart(text, recording, guess)}
+    if apart:
         sized = with_sizes(recording)
         if (found := link_rate(sized)) is not None:
-            recording = as_messages(sized, guess.rate(found))
+            recording = as_messages(sized, guess.rate(found), by_bytes="partition_bytes" in apart)
     for _, edit in sorted(parsed, key=lambda pair: pair[0]):
         recording = edit(recording)
     return recording
