@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import options
 from errors import UsageError
+from opname import without_parameters
 from output_marks import PROGRAM
-from result import Bars, Card, Chart, Column, Command, Result, Table
+from result import Bars, Card, Chart, Column, Command, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -219,10 +220,8 @@ def _sentence(text: str) -> str:
 
 
 def _seen(evidence: Evidence) -> str:
-    return (
-        f"step {evidence.step}, {evidence.rank}: {evidence.name}, {evidence.dur_ns / 1e6:.1f} ms from "
-        f"{evidence.start_ns / 1e6:.1f} ms on"
-    )
+    name, took = without_parameters(evidence.name), in_ms(evidence.dur_ns)
+    return f"step {evidence.step}, {evidence.rank}: {name}, {took} from {in_ms(evidence.start_ns)} on"
 
 
 def _command(args: Namespace, look: Sequence[str]) -> str:
