@@ -41,7 +41,7 @@ _FINDINGS = (  # of a place and a `Ranked`
     Column("ranks", "Where", minor=True, value=lambda row: _where(row[1])),
     Column("gain_ms", "Gain (ms a step)", "float", 1, value=lambda row: _gain(row[1], "mid_ns")),
     Column("gain_low_ms", "at least", "float", 1, value=lambda row: _gain(row[1], "low_ns")),
-    Column("gain_high_ms", "at most", "float", 1, value=lambda row: _gain(row[1], "high_ns")),
+    Column("gain_high_ms", "at most", "float", 1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
     Column("gain_after_above_ms", "after those above", "float", 1, value=lambda row: _left(row[1])),
 )
