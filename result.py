@@ -61,6 +61,7 @@ class Column:
     kind: Kind = "text"
     digits: int = 3  # after the decimal point, for float and percent
     minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first
+    paired: bool = False  # says nothing without the column before it, nor that without it
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
     floor: float | None = None  # what is below it is shown to people as "<" and this, not as 0.000
     value: Callable[[Any], Cell] | None = None

@@ -34,7 +34,7 @@ HELP = "the critical path of a recorded step, per GPU, worker and job, and the s
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queue", "sort", "head", "output"})
 
-_SCOPE = Column("scope", "scope", minor=3)
+_SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
 _CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float"))
 _BY_CAT = (  # of a category, its nanoseconds and its share
@@ -47,6 +47,7 @@ _OPERATIONS = (
     Column("dur_ms", "duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
     Column("slack_ms", "slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
+_LEAST = 3  # importance of a column that says nothing new
 _MOST_BARS = 32
 _FEW_SCOPES = 16  # of a kind, whose lengths are told one by one
 SCOPES = ("GPU", "worker", "job", "all")
@@ -222,7 +223,8 @@ def _per_scope(
 
     rows = Made(_places([own for _, own in parts])[: args.head], cells)
     keys = Made(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
-    return Table(name, title, (_SCOPE, *columns), rows, about=keys)
+    scope = _SCOPE if len(parts) > 1 else replace(_SCOPE, minor=_LEAST)  # then the figures name it
+    return Table(name, title, (scope, *columns), rows, about=keys)
 
 
 def _places(parts: Sequence[Sized]) -> Made[tuple[int, int]]:

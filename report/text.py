@@ -179,8 +179,8 @@ def _stacked(title: str, width: int, n_lines: int) -> list[str]:
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     """Return the columns that fit in `width`, words shortened, and those that were left out.
 
-    Empty ones go without a word, then minor ones, the most minor first, then from the right; one
-    always stays.
+    Empty ones go without a word, then minor ones, the most minor first, then from the right, and pairs
+    together; one always stays.
     """
     parts = [part for at, part in enumerate(parts) if at == 0 or not {"", GAP}.issuperset(part.cells)]
     left_out: list[_Part] = []
@@ -189,7 +189,11 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
         minor = parts[least].column.minor
         if _total(part.legible if minor else part.narrowest for part in parts) <= width:
             break
-        left_out.insert(0, parts.pop(least))
+        paired = [part.column.paired for part in parts] + [False]
+        first, last = least - paired[least], least + paired[least + 1]
+        first = max(first, 0 if last < len(parts) - 1 else 1)
+        left_out[:0] = parts[first : last + 1]
+        del parts[first : last + 1]
     texts = [part for part in parts if is_text(part.column)]
     room = width - _total(part.width for part in parts) + sum(part.width for part in texts)
     cap = max(_even_share([part.width for part in texts], room), 1)

@@ -271,3 +271,13 @@ def test_changes_that_are_certain_have_a_colour_on_a_terminal(monkeypatch: pytes
     stream = Terminal()
     text.write(Result("o", "", {}, tables=(table,)), stream, Namespace(pretty=False, full=False, head=None))
     assert "\x1b" not in stream.getvalue()
+
+
+def test_both_ends_of_an_interval_are_shown_or_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "26")
+    low, high = Column("a", "From", "float", minor=1), Column("b", "to", "float", minor=1, paired=True)
+    row = ("conv_of_the_third", 1.0, 2.0, 3.0)
+    lines = shown(table_of(NAME, low, high, TOTAL, rows=[row])).splitlines()
+    # the operation's 17 columns, the total's 5: there is room for one of the two more, not for both
+    assert lines[-1] == "terminal: From, to." or lines[-1].endswith("From, to.")
+    assert lines[-3].split() == ["conv_of_the_third", "3.000"]
