@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -228,7 +228,7 @@ def rank_notes(
 ) -> list[str]:
     """Return a line for the ranks that several sources claim, and one for the missing ones of `world`."""
     notes = []
-    if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
+    if doubled := sorted(rank for rank, n in Counter(ranks).items() if n > 1):
         notes.append(f"{whose}: {kind} {numbers(doubled)} claimed by several {sources}")
     world = max(world, max(ranks, default=-1) + 1)
     if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):

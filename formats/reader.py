@@ -46,7 +46,8 @@ from formats.stream import PIECE, ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
 _TAIL_LIMIT = 64 << 20
-#: What may be spent on damaged events: bytes looked at in vain, at first and for each byte read.
+#: What may be spent on damaged events: bytes looked at in vain, at first and for each byte of the file, which
+#: may be packed.
 _PATIENCE = 16 << 20
 _PATIENCE_PER_BYTE = 16
 _TO_MEND = 8 << 20  # of it, what is kept for events whose end is known without looking further
@@ -116,7 +117,7 @@ class EventReader:
         self._has_stop = stop is not None
         self._ended = False
         self._lines = False
-        self._patience = _PATIENCE
+        self._patience = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
         self.use(*types)
 
     def use(self, *types: Any) -> None:
@@ -140,7 +141,6 @@ class EventReader:
         chunks: Iterator[bytes] = itertools.islice(self.stream, self.pieces)
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
-            self._patience += _PATIENCE_PER_BYTE * len(chunk)
             data = bytearray().join((b"[", carry, chunk))
             events, end = self._decode_piece(data)
             carry = bytes(memoryview(data)[end:])

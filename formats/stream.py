@@ -56,6 +56,14 @@ class ByteStream:
         self.damage: str | None = None
         self.consumed = 0  # bytes of the file read so far, for progress
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file, or of its part, that are to be read; 0 where that cannot be told (a pipe)."""
+        with contextlib.suppress(OSError):  # reading will say what is wrong
+            stop = self.path.stat().st_size if self.stop is None else self.stop
+            return max(0, stop - self.start)
+        return 0
+
     def __iter__(self) -> Iterator[bytes]:
         try:
             with self.path.open("rb") as file:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from errors import DagError, UsageError
+from errors import DagError, UsageError, whole_number
 from result import Bars, Cell, Chart, Column, Made, Result, Table
 
 if TYPE_CHECKING:
@@ -113,10 +113,10 @@ def step_number(text: str | None) -> int | None:
     """Return the number that `--step` gives: ``7`` or, as Kineto calls it, ``ProfilerStep#7``."""
     if text is None:
         return None
-    digits = text.rpartition("#")[2]
-    if not digits.isdecimal():
+    number = whole_number(text.rpartition("#")[2])
+    if number is None:
         raise UsageError(f"--step {text}: not the number of a step")
-    return int(digits)
+    return number
 
 
 def refuse(args: Namespace, *flags: str) -> None:
