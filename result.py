@@ -61,6 +61,7 @@ class Column:
     kind: Kind = "text"
     digits: int = 3  # after the decimal point, for float and percent
     minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first
+    paired: bool = False  # says nothing without the column before it, nor that without it
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
     floor: float | None = None  # what is below it is shown to people as "<" and this, not as 0.000
     value: Callable[[Any], Cell] | None = None
@@ -82,6 +83,7 @@ class Table:
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
     brief: Table | None = None  # what a terminal shows in its place
+    weights: Callable[[], Sequence[Any]] | None = None  # of the rows: of many, the heaviest are shown
     about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod
