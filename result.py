@@ -83,6 +83,7 @@ class Table:
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
     brief: Table | None = None  # what a terminal shows in its place
+    weights: Callable[[], Sequence[Any]] | None = None  # of the rows: of many, the heaviest are shown
     about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod

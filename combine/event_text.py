@@ -23,11 +23,10 @@ from combine.unique_ids import OWN_SCOPE
 from formats.event import UNDECODABLE, IntEvent
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, floats_to_ns, times_ns, to_ns
-from formats.whole import KEY, ExactWholeEvent, LearnedWhole, WholeEvent
+from formats.whole import ARGUMENTS, KEY, ExactWholeEvent, LearnedWhole, WholeEvent
 
 BEFORE = b'},\n{"ts":'
 DURATION = b',"dur":'
-ARGUMENTS = b',"args":'
 _BETWEEN = (b"", DURATION)
 _ENCODE = msgspec.json.Encoder().encode
 LONGEST_NS = 10**18

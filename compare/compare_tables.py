@@ -120,7 +120,13 @@ def _operations(pair: Pair, args: Namespace) -> Table:
         Column("renamed_to", "name in the new run", minor=True),
     )
     ops = shown(pair.found.operations, args)
-    return Table.of("operations", "Operations", columns, ops, certain="significant")
+    table = Table.of("operations", "Operations", columns, ops, certain="significant")
+    return table if args.sort else replace(table, weights=lambda: [_weight(op) for op in ops])
+
+
+def _weight(op: OpChange) -> tuple[float, float]:
+    """Return what of the step's change an operation explains, and how its average changed."""
+    return abs(op.explained.ns or 0.0), abs(op.average.ns or 0.0)
 
 
 def _categories(pair: Pair) -> Table:

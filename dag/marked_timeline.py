@@ -153,7 +153,7 @@ def _thread_name(operations: Sequence[Operation], process: str, thread: str) -> 
 def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath) -> list[_Stop]:
     """Return the stretches of the path with the slices that they lie in."""
     found = []
-    named = named_path(recording, step, path, parts=True, merged=False)
+    named = named_path(recording, path, parts=True, merged=False)
     on_track: dict[tuple[int, Track], tuple[Int64, Int64, Int64]] = {}
     for stretch, label in zip(path.stretches, named.label.tolist(), strict=True):
         event = None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from atomic_output import open_output
+from formats.values import cleaned
 from output_marks import MEMBER, PROGRAM
 
 _BATCH = 10_000
@@ -47,7 +48,11 @@ def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any
         out.write(head[:-1] + b',"traceEvents":[')
         separator = b"\n"
         while batch := list(itertools.islice(remaining, _BATCH)):
-            out.write(separator + b",\n".join(map(encode, batch)))
+            try:
+                written = b",\n".join(map(encode, batch))
+            except UnicodeEncodeError:  # what is named after a file may have its undecodable bytes
+                written = b",\n".join(encode(cleaned(event)) for event in batch)
+            out.write(separator + written)
             separator = b",\n"
             n_events += sum(event["ph"] != "M" for event in batch)
         out.write(b"\n]}\n")

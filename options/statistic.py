@@ -169,13 +169,15 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     cats = categories(totals, stats)
     shown = _longest_first(stats, args)
     columns = _OPERATIONS if args.group_by != "operation" else _OVER_RANKS
-    operations = Table.of("operations", "Operations", columns, shown)
+    operations = _operations(columns, shown, args)
     if brief:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
-        together = _longest_first(grouped, args)
-        table = Table.of("operations", "Operations", _OVER_RANKS, together, note=note)
-        operations = replace(operations, brief=table)
-    tables = (operations, Table.of("categories", "Categories", _CATEGORIES, cats))
+        table = _operations(_OVER_RANKS, _longest_first(grouped, args), args)
+        operations = replace(operations, brief=replace(table, note=note))
+    of_cats = Table.of(
+        "categories", "Categories", _CATEGORIES, cats, weights=lambda: [cat.total_ns for cat in cats]
+    )
+    tables = (operations, of_cats)
     traces = [
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
@@ -198,6 +200,12 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
     )
+
+
+def _operations(columns: Sequence[Column], stats: Sequence[Stat], args: Namespace) -> Table:
+    """Return the table of operations; of many a terminal shows the first if sorted, else what took most."""
+    table = Table.of("operations", "Operations", columns, stats)
+    return table if args.sort else replace(table, weights=lambda: [stat.total_ns for stat in stats])
 
 
 def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:

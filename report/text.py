@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import shutil
@@ -33,8 +34,9 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
     pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
-    certain are red (more) or green there. Of each table come the first 20 rows, more with `--full`
-    or a larger `--head`. `--pretty` leaves out the title and the commentary.
+    certain are red (more) or green there. Of each table come 20 rows, the first or those that weigh
+    most, in their order; more with `--full` or a larger `--head`. `--pretty` leaves out the title
+    and the commentary.
     """
     width = _width(stream)
     colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
@@ -127,7 +129,7 @@ def _table(
     if not table.rows:
         yield "  nothing"
     else:
-        rows = table.rows[:n_rows]
+        rows = _shown(table, n_rows)
         parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
         if width is not None:  # headers are at most two lines tall unless that costs a column
             parts = _measured(_laid_out(table.columns, rows, 2))
@@ -136,12 +138,22 @@ def _table(
             parts, left_out = _fitted(parts, width)
         yield from _lines(parts, _colours(table, rows) if colour else {})
         if len(rows) < len(table.rows):
-            yield f"{len(table.rows) - len(rows):,} more rows with --full"
+            which = "" if table.weights is None else f"the {len(rows)} that weigh most are shown; "
+            yield f"{which}{len(table.rows) - len(rows):,} more rows with --full"
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
     if table.note:
         yield from _wrapped([table.note], width)
+
+
+def _shown(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
+    """Return the rows that people see unless they ask for all."""
+    if n_rows is None or table.weights is None or len(table.rows) <= n_rows:
+        return table.rows[:n_rows]
+    weights = table.weights()
+    heaviest = heapq.nlargest(n_rows, range(len(weights)), key=weights.__getitem__)
+    return [table.rows[i] for i in sorted(heaviest)]
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], n_lines: int) -> list[_Part]:

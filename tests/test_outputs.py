@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import mutations
 import pytest
 
 from conftest import REPO, run_cli
@@ -250,6 +251,20 @@ def test_a_file_whose_writing_failed_is_not_completed_with_the_others(tmp_path: 
             file.write(b"b")
     outputs.commit()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("option", "flag"), [("combine", "output"), ("critical", "output"), ("statistic", "save")]
+)
+def test_a_name_that_is_no_text_costs_no_output(tmp_path: Path, option: str, flag: str) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xfcller"))  # Latin-1, on a system of UTF-8
+    mutations.write_job("kineto", folder)
+    for path in list(folder.iterdir()):
+        shutil.copy(path, Path(os.fsdecode(os.fsencode(folder) + b"/\xfc" + os.fsencode(path.name))))
+    target = tmp_path / "out.json"
+    code, _, err = run_cli("--option", option, "--path", folder, f"--{flag}", target)
+    assert code == 0, err
+    json.loads(target.read_text())
 
 
 # ---- what is no file

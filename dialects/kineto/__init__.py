@@ -20,7 +20,7 @@ from dialects.kineto.collectives import (
     message_sizes,
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
-from dialects.steps import NO_STEPS, Steps, has_inside, in_first_process, spans
+from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart
 from dialects.system import (
     DEVICE_CATS,
@@ -119,7 +119,7 @@ class Kineto(System):
         rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu)
         rows = in_first_process(trace, rows)
         steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
-        return Steps(tuple(step for step in steps if has_inside(trace, step)), (), "ProfilerStep annotations")
+        return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the annotations of the host (n,)."""

@@ -20,7 +20,7 @@ from formats import native
 from formats.chrome import read_part
 from formats.event import tolerant
 from formats.reader import EventReader
-from formats.scan import find_boundary
+from formats.scan import find_boundary, object_end
 from trace_utils import read_document, read_trace
 
 #: Read by either decoder; `read_document` has but one.
@@ -98,6 +98,9 @@ def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
         (b"   \n ", "is empty"),
         (b"hello", "neither JSON nor a DASF profile"),
         (b"\x7fELF\x00\x01\x02\x03" * 50, "neither JSON nor a DASF profile"),
+        (b"PK\x03\x04" + bytes(60), "an archive; unpack it"),
+        (b"job/rank0.json".ljust(257, b"\0") + b"ustar" + bytes(250), "an archive; unpack it"),
+        (b"SQLite format 3\0" + bytes(60), "a database"),
         (b'{"a": 1}', 'no list "traceEvents"'),
         (b'{"traceEvents": 3}', 'no list "traceEvents"'),
         (b'{"a": ', "cut or broken before any event"),
@@ -300,6 +303,27 @@ def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
     assert phrases == ["8,000 damaged events lost"]
     size = path.stat().st_size
     assert tried < (16 << 20) + 20 * size  # 8,000 times half of the file would be 80 times as much
+
+
+def test_looking_for_ends_is_bounded_and_what_ends_nearby_is_mended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An odd quote in each event: taken exactly, no event ends before the file does."""
+    looked = 0
+
+    def counted(data: bytes, at: int, limit: int) -> int | None:
+        nonlocal looked
+        end = object_end(data, at, limit)
+        looked += min(limit, len(data) - at) if end is None else end - at
+        return end
+
+    monkeypatch.setattr("formats.reader.object_end", counted)
+    event = r'{"ph": "X", "name": "a", "ts": %d, "dur": 1, "args": {"x": "1, \"y\": 3"z"}}'
+    path = written(tmp_path, "[" + ",".join(event % i for i in range(6000)) + "]")
+    events, phrases = events_of(path)
+    assert [one["ts"] for one in events] == list(range(6000))
+    assert phrases == ["6,000 events repaired (NaN, bad characters or quotes)"]
+    assert looked < (16 << 20) + 20 * path.stat().st_size  # 6,000 times half of the file is 60 times as much
 
 
 @by_both

@@ -174,6 +174,16 @@ def test_a_table_shows_20_rows_and_counts_the_rest(
     assert lines[-1].startswith(rest)
 
 
+def test_of_many_rows_the_heaviest_are_shown_in_their_order() -> None:
+    weights = [5, *[0] * 5, *[1] * 19]  # the first six but one are the lightest of 25
+    rows = [(f"a{i}",) for i in range(25)]
+    result = Result("o", "", {}, (Table("t", "T", (NAME,), rows, weights=lambda: weights),))
+    lines = shown(result).splitlines()
+    assert [line for line in lines if line[0] == "a"] == ["a0", *(f"a{i}" for i in range(6, 25))]
+    assert lines[-1] == "the 20 that weigh most are shown; 5 more rows with --full"
+    assert shown(result, full=True) == shown(table_of(NAME, rows=[*rows]), full=True)
+
+
 def test_a_table_of_20_rows_is_whole() -> None:
     assert "more rows" not in shown(table_of(NAME, rows=[("a",)] * 20))
 
