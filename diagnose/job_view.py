@@ -355,9 +355,6 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
 
     `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
     meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
     edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
@@ -368,9 +365,7 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
     tails = np.concatenate([source, source[order[1:][alike]]])
     heads = np.concatenate([target, source[order[:-1][alike]]])
     events, place = np.unique(np.concatenate([tails, heads]), return_inverse=True)
-    joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
-    matrix = coo_array(joined, shape=(len(events), len(events)))
-    part = connected_components(matrix, directed=False)[1]
+    part = connected(len(events), *place.reshape(2, -1))
     source = unique(source[~is_meeting[step.operation[source]]])
     part, owner = part[np.searchsorted(events, source)], step.owner[source]
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
@@ -381,6 +376,22 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
     arrivals = arrivals[latest]
     meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
     return Meetings(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
+
+
+def connected(n: int, tails: Int64, heads: Int64) -> Int64:
+    """Return for each of n nodes the least one that edges (e,) connect it with, whatever their direction.
+
+    Where an edge joins two groups, the group of the larger number goes to the other, until none does;
+    scipy's way takes a tenth of a second to load.
+    """
+    part, before = np.arange(n), None
+    while before is None or (part != before).any():
+        before = part.copy()
+        least = np.minimum(part[tails], part[heads])
+        np.minimum.at(part, before[tails], least)
+        np.minimum.at(part, before[heads], least)
+        part = part[part]
+    return part
 
 
 def _pieces(recording: Recording) -> Int64:
