@@ -513,7 +513,7 @@ def _names(
 
 
 def _measure(field: str, title: str) -> _Spec:
-    axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False}
+    axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False, "labelFlush": False}
     return {"field": field, "type": "quantitative", "axis": axis}
 
 
