@@ -103,8 +103,10 @@ def _takes_apart(text: str, recording: Recording, guess: Guess = _LIKELY) -> boo
 
 def _has_full_links(recording: Recording) -> bool:
     """Whether links are the limit for long, of transfers whose bytes are known."""
+    if not recording.links or not is_sized(recording):
+        return False
     found = link_rate(recording)
-    return found is not None and found.is_told and is_sized(recording)
+    return found is not None and found.is_told
 
 
 def bounds(recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = ()) -> list[Edit]:
