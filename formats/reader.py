@@ -78,6 +78,15 @@ class Damage:
         return [*self.notes, *(f"{counted(n, noun)} {fate}" for n, noun, fate in counts if n)]
 
 
+def _what_it_is(head: bytes) -> str:
+    """Return in words what a file is that is no trace, from its beginning."""
+    if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
+        return "an archive; unpack it and give what was in it"
+    if head.startswith(b"SQLite format 3\0"):
+        return "a database, such as Nsight Systems writes; export a chrome trace (JSON)"
+    return "neither JSON nor a DASF profile"
+
+
 class EventReader:
     """Iterates over lists of events; what surrounds them is in `header` when the iteration is over.
 
@@ -322,7 +331,7 @@ class EventReader:
         if text[:1] == b"[":
             return text[1:]
         if text[:1] != b"{":
-            raise TraceError(f"{self.path}: not a trace: neither JSON nor a DASF profile")
+            raise TraceError(f"{self.path}: not a trace: {_what_it_is(data)}")
         return self._read_object_head(text, chunks)
 
     def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:

@@ -20,6 +20,7 @@ _GZIP = b"\x1f\x8b"
 max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
 _ALWAYS_UNPACKED = 256 << 20
 _USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
+_LAST_PIECE_S = 5.0  # what unpacking one piece never takes; a pipe may keep its reader waiting for longer
 _NEVER_TIMES = 1000  # its size: only padding unpacks to more
 
 
@@ -157,7 +158,8 @@ def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
         except BaseException as error:
             put(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
         while (item := ahead.get()) is not None:
             if isinstance(item, BaseException):
@@ -165,3 +167,4 @@ def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
             yield item
     finally:
         stopped.set()
+        thread.join(_LAST_PIECE_S)  # an interpreter that ends while the file is being read aborts

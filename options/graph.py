@@ -78,11 +78,12 @@ def _recorded(args: Namespace) -> _Loaded:
     """Return the graph of a recorded step."""
     from dag_utils import critical_path, drawn_step, headline, named_path, slack_ns
 
-    loaded, step = recorded_step(args)
+    loaded, row = recorded_step(args)
     recording = loaded.recording
+    step = recording.steps[row]
     path = critical_path(step)
     dag, marked = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
-    first = headline(recording, step, path, named_path(recording, step, path))
+    first = headline(recording, step.number, path, named_path(recording, path))
     return _Loaded(dag, marked, first, recording.notes, loaded.repairs)
 
 

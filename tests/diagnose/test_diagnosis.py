@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
-from made_jobs import WRITERS, Job, iteration_ms
+from made_jobs import WRITERS, Job, composer, iteration_ms
 
 from conftest import run_cli
 from diagnose.diagnosis import headline
@@ -46,6 +46,25 @@ def test_in_40_noisy_jobs_of_even_ranks_hardly_any_rank_is_called_late_slow_or_u
         found = kinds(diagnosed(WRITERS[system](tmp_path / str(seed), replace(job, seed=seed))))
         called += [(seed, kind) for kind in found if kind in ("late_rank", "uneven_work", "slow_collective")]
     assert len(called) <= 2, called  # a test of 5 % is made for each
+
+
+def test_callbacks_of_the_training_loop_are_found_with_what_they_take(tmp_path: Path) -> None:
+    job = replace(HEALTHY, pause=25.0)
+    diagnosis = diagnosed(composer(tmp_path / "job", job, callback="Monitor"))
+    (found,) = winning(diagnosis)
+    assert found.finding.title == "callbacks take 25.0 ms of a step's critical path"
+    assert found.finding.operations == ["callback/Monitor/event/batch_end"]
+    holds(found, 25.0 * 9 / 10)  # that before the first of ten steps belongs to no recorded one
+
+
+def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_its_end(tmp_path: Path) -> None:
+    """Composer's ranks ask each other, before they leave the loading, whether one has no batch left."""
+    job = replace(HEALTHY, load=20.0)
+    (slow,) = winning(diagnosed(composer(tmp_path / "composer", job)))
+    assert slow.finding.kind == "input"
+    assert "does not tell whose loading is slow" in slow.finding.caveat
+    (slow,) = winning(diagnosed(WRITERS["kineto"](tmp_path / "kineto", job)))
+    assert slow.finding.caveat == ""
 
 
 @pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 0)])
