@@ -75,7 +75,7 @@ class LoadedSteps:
     job: Job
     files: Sequence[TraceFile]
     ranks: Sequence[RankFacts]
-    load_traces: Callable[[], list[Trace]]  # times on one clock
+    load_traces: Callable[..., list[Trace]]  # times on one clock; `args`: other keys of the events' args
     broken: Sequence[str] = ()  # a line for each graph that cannot be used
     unread: Sequence[str] = ()  # … for each trace that could not be read; the job's notes have it too
 
@@ -181,10 +181,16 @@ def _on_one_clock(
 
 
 def _load_traces(
-    paths: Sequence[Path], how: Mapping[str, Any], hosts: Sequence[int], clocks: Sequence[Clock]
+    paths: Sequence[Path],
+    how: Mapping[str, Any],
+    hosts: Sequence[int],
+    clocks: Sequence[Clock],
+    *,
+    args: Collection[str] | None = None,
 ) -> list[Trace]:
     """Load the traces of a job whose clocks are known, without those that hold no slice."""
-    traces = [trace for trace in load_paths(paths, **how).traces if len(trace)]
+    wanted = how if args is None else {**how, "args": args}
+    traces = [trace for trace in load_paths(paths, **wanted).traces if len(trace)]
     return on_one_clock(traces, hosts, clocks)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from errors import DagError, UsageError
+from errors import DagError, UsageError, whole_number
 from result import Bars, Cell, Chart, Column, Made, Result, Table
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ HELP = "the critical path of a recorded step, per GPU, worker and job, and the s
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queue", "sort", "head", "output"})
 
-_SCOPE = Column("scope", "scope", minor=3)
+_SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
 _CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float"))
 _BY_CAT = (  # of a category, its nanoseconds and its share
@@ -47,6 +47,7 @@ _OPERATIONS = (
     Column("dur_ms", "duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
     Column("slack_ms", "slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
+_LEAST = 3  # importance of a column that says nothing new
 _MOST_BARS = 32
 _FEW_SCOPES = 16  # of a kind, whose lengths are told one by one
 SCOPES = ("GPU", "worker", "job", "all")
@@ -112,10 +113,10 @@ def step_number(text: str | None) -> int | None:
     """Return the number that `--step` gives: ``7`` or, as Kineto calls it, ``ProfilerStep#7``."""
     if text is None:
         return None
-    digits = text.rpartition("#")[2]
-    if not digits.isdecimal():
+    number = whole_number(text.rpartition("#")[2])
+    if number is None:
         raise UsageError(f"--step {text}: not the number of a step")
-    return int(digits)
+    return number
 
 
 def refuse(args: Namespace, *flags: str) -> None:
@@ -222,7 +223,8 @@ def _per_scope(
 
     rows = Made(_places([own for _, own in parts])[: args.head], cells)
     keys = Made(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
-    return Table(name, title, (_SCOPE, *columns), rows, about=keys)
+    scope = _SCOPE if len(parts) > 1 else replace(_SCOPE, minor=_LEAST)  # then the figures name it
+    return Table(name, title, (scope, *columns), rows, about=keys)
 
 
 def _places(parts: Sequence[Sized]) -> Made[tuple[int, int]]:
@@ -400,7 +402,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.load_traces(), loaded.recording, step, path)
+    events, zero = marked_events(loaded.load_traces(args=["*"]), loaded.recording, step, path)
     write_events(output, events, baseTimeNanoseconds=zero)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import UsageError
+from errors import UsageError, whole_number
 from result import Chart, Result
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _FROM_OTHERS = "a step from the other steps' gaps"
 _FURTHER = "mean of as many further steps (95 %)"
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
+#: A time before the edit that is less than this share of the recorded one needs a word.
+_ALIKE = 0.995
 #: Bytes a nanosecond as Mbit/s.
 _MBIT = 8e3
 
@@ -51,9 +53,10 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 
 def _steps(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    steps = whole_number(text)
+    if not steps:
         raise ArgumentTypeError(f"{text!r}: a replay needs a whole number of steps, 1 or more")
-    return int(text)
+    return steps
 
 
 def run(args: Namespace) -> Result:
@@ -79,8 +82,9 @@ def run(args: Namespace) -> Result:
 def _check(args: Namespace) -> None:
     if args.sub_option not in (None, *VARIANTS):
         raise UsageError(f"--sub_option {args.sub_option}: replay has the variants {', '.join(VARIANTS)}")
-    if not 0 < args.delay_ratio < float("inf"):
-        raise UsageError(f"--delay_ratio {args.delay_ratio:g}: a ratio must be above 0 (1 changes nothing)")
+    from replay.whatif.edits import checked_ratio
+
+    checked_ratio(f"--delay_ratio {args.delay_ratio:g}", args.delay_ratio)
     if args.set and args.sub_option != "whatif":
         raise UsageError("--set belongs to --sub_option whatif")
     if args.sub_option == "whatif" and not args.set:
@@ -271,7 +275,9 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         **_common(args, loaded),
         headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}.",
         document={
-            **_document(args, last.recorded, row, after[-1], output, last.ratio),
+            **_document(
+                args, last.recorded, row, after[-1], output, last.after_ns / last.recorded.iteration_ns
+            ),
             "interval_ms": _milliseconds(last.interval_ns),
             "before_ms": last.before_ns / 1e6,
             "after_ms": last.after_ns / 1e6,
@@ -282,8 +288,17 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=tables if slower is None else [*tables, shown.slowdown_table(slower)],
         charts=charts,
-        notes=[*recording.notes, *_cautions(args, recording), *written],
+        notes=[*recording.notes, *_outliers(last), *_cautions(args, recording), *written],
     )
+
+
+def _outliers(edit: WhatIf) -> list[str]:
+    """Return why the time before the edit is less than what was recorded, if it is."""
+    recorded = edit.recorded.recorded_ns
+    if recorded is None or edit.before_ns > _ALIKE * recorded:
+        return []
+    return [f"Some steps took far longer than the others; with all of it the mean step is "
+            f"{recorded / 1e6:.1f} ms. What-ifs count them as long as the longest of the others"]  # fmt: skip
 
 
 def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:
@@ -381,7 +396,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
 def _left_out(n: int) -> list[str]:
     if not n:
         return []
-    return [f"{n:,} operations with the least work were not tried: a replay for each would take hours."]
+    return [f"{n:,} operations with the least work were not tried: a replay for each would take minutes."]
 
 
 def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> str:

@@ -24,15 +24,18 @@ Float = NDArray[np.float64]
 
 #: How long a worker takes to take an answer, at most: for each, and for each byte (1 GB/s).
 _TAKEN_NS, _TAKEN_NS_PER_BYTE = 300_000, 1.0
+#: What an answer holds its link for, at most: its bytes, headers and acknowledgements, and so much (ns).
+_MOST_OVERHEAD, _MESSAGE_NS = 1.05, 50_000
 
 
-def as_messages(recording: Recording, rate: float) -> Recording:
+def as_messages(recording: Recording, rate: float, *, by_bytes: bool) -> Recording:
     """Return the recording with each PUSH as its bytes, on the link, and their acknowledgement, on none.
 
     Links carry `rate` bytes per nanosecond, first sent first. The recording replays as it did: what the bytes
     and the queues do not explain stays the work of the acknowledgement, or of the answer. An acknowledgement
     is an operation of the PUSH's name without a link; what a worker does with an answer while an
-    acknowledgement that came behind it is read already, one of the PULL's.
+    acknowledgement that came behind it is read already, one of the PULL's. With `by_bytes` that is all that
+    an answer takes beyond its own bytes: messages of another size wait otherwise.
     """
     pushes = recording.which(lambda one: one.stage == "PUSH" and one.link)
     pulls = recording.which(lambda one: one.stage == "PULL" and one.link)
@@ -50,7 +53,10 @@ def as_messages(recording: Recording, rate: float) -> Recording:
         before = splits[-1] if splits else None
         splits.append(_Split(step, pushes[what], pulls[what], n_bytes[what], rate, key[what], before))
     for one in splits:
-        one.let_answers_through()
+        if by_bytes:
+            one.serve_answers()
+        else:
+            one.let_answers_through()
     return replace(
         recording,
         operations=[*recording.operations, *more],
@@ -91,6 +97,25 @@ class _Split:
             mine = mine[np.lexsort((step.end_ns[mine], step.start_ns[mine]))]
             self.through[mine] = _served(step.start_ns[mine], self.wire_ns[mine], step.end_ns[mine])
             self.in_order[link] = mine
+
+    def serve_answers(self) -> None:
+        """Let each answer hold its link no longer than its bytes take, from when it could begin.
+
+        What it took beyond that held nobody up: it was in queues of its own, or nobody knows where.
+        """
+        ready, step = self._ready(), self.old
+        for link in np.unique(step.link[self.pulls]).tolist():
+            mine = self.pulls[step.link[self.pulls] == link]
+            mine = mine[np.argsort(step.end_ns[mine], kind="stable")]
+            takes = self.wire_ns[mine] * _MOST_OVERHEAD + _MESSAGE_NS
+            self.through[mine] = _served(ready[mine], takes, step.end_ns[mine])
+
+    def _ready(self) -> Int64:
+        """Return when each event (n,) is let on by what holds its body, PUSHes by their bytes."""
+        ready: Int64 = self.old.start_ns.copy()
+        into = self.old.edges[self.old.edges[:, 2] == Joint.END_TO_BODY]
+        np.maximum.at(ready, into[:, 1], self.through[into[:, 0]])
+        return ready
 
     @cached_property
     def halved(self) -> Int64:

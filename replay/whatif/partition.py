@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dag.step_graph import NO_LINK, Recording, StepGraph
-from dialects.step_parts import Operation
+from dialects.step_parts import Joint, Operation
 from errors import TraceError
 from formats.columns import Int64
 from replay.whatif.bandwidth import Float
@@ -168,7 +168,7 @@ class _Cut:
             operation=np.array(operation, np.int64),
             link=self._links(step.link[source], operation),
             work_ns=self._work(step, source, operation),
-            edges=_copied(step.edges, copies),
+            edges=_copied(step.edges, copies, [self.operations[i].whole for i in step.operation.tolist()]),
             last=np.flatnonzero(np.isin(source, step.last)),
             overtaken=step.overtaken if len(source) == len(step) else np.empty((0, 2), np.int64),
             continued=np.array(continued, np.int64).reshape(-1, 2),
@@ -248,13 +248,21 @@ class _Cut:
         return cost.per_part_ns + cost.per_byte_ns * one.n_bytes
 
 
-def _copied(edges: Int64, copies: Sequence[Mapping[int, int]]) -> Int64:
-    """Return each edge between the new events: piece to the same piece, else each to each."""
+def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[str]) -> Int64:
+    """Return each edge between the new events; `tensor` is whose partition each recorded one was.
+
+    Within a tensor a piece waits for the same piece. What held a partition's end up (bytes of others that
+    stood before it in a queue) holds up its last piece alone: those before it are through earlier.
+    """
     found = []
     for a, b, joint, kind in edges.tolist():
-        for piece, new_a in copies[a].items():
-            if piece in copies[b]:
-                found.append((new_a, copies[b][piece], joint, kind))
-            elif piece < 0 or -1 in copies[b]:
-                found.extend((new_a, new_b, joint, kind) for new_b in copies[b].values())
+        of_a, of_b = copies[a], copies[b]
+        if not of_a or not of_b:
+            continue
+        if -1 not in of_a and -1 not in of_b and tensor[a] == tensor[b]:
+            pairs = [(of_a[piece], of_b[piece]) for piece in of_a if piece in of_b]
+        else:
+            held = [max(of_b.values())] if joint >= Joint.END_TO_BODY else of_b.values()
+            pairs = [(new_a, new_b) for new_a in of_a.values() for new_b in held]
+        found += [(new_a, new_b, joint, kind) for new_a, new_b in pairs]
     return np.array(found, np.int64).reshape(-1, 4)

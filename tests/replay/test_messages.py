@@ -44,8 +44,9 @@ def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
     assert rate.at_least == pytest.approx(JOB.rate / 1.045 / 1e6, rel=0.03)
 
 
-def test_transfers_taken_apart_replay_as_recorded(recording: Recording) -> None:
-    apart = as_messages(recording, JOB.rate / 1.045 / 1e6)
+@pytest.mark.parametrize("by_bytes", [False, True])
+def test_transfers_taken_apart_replay_as_recorded(by_bytes: bool, recording: Recording) -> None:
+    apart = as_messages(recording, JOB.rate / 1.045 / 1e6, by_bytes=by_bytes)
     rows = recording.whole_steps
     assert (replay(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
     n_transfers = sum(one.stage in ("PUSH", "PULL") for one in recording.operations)
@@ -87,14 +88,13 @@ def test_the_interval_holds_what_a_job_takes_that_waited_for_full_links(
     then = random_job(18).edited(edit).run(8, 2).mean()
     assert found.interval_ns is not None
     assert found.interval_ns[0] <= then * 1e6 <= found.interval_ns[1]
-    if edit.startswith("bandwidth"):
-        assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
+    assert found.after_ns / 1e6 == pytest.approx(then, rel=0.1)
 
 
 def test_an_acknowledgement_that_was_read_before_the_answer_in_front_of_it_waits_for_its_bytes(
     full_links: Recording,
 ) -> None:
-    apart = as_messages(full_links, random_job(18).rate / 1.045 / 1e6)
+    apart = as_messages(full_links, random_job(18).rate / 1.045 / 1e6, by_bytes=False)
     rows = full_links.whole_steps
     assert (replay(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
     rest = apart.which(lambda one: one.stage == "PULL" and not one.link)
@@ -102,6 +102,21 @@ def test_an_acknowledgement_that_was_read_before_the_answer_in_front_of_it_waits
     # no answer is taken for longer than 0.3 ms and 1 ms a megabyte, and the largest partition has 0.81 MB
     longest = max(int(step.work_ns[rest[step.operation]].max(initial=0)) for step in apart.steps)
     assert longest <= 300_000 + 810_000
+
+
+def test_an_answer_holds_its_link_no_longer_than_its_bytes_take(full_links: Recording) -> None:
+    rate = random_job(18).rate / 1.045 / 1e6
+    apart = as_messages(full_links, rate, by_bytes=True)
+    rows = full_links.whole_steps
+    assert (replay(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
+    n_bytes = apart.column(lambda one: one.n_bytes)
+    answers = apart.which(lambda one: one.stage == "PULL" and one.link)
+    for before, step in zip(full_links.steps, apart.steps, strict=True):
+        mine = answers[step.operation] & ~np.isin(np.arange(len(step)), step.continued[:, 1])
+        most = 1.05 * n_bytes[step.operation[mine]] / rate + 2 * 50_000  # its own message and one before it
+        assert (step.work_ns[mine] <= most).all()
+        # the second halves are numbered behind the recorded events: all end when they ended
+        assert step.end_ns.max() == before.end_ns.max()
 
 
 @pytest.mark.parametrize("edit", ["bandwidth=5", "bandwidth=0.2", "partition_bytes=262144", "BW=0.5"])

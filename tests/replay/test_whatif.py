@@ -21,7 +21,7 @@ from replay.sensitivity import delay_each, speed_up_each
 from replay.simulation import replay
 from replay.slowdown import slowdown
 from replay.whatif.bandwidth import LinkRate, link_rate
-from replay.whatif.edits import Guess, apply
+from replay.whatif.edits import Guess, apply, bounds
 from replay.whatif.selection import communication, computation, select
 from replay.whatif.straggler import stragglers, why_none
 
@@ -89,6 +89,15 @@ def test_a_gap_that_is_unusual_is_not_taken_into_another_job() -> None:
     assert foreseen_ms(recording, "rank0=0.5") == pytest.approx(45 * 15 / 25)
 
 
+def test_a_step_far_longer_than_the_others_counts_as_the_longest_usual_one_before_and_after() -> None:
+    # steps of 15, 15, 15, 15 and 95 ms; what deviates by none in the median is an outlier beyond a tenth
+    (found,) = what_if(lockstep([10, 10, 10, 10, 90]), [("", lambda one: apply(one, ["reduce=3"]))])
+    assert found.recorded.recorded_ns == 31 * MS
+    assert found.before_ns == pytest.approx((4 * 15 + 16.5) / 5 * MS)
+    # 10 ms more in each: 25 and 105, of which the last counts as 27.5
+    assert found.after_ns == pytest.approx((4 * 25 + 27.5) / 5 * MS)
+
+
 def test_an_addition_comes_once_in_a_step_though_the_operation_is_recorded_in_pieces() -> None:
     times = {"I/O.load": (0, 4), "launch": (4, 6), "I/O.rest": (6, 10)}
     steps = [(times, (0, 10))]
@@ -119,6 +128,12 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("bandwidth=0Mbit", "above 0"),
         ("partition_bytes=0", "bytes above 0"),
         ("partition_bytes=1.5", "bytes above 0"),
+        ("partition_bytes=1e9", "bytes above 0"),
+        ("bandwidth=-1Mbit", "not a number"),
+        ("bandwidth=0.000001Kbit", "at least 8 Kbit"),
+        ("BW=1e300", "from 1/1,000,000 to 1,000,000"),
+        ("BW=+99999999999s", "more than a day"),
+        ("rank" + "9" * 5000 + "=2", "no such rank"),
         ("schedule=random", "priority or fifo"),
         ("straggler=some", "none and mean"),
         ("rank5.FW=2", "no such rank"),
@@ -126,8 +141,9 @@ def test_computation_and_communication_are_all_there_is() -> None:
     ],
 )
 def test_a_wrong_edit_is_refused(edit: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        apply(one_gpu(), [edit])
+    for ask in (apply, bounds):
+        with pytest.raises(UsageError, match=words):
+            ask(one_gpu(), [edit])
 
 
 def test_an_unknown_operation_suggests_the_nearest() -> None:
