@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
-Kind = Literal["text", "int", "float", "percent", "bool"]
+Kind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
 Cell = str | int | float | bool | None
 _T = TypeVar("_T")
 
@@ -145,13 +145,18 @@ class Waterfall:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """One line per series over the shared `x`. None is a gap."""
+    """One line per series over the shared `x`. None is a gap.
+
+    Series that are `dashed` have the colour of another one; what is above `most` is not in sight.
+    """
 
     title: str
     x_label: str
     y_label: str
     x: Sequence[float]
     series: Mapping[str, Sequence[float | None]]
+    dashed: Mapping[str, str] = field(default_factory=dict)
+    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

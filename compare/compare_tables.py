@@ -41,13 +41,13 @@ CHANGE = (
     _ms("avg_absolute_ms", "change (ms)", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
     Column("significant", "significant", "bool"),
-    Column("p_value", "p", "float", 4, floor=1e-4, minor=True, value=attrgetter("p")),
-    _ms("ci_low_ms", "95 % from (ms)", "low_ns", minor=True),
-    _ms("ci_high_ms", "to (ms)", "high_ns", minor=True, paired=True),
+    Column("p_value", "p", "float", 4, floor=1e-4, minor=2, value=attrgetter("p")),
+    _ms("ci_low_ms", "95 % from (ms)", "low_ns", minor=2),
+    _ms("ci_high_ms", "to (ms)", "high_ns", minor=2, paired=True),
 )
 _COUNTS = (
-    Column("count_a", "base count", "int", minor=2, value=lambda item: item.count[0]),
-    Column("count_b", "new count", "int", minor=2, paired=True, value=lambda item: item.count[1]),
+    Column("count_a", "base count", "int", minor=3, value=lambda item: item.count[0]),
+    Column("count_b", "new count", "int", minor=3, paired=True, value=lambda item: item.count[1]),
 )
 _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
 
@@ -105,17 +105,18 @@ def _tested_columns(*, minor: bool) -> list[Column]:
     def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
         return lambda item: value(item.average)
 
-    return [replace(column, minor=minor or column.minor, value=of(cell)) for column, cell in _CHANGE_CELLS]
+    return [replace(column, minor=max(minor, column.minor), value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
 def _operations(pair: Pair, args: Namespace) -> Table:
     columns = (
         Column("name", "operation"),
-        Column("cat", "category", minor=True),
-        *_COUNTS,
+        Column("cat", "category", minor=2),
         *_sides("avg_*_ms", "avg", "average"),
-        *_tested_columns(minor=False),
+        *_tested_columns(minor=False)[:2],
         _ms("explained_ms", "explains of the step (ms)", "explained.ns", minor=True, scale="diverging"),
+        *_tested_columns(minor=False)[2:],
+        *_COUNTS,
         Column("renamed_to", "name in the new run", minor=True),
     )
     ops = shown(pair.found.operations, args)

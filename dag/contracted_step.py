@@ -34,8 +34,8 @@ from errors import DagError
 from formats.columns import Int64, unique
 
 #: A step of more events is contracted; so many are looked at together. In memory each takes about 400 bytes.
-_MOST_WHOLE = 250_000
-_TOGETHER = 100_000
+_MOST_WHOLE = 100_000
+_TOGETHER = 20_000
 #: Ranks that are kept while paths are walked, for a path that goes back and forth.
 _MOST_KEPT = 32
 #: A round that leaves more than this share of the edges is the last.

@@ -13,6 +13,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
 from dialects.step_parts import GAP, Kind, Operation
+from errors import TraceError, counted
 from formats.columns import Int64, unique
 from replay.answer import measured_ns
 from replay.uncertainty import Float
@@ -20,6 +21,8 @@ from replay.whatif.selection import pipeline_stages
 
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
+#: Steps times kinds of operations that are many, and how many more than events a table of them may have.
+_MOST_CELLS, _MOST_AN_EVENT = 10_000_000, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +202,18 @@ class JobView:
         return self._sums("gap_ns")
 
     def _sums(self, column: str) -> Float:
-        kinds, kind = self.recording.table.kinds, self.recording.table.kind
-        steps = (self.recording.steps[row] for row in self.rows)
-        return np.array(
-            [np.bincount(kind[step.operation], getattr(step, column), len(kinds)) for step in steps]
-        )
+        kind, n_kinds = self.recording.table.kind, len(self.recording.table.kinds)
+        steps, n_cells = self.recording.steps, len(self.rows) * n_kinds
+        if n_cells > _MOST_CELLS and n_cells > _MOST_AN_EVENT * sum(len(steps[row]) for row in self.rows):
+            raise TraceError(
+                f"{self.loaded.files[0].path}: {counted(n_kinds, 'operation')} in "
+                f"{counted(len(self.rows), 'step')}, most of them in a few steps only: too many to be "
+                "compared step by step; --step_by NAME says what else marks a step"
+            )
+        sums = np.empty((len(self.rows), n_kinds))
+        for own, row in zip(sums, self.rows, strict=True):
+            own[:] = np.bincount(kind[steps[row].operation], getattr(steps[row], column), n_kinds)
+        return sums
 
     def by_owner(self, step: StepGraph, chosen: Bool) -> list[Int64]:
         """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""

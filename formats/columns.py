@@ -18,6 +18,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 Id = str | int | float | None
+#: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
+_OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
 _Item = TypeVar("_Item")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -232,8 +234,17 @@ def median(values: NDArray[np.generic]) -> float:
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
+def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
+    """Return beyond what length a step is an outlier, of steps of these lengths (n,), at least one."""
+    middle = median(lengths)
+    return max(middle + _OUTLIER_DEVIATIONS * median(np.abs(lengths - middle)), _OUTLIER_FACTOR * middle)
+
+
 def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:
     """Return the distinct items by first appearance, and each item's place among them (n,)."""
     items = list(items)
-    place = {item: i for i, item in enumerate(dict.fromkeys(items))}
-    return list(place), np.fromiter(map(place.__getitem__, items), np.int32, len(items))
+    distinct = list(dict.fromkeys(items))
+    if len(distinct) == len(items):  # as a million names may be
+        return distinct, np.arange(len(items), dtype=np.int32)
+    place = {item: i for i, item in enumerate(distinct)}
+    return distinct, np.fromiter(map(place.__getitem__, items), np.int32, len(items))

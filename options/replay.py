@@ -34,6 +34,8 @@ _FROM_OTHERS = "a step from the other steps' gaps"
 _FURTHER = "mean of as many further steps (95 %)"
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
+#: A time before the edit that is less than this share of the recorded one needs a word.
+_ALIKE = 0.995
 #: Bytes a nanosecond as Mbit/s.
 _MBIT = 8e3
 
@@ -273,7 +275,9 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         **_common(args, loaded),
         headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}.",
         document={
-            **_document(args, last.recorded, row, after[-1], output, last.ratio),
+            **_document(
+                args, last.recorded, row, after[-1], output, last.after_ns / last.recorded.iteration_ns
+            ),
             "interval_ms": _milliseconds(last.interval_ns),
             "before_ms": last.before_ns / 1e6,
             "after_ms": last.after_ns / 1e6,
@@ -284,8 +288,17 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=tables if slower is None else [*tables, shown.slowdown_table(slower)],
         charts=charts,
-        notes=[*recording.notes, *_cautions(args, recording), *written],
+        notes=[*recording.notes, *_outliers(last), *_cautions(args, recording), *written],
     )
+
+
+def _outliers(edit: WhatIf) -> list[str]:
+    """Return why the time before the edit is less than what was recorded, if it is."""
+    recorded = edit.recorded.recorded_ns
+    if recorded is None or edit.before_ns > _ALIKE * recorded:
+        return []
+    return [f"Some steps took far longer than the others; with all of it the mean step is "
+            f"{recorded / 1e6:.1f} ms. What-ifs count them as long as the longest of the others"]  # fmt: skip
 
 
 def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ _CATEGORIES = (
 )
 _BREAKDOWN = (
     Column("rank", "rank"),
-    Column("step", "step", "int"),
+    Column("step", "step", "id"),
     _ms("wall_ms", "wall"),
     _ms("compute_ms", "compute"),
     _ms("comm_ms", "comm"),
@@ -245,12 +245,17 @@ def _result(
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
-    from statistic.breakdown_charts import breakdown_charts
+    from statistic.breakdown_charts import breakdown_charts, idle_or_not_recorded
     from statistic.step_summary import exposed_and_outliers, summaries
 
     parts = [part for rank in job.ranks for part in rank.breakdown]
     of_ranks = summaries(parts)
-    ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
+    idle = f"{idle_or_not_recorded(parts)} (ms)"
+    of_steps, of_rank = (
+        [replace(column, title=idle) if column.key == "idle_ms" else column for column in columns]
+        for columns in (_BREAKDOWN, _RANKS)
+    )
+    ranks = Table.of("ranks", "Steps of each rank", of_rank, of_ranks)
     records = [
         {**row, "outlier_steps": rank.outlier_steps}
         for row, rank in zip(ranks.records(), of_ranks, strict=True)
@@ -260,7 +265,7 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.ranks[0].source.path,
         {"rules": rules, "ranks": records},
-        (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]), ranks),
+        (Table.of("breakdown", "Time of each step", of_steps, parts[: args.head]), ranks),
         headline=exposed_and_outliers(parts),
         charts=breakdown_charts(parts),
         read=_read_lines(job),
@@ -289,10 +294,16 @@ def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
 
     longest = longest_first(stats)[:20]
     names = [stat.name for stat in longest]
-    averages = {"average": [stat.mean_ns / 1e6 for stat in longest]}
+    averages = _by_colour([(stat.cat, stat.mean_ns) for stat in longest])
     of_cats = [cat.cat or "(none)" for cat in cats]
-    totals = {"total": [cat.total_ns / 1e6 for cat in cats]}
+    totals = _by_colour([(cat.cat, cat.total_ns) for cat in cats])
     return [
-        Bars("Longest operations on average", "average (ms)", "operation", names, averages, horizontal=True),
-        Bars("Time per category", "category", "total (ms)", of_cats, totals),
+        Bars("Longest operations on average", "average (ms)", "operation", names, averages, True, True),
+        Bars("Time per category", "category", "total (ms)", of_cats, totals, stacked=True),
     ]
+
+
+def _by_colour(bars: Sequence[tuple[str, float]]) -> dict[str, list[float | None]]:
+    """Return bars (category, nanoseconds) as a series in milliseconds for each category."""
+    cats = dict.fromkeys(cat for cat, _ in bars)
+    return {cat or "(none)": [ns / 1e6 if own == cat else None for own, ns in bars] for cat in cats}

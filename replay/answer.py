@@ -16,7 +16,14 @@ from replay.occurrences import Middles, slots, with_usual_gaps
 from replay.runs import replayed_ns
 from replay.simulation import Replay
 from replay.simulation import replay as run_steps
-from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, Float, mean_interval, paired_change
+from replay.uncertainty import (
+    EXTRAPOLATED,
+    MODEL_ERROR,
+    Float,
+    mean_interval,
+    paired_change,
+    without_outliers,
+)
 
 #: Events that a replay holds at most: a few gigabytes.
 MOST_EVENTS = 20_000_000
@@ -48,6 +55,14 @@ class Answer:
         """The recorded iteration time of the job; None where no step is whole."""
         known = self.measured_ns[~np.isnan(self.measured_ns)]
         return float(known.mean()) if len(known) else None
+
+    @property
+    def usual_ns(self) -> float:
+        """The iteration time, recorded where a step is whole, without what outliers take more than others."""
+        recorded = _known_mean(measured_ns(self.recording)[self.rows].T)
+        steps = self.replayed_ns.mean(axis=1) if self.recorded_ns is None else recorded[~np.isnan(recorded)]
+        shorter = without_outliers(steps).mean() / steps.mean()
+        return (self.recorded_ns or self.iteration_ns) * float(shorter)
 
     @property
     def error(self) -> float | None:
@@ -116,8 +131,9 @@ def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float:
 class WhatIf:
     """An edited job beside the recorded one.
 
-    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. `bounds` are
-    the edited job as it may be as well, where the recording does not tell all that the edit must know.
+    Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
+    step far longer than the others counts as the longest usual one. `bounds` are the edited job as it may be
+    as well, where the recording does not tell all that the edit must know.
     """
 
     name: str
@@ -129,12 +145,12 @@ class WhatIf:
     @property
     def ratio(self) -> float:
         """How much longer the edited job takes."""
-        return float(self.after.iteration_ns.mean() / self.before.iteration_ns.mean())
+        return _usual_ns(self.after) / _usual_ns(self.before)
 
     @property
     def before_ns(self) -> float:
-        """The recorded iteration time; the replayed one where no step is whole."""
-        return self.recorded.recorded_ns or self.recorded.iteration_ns
+        """The iteration time of the job as it is, see `Answer.usual_ns`."""
+        return self.recorded.usual_ns
 
     @property
     def after_ns(self) -> float:
@@ -154,15 +170,20 @@ class WhatIf:
 
         It grows with the effect of the edit, and with how far the `bounds` are apart.
         """
-        after = float(self.after.iteration_ns.mean())
-        apart = [abs(log(float(one.iteration_ns.mean()) / after)) for one in self.bounds]
+        after = _usual_ns(self.after)
+        apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds]
         return hypot(MODEL_ERROR, EXTRAPOLATED * log(self.ratio), max(apart, default=0.0) / 2)
 
     @property
     def paired(self) -> tuple[float, float] | None:
         """The change over these recorded steps, each compared with itself; None for too few steps."""
         before, after = (_distinct(one.rows, one.iteration_ns) for one in (self.before, self.after))
-        return paired_change(before, after)
+        return paired_change(without_outliers(before), without_outliers(after))
+
+
+def _usual_ns(simulated: Replay) -> float:
+    """Return the mean step, without outliers."""
+    return float(without_outliers(simulated.iteration_ns.mean(axis=1)).mean())
 
 
 class Asked(NamedTuple):

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from formats.columns import longest_usual
+
 #: Steps below which nothing tells how much steps vary: no interval.
 FEWEST = 4
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
@@ -48,6 +50,16 @@ def mean_interval(
     low, high = np.array([-1, 1]) * np.hypot(sampling, _Z * model_error)
     mean = float(np.mean(times))
     return mean * float(np.exp(low)), mean * float(np.exp(high))
+
+
+def without_outliers(times: Sequence[float] | Float) -> Float:
+    """Return how long steps (n,) took, those far longer than the others as long as the longest usual one.
+
+    What delayed a step once (another process) says nothing of a job that was not run. Of few steps none is
+    taken for an outlier.
+    """
+    values = np.asarray(times, np.float64)
+    return values if len(values) < FEWEST else np.minimum(values, longest_usual(values))
 
 
 def paired_change(before: Float, after: Float) -> tuple[float, float] | None:

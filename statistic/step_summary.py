@@ -13,14 +13,12 @@ import dialects
 from dialects import Activity
 from dialects.masks import Mask
 from errors import counted
-from formats.columns import Trace, median
+from formats.columns import Trace, longest_usual, median
 from innermost import innermost
 from opname import without_arguments, without_parameters
 from result import in_ms
 from statistic.breakdown import Breakdown, breakdown
 
-#: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
-_DEVIATIONS, _FACTOR = 3.0, 1.10
 FEWEST = 4  # steps of which one may be called an outlier
 _NAMED = 4  # outliers that a sentence names
 _MOST_SLICES = 50_000  # of a job of which all steps are looked at
@@ -70,9 +68,7 @@ def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
     if len(lengths) < FEWEST:
         return np.zeros(len(lengths), bool)
-    middle = median(lengths)
-    limit = max(middle + _DEVIATIONS * median(np.abs(lengths - middle)), _FACTOR * middle)
-    far: Mask = lengths > limit
+    far: Mask = lengths > longest_usual(lengths)
     return far
 
 

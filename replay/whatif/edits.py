@@ -14,11 +14,11 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind, narrow_ns
 from errors import UsageError, whole_number
 from formats.columns import Int64, Trace, Track
-from replay.whatif.bandwidth import LinkRate, at_rate, link_rate, times, times_faster, with_sizes
+from replay.whatif.bandwidth import LinkRate, at_rate, is_sized, link_rate, times, times_faster, with_sizes
 from replay.whatif.messages import as_messages
 from replay.whatif.partition import at_partition_bytes, changed_tensors
 from replay.whatif.selection import Selection, named_owners, of_stage, select
-from replay.whatif.straggler import at_mean_work, without_stragglers
+from replay.whatif.straggler import at_mean_work, stragglers, without_stragglers
 
 Edit = Callable[[Recording], Recording]
 
@@ -82,16 +82,31 @@ def _rank(text: str) -> int:
 
 
 def _takes_apart(text: str, recording: Recording, guess: Guess = _LIKELY) -> bool:
-    """Whether an edit changes what waits for whom on a link: faster ones, and other partitions."""
+    """Whether an edit changes what waits for whom on a link.
+
+    That do faster ones, other partitions and, where links are full, computation of another length. On slower
+    links nobody is made to wait for more than he did.
+    """
     name, _, value = text.rpartition("=")
     if name == "partition_bytes":
         return bool(changed_tensors(recording, int(value)))
+    if name == "straggler":
+        return bool(value == "none" and stragglers(recording)) and _has_full_links(recording)
     if name != "bandwidth":
-        return False
+        timed = name not in ("schedule", "drop") and _change(text, value) != Change()
+        return timed and _has_full_links(recording)
     if target := _absolute(value):
         found = link_rate(recording)
         return times(target, None if found is None else guess.rate(found)) > 1
     return float(value) > 1
+
+
+def _has_full_links(recording: Recording) -> bool:
+    """Whether links are the limit for long, of transfers whose bytes are known."""
+    if not recording.links or not is_sized(recording):
+        return False
+    found = link_rate(recording)
+    return found is not None and found.is_told
 
 
 def bounds(recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = ()) -> list[Edit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
 from made_jobs import WRITERS, Job, composer, iteration_ms
 
+from conftest import run_cli
 from diagnose.diagnosis import headline
 
 HEALTHY = Job()
@@ -217,3 +219,22 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     (seen,) = outlier.finding.evidence
     assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
     holds(outlier, 200.0 / HEALTHY.steps)
+
+
+def test_operations_that_are_others_in_each_step_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    for i in range(60):
+        members = {"ph": "X", "pid": 1, "tid": 1, "ts": 100 * i}
+        events += [
+            members | {"name": f"ProfilerStep#{i}", "cat": "user_annotation", "dur": 90},
+            members | {"name": f"op{i}", "cat": "cpu_op", "dur": 80},
+        ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert run_cli("--option", "diagnose", "--path", path)[0] == 0
+    monkeypatch.setattr("diagnose.job_view._MOST_CELLS", 1000)  # there are 60 x 60 and more, and 120 events
+    code, out, err = run_cli("--option", "diagnose", "--path", path)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"analyze.py: error: {path}: ") and "--step_by NAME" in err

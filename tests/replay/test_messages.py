@@ -113,9 +113,8 @@ def test_an_answer_holds_its_link_no_longer_than_its_bytes_take(full_links: Reco
     answers = apart.which(lambda one: one.stage == "PULL" and one.link)
     for before, step in zip(full_links.steps, apart.steps, strict=True):
         mine = answers[step.operation] & ~np.isin(np.arange(len(step)), step.continued[:, 1])
-        assert (
-            step.work_ns[mine] <= 1.05 * n_bytes[step.operation[mine]] / rate + 50_300
-        ).all()  # and rounding
+        most = 1.05 * n_bytes[step.operation[mine]] / rate + 2 * 50_000  # its own message and one before it
+        assert (step.work_ns[mine] <= most).all()
         # the second halves are numbered behind the recorded events: all end when they ended
         assert step.end_ns.max() == before.end_ns.max()
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.uncertainty import FEWEST, MODEL_ERROR, mean_interval, paired_change
+from replay.uncertainty import FEWEST, MODEL_ERROR, mean_interval, paired_change, without_outliers
 
 
 def test_too_few_steps_have_no_interval() -> None:
     assert mean_interval([100.0] * (FEWEST - 1)) is None
     assert paired_change(np.ones(FEWEST - 1), np.ones(FEWEST - 1)) is None
+
+
+def test_steps_far_longer_than_the_others_count_as_the_longest_usual_one() -> None:
+    # the median is 100 and the median deviation 4: an outlier is longer than 112
+    assert without_outliers([96, 104, 100, 98, 400]).tolist() == [96, 104, 100, 98, 112]
+    # … and than 1.1 times the median
+    assert without_outliers([100, 100, 100, 105, 120]).tolist() == pytest.approx([100, 100, 100, 105, 110])
+    assert without_outliers([100, 100, 400]).tolist() == [100, 100, 400], "of three none is usual"
 
 
 def test_where_nothing_varies_only_the_model_can_be_wrong() -> None:

@@ -89,6 +89,15 @@ def test_a_gap_that_is_unusual_is_not_taken_into_another_job() -> None:
     assert foreseen_ms(recording, "rank0=0.5") == pytest.approx(45 * 15 / 25)
 
 
+def test_a_step_far_longer_than_the_others_counts_as_the_longest_usual_one_before_and_after() -> None:
+    # steps of 15, 15, 15, 15 and 95 ms; what deviates by none in the median is an outlier beyond a tenth
+    (found,) = what_if(lockstep([10, 10, 10, 10, 90]), [("", lambda one: apply(one, ["reduce=3"]))])
+    assert found.recorded.recorded_ns == 31 * MS
+    assert found.before_ns == pytest.approx((4 * 15 + 16.5) / 5 * MS)
+    # 10 ms more in each: 25 and 105, of which the last counts as 27.5
+    assert found.after_ns == pytest.approx((4 * 25 + 27.5) / 5 * MS)
+
+
 def test_an_addition_comes_once_in_a_step_though_the_operation_is_recorded_in_pieces() -> None:
     times = {"I/O.load": (0, 4), "launch": (4, 6), "I/O.rest": (6, 10)}
     steps = [(times, (0, 10))]

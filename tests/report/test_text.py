@@ -281,3 +281,8 @@ def test_both_ends_of_an_interval_are_shown_or_neither(monkeypatch: pytest.Monke
     # the operation's 17 columns, the total's 5: there is room for one of the two more, not for both
     assert lines[-1] == "terminal: From, to." or lines[-1].endswith("From, to.")
     assert lines[-3].split() == ["conv_of_the_third", "3.000"]
+
+
+def test_numbers_that_only_tell_apart_have_no_separators() -> None:
+    key, size = Column("key", "Key", "id"), Column("size", "Size", "int")
+    assert shown(table_of(key, size, rows=[(65536, 65536)])).splitlines()[-1].split() == ["65536", "65,536"]
