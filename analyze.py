@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 import options
-from errors import AnalyzeError, UsageError, one_line
+from errors import AnalyzeError, UsageError, one_line, whole_number
 from formats.stream import max_unpacked
 
 __version__ = "0.1.0"
@@ -217,9 +217,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    number = whole_number(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
+    return number
 
 
 def _size(text: str) -> int:
@@ -230,9 +231,9 @@ def _size(text: str) -> int:
 
 
 def _level(text: str) -> int:
-    if text.isdecimal():
-        return int(text)
-    level = logging.getLevelName(text.upper())
+    level = whole_number(text)
+    if level is None:
+        level = logging.getLevelName(text.upper())
     if not isinstance(level, int):
         raise argparse.ArgumentTypeError(f"{text!r} is not a logging level such as DEBUG or WARNING")
     return level

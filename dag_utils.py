@@ -3,7 +3,8 @@
 - `load_steps`: the recorded steps of a job, whatever the system, as `StepGraph`s in a `Recording`
 - `read_partitions`: what logs tell about a job's partitions
 - `choose_step`: the row of a step by its number, or of the one of median length
-- `critical_path`, `CriticalPaths`, `slack_ns`: what makes a step as long as it is, and the room of the rest
+- `critical_path`, `slack_ns`: what makes a step as long as it is, and the room of the rest
+- `examined`, `critical_paths`, `slacks`: the same of many ranks, whose step need not be held whole
 - `named_path`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
@@ -22,6 +23,7 @@ from typing import Any
 import dialects
 from clocks.job_clocks import on_one_clock, remarks
 from clocks.offsets import Clock, align
+from dag.contracted_step import ContractedStep, critical_paths, examined, slacks
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
 from dag.drawn_step import drawn_step
 from dag.join_ranks import join
@@ -53,11 +55,12 @@ from rank_outlines import TraceFile, repair_lines
 from trace_utils import Job, Source, load_paths
 
 __all__ = [
-    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "CriticalPaths", "Dag", "Label",
-    "LoadedSteps", "LongestPath", "NamedPath", "Partitions", "Recording", "StepGraph", "by_category",
-    "by_name", "category", "choose_step", "critical_path", "draw", "drawn_step", "headline", "key_of",
-    "load_steps", "longest_path", "marked_events", "mean_dags", "named_path", "path_waterfall",
-    "read_partitions", "records", "slack_ns", "step_timeline", "stretch_key", "waterfall",
+    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "ContractedStep", "CriticalPath", "CriticalPaths",
+    "Dag", "Label", "LoadedSteps", "LongestPath", "NamedPath", "Partitions", "Recording", "StepGraph",
+    "by_category", "by_name", "category", "choose_step", "critical_path", "critical_paths", "draw",
+    "drawn_step", "examined", "headline", "key_of", "load_steps", "longest_path", "marked_events",
+    "mean_dags", "named_path", "path_waterfall", "read_partitions", "records", "slack_ns", "slacks",
+    "step_timeline", "stretch_key", "waterfall",
 ]  # fmt: skip
 
 
@@ -72,7 +75,7 @@ class LoadedSteps:
     job: Job
     files: Sequence[TraceFile]
     ranks: Sequence[RankFacts]
-    load_traces: Callable[[], list[Trace]]  # times on one clock
+    load_traces: Callable[..., list[Trace]]  # times on one clock; `args`: other keys of the events' args
     broken: Sequence[str] = ()  # a line for each graph that cannot be used
     unread: Sequence[str] = ()  # … for each trace that could not be read; the job's notes have it too
 
@@ -178,10 +181,16 @@ def _on_one_clock(
 
 
 def _load_traces(
-    paths: Sequence[Path], how: Mapping[str, Any], hosts: Sequence[int], clocks: Sequence[Clock]
+    paths: Sequence[Path],
+    how: Mapping[str, Any],
+    hosts: Sequence[int],
+    clocks: Sequence[Clock],
+    *,
+    args: Collection[str] | None = None,
 ) -> list[Trace]:
     """Load the traces of a job whose clocks are known, without those that hold no slice."""
-    traces = [trace for trace in load_paths(paths, **how).traces if len(trace)]
+    wanted = how if args is None else {**how, "args": args}
+    traces = [trace for trace in load_paths(paths, **wanted).traces if len(trace)]
     return on_one_clock(traces, hosts, clocks)
 
 

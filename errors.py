@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 _LONGEST = 300  # characters of a message, on one line
+_MOST_DIGITS = 18
 _FEWEST = 24  # characters that a long name keeps, if that is enough
 
 
 def counted(n: int, noun: str) -> str:
     """Return a number with its noun: ``1 event``, ``1,234 events``."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a user's `text` says in at most 18 digits, which 64 bits hold; else None."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 def one_line(text: str, longest: int = _LONGEST) -> str:

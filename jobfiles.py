@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -30,7 +32,12 @@ _TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz"
 _JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
 _GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
+_RANK_IN_HEAD = re.compile(
+    rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,9})\b|'
+    rb'"name"\s*:\s*"global_rank"[^{}]*"args"\s*:\s*\{\s*"value"\s*:\s*(\d{1,9})\b'
+)
 _DIGITS = re.compile(r"(\d{1,18})")
+_MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
@@ -221,7 +228,7 @@ def rank_notes(
 ) -> list[str]:
     """Return a line for the ranks that several sources claim, and one for the missing ones of `world`."""
     notes = []
-    if doubled := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
+    if doubled := sorted(rank for rank, n in Counter(ranks).items() if n > 1):
         notes.append(f"{whose}: {kind} {numbers(doubled)} claimed by several {sources}")
     world = max(world, max(ranks, default=-1) + 1)
     if ranks and world <= _MOST_RANKS and (missing := sorted(set(range(world)) - set(ranks))):
@@ -253,22 +260,47 @@ def _rank_job(path: Path) -> Job:
         }
         files = [file for found in children.values() for file in found]
         notes += _empty_notes(path, list(children))
-        ranks = [_rank_of(file) for file in files]
-        if len(children) > 1 and (None in ranks or len(set(ranks)) < len(ranks)):
-            one = f"give one: {', '.join(child.name for child in children)}"
-            raise TraceError(f"{path}: several directories in it hold traces of the same ranks; {one}")
+    rank_of = {file: _rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
+    if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
+        rank_of = {file: _rank_in_head(file) for file in files}
+        if not _all_differ(rank_of):
+            names = ", ".join(dict.fromkeys(file.parent.name for file in files))
+            raise TraceError(
+                f"{path}: several directories in it hold traces of the same ranks, or of ranks that nothing "
+                f"tells; give one, or all if they are one job: {names}"
+            )
     if files:
         again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
         notes += [f"{file}: the files of all ranks once more, left out" for file in again]
     # a replay is of the other one
     files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
     if not files:
-        raise TraceError(f"{path}: no trace in this directory")
+        raise TraceError(f"{path}: no trace in this directory{_deeper(path)}")
     if len(files) == 1:
         return Job(path, "ranks", [Source(files[0], rank=_rank_of_file(files[0]))], notes)
-    rank_of = {file: _rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
     ranked = sorted(files, key=lambda file: (rank_of[file] is None, rank_of[file] or 0))
     return Job(path, "ranks", [Source(file, rank=rank_of[file]) for file in ranked], notes)
+
+
+def _deeper(path: Path) -> str:
+    """Return words that name directories further below in which traces lie, of the first thousand; or ""."""
+    folders = itertools.islice(os.walk(path), _MOST_FOLDERS)
+    holding = (
+        str(Path(folder).relative_to(path))
+        for folder, _, names in folders
+        if any(map(_holds_trace, (Path(folder, name) for name in sorted(names)[:_MOST_FILES])))
+    )
+    found = sorted(holding, key=natural)
+    if not found:
+        return ""
+    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
+    return f"; give the directories below it that hold some: {', '.join(found[:3])}{more}"
+
+
+def _holds_trace(file: Path) -> bool:
+    with contextlib.suppress(TraceError):  # it is only a hint
+        return file.name.endswith(_TRACE_SUFFIXES) and file.is_file() and _is_trace(file)
+    return False
 
 
 def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:
@@ -349,6 +381,17 @@ def _is_gpu_file(name: str) -> bool:
 def _rank_in_name(path: Path) -> int | None:
     match = _RANK_IN_NAME.search(path.name)
     return int(match[1]) if match else None
+
+
+def _rank_in_head(path: Path) -> int | None:
+    """Return the rank that PyTorch or Composer wrote at the beginning of a file."""
+    match = _RANK_IN_HEAD.search(head_of(path))
+    return int(match[1] or match[2]) if match else None
+
+
+def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:
+    """Whether the ranks of all files are known, and each is that of one file."""
+    return None not in rank_of.values() and len(set(rank_of.values())) == len(rank_of)
 
 
 def _subdirectories(path: Path) -> list[Path]:

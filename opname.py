@@ -160,7 +160,9 @@ def split_key(key: int) -> tuple[int, int]:
 
 #: A function of C++: what comes before it (a rank), ``void``, and its name with what belongs to it.
 _FUNCTION = re.compile(
-    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?(\S.*::.*|\S*\w<.*>.*|(?<=void ).*)", re.DOTALL
+    r"((?:wk\d+\.)?(?:rank\d+\.)?)(?:void )?"
+    r"(\S.*::.*|\S*\w<.*>.*|(?<=void ).*|\w+\([A-Za-z_][\w:<> ]*[*&,][\w:<>,*& ]*\))",
+    re.DOTALL,
 )
 _NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{[^{}]*\})::")
 _INNERMOST = re.compile(r"<[^<>]*>")

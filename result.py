@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
-Kind = Literal["text", "int", "float", "percent", "bool"]
+Kind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
 Cell = str | int | float | bool | None
 _T = TypeVar("_T")
 
@@ -61,6 +61,7 @@ class Column:
     kind: Kind = "text"
     digits: int = 3  # after the decimal point, for float and percent
     minor: int = 0  # left out where a terminal is too narrow for all columns, the largest first
+    paired: bool = False  # says nothing without the column before it, nor that without it
     scale: Literal["diverging"] | None = None  # coloured by value: below 0 good, above 0 bad
     floor: float | None = None  # what is below it is shown to people as "<" and this, not as 0.000
     value: Callable[[Any], Cell] | None = None
@@ -82,6 +83,7 @@ class Table:
     detail: bool = False  # only in the files (XLSX, HTML), not on standard output
     certain: str = ""
     brief: Table | None = None  # what a terminal shows in its place
+    weights: Callable[[], Sequence[Any]] | None = None  # of the rows: of many, the heaviest are shown
     about: Sequence[Collection[str]] = ()  # for each row the keys of what a timeline shows of it
 
     @classmethod
@@ -143,13 +145,18 @@ class Waterfall:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """One line per series over the shared `x`. None is a gap."""
+    """One line per series over the shared `x`. None is a gap.
+
+    Series that are `dashed` have the colour of another one; what is above `most` is not in sight.
+    """
 
     title: str
     x_label: str
     y_label: str
     x: Sequence[float]
     series: Mapping[str, Sequence[float | None]]
+    dashed: Mapping[str, str] = field(default_factory=dict)
+    most: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 import dialects
 import parallel
 import progress as bars
@@ -28,6 +30,7 @@ from temporary_files import is_temporary
 
 _SLICES = frozenset({"X", "B", "E", "M"})
 _SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
+_KEPT_KEYS = 16 << 20  # bytes of kinds of events, of which few are wanted
 _T = TypeVar("_T")
 
 
@@ -80,12 +83,33 @@ def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> li
 
     It is a reading of its own: few analyses want what few events have.
     """
+    from formats.native.rewriter import ScannedWhole, ScanningWholeReader, WholeScanner
+    from formats.whole import ARGUMENTS
+
     found: list[dict[str, Any]] = []
-    for piece, _ in EventReader(path):
-        wanted = (one for one in piece if one.name in names)
-        found += [
-            args_object(one.args) for one in wanted if (one.ph == "X" if slices else one.ph not in _SLICES)
-        ]
+    is_wanted: list[bool] = []  # by the numbers that the scanner gives to kinds of events
+
+    def wanted(name: object, phase: str | None) -> bool:
+        return name in names and (phase == "X" if slices else phase not in _SLICES)
+
+    def take(scanned: ScannedWhole) -> None:
+        is_wanted.extend(wanted(name, phase) for phase, name, *_ in scanned.new_keys)
+        ends = scanned.lengths.cumsum()
+        for row in np.flatnonzero(np.array(is_wanted)[scanned.key]).tolist():
+            tail = scanned.text[ends[row] - scanned.lengths[row] : ends[row]]
+            found.append(args_object(tail.partition(ARGUMENTS)[2]))
+
+    def add(events: Sequence[Any], _: object) -> None:
+        found.extend(args_object(one.args) for one in events if wanted(one.name, one.ph))
+
+    n_bytes = parallel.unpacked_size([FilePart(path, size=_size(path))])
+    library = native.library() if native.is_worth(n_bytes) else None
+    reader: EventReader = EventReader(path)
+    if library is not None:
+        scanner = WholeScanner(library, 0, _KEPT_KEYS, args_are_key=False)
+        reader = ScanningWholeReader(path, scanner, take, add)
+    for events, piece in reader:
+        add(events, piece)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from combine.sources import Member, Timing
 from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
 from formats.chrome_writer import metadata
+from formats.values import clean_text
 from jobfiles import natural
 from output_marks import MEMBER, PROGRAM
 
@@ -58,14 +60,14 @@ def _distinct(members: Sequence[Member], ranks: Sequence[int | None]) -> list[st
     """Return ``rank <r>``, or as much of the end of the path as tells the sources apart."""
     texts = [_label(m, r) for m, r in zip(members, ranks, strict=True)]
     for depth in range(2, 8):
-        doubled = {text for text in texts if texts.count(text) > 1}
+        doubled = {text for text, n in Counter(texts).items() if n > 1}
         if not doubled:
             break
         for i, member in enumerate(members):
             if texts[i] in doubled:
                 parts = "/".join(member.path.parts[-depth:])
                 texts[i] = parts if ranks[i] is None else f"rank {ranks[i]} ({parts})"
-    return texts
+    return list(map(clean_text, texts))  # a file's name may have bytes that are no text
 
 
 def _label(member: Member, rank: int | None) -> str:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from combine.collective_finder import SyncFinder
 from combine.comm_filter import CommFilter
 from combine.event_text import (
-    ARGUMENTS,
     DROPPED,
     DURATION,
     KEPT,
@@ -42,7 +41,7 @@ from formats.event import NO_ARGS, NO_TIME, args_object
 from formats.native.rewriter import ScannedWhole
 from formats.times import FLOAT_LIMIT_US
 from formats.values import FARTHEST_NS, cleaned
-from formats.whole import KEY, LearnedWhole, OddEvent, WholeEvent, encode
+from formats.whole import ARGUMENTS, KEY, LearnedWhole, OddEvent, WholeEvent, encode
 
 _ARGS = attrgetter("args")
 _ID = attrgetter("id")

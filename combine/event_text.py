@@ -23,11 +23,10 @@ from combine.unique_ids import OWN_SCOPE
 from formats.event import UNDECODABLE, IntEvent
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, floats_to_ns, times_ns, to_ns
-from formats.whole import KEY, ExactWholeEvent, LearnedWhole, WholeEvent
+from formats.whole import ARGUMENTS, KEY, ExactWholeEvent, LearnedWhole, WholeEvent
 
 BEFORE = b'},\n{"ts":'
 DURATION = b',"dur":'
-ARGUMENTS = b',"args":'
 _BETWEEN = (b"", DURATION)
 _ENCODE = msgspec.json.Encoder().encode
 LONGEST_NS = 10**18
@@ -101,10 +100,11 @@ class HeadTable(dict[tuple[Any, ...], int]):
 
     def number(self, key: tuple[Any, ...]) -> int:
         """Return the number of a kind whose key may end with arguments, however many there are."""
-        if key not in self:
+        number = self.get(key)
+        if number is None:
             kind = WholeEvent(**dict(zip(KEY, key, strict=False)))
-            self[key] = self._add_placed(kind, self._place(kind), b"".join(key[len(KEY) :]))
-        return self[key]
+            number = self[key] = self._add_placed(kind, self._place(kind), b"".join(key[len(KEY) :]))
+        return number
 
     def set_args(self, number: int, args: msgspec.Raw) -> None:
         """Give kind `number` a head with these arguments."""
@@ -143,6 +143,8 @@ class HeadTable(dict[tuple[Any, ...], int]):
 
     def _add_placed(self, kind: WholeEvent, placed: Placed, args: bytes) -> int:
         flags = (kind.ph == "X", kind.ph in OWN_SCOPE, placed.role, placed.fate)
+        if placed.fate != KEPT:  # no event with this head is written
+            return self._add(kind, flags, b"")
         return self._add(kind, flags, member(_ENCODE(placed.event)) + self._member(args))
 
     def _add(self, kind: WholeEvent, flags: tuple[bool, bool, int, int], text: bytes) -> int:

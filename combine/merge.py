@@ -92,7 +92,7 @@ def combine(
     check_output(output)
     jobs = jobs or cores()
     n = min(jobs, len(members)) if sum(map(_size, members)) > _FORK_WORTH else 1
-    scan = native.is_worth(_unpacked_size(members), "rewrite") and native.library("rewrite") is not None
+    scan = native.is_worth(_unpacked_size(members)) and native.library() is not None
     beside = output.resolve() if output.is_file() or not output.exists() else None  # elsewhere for a pipe
     with contextlib.ExitStack() as stack:
         stack.enter_context(_translated(output))
@@ -124,7 +124,7 @@ def combine(
         for source, shift in zip(sources, times.shifts, strict=True):
             runs += [(run, shift, len(texts)) for run in source.runs]
             texts += source.heads.texts
-        library = native.library("rewrite") if scan else None
+        library = native.library() if scan else None
         heads = Heads(texts, np.concatenate([source.heads.is_slice for source in sources]))
         size = sum(run.n_bytes for run, _, _ in runs)
         with open_output(output) as file, bars.bar(size, "B", what="writing", enabled=progress) as bar:

@@ -78,7 +78,7 @@ def sniffed(path: Path, scan: bool = False) -> Kind | TraceError:
     Its first pieces tell; all of it where these are nothing but metadata. `scan`: in C, where possible.
     """
     try:
-        return _sniff(path, native.library("rewrite") if scan else None)
+        return _sniff(path, native.library() if scan else None)
     except TraceError as error:
         return error
 

@@ -49,7 +49,7 @@ class Rewritten:
 
 def rewrite(place: Place, spill: Path) -> Rewritten:
     """Rewrite one source into sorted runs in the file `spill`; `TraceError` if it is no readable trace."""
-    library = native.library("rewrite") if place.scan else None
+    library = native.library() if place.scan else None
     with run_writer(spill, library) as runs:
         work = Rewriter(place, runs)
         reader: WholeReader

@@ -41,13 +41,13 @@ CHANGE = (
     _ms("avg_absolute_ms", "change (ms)", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
     Column("significant", "significant", "bool"),
-    Column("p_value", "p", "float", 4, floor=1e-4, minor=True, value=attrgetter("p")),
-    _ms("ci_low_ms", "95 % from (ms)", "low_ns", minor=True),
-    _ms("ci_high_ms", "to (ms)", "high_ns", minor=True),
+    Column("p_value", "p", "float", 4, floor=1e-4, minor=2, value=attrgetter("p")),
+    _ms("ci_low_ms", "95 % from (ms)", "low_ns", minor=2),
+    _ms("ci_high_ms", "to (ms)", "high_ns", minor=2, paired=True),
 )
 _COUNTS = (
-    Column("count_a", "base count", "int", minor=True, value=lambda item: item.count[0]),
-    Column("count_b", "new count", "int", minor=True, value=lambda item: item.count[1]),
+    Column("count_a", "base count", "int", minor=3, value=lambda item: item.count[0]),
+    Column("count_b", "new count", "int", minor=3, paired=True, value=lambda item: item.count[1]),
 )
 _CHANGE_CELLS = [(column, column.value or attrgetter(column.key)) for column in CHANGE]
 
@@ -94,7 +94,7 @@ def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
 def _sides(key: str, what: str, of: str, *, minor: bool = False) -> list[Column]:
     """Return the columns of both sides of the change `of`; `key` has a ``*`` where they differ."""
     return [
-        _ms(key.replace("*", side), f"{name} {what} (ms)", f"{of}.{side}_ns", minor=minor)
+        _ms(key.replace("*", side), f"{name} {what} (ms)", f"{of}.{side}_ns", minor=minor, paired=side == "b")
         for side, name in (("a", "base"), ("b", "new"))
     ]
 
@@ -105,21 +105,28 @@ def _tested_columns(*, minor: bool) -> list[Column]:
     def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
         return lambda item: value(item.average)
 
-    return [replace(column, minor=minor or column.minor, value=of(cell)) for column, cell in _CHANGE_CELLS]
+    return [replace(column, minor=max(minor, column.minor), value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
 def _operations(pair: Pair, args: Namespace) -> Table:
     columns = (
         Column("name", "operation"),
-        Column("cat", "category", minor=True),
-        *_COUNTS,
+        Column("cat", "category", minor=2),
         *_sides("avg_*_ms", "avg", "average"),
-        *_tested_columns(minor=False),
+        *_tested_columns(minor=False)[:2],
         _ms("explained_ms", "explains of the step (ms)", "explained.ns", minor=True, scale="diverging"),
+        *_tested_columns(minor=False)[2:],
+        *_COUNTS,
         Column("renamed_to", "name in the new run", minor=True),
     )
     ops = shown(pair.found.operations, args)
-    return Table.of("operations", "Operations", columns, ops, certain="significant")
+    table = Table.of("operations", "Operations", columns, ops, certain="significant")
+    return table if args.sort else replace(table, weights=lambda: [_weight(op) for op in ops])
+
+
+def _weight(op: OpChange) -> tuple[float, float]:
+    """Return what of the step's change an operation explains, and how its average changed."""
+    return abs(op.explained.ns or 0.0), abs(op.average.ns or 0.0)
 
 
 def _categories(pair: Pair) -> Table:
@@ -149,7 +156,7 @@ def _ranks(pair: Pair) -> Table:
         _ms("comm_absolute_ms", "only communicating by (ms)", "communication.ns", scale="diverging"),
         Column("straggler", "straggler", "bool", value=lambda rank: rank is straggler),
         Column("top", "own work that changed most", value=lambda rank: rank.top[0]),
-        Column("top_ms", "by (ms)", "float", value=lambda rank: rank.top[1] / 1e6),
+        Column("top_ms", "by (ms)", "float", paired=True, value=lambda rank: rank.top[1] / 1e6),
         *_sides("own_*_ms", "own work", "own", minor=True),
         *_sides("comm_*_ms", "only communicating", "communication", minor=True),
     )

@@ -43,17 +43,46 @@ class Stretch(NamedTuple):
         return self.end_ns - self.start_ns
 
 
+class Inputs(NamedTuple):
+    """What let each start (2 * event) and body (2 * event + 1) go on last (2n,); see `last_inputs`."""
+
+    at: Int64
+    before: Int64
+    kind: Int64
+
+
+class Way(NamedTuple):
+    """The starts and bodies (k,) by which a path goes back, the last first.
+
+    Of each its event, that one's operation and owner; whether it is a body; when the path enters it, is
+    through its work or gap, and leaves it for what was `before`; and the `Kind` of the edge from there.
+    """
+
+    event: Int64
+    operation: Int64
+    owner: Int64
+    is_body: Int64
+    entered: Int64
+    through: Int64
+    left: Int64
+    before: Int64
+    kind: Int64
+
+
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
     """What makes a step as long as it is: k stretches in time order, which add up to `length_ns`.
 
-    The columns (k,) are those of `Stretch`, `cat` as a number of `CATS`; `owner` is the one whose step
-    ends last, `owners` those of the stretches.
+    The columns (k,) are those of `Stretch`, `cat` as a number of `CATS`, and the `operation` of each event
+    (`NO_EVENT` where there is none); `owner` is the one whose step ends last, `owners` those of the
+    stretches, `begin_ns` when that step begins.
     """
 
     owner: int
+    begin_ns: int
     length_ns: int
     event: Int64
+    operation: Int64
     owners: Int64
     cat: Int64
     start_ns: Int64
@@ -86,8 +115,8 @@ class CriticalPaths:
 
     def __init__(self, step: StepGraph, parts: Sequence[Sequence[int]]) -> None:
         self.step, self.parts = step, parts
-        self._ends = _ends(step)
-        self._inputs: tuple[Int64, Int64, Int64] | None = None
+        self.begin_ns, self.ends_ns = step.begin_ns, ends_ns(step)
+        self._inputs: Inputs | None = None
 
     def length_ns(self, part: int) -> int:
         """Return how long the path of a part is."""
@@ -97,26 +126,37 @@ class CriticalPaths:
     def path(self, part: int) -> CriticalPath:
         """Return the path of a part (see `critical_path`)."""
         owner, begin, end = self._span(part)
+        way, over = self._way(owner, begin)
+        return path_of(way, owner, (begin, over, end))
+
+    def _way(self, owner: int, begin: int) -> tuple[Way, int]:
+        """Return the way back from an owner's last event until `begin`, and when that event ends."""
         if self._inputs is None:
-            of = np.full(len(self.step.begin_ns), -1)
-            for number, owners in enumerate(self.parts):
-                of[list(owners)] = number
-            self._inputs = _last_inputs(self.step, of[self.step.owner])
-        return _walked_back(self.step, self._inputs, owner, begin, end)
+            self._inputs = last_inputs(self.step, part_of(self.parts, len(self.begin_ns))[self.step.owner])
+        event, over = last_event(self.step, owner)
+        return way_back(self.step, self._inputs, 2 * event + 1, over, begin), over
 
     def _span(self, part: int) -> tuple[int, int, int]:
         """Return the owner of a part that ends last, and begin and end of its step."""
-        owner = max(self.parts[part], key=lambda one: (int(self._ends[one]), -one))
-        return owner, int(self.step.begin_ns[owner]), int(self._ends[owner])
+        owner = max(self.parts[part], key=lambda one: (int(self.ends_ns[one]), -one))
+        return owner, int(self.begin_ns[owner]), int(self.ends_ns[owner])
 
 
-def _ends(step: StepGraph) -> Int64:
+def part_of(parts: Sequence[Sequence[int]], n_owners: int) -> Int64:
+    """Return the part of each owner (m,), -1 for none."""
+    of = np.full(n_owners, -1)
+    for number, owners in enumerate(parts):
+        of[list(owners)] = number
+    return of
+
+
+def ends_ns(step: StepGraph) -> Int64:
     """Return when the step of each owner ends (m,): as recorded, else the usual time after its last event."""
     by_tail = step.last_end_ns + np.maximum(step.tail_ns, 0)
     return np.where(step.next_ns < 0, by_tail, step.next_ns)
 
 
-def _last_inputs(step: StepGraph, part: Int64) -> tuple[Int64, Int64, Int64]:
+def last_inputs(step: StepGraph, part: Int64) -> Inputs:
     """Return what let each event start (2 * event) and go on (2 * event + 1) last, within its part.
 
     Per start and body (2n,): when, which start or body, and the `Kind` or -1. Where a body waited for
@@ -144,7 +184,7 @@ def _last_inputs(step: StepGraph, part: Int64) -> tuple[Int64, Int64, Int64]:
         at[place::2] = np.where(early, earliest, at[place::2])
         before[place::2] = np.where(early, instead, before[place::2])
         kind[place::2][early] = -1
-    return at, before, kind
+    return Inputs(at, before, kind)
 
 
 def _on_links(step: StepGraph) -> Int64:
@@ -153,33 +193,43 @@ def _on_links(step: StepGraph) -> Int64:
     return 2 * np.concatenate([np.empty((0, 2), np.int64), *pairs]) + 1
 
 
-def _walked_back(
-    step: StepGraph, inputs: tuple[Int64, Int64, Int64], owner: int, begin: int, end: int
-) -> CriticalPath:
-    """Return the way back from the end of an owner's step to its begin."""
+def last_event(step: StepGraph, owner: int) -> tuple[int, int]:
+    """Return the event that held up an owner's next step, and its end; `NO_EVENT`, the begin without one."""
     last = step.last[step.owner[step.last] == owner]
-    event = int(last[np.argmax(step.end_ns[last])]) if len(last) else NO_EVENT
-    over = begin if event == NO_EVENT else int(step.end_ns[event])
-    places = np.array(_places(inputs, 2 * event + 1, over, begin) if len(last) else [], np.int64)
-    events, is_body = np.divmod(places, 2)
-    entered = np.where(is_body, step.end_ns[events], step.start_ns[events])
-    through = entered - np.where(is_body, step.work_ns[events], step.gap_ns[events])
+    if not len(last):
+        return NO_EVENT, int(step.begin_ns[owner])
+    event = int(last[np.argmax(step.end_ns[last])])
+    return event, int(step.end_ns[event])
+
+
+def way_back(step: StepGraph, inputs: Inputs, place: int, at: int, begin: int) -> Way:
+    """Return the way back from a start or body, which is over `at`: until `begin`, or no input is known."""
+    places = np.array(_places(inputs, place, at, begin), np.int64)
+    event, is_body = np.divmod(places, 2)
+    entered = np.where(is_body, step.end_ns[event], step.start_ns[event])
+    through = entered - np.where(is_body, step.work_ns[event], step.gap_ns[event])
     left, before, kind = (column[places] for column in inputs)
-    n = len(places)
-    of = step.owner[events]
+    return Way(event, step.operation[event], step.owner[event], is_body, entered, through, left, before, kind)
+
+
+def path_of(way: Way, owner: int, times: tuple[int, int, int]) -> CriticalPath:
+    """Return a way back as a path; `times`: when the owner's step begins, its last event ends, it ends."""
+    begin, over, end = times
+    n = len(way.event)
     # backwards: from the last event to the end, of each place its work or gap and its wait, the begin
-    found = np.empty((6, 2 * n + 2), np.int64)
-    found[:, 0] = NO_EVENT, owner, _GAP, over, end, -1
-    found[:, 1:-1:2] = events, of, np.where(is_body, _WORK, _GAP), through, entered, kind
-    found[:, 2:-1:2] = events, of, np.full(n, _WAIT), left, through, np.full(n, -1)
-    until = int(left[-1]) if n and before[-1] < 0 else begin
-    found[:, -1] = NO_EVENT, of[-1] if n else owner, _GAP, begin, until, -1
-    found[3] = np.maximum(found[3], begin)
-    found = found[:, found[4] > found[3]][:, ::-1]
-    return CriticalPath(owner, end - begin, *found)
+    found = np.empty((7, 2 * n + 2), np.int64)
+    found[:, 0] = NO_EVENT, NO_EVENT, owner, _GAP, over, end, -1
+    of = way.event, way.operation, way.owner
+    found[:, 1:-1:2] = *of, np.where(way.is_body, _WORK, _GAP), way.through, way.entered, way.kind
+    found[:, 2:-1:2] = *of, np.full(n, _WAIT), way.left, way.through, np.full(n, -1)
+    first, until = (way.owner[-1], way.left[-1]) if n else (owner, begin)
+    found[:, -1] = NO_EVENT, NO_EVENT, first, _GAP, begin, until, -1
+    found[4] = np.maximum(found[4], begin)
+    found = found[:, found[5] > found[4]][:, ::-1]
+    return CriticalPath(owner, begin, end - begin, *found)
 
 
-def _places(inputs: tuple[Int64, Int64, Int64], place: int, at: int, begin: int) -> list[int]:
+def _places(inputs: Inputs, place: int, at: int, begin: int) -> list[int]:
     """Return the starts and bodies by which a path goes back from one of them, until `begin`."""
     ats, befores = (column.data for column in inputs[:2])  # whose numbers are Python's own: twice as fast
     places = []
@@ -199,24 +249,34 @@ def slack_ns(step: StepGraph) -> Int64:
     DagError
         Events wait for each other.
     """
-    ends = _ends(step)
-    until = int(ends.max(initial=0))
-    latest_end = np.maximum(step.end_ns, until)
-    np.minimum.at(latest_end, step.last, (until - ends + step.last_end_ns)[step.owner[step.last]])
+    until = int(ends_ns(step).max(initial=0))
+    return latest_ns(step, until)[1::2] - step.end_ns
+
+
+def latest_ns(step: StepGraph, until: int, known: tuple[Int64, Int64] | None = None) -> Int64:
+    """Return by when each start and body must be over so that nothing of the step ends after `until` (2n,).
+
+    `known`: some starts and bodies, and by when what is not in `step` needs them.
+    """
+    ends = ends_ns(step)
+    latest = np.repeat(np.maximum(step.end_ns, until), 2)
+    np.minimum.at(latest, 2 * step.last + 1, (until - ends + step.last_end_ns)[step.owner[step.last]])
+    latest[::2] = latest[1::2] - step.work_ns
+    if known is not None:
+        np.minimum.at(latest, *known)
     # 2 * event stands for an event's start, 2 * event + 1 for its body
     starts = 2 * np.arange(len(step))
     source, target = operation_edges(step.edges)
     served, then = _on_links(step).T
-    limits = _latest(
+    return latest_of(
         np.concatenate([starts, source, served]),
         np.concatenate([starts + 1, target, then]),
         np.column_stack([step.gap_ns, step.work_ns]).reshape(-1),
-        np.column_stack([latest_end - step.work_ns, latest_end]).reshape(-1),
+        latest,
     )
-    return limits[1::2] - step.end_ns
 
 
-def _latest(source: Int64, target: Int64, cost_ns: Int64, latest_ns: Int64) -> Int64:
+def latest_of(source: Int64, target: Int64, cost_ns: Int64, latest_ns: Int64) -> Int64:
     """Return by when each of n must be over, at the latest, so that nothing that follows it is late.
 
     `source` and `target` (e,): who comes before whom; `cost_ns`, `latest_ns` (n,): how long each takes, and

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dag.critical_path import NO_EVENT, CriticalPath
 from dag.path_summary import named_path
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
-from formats.chrome_writer import Places
+from formats.chrome_writer import Places, Thread, microseconds
 from formats.columns import Int64, Trace, Track
 
 #: Name of the process and category of the arrows that mark the path.
 PATH = "critical path"
+_FLOWS = "stf"  # phases of arrows: start, step, finish
+_WITH_ID = _FLOWS + "bne"  # … and of asynchronous spans
+_INSTANTS = "iIR"
 
-_Places = Sequence[Sequence[tuple[int, int]]]  # of each trace, the (pid, tid) of each of its tracks
+Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
+_Event = tuple[int, int, dict[str, Any]]  # its time, what orders it among others of that time, and itself
 
 
 class _Stop(NamedTuple):
@@ -36,33 +41,119 @@ def marked_events(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the events of a Chrome trace, and the nanosecond of its time 0 (the first event).
 
+    What was recorded stays: slices with their arguments, arrows, asynchronous spans, instants.
+
     Parameters
     ----------
-    traces : what was recorded, one for each owner of `recording`, on its clock
+    traces : one for each owner of `recording`, on its clock, with all arguments and points
     path : the critical path of `step`
     """
     stops = _stops(traces, recording, step, path)
-    times = [int(trace.ts_ns.min()) for trace in traces if len(trace)]
-    zero = min([*times, *(stop.start_ns for stop in stops)], default=0)
-    names, places, on_path = _named_tracks(traces, recording.owners)
-    events = [_box(stop.name, stop.cat, on_path, stop.start_ns - zero, stop.end_ns - zero) for stop in stops]
-    events += _arrows(traces, stops, places, zero)
-    marked = {stop.event for stop in stops}
-    for number, trace in enumerate(traces):
-        columns = (trace.name_id, trace.cat_id, trace.track_id, trace.ts_ns - zero, trace.end_ns - zero)
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        for row, (name, cat, track, start, end) in enumerate(rows):
-            event = _box(trace.names[name], trace.cats[cat], places[number][track], start, end)
-            if (number, row) in marked:
-                event["args"] = {PATH: True}
-            events.append(event)
-    return [*names, *sorted(events, key=lambda event: float(event["ts"]))], zero
+    starts = [times for trace in traces for times in (trace.ts_ns, trace.points.ts_ns) if len(times)]
+    zero = min([*(int(times.min()) for times in starts), *(stop.start_ns for stop in stops)], default=0)
+    places = Places(track.tid for trace in traces for track in trace.tracks)
+    on_path = places.thread(places.process(PATH, PATH), PATH, PATH)
+    events = [_box(stop.start_ns - zero, stop.end_ns - zero, on_path, stop.name, stop.cat) for stop in stops]
+    threads = place_tracks(
+        places, recording, [trace.tracks for trace in traces], [_own_names(trace) for trace in traces]
+    )
+    marked = {stop.event for stop in stops if stop.event is not None}
+    placed: dict[tuple[int, int], Thread] = {}  # of the slices that are marked
+    ids = itertools.count(1)
+    for owner, trace in enumerate(traces):
+        own = [threads[owner][track] for track in trace.tracks]
+        order = np.lexsort((-trace.dur_ns, trace.ts_ns))
+        start, end = (trace.ts_ns - zero)[order].tolist(), (trace.end_ns - zero)[order].tolist()
+        columns = (order, trace.name_id[order], trace.cat_id[order])
+        args = _args(trace)
+        where = places.nested(own, trace.track_id[order].tolist(), start, end)
+        rows = zip(*(column.tolist() for column in columns), start, end, where, strict=True)
+        for row, name, cat, begin, until, thread in rows:
+            if (owner, row) in marked:
+                args[row] = {**args.get(row, {}), PATH: True}
+                placed[owner, row] = thread
+            box = _box(begin, until, thread, trace.names[name], trace.cats[cat])
+            if row in args:
+                box[-1]["args"] = args[row]
+            events.append(box)
+        events += _points(trace, own, zero, ids)
+    events += _arrows(traces, stops, placed, zero, ids)
+    events.sort(key=lambda event: event[:2])
+    return [*places.names(), *(event for _, _, event in events)], zero
+
+
+def place_tracks(
+    places: Places, recording: Recording, tracks: Sequence[Sequence[Track]], names: Sequence[Names]
+) -> list[dict[Track, Thread]]:
+    """Return the threads of each owner's tracks: a process for each process of an owner, named as recorded.
+
+    Where the processes are tensors (BytePS, Horovod), all of an owner are one: a ResNet's would be hundreds.
+    """
+    several = len(recording.owners) > 1
+    found = []
+    for owner, (own, name_of, on) in enumerate(zip(tracks, names, _operations(recording), strict=True)):
+        threads: dict[Track, Thread] = {}
+        name = recording.owners[owner]
+        is_one = _processes_are_tensors(on)
+        for track in sorted(own, key=lambda track: _order(on.get(track, ()))) if is_one else own:
+            process = name_of.get(("process_name", track.pid, None), _text(track.pid))
+            thread = name_of.get(("thread_name", track.pid, track.tid), _text(track.tid))
+            if is_one:
+                pid = places.process(owner, name)
+                key = track.tid if _text(track.tid).isdecimal() and _is_tensor(on.get(track, ())) else track
+                threads[track] = places.thread(pid, key, _thread_name(on.get(track, ()), process, thread))
+            else:
+                pid = places.process(
+                    (owner, track.pid), f"{name}.{process}".rstrip(".") if several else process
+                )
+                threads[track] = places.thread(pid, track.tid, thread)
+        found.append(threads)
+    return found
+
+
+def _operations(recording: Recording) -> list[dict[Track, list[Operation]]]:
+    """Return what happens on each track of each owner."""
+    on: list[dict[Track, list[Operation]]] = [defaultdict(list) for _ in recording.owners]
+    for one in recording.table.kinds:
+        on[one.owner][one.track].append(one)
+    return on
+
+
+def _processes_are_tensors(on: Mapping[Track, Sequence[Operation]]) -> bool:
+    """Whether an owner has several processes of one communication each."""
+    of_process: dict[Any, list[Operation]] = defaultdict(list)
+    for track, operations in on.items():
+        of_process[track.pid] += operations
+    return sum(map(_is_tensor, of_process.values())) > 1
+
+
+def _is_tensor(operations: Sequence[Operation]) -> bool:
+    return all(one.is_communication for one in operations) and len({one.main for one in operations}) == 1
+
+
+def _order(operations: Sequence[Operation]) -> int:
+    """Return where a track of an owner comes: input, computation, whole communications, their parts."""
+    if not operations:
+        return 2
+    if not operations[0].is_communication:
+        return int(operations[0].is_compute)
+    return 3 + any(one.whole for one in operations)
+
+
+def _thread_name(operations: Sequence[Operation], process: str, thread: str) -> str:
+    """Return what a track is called whose process is one of many of its owner."""
+    if _is_tensor(operations):
+        main = operations[0].main
+        return f"{main} {thread}" if any(one.key is not None for one in operations) else main
+    return (
+        "/".join(dict.fromkeys(one.phase or one.cat for one in operations)) or f"{process} {thread}".strip()
+    )
 
 
 def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path: CriticalPath) -> list[_Stop]:
     """Return the stretches of the path with the slices that they lie in."""
     found = []
-    named = named_path(recording, step, path, parts=True, merged=False)
+    named = named_path(recording, path, parts=True, merged=False)
     on_track: dict[tuple[int, Track], tuple[Int64, Int64, Int64]] = {}
     for stretch, label in zip(path.stretches, named.label.tolist(), strict=True):
         event = None
@@ -96,49 +187,73 @@ def _slice_of(
     return max(named or rows.tolist(), key=lambda row: int(trace.ts_ns[row]), default=None)
 
 
-def _box(name: str, cat: str, place: tuple[int, int], start_ns: int, end_ns: int) -> dict[str, Any]:
-    times = {"ts": start_ns / 1e3, "dur": (end_ns - start_ns) / 1e3}
-    return {"ph": "X", "name": name, "cat": cat, "pid": place[0], "tid": place[1], **times}
+def _box(start_ns: int, end_ns: int, thread: Thread, name: str, cat: str) -> _Event:
+    times = {"ts": microseconds(start_ns), "dur": microseconds(end_ns - start_ns)}
+    return start_ns, start_ns - end_ns, {"ph": "X", "name": name, "cat": cat, **_at(thread), **times}
+
+
+def _at(thread: Thread) -> dict[str, int]:
+    return {"pid": thread.pid, "tid": thread.tid}
+
+
+def _args(trace: Trace) -> dict[int, dict[str, Any]]:
+    """Return the arguments of the slices that have some, by row."""
+    args: dict[int, dict[str, Any]] = defaultdict(dict)
+    for key, column in trace.args.items():
+        for row, value in column.as_dict().items():
+            args[row][key] = value
+    return args
+
+
+def _points(trace: Trace, threads: Sequence[Thread], zero: int, ids: Iterator[int]) -> Iterator[_Event]:
+    """Yield the recorded arrows, asynchronous spans and instants; ids get numbers that no other trace has."""
+    points = trace.points
+    columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero, _within(trace))
+    number: dict[str | None, int] = {}
+    rows = zip(points.phase, points.ids, *(column.tolist() for column in columns), strict=True)
+    for phase, own_id, name, cat, track, ts, is_within in rows:
+        if phase not in _WITH_ID and phase not in _INSTANTS:
+            continue
+        event = {"ph": phase, "name": trace.names[name], "cat": trace.cats[cat], **_at(threads[track])}
+        if phase in _WITH_ID:
+            event["id"] = number[own_id] if own_id in number else number.setdefault(own_id, next(ids))
+        if phase == "f" and is_within:
+            event["bp"] = "e"
+        yield ts, 1, event | {"ts": microseconds(ts)}
+
+
+def _within(trace: Trace) -> Bool:
+    """Return which points (k,) lie within a slice of their track: an arrow that ends there ends in it."""
+    points = trace.points
+    found = np.zeros(len(points), np.bool_)
+    for track in np.unique(points.track_id).tolist():
+        rows = np.flatnonzero(trace.track_id == track)
+        rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
+        latest = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[rows]))
+        here = points.track_id == track
+        ts = points.ts_ns[here]
+        found[here] = latest[np.searchsorted(trace.ts_ns[rows], ts, side="right")] >= ts
+    return found
 
 
 def _arrows(
-    traces: Sequence[Trace], stops: Sequence[_Stop], places: _Places, zero: int
-) -> Iterator[dict[str, Any]]:
+    traces: Sequence[Trace],
+    stops: Sequence[_Stop],
+    placed: Mapping[tuple[int, int], Thread],
+    zero: int,
+    ids: Iterator[int],
+) -> Iterator[_Event]:
     """Yield a flow from each slice of the path to the next."""
     known = [(stop, stop.event) for stop in stops if stop.event is not None]
-    for number, ((a, event_a), (b, event_b)) in enumerate(itertools.pairwise(known), 1):
+    for (a, event_a), (b, event_b) in itertools.pairwise(known):
         if event_a == event_b:
             continue
+        number = next(ids)
         for phase, stop, event in (("s", a, event_a), ("f", b, event_b)):
-            pid, tid = places[event[0]][traces[event[0]].track_id[event[1]]]
             bound = {"bp": "e"} if phase == "f" else {}
-            ts = (max(stop.start_ns, a.end_ns - 1) - zero) / 1e3
-            yield {"name": PATH, "cat": "critical_path", "id": number, "ph": phase, **bound,
-                   "pid": pid, "tid": tid, "ts": ts}  # fmt: skip
-
-
-def _named_tracks(
-    traces: Sequence[Trace], owners: Sequence[str]
-) -> tuple[list[dict[str, Any]], _Places, tuple[int, int]]:
-    """Return the metadata that names and orders processes and threads, their numbers, and the path's place.
-
-    Names are those of the recording's own metadata, processes with their owner where there are several.
-    """
-    numbers = Places()
-    pid = numbers.process(PATH, PATH)
-    on_path = pid, numbers.thread(pid, PATH, PATH)
-    places = []
-    for number, (trace, owner) in enumerate(zip(traces, owners, strict=True)):
-        own = _own_names(trace)
-        place_of: dict[Track, tuple[int, int]] = {}
-        for track in trace.tracks:
-            process = own.get(("process_name", track.pid, None), _text(track.pid))
-            name = f"{owner}.{process}" if len(traces) > 1 else process
-            pid = numbers.process((number, track.pid), name)
-            thread = own.get(("thread_name", track.pid, track.tid), _text(track.tid))
-            place_of[track] = pid, numbers.thread(pid, track.tid, thread)
-        places.append([place_of[track] for track in trace.tracks])
-    return numbers.names(), places, on_path
+            ts = max(stop.start_ns, a.end_ns - 1) - zero
+            yield ts, 1, {"name": PATH, "cat": "critical_path", "id": number, "ph": phase, **bound,
+                          **_at(placed[event]), "ts": microseconds(ts)}  # fmt: skip
 
 
 def _text(number: Any) -> str:

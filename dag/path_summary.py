@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Recording
 from dialects.step_parts import GAP, WAIT, Kind, Operation
 from formats.columns import Int64
 from result import Cell, Column, Made
@@ -100,31 +100,27 @@ class NamedPath:
 
 
 def named_path(
-    recording: Recording, step: StepGraph, path: CriticalPath, *, parts: bool = False, merged: bool = True
+    recording: Recording, path: CriticalPath, *, parts: bool = False, merged: bool = True
 ) -> NamedPath:
     """Return a path in words; the times of its stretches add up to its length.
 
     Without `parts`, the partitions and stages of a communication have the name of the whole. If `merged`,
     stretches of one name that follow each other are one.
     """
-    begin = int(step.begin_ns[path.owner])
-    labels, label = _labelled(recording, step, path, begin, parts=parts)
+    labels, label = _labelled(recording, path, parts=parts)
     is_first = np.ones(len(label), np.bool_)
     if merged:
         is_first[1:] = np.diff(label) != 0
     first = np.flatnonzero(is_first)
     dur = np.add.reduceat(path.end_ns - path.start_ns, first) if len(first) else path.end_ns
-    return NamedPath(labels, label[first], path.start_ns[first] - begin, dur, path.kind[first])
+    return NamedPath(labels, label[first], path.start_ns[first] - path.begin_ns, dur, path.kind[first])
 
 
-def _labelled(
-    recording: Recording, step: StepGraph, path: CriticalPath, begin: int, *, parts: bool
-) -> tuple[list[Label], Int64]:
+def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple[list[Label], Int64]:
     """Return the labels of a path, and which of them each stretch has (k,)."""
     no_event = path.event == NO_EVENT
-    is_lead = no_event & (path.start_ns == begin)
-    what = np.where(is_lead, -2, -1)
-    what[~no_event] = step.operation[path.event[~no_event]]
+    is_lead = no_event & (path.start_ns == path.begin_ns)
+    what = np.where(no_event, np.where(is_lead, -2, -1), path.operation)
     key = (what + 2) * len(CATS) + path.cat
     _, first, place = np.unique(
         key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
@@ -176,8 +172,8 @@ def by_category(path: NamedPath) -> dict[str, int]:
     return dict(sums.most_common())
 
 
-def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: NamedPath) -> str:
-    """Return one sentence: how long the step is, and what makes it so."""
+def headline(recording: Recording, number: int, path: CriticalPath, named: NamedPath) -> str:
+    """Return one sentence: how long the step of that number is, and what makes it so."""
     sums: Counter[tuple[str, str]] = Counter()
     for label, ns in zip(named.labels, named.ns, strict=True):
         sums[label.cat, label.owner] += ns
@@ -190,7 +186,7 @@ def headline(recording: Recording, step: StepGraph, path: CriticalPath, named: N
     ]
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
     length = f"{path.length_ns / 1e6:.1f} ms"
-    return f"Step {step.number} takes {length}{ends}; its critical path is {_listed(shares)}."
+    return f"Step {number} takes {length}{ends}; its critical path is {_listed(shares)}."
 
 
 _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks", "": "other"}

@@ -121,13 +121,17 @@ class StepBounds(NamedTuple):
 class MadeSteps(Sequence[StepGraph]):
     """Steps of which each is made when it is first asked for: of many ranks most options need but one.
 
-    With `most` only so many are kept, and any other is made again.
+    With `most` only so many are kept, and any other is made again. `split` returns what a step is made of.
     """
 
     def __init__(
-        self, bounds: Sequence[StepBounds], make: Callable[[int], StepGraph], most: int | None = None
+        self,
+        bounds: Sequence[StepBounds],
+        make: Callable[[int], StepGraph],
+        most: int | None = None,
+        split: Callable[[int], Any] = lambda _: None,
     ) -> None:
-        self.bounds = bounds
+        self.bounds, self.split = bounds, split
         self._make, self._most = make, most
         self._made: dict[int, StepGraph] = {}
 

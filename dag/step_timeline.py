@@ -77,11 +77,11 @@ def step_timeline(
 def path_waterfall(title: str, recording: Recording, step: StepGraph, path: CriticalPath) -> Waterfall:
     """Return what the path is made of (ms), coloured as the timeline: its largest parts, and the others."""
     sums: dict[tuple[str, str], int] = {}
-    named = named_path(recording, step, path, merged=False)
+    named = named_path(recording, path, merged=False)
     several = len(set(path.owners.tolist())) > 1
     names = [f"{label.name} on {label.owner}" if several else label.name for label in named.labels]
     groups = [_group(operation) for operation in recording.operations]
-    columns = (named.label, path.cat, step.operation[path.event], named.dur_ns)
+    columns = (named.label, path.cat, path.operation, named.dur_ns)
     for label, cat, at, ns in zip(*(column.tolist() for column in columns), strict=True):
         key = names[label], CATS[cat] or groups[at]
         sums[key] = sums.get(key, 0) + ns
@@ -252,7 +252,7 @@ def _marks(recording: Recording, step: StepGraph, path: CriticalPath, parts: boo
 
     One without an event is drawn beside the next one that has, or the last.
     """
-    named = named_path(recording, step, path, parts=parts, merged=False)
+    named = named_path(recording, path, parts=parts, merged=False)
     n = len(named)
     with_event = np.flatnonzero(path.event != NO_EVENT)
     if len(with_event) == 0:

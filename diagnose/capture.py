@@ -21,7 +21,8 @@ _LIKE_COMMUNICATION = re.compile(
 _IS_MISSING = re.compile(
     r"\brank \d.* (?:missing|claimed by several \w+)$|: an empty (?:file|directory), left out$|: no trace in "
 )
-_IS_CUT_BY_THE_RECORDING = re.compile(r"without (?:an end|a beginning) left out$")
+#: What loading tells of a file that is whole: what ran when the recording began or ended, and tied clocks.
+_IS_NO_LOSS = re.compile(r"without (?:an end|a beginning) left out$|; tied by [\d,]+ steps? \(")
 _SHOWN = 3
 
 
@@ -73,8 +74,8 @@ def _missing(view: JobView) -> list[str]:
 
 
 def _lost(repairs: Sequence[str]) -> list[str]:
-    """Return the repairs of a file that mean a loss, not what ran when the recording began or ended."""
-    return [one for one in repairs if not _IS_CUT_BY_THE_RECORDING.search(one)]
+    """Return the repairs of a file that mean a loss."""
+    return [one for one in repairs if not _IS_NO_LOSS.search(one)]
 
 
 def _unknown(view: JobView) -> Iterator[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
 from diagnose.late_ranks import late_ranks, uneven_work
 from diagnose.memory import memory
-from diagnose.operations import hot_operation, outlier_steps
+from diagnose.operations import hot_operation, outlier_steps, slow_callbacks
 from diagnose.overhead import profiling_overhead
 from diagnose.slow_transfers import negotiation, priority_inversion, slow_links, slow_server, small_messages
 from replay.uncertainty import Float
@@ -50,6 +50,7 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.RANK, capture_quality),
     (Level.CAUSE, uneven_work),
     (Level.CAUSE, slow_input),
+    (Level.CAUSE, slow_callbacks),
     (Level.CAUSE, slow_links),
     (Level.CAUSE, small_messages),
     (Level.CAUSE, slow_server),

@@ -41,7 +41,18 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         ranks=recording.owners,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3),
+        caveat=_whose_unknown(view),
     )
+
+
+def _whose_unknown(view: JobView) -> str:
+    """Return what the recording does not tell where ranks wait for each other while they load."""
+    if (
+        len(view.recording.owners) < 2
+        or not view.which(lambda one: one.phase == "I/O" and one.is_collective).any()
+    ):
+        return ""
+    return "the ranks wait for each other at its end, so the recording does not tell whose loading is slow"
 
 
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:

@@ -13,6 +13,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
 from dialects.step_parts import GAP, Kind, Operation
+from errors import TraceError, counted
 from formats.columns import Int64, unique
 from replay.answer import measured_ns
 from replay.uncertainty import Float
@@ -20,6 +21,8 @@ from replay.whatif.selection import pipeline_stages
 
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
+#: Steps times kinds of operations that are many, and how many more than events a table of them may have.
+_MOST_CELLS, _MOST_AN_EVENT = 10_000_000, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +202,18 @@ class JobView:
         return self._sums("gap_ns")
 
     def _sums(self, column: str) -> Float:
-        kinds, kind = self.recording.table.kinds, self.recording.table.kind
-        steps = (self.recording.steps[row] for row in self.rows)
-        return np.array(
-            [np.bincount(kind[step.operation], getattr(step, column), len(kinds)) for step in steps]
-        )
+        kind, n_kinds = self.recording.table.kind, len(self.recording.table.kinds)
+        steps, n_cells = self.recording.steps, len(self.rows) * n_kinds
+        if n_cells > _MOST_CELLS and n_cells > _MOST_AN_EVENT * sum(len(steps[row]) for row in self.rows):
+            raise TraceError(
+                f"{self.loaded.files[0].path}: {counted(n_kinds, 'operation')} in "
+                f"{counted(len(self.rows), 'step')}, most of them in a few steps only: too many to be "
+                "compared step by step; --step_by NAME says what else marks a step"
+            )
+        sums = np.empty((len(self.rows), n_kinds))
+        for own, row in zip(sums, self.rows, strict=True):
+            own[:] = np.bincount(kind[steps[row].operation], getattr(steps[row], column), n_kinds)
+        return sums
 
     def by_owner(self, step: StepGraph, chosen: Bool) -> list[Int64]:
         """Return the events of each owner (m) in a step of which the operations (n,) are `chosen`."""
@@ -345,9 +355,6 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
 
     `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
     meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
     edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
@@ -358,9 +365,7 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
     tails = np.concatenate([source, source[order[1:][alike]]])
     heads = np.concatenate([target, source[order[:-1][alike]]])
     events, place = np.unique(np.concatenate([tails, heads]), return_inverse=True)
-    joined = np.ones(len(tails), np.int8), place.reshape(2, -1)
-    matrix = coo_array(joined, shape=(len(events), len(events)))
-    part = connected_components(matrix, directed=False)[1]
+    part = connected(len(events), *place.reshape(2, -1))
     source = unique(source[~is_meeting[step.operation[source]]])
     part, owner = part[np.searchsorted(events, source)], step.owner[source]
     arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
@@ -371,6 +376,22 @@ def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool)
     arrivals = arrivals[latest]
     meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
     return Meetings(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
+
+
+def connected(n: int, tails: Int64, heads: Int64) -> Int64:
+    """Return for each of n nodes the least one that edges (e,) connect it with, whatever their direction.
+
+    Where an edge joins two groups, the group of the larger number goes to the other, until none does;
+    scipy's way takes a tenth of a second to load.
+    """
+    part, before = np.arange(n), None
+    while before is None or (part != before).any():
+        before = part.copy()
+        least = np.minimum(part[tails], part[heads])
+        np.minimum.at(part, before[tails], least)
+        np.minimum.at(part, before[heads], least)
+        part = part[part]
+    return part
 
 
 def _pieces(recording: Recording) -> Int64:

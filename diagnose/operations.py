@@ -9,15 +9,18 @@ import numpy as np
 
 from dag.step_graph import Bool, Recording
 from diagnose.device import NO_COMPUTATION, computes
-from diagnose.faster import computation_at
+from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
+from dialects.step_parts import CALLBACK
 from errors import counted
 from replay.occurrences import Middles, slots
 from statistic.step_summary import FEWEST, outliers
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
+#: Callbacks that take less than this share of the step's path are no matter.
+_LEAST_CALLBACKS = 0.05
 #: Steps that the warm-up takes at most.
 _WARM_UP = 3
 #: An operation whose longest event is this many times the average is uneven.
@@ -48,13 +51,35 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         title=f"{names[hottest]} makes up {share:.0%} of the critical path",
         cause=f"it takes {by_name[hottest] / 1e6:.1f} ms a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
-        action="make this one faster first: another algorithm or precision, a fused or tuned kernel",
+        action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
+        if any(one.on_device or one.phase for one in view.recording.chosen_kinds(chosen))
+        else "make this one faster first, or call it less often; a profiler of its own tells what it does",
         edit=lambda one: computation_at(one, names[hottest], 1 - _FASTER),
         change=f"{names[hottest]}={1 - _FASTER:g}",
         ranks=view.recording.owners,
         operations=[names[hottest]],
         evidence=view.show(chosen, 3),
         caveat=f"the gain is for {_FASTER:.0%} less of it",
+    )
+
+
+def slow_callbacks(view: JobView) -> Iterator[Finding]:
+    """Find callbacks of the training loop that take time on the path."""
+    chosen = view.which(lambda one: one.phase == CALLBACK)
+    on_path = view.path_work_ns(chosen)
+    if on_path < _LEAST_CALLBACKS * view.step_ns:
+        return
+    largest, is_largest = view.largest(chosen)
+    yield Finding(
+        kind="hot_operation",
+        title=f"callbacks take {on_path / 1e6:.1f} ms of a step's critical path",
+        cause=f"most of it is in {listed(largest)}",
+        action="call them less often, or hand their work to another thread",
+        edit=lambda one: phase_at(one, CALLBACK, NO_TIME),
+        change=f"{CALLBACK}={NO_TIME}",
+        ranks=view.recording.owners,
+        operations=largest,
+        evidence=view.show(chosen & is_largest, 3),
     )
 
 

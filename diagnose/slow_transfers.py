@@ -203,14 +203,14 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     collectives = view.which(_is_reduced)
     if not collectives.any():
         return
-    steps = [view.recording.steps[row] for row in view.rows]
-    works = [step.work_ns[collectives[step.operation]] for step in steps]
+    steps = view.recording.steps  # each is made anew when it is asked for: together they are large
+    works = [step.work_ns[collectives[step.operation]] for step in map(steps.__getitem__, view.rows)]
     shortest = _shortest_ns(works)
     at_most = [(work <= _LATENCY * shortest).sum() / len(view.recording.owners) for work in works]
     if np.median(at_most) < _MANY:
         return
     counts = []
-    for step in steps:
+    for step in map(steps.__getitem__, view.rows):
         short = (own[step.work_ns[own] <= _LATENCY * shortest] for own in view.by_owner(step, collectives))
         counts.append(np.mean([_n_turns(step, own) for own in short]))
     often = float(np.median(counts))

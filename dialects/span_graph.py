@@ -17,7 +17,7 @@ import numpy as np
 
 from dialects.masks import Mask, by_name
 from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_rows
-from dialects.step_windows import RecordedEvents, cut_into_steps, ended_last
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last
 from dialects.steps import Step
 from errors import TraceError
 from formats.columns import Int64, Trace
@@ -53,7 +53,9 @@ def record_spans(name: str, trace: Trace, steps: Sequence[Step], meaning: Meanin
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
-    return RankSteps(name, *cut_into_steps(_events(trace, steps, meaning), steps))
+    events = _events(trace, steps, meaning)
+    check_sizes(trace.path, events.start_ns, events.end_ns, steps)
+    return RankSteps(name, *cut_into_steps(events, steps))
 
 
 def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RecordedEvents:

@@ -26,6 +26,8 @@ UNTRACED = "untraced"  # computation that is only seen as the time before the ne
 _HALF = 1 << 30
 #: Category of negotiation: until the last rank has computed the tensor, no bytes move.
 WAIT = "wait"
+#: Phase of what a training loop calls beside the training: logging, checkpoints, schedules.
+CALLBACK = "callback"
 
 
 class Kind(IntEnum):
@@ -73,7 +75,7 @@ class Operation(NamedTuple):
     cat: str  # FW BW Comm I/O STEP of BytePS, else as in the trace; GAP, UNTRACED, WAIT
     track: Track
     owner: int = 0  # index into `Recording.owners`; given when ranks are joined
-    phase: str = ""  # what it is for, whatever the system: FW BW Comm I/O STEP; "" unknown
+    phase: str = ""  # what it is for, whatever the system: FW BW Comm I/O STEP callback; "" unknown
     whole: str = ""  # the operation that it is a part of: Comm.x for Comm.x.PUSH; "" for none
     stage: str = ""  # BytePS's queue stage, Horovod's activity
     key: int | None = None  # BytePS's partition key

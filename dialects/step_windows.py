@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from dialects.masks import Mask
 from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start, narrow, narrowest
 from dialects.steps import Step
+from errors import TraceError, counted
 from formats.columns import Int64, unique
 
 Groups = NDArray[np.integer]
+#: Events of all steps together that are many, however few were recorded; and how often one may be an event.
+_ALWAYS, _MOST_TIMES = 2_000_000, 4
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
@@ -58,6 +61,24 @@ def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
             end = min(end, following.start_ns)
         found.append((number, begin, end))
     return found
+
+
+def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tuple[int, int, int]]) -> None:
+    """Refuse (TraceError) a recording whose events (n,) run on through step after step.
+
+    What goes on in a step is an event there as well, so there would be up to n in each.
+    """
+    most = _MOST_TIMES * len(start_ns) + _ALWAYS
+    if len(start_ns) * len(bounds) <= most:
+        return
+    _, begins, ends = np.array(bounds, np.int64).T
+    begun = np.searchsorted(np.sort(start_ns), ends)
+    over = np.searchsorted(np.sort(end_ns), begins, side="right")
+    if (n := int((begun - over).sum())) > most:
+        raise TraceError(
+            f"{path}: its {counted(len(start_ns), 'event')} run on through so many of its {len(bounds):,} "
+            f"steps ({n:,} times together) that no step can be looked at by itself"
+        )
 
 
 def cut_into_steps(

@@ -66,9 +66,11 @@ def in_first_process(trace: Trace, rows: Int64) -> Int64:
     return rows[[pid == pids[0] for pid in pids]] if pids else rows
 
 
-def has_inside(trace: Trace, step: Step) -> bool:
-    """Whether any other slice begins in `step`: the profiler may close an empty one when it stops."""
-    return int(np.count_nonzero((trace.ts_ns >= step.start_ns) & (trace.ts_ns < step.end_ns))) > 1
+def with_slices(trace: Trace, steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps in which another slice begins: the profiler may close an empty one when it stops."""
+    bounds = np.array([(step.start_ns, step.end_ns) for step in steps], np.int64).reshape(-1, 2)
+    n_inside = np.diff(np.searchsorted(np.sort(trace.ts_ns), bounds), axis=1)[:, 0]
+    return tuple(step for step, n in zip(steps, n_inside.tolist(), strict=True) if n > 1)
 
 
 def numbered_once(steps: Steps) -> Steps:

@@ -10,6 +10,7 @@ import msgspec
 from atomic_output import open_output
 from errors import TraceError
 from formats.stream import ByteStream
+from formats.values import cleaned
 from jobfiles import JobKind
 from output_marks import DIGEST_START
 
@@ -103,8 +104,12 @@ class _Head(msgspec.Struct):
 
 def write_digest(digest: JobDigest, path: Path) -> None:
     """Write a digest as one of the command's outputs; see `open_output`."""
+    try:
+        text = msgspec.json.encode(digest)
+    except UnicodeEncodeError:  # a path may have bytes that are no text
+        text = msgspec.json.encode(cleaned(msgspec.to_builtins(digest)))
     with open_output(path) as stream:
-        stream.write(DIGEST_START + str(VERSION).encode() + b"," + msgspec.json.encode(digest)[1:] + b"\n")
+        stream.write(DIGEST_START + str(VERSION).encode() + b"," + text[1:] + b"\n")
 
 
 def read_digest(path: Path) -> JobDigest:

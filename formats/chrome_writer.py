@@ -7,17 +7,16 @@ import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from atomic_output import open_output
+from formats.values import cleaned
 from output_marks import MEMBER, PROGRAM
 
 _BATCH = 10_000
-_INVENTED = (
-    2_000_000_000  # numbers of threads from here on; an operating system has none, Perfetto reads them
-)
+_LARGEST = 1 << 31  # Perfetto reads this and larger numbers of threads as 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,11 @@ def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any
         out.write(head[:-1] + b',"traceEvents":[')
         separator = b"\n"
         while batch := list(itertools.islice(remaining, _BATCH)):
-            out.write(separator + b",\n".join(map(encode, batch)))
+            try:
+                written = b",\n".join(map(encode, batch))
+            except UnicodeEncodeError:  # what is named after a file may have its undecodable bytes
+                written = b",\n".join(encode(cleaned(event)) for event in batch)
+            out.write(separator + written)
             separator = b",\n"
             n_events += sum(event["ph"] != "M" for event in batch)
         out.write(b"\n]}\n")
@@ -58,7 +61,7 @@ def write_events(path: Path, events: Iterable[Mapping[str, Any]], **members: Any
 
 def write_timeline(path: Path, processes: Iterable[Process], category: str) -> int:
     """Write `processes` to `path`; return the number of events without metadata."""
-    places = Places(first=1)
+    places = Places()
     numbered = enumerate(processes)
     events = (event for number, one in numbered for event in _process(places, number, one, category))
     return write_events(path, events)
@@ -70,18 +73,43 @@ def metadata(kind: str, pid: int, tid: int, value: str | float) -> dict[str, Any
     return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {key: value}}
 
 
+def microseconds(ns: int) -> msgspec.Raw:
+    """Return a time as the format wants it, in microseconds, exact.
+
+    A float64 resolves today's epoch to only 0.25 us: boxes that touch would overlap, and viewers leave
+    those out.
+    """
+    whole, rest = divmod(abs(ns), 1000)
+    sign = "-" if ns < 0 else ""
+    return msgspec.Raw(
+        f"{sign}{whole}.{rest:03d}".rstrip("0").encode() if rest else f"{sign}{whole}".encode()
+    )
+
+
+class Thread(NamedTuple):
+    """A thread of a written trace: its numbers, and the key and name under which it was asked for."""
+
+    pid: int
+    tid: int
+    key: Hashable
+    name: str
+
+
 class Places:
     """The numbers of processes and threads in one file, and the events that name them and say their order.
 
     Processes are numbered from 1 in the order in which they are asked for, which is also that in which they
-    are shown; threads from `first`, but those whose key is a number below that (BytePS's partitions, an
-    operating system's threads) keep it.
+    are shown. Threads whose key is one of the numbers `kept` (BytePS's partitions, an operating system's
+    threads) keep it; the others get the lowest that is free, because Perfetto shows threads in the order of
+    their numbers. None is that of its process: Perfetto would show it first.
     """
 
-    def __init__(self, first: int = _INVENTED) -> None:
-        self._first = first
+    def __init__(self, kept: Iterable[object] = ()) -> None:
+        numbers = {int(str(key)) for key in kept if str(key).isdecimal()}
+        self._kept = {number for number in numbers if 0 < number < _LARGEST}
         self._pids: dict[Hashable, int] = {}
         self._tids: dict[tuple[int, Hashable], int] = {}
+        self._next: dict[int, Iterator[int]] = {}  # of each process, numbers not yet tried
         self._new: list[dict[str, Any]] = []
 
     def process(self, key: Hashable, name: str) -> int:
@@ -92,15 +120,39 @@ class Places:
             self._name("process", pid, 0, name or "process", pid)
         return pid
 
-    def thread(self, pid: int, key: Hashable, name: str) -> int:
-        """Return the number of the thread `key` of a process; `name` may be "" where that is a number."""
+    def thread(self, pid: int, key: Hashable, name: str) -> Thread:
+        """Return the thread `key` of a process; `name` may be "" where the key is one of the numbers kept."""
         tid = self._tids.get((pid, key))
         if tid is None:
-            own = str(key)
-            is_number = own.isdecimal() and 0 < int(own) < self._first
-            tid = self._tids[pid, key] = int(own) if is_number else self._first + len(self._tids)
-            self._name("thread", pid, tid, name or ("" if is_number else "events"), len(self._tids))
-        return tid
+            own = int(str(key)) if str(key).isdecimal() else 0
+            tid = self._tids[pid, key] = own if own in self._kept else self._free(pid)
+            self._name("thread", pid, tid, name or ("" if own in self._kept else "events"), len(self._tids))
+        return Thread(pid, tid, key, name)
+
+    def nested(
+        self, threads: Sequence[Thread], at: Sequence[int], start_ns: Sequence[int], end_ns: Sequence[int]
+    ) -> list[Thread]:
+        """Return where each slice (n,) goes: its thread, or one beside that in which it nests.
+
+        The slices come by start, of equal ones the longest first; `at` is the place of theirs in `threads`.
+        Viewers leave out a slice that begins within another of its thread and ends after it.
+        """
+        open_ends: dict[Thread, list[list[int]]] = {}  # of a thread and those beside it, the innermost last
+        found = []
+        for place, start, end in zip(at, start_ns, end_ns, strict=True):
+            thread = threads[place]
+            rows = open_ends.setdefault(thread, [])
+            row = next((row for row, ends in enumerate(rows) if _fits(ends, start, end)), len(rows))
+            if row == len(rows):
+                rows.append([])
+            rows[row].append(end)
+            name = f"{thread.name or thread.tid} ({row + 1})"
+            found.append(self.thread(thread.pid, (thread.key, row), name) if row else thread)
+        return found
+
+    def _free(self, pid: int) -> int:
+        numbers = self._next.setdefault(pid, itertools.count(1))
+        return next(number for number in numbers if number != pid and number not in self._kept)
 
     def _name(self, kind: str, pid: int, tid: int, name: str, order: int) -> None:
         if name:
@@ -113,6 +165,13 @@ class Places:
         return new
 
 
+def _fits(open_ends: list[int], start_ns: int, end_ns: int) -> bool:
+    """Whether a slice lies within the innermost open one; those that are over at its start are removed."""
+    while open_ends and open_ends[-1] <= start_ns:
+        open_ends.pop()
+    return not open_ends or end_ns <= open_ends[-1]
+
+
 def _process(places: Places, number: int, process: Process, category: str) -> Iterator[dict[str, Any]]:
     pid = places.process(number, process.name)
     yield from places.names()
@@ -121,7 +180,7 @@ def _process(places: Places, number: int, process: Process, category: str) -> It
         for lane, item in _lanes(slices):
             if lane == len(tid_of_lane):
                 name = f"{track} ({lane + 1})" if lane else track
-                tid_of_lane.append(places.thread(pid, (track, lane), name))
+                tid_of_lane.append(places.thread(pid, (track, lane), name).tid)
                 yield from places.names()
             yield from _events(pid, tid_of_lane[lane], item, category)
 
@@ -139,20 +198,14 @@ def _lanes(slices: Iterable[Slice]) -> Iterator[tuple[int, Slice]]:
 
 
 def _events(pid: int, tid: int, item: Slice, category: str) -> Iterator[dict[str, Any]]:
-    event = {"name": item.name, "cat": category, "pid": pid, "tid": tid, "ts": _us(item.start_ns)}
+    event = {"name": item.name, "cat": category, "pid": pid, "tid": tid, "ts": microseconds(item.start_ns)}
     if item.end_ns is None:
         event |= {"ph": "i", "s": "t"}
     else:
-        event |= {"ph": "X", "dur": _us(item.end_ns - item.start_ns)}
+        event |= {"ph": "X", "dur": microseconds(item.end_ns - item.start_ns)}
     yield event | {"args": item.args} if item.args else event
     for inner in item.inner:
         yield from _events(pid, tid, inner, _PART)
 
 
 _PART = "part"  # category of what lies within a slice: not to be counted with it
-
-
-def _us(ns: int) -> msgspec.Raw:
-    """Return microseconds as the format wants them, exact."""
-    whole, rest = divmod(ns, 1000)
-    return msgspec.Raw(f"{whole}.{rest:03d}".rstrip("0").encode() if rest else str(whole).encode())

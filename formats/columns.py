@@ -243,5 +243,8 @@ def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
 def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:
     """Return the distinct items by first appearance, and each item's place among them (n,)."""
     items = list(items)
-    place = {item: i for i, item in enumerate(dict.fromkeys(items))}
-    return list(place), np.fromiter(map(place.__getitem__, items), np.int32, len(items))
+    distinct = list(dict.fromkeys(items))
+    if len(distinct) == len(items):  # as a million names may be
+        return distinct, np.arange(len(items), dtype=np.int32)
+    place = {item: i for i, item in enumerate(distinct)}
+    return distinct, np.fromiter(map(place.__getitem__, items), np.int32, len(items))

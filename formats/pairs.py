@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
 
@@ -100,19 +101,22 @@ def _nest(order: Int64, is_begin: Mask, track: Int32) -> tuple[Int64, Int64]:
 
 
 def _by_stack(order: Int64, is_begin: Mask, track: Int32, name: Int32) -> tuple[Int64, Int64]:
-    """Match with a stack for each track, names considered."""
-    open_rows: dict[int, list[int]] = {}
+    """Match with stacks, names considered: of a track, and of each name on it."""
+    open_rows: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    closed: set[int] = set()  # begins that still lie on the other stack
     begins: list[int] = []
     ends: list[int] = []
-    for row in order.tolist():
-        stack = open_rows.setdefault(int(track[row]), [])
+    for row, on, called in zip(order.tolist(), track[order].tolist(), name[order].tolist(), strict=True):
         if is_begin[row]:
-            stack.append(row)
+            open_rows[on, -1].append(row)
+            open_rows[on, called].append(row)
             continue
-        wanted = name[row]
-        for depth in range(len(stack) - 1, -1, -1):
-            if wanted < 0 or name[stack[depth]] == wanted:
-                begins.append(stack.pop(depth))
-                ends.append(row)
-                break
+        stack = open_rows[on, called]
+        while stack and stack[-1] in closed:
+            stack.pop()
+        if stack:
+            begin = stack.pop()
+            closed.add(begin)
+            begins.append(begin)
+            ends.append(row)
     return np.array(begins, np.int64), np.array(ends, np.int64)

@@ -46,9 +46,11 @@ from formats.stream import PIECE, ByteStream
 
 _HEAD_LIMIT = 64 << 20  # members before the events; chrome's stack frames can be many
 _TAIL_LIMIT = 64 << 20
-#: What may be spent on damaged events: bytes looked at in vain, at first and for each byte read.
+#: What may be spent on damaged events: bytes looked at in vain, at first and for each byte of the file, which
+#: may be packed.
 _PATIENCE = 16 << 20
 _PATIENCE_PER_BYTE = 16
+_TO_MEND = 8 << 20  # of it, what is kept for events whose end is known without looking further
 _WAIT = 64 << 10  # an event this close to the end of what was read may go on there, however damaged the file
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
 _BOM = b"\xef\xbb\xbf"
@@ -74,6 +76,15 @@ class Damage:
             (self.strays, "list item", "ignored: no event"),
         )
         return [*self.notes, *(f"{counted(n, noun)} {fate}" for n, noun, fate in counts if n)]
+
+
+def _what_it_is(head: bytes) -> str:
+    """Return in words what a file is that is no trace, from its beginning."""
+    if head.startswith(b"PK\x03\x04") or head[257:262] == b"ustar":
+        return "an archive; unpack it and give what was in it"
+    if head.startswith(b"SQLite format 3\0"):
+        return "a database, such as Nsight Systems writes; export a chrome trace (JSON)"
+    return "neither JSON nor a DASF profile"
 
 
 class EventReader:
@@ -106,7 +117,7 @@ class EventReader:
         self._has_stop = stop is not None
         self._ended = False
         self._lines = False
-        self._patience = _PATIENCE
+        self._patience = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
         self.use(*types)
 
     def use(self, *types: Any) -> None:
@@ -130,7 +141,6 @@ class EventReader:
         chunks: Iterator[bytes] = itertools.islice(self.stream, self.pieces)
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
-            self._patience += _PATIENCE_PER_BYTE * len(chunk)
             data = bytearray().join((b"[", carry, chunk))
             events, end = self._decode_piece(data)
             carry = bytes(memoryview(data)[end:])
@@ -257,12 +267,13 @@ class EventReader:
             with contextlib.suppress(*UNDECODABLE):
                 self._keep(self._one.decode(memoryview(data)[at:ending]), events)
                 return ending
-        sight = self._sight
+        sight = max(0, min(EVENT_LIMIT, self._patience - _TO_MEND))
         end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
         looked = min(sight, len(data) - at) if end is None else end - at
         for stop in dict.fromkeys((end, ending)):
-            if stop is not None and stop - at <= sight:
+            if stop is not None and stop - at <= self._sight:
                 if self._mend(data[at:stop], events):
+                    self._patience -= max(0, looked - (stop - at))
                     return stop
                 looked = max(looked, stop - at)
         self._patience -= looked
@@ -320,7 +331,7 @@ class EventReader:
         if text[:1] == b"[":
             return text[1:]
         if text[:1] != b"{":
-            raise TraceError(f"{self.path}: not a trace: neither JSON nor a DASF profile")
+            raise TraceError(f"{self.path}: not a trace: {_what_it_is(data)}")
         return self._read_object_head(text, chunks)
 
     def _read_object_head(self, data: bytes, chunks: Iterator[bytes]) -> bytes:

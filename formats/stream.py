@@ -20,6 +20,7 @@ _GZIP = b"\x1f\x8b"
 max_unpacked: ContextVar[int | None] = ContextVar("max_unpacked", default=None)
 _ALWAYS_UNPACKED = 256 << 20
 _USUAL_TIMES = 64  # its size: recordings unpack to 10 to 30 times theirs
+_LAST_PIECE_S = 5.0  # what unpacking one piece never takes; a pipe may keep its reader waiting for longer
 _NEVER_TIMES = 1000  # its size: only padding unpacks to more
 
 
@@ -54,6 +55,14 @@ class ByteStream:
         self.stop = stop
         self.damage: str | None = None
         self.consumed = 0  # bytes of the file read so far, for progress
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, or of its part, that are to be read; 0 where that cannot be told (a pipe)."""
+        with contextlib.suppress(OSError):  # reading will say what is wrong
+            stop = self.path.stat().st_size if self.stop is None else self.stop
+            return max(0, stop - self.start)
+        return 0
 
     def __iter__(self) -> Iterator[bytes]:
         try:
@@ -149,7 +158,8 @@ def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
         except BaseException as error:
             put(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
         while (item := ahead.get()) is not None:
             if isinstance(item, BaseException):
@@ -157,3 +167,4 @@ def _prefetch(pieces: Iterator[bytes], depth: int = 8) -> Iterator[bytes]:
             yield item
     finally:
         stopped.set()
+        thread.join(_LAST_PIECE_S)  # an interpreter that ends while the file is being read aborts

@@ -51,6 +51,7 @@ class OddEvent(WholeEvent, omit_defaults=True):
 KEY = ("ph", "name", "cat", "pid", "tid", "bp", "s")
 MISSING = -(1 << 62)  # an integer time that an event of a learned type lacks
 ID_LIMIT = 1 << 40
+ARGUMENTS = b',"args":'  # before the arguments in the tail of an event
 _LITERALS = 4096  # distinct strings that a learned type lists at most
 
 _PLAIN = tuple(name for name in WholeEvent.__struct_fields__ if name != "args")

@@ -167,6 +167,7 @@ def _joined(result: Result, found: Result, head: int | None) -> Result:
     return replace(
         result,
         document={**result.document, **found.document},
+        headline=result.headline or found.headline,
         tables=[*result.tables, *(replace(table, rows=table.rows[:head]) for table in found.tables)],
         **joined,
     )

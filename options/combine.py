@@ -28,7 +28,7 @@ _WORKERS = (
     Column("drift_ppm", "drift (ppm)", "float"),
     Column("anchors", "anchors", "int"),
     Column("violations_before", "out of order before", "int"),
-    Column("violations_after", "after", "int"),
+    Column("violations_after", "after", "int", paired=True),
 )
 _MOST_BARS = 40
 _CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")

@@ -217,7 +217,8 @@ def _notes(pair: Pair, *, alone: bool) -> list[str]:
     found = pair.found
     notes = [*found.notes]
     if few := sum(op.average.p is None for op in found.operations):
-        notes.append(f"{few:,} operations occur in fewer than {FEWEST_STEPS} steps of a run: no p-value.")
+        operations = f"{counted(few, 'operation')} {'occurs' if few == 1 else 'occur'}"
+        notes.append(f"{operations} in fewer than {FEWEST_STEPS} steps of a run: no p-value.")
     if renamed := sum(op.renamed_to is not None for op in found.operations):
         notes.append(
             f"{renamed:,} operations have another name in {pair.b}: paired by shape, count and place."

@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from errors import DagError, UsageError
+from errors import DagError, UsageError, whole_number
 from result import Bars, Cell, Chart, Column, Made, Result, Table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dag_utils import (
+        ContractedStep,
         CriticalPath,
         CriticalPaths,
         Dag,
@@ -30,7 +34,7 @@ HELP = "the critical path of a recorded step, per GPU, worker and job, and the s
 EXAMPLE = "analyze.py --option critical --path TRACE_DIR --head 10"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "step", "scope", "del_queue", "sort", "head", "output"})
 
-_SCOPE = Column("scope", "scope", minor=3)
+_SCOPE = Column("scope", "scope")
 _NAME, _CAT = Column("name", "operation"), Column("cat", "category")
 _CHAIN = (_NAME, _CAT, Column("dur_ms", "average (ms)", "float"))
 _BY_CAT = (  # of a category, its nanoseconds and its share
@@ -43,6 +47,7 @@ _OPERATIONS = (
     Column("dur_ms", "duration (ms)", "float", value=lambda operation: operation.dur_ns / 1e6),
     Column("slack_ms", "slack (ms)", "float", value=lambda operation: operation.slack_ns / 1e6),
 )  # fmt: skip
+_LEAST = 3  # importance of a column that says nothing new
 _MOST_BARS = 32
 _FEW_SCOPES = 16  # of a kind, whose lengths are told one by one
 SCOPES = ("GPU", "worker", "job", "all")
@@ -108,10 +113,10 @@ def step_number(text: str | None) -> int | None:
     """Return the number that `--step` gives: ``7`` or, as Kineto calls it, ``ProfilerStep#7``."""
     if text is None:
         return None
-    digits = text.rpartition("#")[2]
-    if not digits.isdecimal():
+    number = whole_number(text.rpartition("#")[2])
+    if number is None:
         raise UsageError(f"--step {text}: not the number of a step")
-    return int(digits)
+    return number
 
 
 def refuse(args: Namespace, *flags: str) -> None:
@@ -121,25 +126,26 @@ def refuse(args: Namespace, *flags: str) -> None:
             raise UsageError(f"--{flag} needs a recorded step; a .gml file and --step mean have none")
 
 
-def recorded_step(args: Namespace) -> tuple[LoadedSteps, StepGraph]:
-    """Load the job; return it with the step that `--step` names, or the one of median length."""
+def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
+    """Load the job; return it and the row of the step that `--step` names, or of that of median length."""
     from dag_utils import choose_step, load_steps
 
     loaded = load_steps(
         args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
     )
-    return loaded, loaded.recording.steps[choose_step(loaded.recording, step_number(args.step))]
+    return loaded, choose_step(loaded.recording, step_number(args.step))
 
 
 def _recorded(args: Namespace) -> Result:
     """Return the critical paths of one recorded step, gaps and waits included."""
-    from dag_utils import BY_NAME, PATH, by_name, headline, slack_ns
+    from dag_utils import BY_NAME, PATH, by_name, examined, headline
 
-    loaded, step = recorded_step(args)
+    loaded, row = recorded_step(args)
     recording = loaded.recording
+    step = examined(recording, row)
     scopes, path = _scopes(loaded, step, args.del_queue)
     shown = [(scope, scope.path()) for scope in _shown(scopes, args.scope)]
-    slack = _slack_table(args, _operations(recording, step, slack_ns(step)))
+    slack = _slack_table(args, _operations(recording, step))
     of_names = [(scope, Table.of("", "", BY_NAME, by_name(found)).rows) for scope, found in shown]
     of_cats = [(scope, Table.of("", "", _BY_CAT, scope.shares(found)).rows) for scope, found in shown]
     stretches = [(scope, found.rows()) for scope, found in shown]
@@ -151,14 +157,14 @@ def _recorded(args: Namespace) -> Result:
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
     if args.output is not None:
-        _write_timeline(args.output, loaded, step, path)
+        _write_timeline(args.output, loaded, recording.steps[row], path)
         document["output"] = str(args.output)
         notes.append(f"timeline written to {args.output}")
     return Result(
         "critical",
         "",
         document,
-        headline=headline(recording, step, path, scopes[-1].path()),
+        headline=headline(recording, step.number, path, scopes[-1].path()),
         tables=[
             _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, about=(3, 1)),
             replace(slack, rows=slack.rows[: args.head], about=_about_operations(recording, slack)),
@@ -169,7 +175,7 @@ def _recorded(args: Namespace) -> Result:
                 about=_about_stretches(scopes[-1], shown),
             ),
         ],
-        charts=_charts(recording, step, path, scopes, parts=args.del_queue)
+        charts=_charts(recording, recording.steps[row], path, scopes, parts=args.del_queue)
         if args.html or args.picture or args.xlsx
         else (),
         figures=_figures(scopes),
@@ -217,7 +223,8 @@ def _per_scope(
 
     rows = Made(_places([own for _, own in parts])[: args.head], cells)
     keys = Made(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
-    return Table(name, title, (_SCOPE, *columns), rows, about=keys)
+    scope = _SCOPE if len(parts) > 1 else replace(_SCOPE, minor=_LEAST)  # then the figures name it
+    return Table(name, title, (scope, *columns), rows, about=keys)
 
 
 def _places(parts: Sequence[Sized]) -> Made[tuple[int, int]]:
@@ -255,22 +262,24 @@ def _about_operations(recording: Recording, slack: Table) -> Made[Sequence[str]]
     )
 
 
-def _scopes(loaded: LoadedSteps, step: StepGraph, parts: bool) -> tuple[list[_Scope], CriticalPath]:
+def _scopes(
+    loaded: LoadedSteps, step: StepGraph | ContractedStep, parts: bool
+) -> tuple[list[_Scope], CriticalPath]:
     """Return each GPU, each worker and the job with their paths, the widest last; and that one's path."""
-    from dag_utils import CriticalPaths, named_path
+    from dag_utils import critical_paths, named_path
 
     def scope(name: str, worker: int, paths: CriticalPaths, part: int) -> _Scope:
         def path() -> NamedPath:
-            return named_path(loaded.recording, step, paths.path(part), parts=parts)
+            return named_path(loaded.recording, paths.path(part), parts=parts)
 
         return _Scope(name, worker, paths.length_ns(part), path)
 
     scopes = []
     for groups in _groups(loaded.recording, loaded.job.kind):
-        paths = CriticalPaths(step, [owners for _, _, owners in groups])
+        paths = critical_paths(step, [owners for _, _, owners in groups])
         scopes += [scope(name, worker, paths, i) for i, (name, worker, _) in enumerate(groups)]
     widest = paths.path(len(groups) - 1)
-    named = named_path(loaded.recording, step, widest, parts=parts)  # which every face shows
+    named = named_path(loaded.recording, widest, parts=parts)  # which every face shows
     scopes[-1] = replace(scopes[-1], path=lambda: named)
     return scopes, widest
 
@@ -302,28 +311,42 @@ def _shown(scopes: Sequence[_Scope], wanted: str | None) -> list[_Scope]:
     return shown
 
 
-def _operations(recording: Recording, step: StepGraph, slack_ns: Int64) -> list[_Operation]:
+def _operations(recording: Recording, step: StepGraph | ContractedStep) -> list[_Operation]:
     """Return the operations of a step by name and category, in the order of their first events."""
+    from dag_utils import slacks
+
+    is_meeting = recording.which(lambda one: one.is_meeting)
+    found: dict[tuple[str, str], _Operation] = {}
+    for graph, slack_ns in slacks(step):
+        _add_operations(found, recording, graph, slack_ns, is_meeting)
+    return list(found.values())
+
+
+def _add_operations(
+    found: dict[tuple[str, str], _Operation],
+    recording: Recording,
+    graph: StepGraph,
+    slack_ns: Int64,
+    is_meeting: NDArray[np.bool_],
+) -> None:
     import numpy as np
 
     from dag_utils import category
 
-    number, n_events, n = step.operation, len(step), len(recording.operations)
-    first = np.full(n, n_events)
-    first[number[::-1]] = np.arange(n_events)[::-1]  # of several the first event: it is written last
-    first[recording.which(lambda one: one.is_meeting)] = n_events
-    least = np.full(n, np.iinfo(np.int64).max)
-    np.minimum.at(least, number, slack_ns)
-    dur = np.bincount(number, step.end_ns - step.start_ns, n).astype(np.int64).tolist()
-    least_ns = least.tolist()
-    found: dict[tuple[str, str], _Operation] = {}
-    for event in np.sort(first[first < n_events]).tolist():
-        at = int(number[event])
-        key = recording.name_of(step, event), category(recording.operations[at])
-        operation = found.setdefault(key, _Operation(*key, 0, least_ns[at]))
-        operation.dur_ns += dur[at]
-        operation.slack_ns = min(operation.slack_ns, least_ns[at])
-    return list(found.values())
+    number, first, place = np.unique(graph.operation, return_index=True, return_inverse=True)
+    place = place.reshape(-1)
+    least = np.full(len(number), np.iinfo(np.int64).max)
+    np.minimum.at(least, place, slack_ns)
+    dur = np.bincount(place, graph.end_ns - graph.start_ns, len(number)).astype(np.int64).tolist()
+    least_ns, firsts = least.tolist(), first.tolist()
+    for one in np.argsort(first).tolist():
+        at = int(number[one])
+        if is_meeting[at]:
+            continue
+        key = recording.name_of(graph, firsts[one]), category(recording.operations[at])
+        operation = found.setdefault(key, _Operation(*key, 0, least_ns[one]))
+        operation.dur_ns += dur[one]
+        operation.slack_ns = min(operation.slack_ns, least_ns[one])
 
 
 def _longer(scopes: Sequence[_Scope], path: CriticalPath, recording: Recording) -> list[str]:
@@ -379,7 +402,7 @@ def _write_timeline(output: Path, loaded: LoadedSteps, step: StepGraph, path: Cr
     from dag_utils import marked_events
     from formats.chrome_writer import write_events
 
-    events, zero = marked_events(loaded.load_traces(), loaded.recording, step, path)
+    events, zero = marked_events(loaded.load_traces(args=["*"]), loaded.recording, step, path)
     write_events(output, events, baseTimeNanoseconds=zero)
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import options
 from errors import UsageError
+from opname import without_parameters
 from output_marks import PROGRAM
-from result import Bars, Card, Chart, Column, Command, Result, Table
+from result import Bars, Card, Chart, Column, Command, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ _FINDINGS = (  # of a place and a `Ranked`
     Column("ranks", "Where", minor=True, value=lambda row: _where(row[1])),
     Column("gain_ms", "Gain (ms a step)", "float", 1, value=lambda row: _gain(row[1], "mid_ns")),
     Column("gain_low_ms", "at least", "float", 1, value=lambda row: _gain(row[1], "low_ns")),
-    Column("gain_high_ms", "at most", "float", 1, value=lambda row: _gain(row[1], "high_ns")),
+    Column("gain_high_ms", "at most", "float", 1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
     Column("gain_after_above_ms", "after those above", "float", 1, value=lambda row: _left(row[1])),
 )
@@ -219,10 +220,8 @@ def _sentence(text: str) -> str:
 
 
 def _seen(evidence: Evidence) -> str:
-    return (
-        f"step {evidence.step}, {evidence.rank}: {evidence.name}, {evidence.dur_ns / 1e6:.1f} ms from "
-        f"{evidence.start_ns / 1e6:.1f} ms on"
-    )
+    name, took = without_parameters(evidence.name), in_ms(evidence.dur_ns)
+    return f"step {evidence.step}, {evidence.rank}: {name}, {took} from {in_ms(evidence.start_ns)} on"
 
 
 def _command(args: Namespace, look: Sequence[str]) -> str:

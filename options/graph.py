@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import progress as bars
 from errors import UsageError
 from formats.stream import find_file
 from options.critical import recorded_step, refuse
@@ -48,7 +49,9 @@ def run(args: Namespace) -> Result:
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
     title = f"{args.path[0]}: {len(loaded.dag):,} operations"
-    return _result(args, loaded, draw(loaded.dag, loaded.path, title, most=most), output)
+    with bars.bar(1, "graphs", what="laying out", enabled=args.progress):
+        chart = draw(loaded.dag, loaded.path, title, most=most)
+    return _result(args, loaded, chart, output)
 
 
 def _has_dag(args: Namespace) -> bool:
@@ -78,11 +81,12 @@ def _recorded(args: Namespace) -> _Loaded:
     """Return the graph of a recorded step."""
     from dag_utils import critical_path, drawn_step, headline, named_path, slack_ns
 
-    loaded, step = recorded_step(args)
+    loaded, row = recorded_step(args)
     recording = loaded.recording
+    step = recording.steps[row]
     path = critical_path(step)
     dag, marked = drawn_step(recording, step, path, slack_ns(step), parts=args.del_queue)
-    first = headline(recording, step, path, named_path(recording, step, path))
+    first = headline(recording, step.number, path, named_path(recording, path))
     return _Loaded(dag, marked, first, recording.notes, loaded.repairs)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import UsageError
+from errors import UsageError, whole_number
 from result import Chart, Result
 
 if TYPE_CHECKING:
@@ -53,9 +53,10 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 
 def _steps(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    steps = whole_number(text)
+    if not steps:
         raise ArgumentTypeError(f"{text!r}: a replay needs a whole number of steps, 1 or more")
-    return int(text)
+    return steps
 
 
 def run(args: Namespace) -> Result:
@@ -81,8 +82,9 @@ def run(args: Namespace) -> Result:
 def _check(args: Namespace) -> None:
     if args.sub_option not in (None, *VARIANTS):
         raise UsageError(f"--sub_option {args.sub_option}: replay has the variants {', '.join(VARIANTS)}")
-    if not 0 < args.delay_ratio < float("inf"):
-        raise UsageError(f"--delay_ratio {args.delay_ratio:g}: a ratio must be above 0 (1 changes nothing)")
+    from replay.whatif.edits import checked_ratio
+
+    checked_ratio(f"--delay_ratio {args.delay_ratio:g}", args.delay_ratio)
     if args.set and args.sub_option != "whatif":
         raise UsageError("--set belongs to --sub_option whatif")
     if args.sub_option == "whatif" and not args.set:
@@ -172,7 +174,7 @@ def _path(args: Namespace, recording: Recording, step: StepGraph) -> NamedPath:
     """Return the critical path of a step, recorded or simulated, as `critical` gives it."""
     from dag_utils import critical_path, named_path
 
-    return named_path(recording, step, critical_path(step), parts=args.del_queue)
+    return named_path(recording, critical_path(step), parts=args.del_queue)
 
 
 def _position(rows: Sequence[int], row: int) -> int:
@@ -394,7 +396,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
 def _left_out(n: int) -> list[str]:
     if not n:
         return []
-    return [f"{n:,} operations with the least work were not tried: a replay for each would take hours."]
+    return [f"{n:,} operations with the least work were not tried: a replay for each would take minutes."]
 
 
 def _effect_headline(effects: Sequence[Effect], found: Answer, ratio: float) -> str:

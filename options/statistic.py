@@ -69,7 +69,7 @@ _CATEGORIES = (
 )
 _BREAKDOWN = (
     Column("rank", "rank"),
-    Column("step", "step", "int"),
+    Column("step", "step", "id"),
     _ms("wall_ms", "wall"),
     _ms("compute_ms", "compute"),
     _ms("comm_ms", "comm"),
@@ -169,13 +169,15 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
     cats = categories(totals, stats)
     shown = _longest_first(stats, args)
     columns = _OPERATIONS if args.group_by != "operation" else _OVER_RANKS
-    operations = Table.of("operations", "Operations", columns, shown)
+    operations = _operations(columns, shown, args)
     if brief:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
-        together = _longest_first(grouped, args)
-        table = Table.of("operations", "Operations", _OVER_RANKS, together, note=note)
-        operations = replace(operations, brief=table)
-    tables = (operations, Table.of("categories", "Categories", _CATEGORIES, cats))
+        table = _operations(_OVER_RANKS, _longest_first(grouped, args), args)
+        operations = replace(operations, brief=replace(table, note=note))
+    of_cats = Table.of(
+        "categories", "Categories", _CATEGORIES, cats, weights=lambda: [cat.total_ns for cat in cats]
+    )
+    tables = (operations, of_cats)
     traces = [
         {"path": str(file.path), "dialect": file.dialect, "events": file.n_events, "ranks": list(file.ranks)}
         for file in job.files
@@ -198,6 +200,12 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         notes=[*([note] if spans else []), *error[1:]],
         repairs=job.repairs,
     )
+
+
+def _operations(columns: Sequence[Column], stats: Sequence[Stat], args: Namespace) -> Table:
+    """Return the table of operations; of many a terminal shows the first if sorted, else what took most."""
+    table = Table.of("operations", "Operations", columns, stats)
+    return table if args.sort else replace(table, weights=lambda: [stat.total_ns for stat in stats])
 
 
 def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
@@ -237,12 +245,17 @@ def _result(
 
 
 def _breakdown(args: Namespace, job: JobFigures) -> Result:
-    from statistic.breakdown_charts import breakdown_charts
+    from statistic.breakdown_charts import breakdown_charts, idle_or_not_recorded
     from statistic.step_summary import exposed_and_outliers, summaries
 
     parts = [part for rank in job.ranks for part in rank.breakdown]
     of_ranks = summaries(parts)
-    ranks = Table.of("ranks", "Steps of each rank", _RANKS, of_ranks)
+    idle = f"{idle_or_not_recorded(parts)} (ms)"
+    of_steps, of_rank = (
+        [replace(column, title=idle) if column.key == "idle_ms" else column for column in columns]
+        for columns in (_BREAKDOWN, _RANKS)
+    )
+    ranks = Table.of("ranks", "Steps of each rank", of_rank, of_ranks)
     records = [
         {**row, "outlier_steps": rank.outlier_steps}
         for row, rank in zip(ranks.records(), of_ranks, strict=True)
@@ -252,7 +265,7 @@ def _breakdown(args: Namespace, job: JobFigures) -> Result:
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.ranks[0].source.path,
         {"rules": rules, "ranks": records},
-        (Table.of("breakdown", "Time of each step", _BREAKDOWN, parts[: args.head]), ranks),
+        (Table.of("breakdown", "Time of each step", of_steps, parts[: args.head]), ranks),
         headline=exposed_and_outliers(parts),
         charts=breakdown_charts(parts),
         read=_read_lines(job),
@@ -281,10 +294,16 @@ def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
 
     longest = longest_first(stats)[:20]
     names = [stat.name for stat in longest]
-    averages = {"average": [stat.mean_ns / 1e6 for stat in longest]}
+    averages = _by_colour([(stat.cat, stat.mean_ns) for stat in longest])
     of_cats = [cat.cat or "(none)" for cat in cats]
-    totals = {"total": [cat.total_ns / 1e6 for cat in cats]}
+    totals = _by_colour([(cat.cat, cat.total_ns) for cat in cats])
     return [
-        Bars("Longest operations on average", "average (ms)", "operation", names, averages, horizontal=True),
-        Bars("Time per category", "category", "total (ms)", of_cats, totals),
+        Bars("Longest operations on average", "average (ms)", "operation", names, averages, True, True),
+        Bars("Time per category", "category", "total (ms)", of_cats, totals, stacked=True),
     ]
+
+
+def _by_colour(bars: Sequence[tuple[str, float]]) -> dict[str, list[float | None]]:
+    """Return bars (category, nanoseconds) as a series in milliseconds for each category."""
+    cats = dict.fromkeys(cat for cat, _ in bars)
+    return {cat or "(none)": [ns / 1e6 if own == cat else None for own, ns in bars] for cat in cats}

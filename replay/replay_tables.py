@@ -26,10 +26,11 @@ _WHATIF = (
     Column("after_ms", "after (ms)", "float", value=lambda edit: edit.after_ns / 1e6),
     Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
     Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bound(edit, 0)),
-    Column("high_ms", "to (ms)", "float", value=lambda edit: _bound(edit, 1)),
+    Column("high_ms", "to (ms)", "float", paired=True, value=lambda edit: _bound(edit, 1)),
     Column("paired_low", "change of these steps, from", "percent", 1, minor=True,
            value=lambda edit: edit.paired and edit.paired[0]),
-    Column("paired_high", "to", "percent", 1, minor=True, value=lambda edit: edit.paired and edit.paired[1]),
+    Column("paired_high", "to", "percent", 1, minor=True, paired=True,
+           value=lambda edit: edit.paired and edit.paired[1]),
 )  # fmt: skip
 
 

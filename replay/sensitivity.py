@@ -20,8 +20,8 @@ from replay.runs import replayed_ns
 from replay.simulation import Planned, planned
 from replay.whatif.edits import forward_share
 
-#: Operations to simulate in all that take minutes: more are left out, those with the least work, …
-_MOST_SIMULATED = 1_000_000_000
+#: Operations to simulate in all, some ten seconds: more are left out, those with the least work, …
+_MOST_SIMULATED = 50_000_000
 #: … but for so many.
 _LEAST_GROUPS = 100
 #: Operations to simulate in all from which the compiled loop pays for its start.

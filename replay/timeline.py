@@ -8,51 +8,52 @@ from typing import Any
 
 import numpy as np
 
-from formats.chrome_writer import Places, write_events
-from formats.columns import unique
+from dag.marked_timeline import place_tracks
+from formats.chrome_writer import Places, microseconds, write_events
+from formats.columns import Track, unique
 from replay.simulation import Replay
 
 
 def write_synthetic(result: Replay, path: Path, *, parts: bool = True) -> int:
     """Write the replayed events to `path` in the Chrome format, in order of time; return how many.
 
-    Names, tracks and categories are the recorded ones; with several owners names and processes carry
-    the owner's prefix, as in a combined trace. Time goes on from the start of the first recorded step.
+    Names and categories are the recorded ones; with several owners names and processes carry the owner's
+    prefix, as in a combined trace. Times count from the start of the first recorded step, which stands in
+    the header: viewers read them as float64, which resolves today's epoch to only 0.25 us, so that boxes
+    that touch would overlap, and be left out.
     """
-    return write_events(path, _events(result, parts))
+    origin = int(result.recording.steps[result.rows[0]].begin_ns.min())
+    return write_events(path, _events(result, parts), baseTimeNanoseconds=origin)
 
 
 def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
     recording = result.recording
     several = len(recording.owners) > 1
-    origin = int(recording.steps[result.rows[0]].begin_ns.min())
     is_written = recording.which(lambda one: one.is_traced and (parts or not one.whole))
     times = [result.intervals(position) for position in range(len(result.rows))]
     number = np.concatenate([recording.steps[row].operation for row in result.rows])
     start, end = (np.concatenate([pair[side] for pair in times]) for side in (0, 1))
     rows = np.flatnonzero(is_written[number])
-    rows = rows[np.argsort(start[rows], kind="stable")]
-    places, place_of = Places(), {}
-    for at in unique(number[rows]).tolist():  # a rank's are numbered together
-        operation = recording.operations[at]
-        owner = f"{recording.owners[operation.owner]}." if several else ""
-        process, thread = operation.track
-        pid = places.process((operation.owner, process), f"{owner}{_text(process)}".rstrip("."))
-        place_of[at] = pid, places.thread(pid, thread, _text(thread)), owner
+    rows = rows[np.lexsort((-end[rows], start[rows]))]
+    operations = {at: recording.operations[at] for at in unique(number[rows]).tolist()}
+    tracks: list[dict[Track, None]] = [{} for _ in recording.owners]
+    for one in operations.values():
+        tracks[one.owner][one.track] = None
+    places = Places(track.tid for own in tracks for track in own)
+    found = place_tracks(places, recording, [list(own) for own in tracks], [{}] * len(tracks))
+    thread_of = [found[one.owner][one.track] for one in operations.values()]
+    place = {at: i for i, at in enumerate(operations)}
+    columns = [column.tolist() for column in (number[rows], start[rows], end[rows])]
+    where = places.nested(thread_of, [place[at] for at in columns[0]], *columns[1:])
     yield from places.names()
-    columns = (number[rows], start[rows], end[rows] - start[rows])
-    for at, begin, duration in zip(*(column.tolist() for column in columns), strict=True):
-        operation = recording.operations[at]
-        pid, tid, owner = place_of[at]
+    for at, begin, until, thread in zip(*columns, where, strict=True):
+        operation = operations[at]
+        owner = f"{recording.owners[operation.owner]}." if several else ""
         event = {
             "name": owner + operation.name,
             "ph": "X",
-            "ts": (origin + begin) / 1e3,
-            "dur": duration / 1e3,
+            "ts": microseconds(begin),
+            "dur": microseconds(until - begin),
         }
         known = {"cat": operation.cat} if operation.cat else {}
-        yield event | known | {"pid": pid, "tid": tid, "args": {"name": operation.name}}
-
-
-def _text(number: Any) -> str:
-    return "" if number is None else str(number)
+        yield event | known | {"pid": thread.pid, "tid": thread.tid, "args": {"name": operation.name}}

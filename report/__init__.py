@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
+import progress as bars
 from atomic_output import Outputs
 from errors import AnalyzeError, OutputError, one_line
 from result import Result
@@ -63,11 +64,14 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
 def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeError | None:
     """Write the files that were asked for and complete all of `outputs`; return an error, raise none."""
     written = []
+    wanted = list(_wanted_files(result, args))
+    shown = getattr(args, "progress", None) if wanted else False
     try:
-        with outputs:
-            for path, module in _wanted_files(result, args):
+        with outputs, bars.bar(len(wanted), "files", what="drawing", enabled=shown) as bar:
+            for path, module in wanted:
                 import_module(module).write(result, path)
                 written.append(path)
+                bar.update()
         outputs.commit()
     except AnalyzeError as error:
         return type(error)(f"{error}; no file was written")

@@ -33,7 +33,7 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", _WAITING),
     ("i/o|io|.*input.*|.*load.*", _INPUT),
     ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES),
-    ("comm|.*communication.*|exposed.*", _COMMUNICATION),
+    ("comm|wire|.*communication.*|exposed.*", _COMMUNICATION),
     ("push", _COMMUNICATION[::-1]),
     ("pull", (*_COMMUNICATION[1:], _COMMUNICATION[0])),
     (".*push.*|.*pull.*|.*broadcast.*|.*reduce.*|.*gather.*|.*nccl.*|.*gloo.*", _COMMUNICATION),

@@ -13,7 +13,7 @@ from atomic_output import open_output
 from output_marks import MARK
 from report import colours, plot
 from report.json import encode
-from report.names import bounded
+from report.names import bounded, labels
 from report.tables import printable
 from result import (
     Bars,
@@ -42,6 +42,8 @@ _DRAWING = ("drawing.js",)
 
 _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
+_MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
+_IN_A_BOX = 14  # columns of a name beside a duration
 _ROOM = 800_000  # bytes of a page for the rows of its tables
 
 # Nothing may be loaded or sent, and only what is in the page may run.
@@ -173,6 +175,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         kinds = _Numbered()
         payload["edges"] = [(source, target, kinds[kind]) for source, target, kind in chart.looks()]
         payload |= {"kinds": list(kinds), "path": None}
+        few = len(chart.nodes) <= _MOST_SHORT_NAMES
+        payload["short"] = labels([node["label"] for node in chart.nodes], _IN_A_BOX) if few else None
         payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
     elif isinstance(chart, Bars3D):
         payload |= {"colours": colours.assign(chart.group)}

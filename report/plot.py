@@ -175,17 +175,19 @@ def _bars(chart: Bars, width: int) -> _Spec:
     ]
     beside = 1 if chart.stacked else max(1, len(names))
     if chart.horizontal:
-        named, measured, names_title, title = "y", "x", "", chart.x_label
+        named, measured, names_title, title, room = "y", "x", "", chart.x_label, width
         size: _Spec = {"width": _beside(width, chart.x), "height": {"step": 9 + 9 * beside}}
     else:
         named, measured, names_title, title = "x", "y", chart.x_label, chart.y_label
         few = 40 + _WIDEST_BAR * len(chart.x)  # a few bars are no walls
         size = {"width": min(width, few), "height": _HEIGHT}
+        room = min(width, few)
     encoding = {
-        named: _names("n", chart.x, names_title, upright=chart.horizontal),
+        named: _names("n", chart.x, names_title, upright=chart.horizontal, room=room),
         measured: _measure("v", title),
         "color": _series(names),
         "order": {"field": "s"},
+        **_faint(names),
     }
     if beside > 1:
         encoding[f"{named}Offset"] = {"field": "s", "type": "ordinal"}
@@ -272,6 +274,7 @@ def _strips(chart: Bars, width: int) -> _Spec:
         "y": {**_measure("v", chart.y_label), "axis": {"title": bounded(chart.y_label), "tickCount": 3}},
         "color": _series(names),
         "order": {"field": "s"},
+        **_faint(names),
         "row": {**_looked_up("r", "header", header), "spacing": 8},
     }
     lists = {"n": places, "s": names, "r": strips}
@@ -280,19 +283,30 @@ def _strips(chart: Bars, width: int) -> _Spec:
 
 
 def _lines(chart: Lines, width: int) -> _Spec:
-    names = list(chart.series)
+    names = sorted(chart.series, key=lambda name: name in chart.dashed)
     values = [
         {"x": x, "s": s, "v": value, "d": _described([f"{chart.x_label} {x:g}", name], value)}
         for s, name in enumerate(names)
         for x, value in zip(chart.x, chart.series[name], strict=True)
         if value is None or _is_number(value)
     ]
+    solid = [name for name in names if name not in chart.dashed]
+    shades = colours.assign(solid)
+    colour = _series(names)
+    colour["scale"] = {**colour["scale"], "range": [shades[chart.dashed.get(name, name)] for name in names]}
+    if chart.dashed and colour["legend"]:
+        colour["legend"] = {**colour["legend"], "values": [*range(len(solid))]}
+    upper = {} if chart.most is None else {"scale": {"domainMax": chart.most}}
     encoding = {
         "x": {**_measure("x", chart.x_label), "scale": {"zero": False, "nice": False}},
-        "y": _measure("v", chart.y_label),
-        "color": _series(names),
+        "y": {**_measure("v", chart.y_label), **upper},
+        "color": colour,
     }
-    mark = {"type": "line", "strokeWidth": 1.8, "point": len(chart.x) <= _MOST_POINTS}
+    if chart.dashed:
+        dashed = {"test": f"datum.s >= {len(solid)}", "value": [5, 3]}
+        encoding["strokeDash"] = {"condition": dashed, "value": [1, 0]}
+        encoding["detail"] = {"field": "s"}
+    mark = {"type": "line", "clip": True, "strokeWidth": 1.8, "point": len(chart.x) <= _MOST_POINTS}
     return _spec(values, mark, encoding, {"s": names}, width=width, height=_HEIGHT)
 
 
@@ -483,7 +497,9 @@ def _looked_up(field: str, guide: str, look: _Spec, count: int = 0) -> _Spec:
     }
 
 
-def _names(field: str, names: Sequence[str], title: str, *, upright: bool = False) -> _Spec:
+def _names(
+    field: str, names: Sequence[str], title: str, *, upright: bool = False, room: int = WIDTH
+) -> _Spec:
     """Return the axis of things with names, up the side or along the bottom (there every n-th, if many)."""
     look: _Spec = {"title": bounded(title) or None, "grid": False}
     if upright:
@@ -491,13 +507,13 @@ def _names(field: str, names: Sequence[str], title: str, *, upright: bool = Fals
     else:
         every = max(1, math.ceil(len(names) / _MOST_TICKS))
         longest = max(map(len, _shown(names)), default=0)
-        fits = longest * math.ceil(len(names) / every) * _CHARACTER < WIDTH
+        fits = (longest + 1) * math.ceil(len(names) / every) * _CHARACTER < room
         look |= {"labelAngle": 0 if fits else -40, "values": list(range(0, len(names), every))}
     return _looked_up(field, "axis", look, len(names))
 
 
 def _measure(field: str, title: str) -> _Spec:
-    axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False}
+    axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False, "labelFlush": False}
     return {"field": field, "type": "quantitative", "axis": axis}
 
 
@@ -507,6 +523,19 @@ def _series(names: Sequence[str], *, always: bool = False) -> _Spec:
     scale = {"domain": list(range(len(names))), "range": [shades[name] for name in names]}
     legend = _looked_up("s", "legend", {}) if always or len(names) > 1 else {"field": "s", "legend": None}
     return {**legend, "type": "nominal", "scale": scale}
+
+
+def _faint(names: Sequence[str]) -> _Spec:
+    """Return how bars look that stand for what was not recorded: hollow, with a dashed edge."""
+    places = [at for at, name in enumerate(names) if "not recorded" in name]
+    if not places:
+        return {}
+    test = f"indexof({places}, datum.s) >= 0"
+    looks = {"fillOpacity": (0.25, 1), "strokeWidth": (1, 0), "strokeDash": ([3, 2], [1, 0])}
+    return {
+        channel: {"condition": {"test": test, "value": hollow}, "value": full}
+        for channel, (hollow, full) in looks.items()
+    } | {"stroke": {"condition": {"test": test, "value": _SOFT}, "value": None}}
 
 
 def _shown(names: Sequence[str]) -> list[str]:

@@ -23,6 +23,8 @@ def cell_texts(column: Column, values: Sequence[Cell]) -> list[str]:
         return _numbers(column, values)
     if column.kind == "int":
         return [GAP if _is_gap(value) else f"{int(value):,}" for value in values]  # type: ignore[arg-type]
+    if column.kind == "id":
+        return [GAP if _is_gap(value) else str(value) for value in values]
     if column.kind == "bool":
         return [GAP if value is None else "yes" if value else "no" for value in values]
     return [GAP if value is None else printable(str(value)) for value in values]

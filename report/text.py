@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import shutil
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -25,36 +26,38 @@ _MOST_ROWS = 20  # of a table, unless more are asked for
 #: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
 _SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 _GOES_ON = " \\"
+_BOLD, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 
 
 def write(result: Result, stream: TextIO, args: Namespace) -> None:
     """Print `result` for reading.
 
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
-    pipe gets every name in full. The headline comes first, bold on a terminal. Of each table come
-    the first 20 rows, more with `--full` or a larger `--head`. `--pretty` leaves out the title and
-    the commentary.
+    pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
+    certain are red (more) or green there. Of each table come 20 rows, the first or those that weigh
+    most, in their order; more with `--full` or a larger `--head`. `--pretty` leaves out the title
+    and the commentary.
     """
     width = _width(stream)
-    bold = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    colour = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
     n_rows = None if args.full else max(args.head or 0, _MOST_ROWS)
-    for block in _blocks(result, width, n_rows, pretty=args.pretty, bold=bold):
+    for block in _blocks(result, width, n_rows, pretty=args.pretty, colour=colour):
         stream.write(block)
 
 
 def _blocks(
-    result: Result, width: int | None, n_rows: int | None, *, pretty: bool, bold: bool
+    result: Result, width: int | None, n_rows: int | None, *, pretty: bool, colour: bool
 ) -> Iterator[str]:
     """Yield the parts of the page, in order, an empty line between them."""
     shown = [table.brief or table for table in result.tables if not table.detail]
     headline = _wrapped([result.headline] if result.headline else [], width)
-    parts: list[Iterable[str]] = [[f"\x1b[1m{line}\x1b[0m" if bold else line for line in headline]]
+    parts: list[Iterable[str]] = [[f"{_BOLD}{line}{_PLAIN}" if colour else line for line in headline]]
     if not pretty:
         parts.append(_wrapped([] if result.headline else [result.title], width))
         parts.append(map(printable, result.commentary))
     parts.append(_figures(result.figures, width))
     headed = len(shown) > 1
-    parts.extend(_table(table, width, n_rows, headed=headed) for table in shown)
+    parts.extend(_table(table, width, n_rows, headed=headed, colour=colour) for table in shown)
     parts.append(_wrapped([*card_texts(result.cards), *result.notes], width))
     between = ""
     for part in parts:
@@ -118,27 +121,39 @@ class _Part:
     narrowest: int = 0  # that below which it is of no use
 
 
-def _table(table: Table, width: int | None, n_rows: int | None, *, headed: bool) -> Iterator[str]:
+def _table(
+    table: Table, width: int | None, n_rows: int | None, *, headed: bool, colour: bool
+) -> Iterator[str]:
     if headed or not table.rows:
         yield printable(table.title)
     if not table.rows:
         yield "  nothing"
     else:
-        rows = table.rows[:n_rows]
+        rows = _shown(table, n_rows)
         parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
         if width is not None:  # headers are at most two lines tall unless that costs a column
             parts = _measured(_laid_out(table.columns, rows, 2))
             if _total(part.legible for part in parts) > width:
                 parts = _measured(_laid_out(table.columns, rows, _ANY))
             parts, left_out = _fitted(parts, width)
-        yield from _lines(parts)
+        yield from _lines(parts, _colours(table, rows) if colour else {})
         if len(rows) < len(table.rows):
-            yield f"{len(table.rows) - len(rows):,} more rows with --full"
+            which = "" if table.weights is None else f"the {len(rows)} that weigh most are shown; "
+            yield f"{which}{len(table.rows) - len(rows):,} more rows with --full"
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
     if table.note:
         yield from _wrapped([table.note], width)
+
+
+def _shown(table: Table, n_rows: int | None) -> Sequence[Sequence[Cell]]:
+    """Return the rows that people see unless they ask for all."""
+    if n_rows is None or table.weights is None or len(table.rows) <= n_rows:
+        return table.rows[:n_rows]
+    weights = table.weights()
+    heaviest = heapq.nlargest(n_rows, range(len(weights)), key=weights.__getitem__)
+    return [table.rows[i] for i in sorted(heaviest)]
 
 
 def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], n_lines: int) -> list[_Part]:
@@ -164,8 +179,8 @@ def _stacked(title: str, width: int, n_lines: int) -> list[str]:
 def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
     """Return the columns that fit in `width`, words shortened, and those that were left out.
 
-    Empty ones go without a word, then minor ones, the most minor first, then from the right; one
-    always stays.
+    Empty ones go without a word, then minor ones, the most minor first, then from the right, and pairs
+    together; one always stays.
     """
     parts = [part for at, part in enumerate(parts) if at == 0 or not {"", GAP}.issuperset(part.cells)]
     left_out: list[_Part] = []
@@ -174,7 +189,11 @@ def _fitted(parts: list[_Part], width: int) -> tuple[list[_Part], list[_Part]]:
         minor = parts[least].column.minor
         if _total(part.legible if minor else part.narrowest for part in parts) <= width:
             break
-        left_out.insert(0, parts.pop(least))
+        paired = [part.column.paired for part in parts] + [False]
+        first, last = least - paired[least], least + paired[least + 1]
+        first = max(first, 0 if last < len(parts) - 1 else 1)
+        left_out[:0] = parts[first : last + 1]
+        del parts[first : last + 1]
     texts = [part for part in parts if is_text(part.column)]
     room = width - _total(part.width for part in parts) + sum(part.width for part in texts)
     cap = max(_even_share([part.width for part in texts], room), 1)
@@ -215,12 +234,39 @@ def _even_share(widths: Sequence[int], room: int) -> int:
     return max(widths, default=0)
 
 
-def _lines(parts: Sequence[_Part]) -> Iterator[str]:
+def _colours(table: Table, rows: Sequence[Sequence[Cell]]) -> dict[str, list[str]]:
+    """Return what colours the cells of each column of changes, by its key: those of certain rows."""
+    certain = table.certain_at
+    is_certain = [certain is None or row[certain] is True for row in rows]
+    return {
+        column.key: [_colour(row[at]) if sure else "" for row, sure in zip(rows, is_certain, strict=True)]
+        for at, column in enumerate(table.columns)
+        if column.scale == "diverging"
+    }
+
+
+def _colour(change: Cell) -> str:
+    if not isinstance(change, int | float) or not change:
+        return ""
+    return _BAD if change > 0 else _GOOD
+
+
+def _lines(parts: Sequence[_Part], colours: Mapping[str, Sequence[str]]) -> Iterator[str]:
     tall = max(len(part.header) for part in parts)
     headers = [_aligned(part, [""] * (tall - len(part.header)) + part.header) for part in parts]
     yield from _joined(headers)
     yield _SPACE.join("─" * part.width for part in parts)
-    yield from _joined([_aligned(part, part.cells) for part in parts])
+    yield from _joined(
+        [_coloured(_aligned(part, part.cells), colours.get(part.column.key)) for part in parts]
+    )
+
+
+def _coloured(cells: list[str], colours: Sequence[str] | None) -> list[str]:
+    if colours is None:
+        return cells
+    return [
+        f"{colour}{cell}{_PLAIN}" if colour else cell for cell, colour in zip(cells, colours, strict=True)
+    ]
 
 
 def _joined(columns: Sequence[list[str]]) -> Iterator[str]:

@@ -144,6 +144,8 @@ class _Formats:
         """Return the format of the column's cells, None for text."""
         if column.kind in ("text", "bool"):
             return None
+        if column.kind == "id":
+            return self._add("0")
         decimals = "." + "0" * column.digits if column.digits and column.kind != "int" else ""
         return self._add(f"0{decimals}%" if column.kind == "percent" else f"#,##0{decimals}")
 

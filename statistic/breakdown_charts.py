@@ -36,12 +36,17 @@ def _bars(parts: Sequence[Breakdown]) -> Bars:
         "both": [part.overlap_ns / 1e6 for part in parts],
         "communication alone": [part.exposed_comm_ns / 1e6 for part in parts],
         "copies": [_copies_ns(part) / 1e6 for part in parts],
-        "idle": [part.idle_ns / 1e6 for part in parts],
+        idle_or_not_recorded(parts): [part.idle_ns / 1e6 for part in parts],
     }
     stacked = {name: values for name, values in stacked.items() if any(values)}
     places = [_step(part) for part in parts]
     ranks = [part.rank for part in parts]
     return Bars("Where the time of a step goes", "step", "time (ms)", places, stacked, True, strips=ranks)
+
+
+def idle_or_not_recorded(parts: Sequence[Breakdown]) -> str:
+    """Return what time in which nothing ran is called: not idle where no computation is recorded."""
+    return "idle" if any(part.compute_ns for part in parts) else "not recorded"
 
 
 def _map(

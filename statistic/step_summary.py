@@ -97,7 +97,8 @@ def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> 
     name, own_ns = _longest_own(traces[most.rank], _median_step(parts, most.rank))
     if own_ns:
         if len(name) > _LONGEST_NAME:
-            name = without_arguments(without_parameters(name))[:_LONGEST_NAME]
+            full = without_parameters(name)
+            name = full if len(full) <= _LONGEST_NAME else without_arguments(full)[:_LONGEST_NAME]
         sentence += f"; the longest computation is {name}, {in_ms(own_ns)} of its own time"
     return sentence + "."
 

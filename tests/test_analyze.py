@@ -54,12 +54,18 @@ def test_help_imports_nothing_heavy() -> None:
         ("--option", "statistic", "--path", "x", "--jobs", "0"),
         ("--option", "statistic", "--path", "x", "--logging_level", "LOUD"),
         ("--option", "statistic", "--path", "x", "--no_such_flag"),
+        ("--option", "statistic", "--path", "x", "--jobs", "9" * 5000),
+        ("--option", "statistic", "--path", "x", "--logging_level", "9" * 5000),
+        ("--option", "critical", "--path", "examples/lenet", "--step", "9" * 5000),
+        ("--option", "replay", "--path", "x", "--step_num", "9" * 5000),
+        ("--option", "replay", "--path", "x", "--delay_ratio", "1e16"),
     ],
 )
 def test_a_wrong_command_line_exits_with_2(arguments: tuple[str, ...]) -> None:
     code, out, err = run_cli(*arguments)
     assert (code, out) == (2, "")
     assert "error:" in err
+    assert "invalid _" not in err  # as argparse calls what a function of ours could not convert
 
 
 def test_type_is_the_older_name_of_option(tmp_path: Path) -> None:

@@ -134,6 +134,36 @@ def test_ranks_on_several_hosts_and_ambiguous_directories(tmp_path: Path) -> Non
         find_job(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "head",
+    ['{"distributedInfo": {"backend": "nccl", "rank": %d, "world_size": 10}, "traceEvents": []}',
+     '[{"name": "global_rank", "ph": "M", "pid": 0, "args": {"value": %d}}]'],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["trace.json", "rank0.json"])  # the second: a rank on its own host
+def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
+    tmp_path: Path, name: str, head: str
+) -> None:
+    make(tmp_path, f"host0/{name}", content=head % 8)
+    make(tmp_path, f"host1/{name}", content=head % 2)
+    sources = find_job(tmp_path).sources
+    assert [(s.rank, s.path.parent.name) for s in sources] == [(2, "host1"), (8, "host0")]
+    make(tmp_path, f"host2/{name}", content=head % 8)
+    with pytest.raises(
+        TraceError, match="of the same ranks, or of ranks that nothing tells; give one, or all"
+    ):
+        find_job(tmp_path)
+
+
+def test_where_traces_lie_deeper_is_told(tmp_path: Path) -> None:
+    make(tmp_path, *(f"host{i}/plugins/profile/t.pt.trace.json" for i in range(5)))
+    make(tmp_path, "notes/old/config.json", content="{}")
+    where = ", ".join(f"host{i}/plugins/profile" for i in range(3))
+    with pytest.raises(
+        TraceError, match=f"no trace in this directory; give .* hold some: {where} and 2 more$"
+    ):
+        find_job(tmp_path)
+
+
 def test_a_directory_for_each_rank(tmp_path: Path) -> None:
     make(tmp_path, "rank_1/trace.json", "rank_0/trace.json")
     assert [(s.rank, s.path.parent.name) for s in find_job(tmp_path).sources] == [

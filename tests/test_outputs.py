@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import mutations
 import pytest
 
 from conftest import REPO, run_cli
@@ -61,13 +62,10 @@ def limited(setting: str, *args: object) -> subprocess.CompletedProcess[str]:
 
 # ---- what is refused
 
-FLAGS = [
-    ("combine", "output"), ("combine", "html"), ("replay", "output"), ("replay", "xlsx"),
-    ("critical", "output"), ("critical", "html"), ("statistic", "html"), ("statistic", "xlsx"),
-    ("compare", "html"), ("compare", "xlsx"), ("3dcompare", "output"), ("3dcompare", "xlsx"),
-    ("graph", "output"), ("graph", "html"), ("collect", "html"),
-    ("statistic", "picture"), ("graph", "picture"),
-]  # fmt: skip
+OPTIONS = (
+    "diagnose", "statistic", "graph", "combine", "compare", "critical", "replay", "collect", "3dcompare",
+)  # fmt: skip
+FLAGS = [(option, flag) for option in OPTIONS for flag in ("output", "xlsx", "html", "picture", "save")]
 RECORDED = (
     "worker_0/0/comm.json", "worker_0/0/temp.json", "worker_0/0/io.json", "worker_0/0/dag.gml",
     "worker_0.pcap", "server_0.key_log.txt", "worker_0/0/bps_trace_final.json.gz", "notes.md",
@@ -252,6 +250,20 @@ def test_a_file_whose_writing_failed_is_not_completed_with_the_others(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("option", "flag"), [("combine", "output"), ("critical", "output"), ("statistic", "save")]
+)
+def test_a_name_that_is_no_text_costs_no_output(tmp_path: Path, option: str, flag: str) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/m\xfcller"))  # Latin-1, on a system of UTF-8
+    mutations.write_job("kineto", folder)
+    for path in list(folder.iterdir()):
+        shutil.copy(path, Path(os.fsdecode(os.fsencode(folder) + b"/\xfc" + os.fsencode(path.name))))
+    target = tmp_path / "out.json"
+    code, _, err = run_cli("--option", option, "--path", folder, f"--{flag}", target)
+    assert code == 0, err
+    json.loads(target.read_text())
+
+
 # ---- what is no file
 
 
@@ -307,6 +319,38 @@ def test_a_file_that_grows_too_large_is_a_line(job: Path, flag: str) -> None:
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
     assert "File too large" in done.stderr
     assert checksums(job) == before
+
+
+@pytest.mark.parametrize("flag", ["--html", "--xlsx"])
+def test_a_full_disk_is_a_line_and_leaves_nothing(job: Path, flag: str) -> None:
+    disk = job.parent / "disk"
+    disk.mkdir()
+    inside = f"mount -t tmpfs -o size=64k tmpfs {disk}"
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*alone, inside], check=False).returncode:
+        pytest.skip("no file system may be mounted here")
+    # what fills the disk is there before: of a page a part fits, and of what has no room nothing stays
+    script = f'{inside}; head -c 50000 /dev/zero > {disk}/full; "$@"; code=$?; ls -A {disk}; exit $code'
+    args = ["--option", "statistic", "--path", job, flag, disk / f"x.{flag.strip('-')}"]
+    command = [*alone, script, "-", *ANALYZE, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "No space left on device" in done.stderr
+    assert done.stdout.splitlines()[-1] == "full"
+
+
+@pytest.mark.parametrize("flag", ["--html", "--xlsx", "--save"])
+def test_a_directory_that_may_not_be_written_is_a_line(job: Path, flag: str) -> None:
+    closed = job.parent / "closed"
+    closed.mkdir(mode=0o555)
+    weak = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    if weak and (shutil.which(weak[0]) is None or subprocess.run([*weak, "true"], check=False).returncode):
+        pytest.skip("root may write everywhere")
+    output = closed / f"x.{flag.strip('-').replace('save', 'json')}"
+    command = [*weak, *ANALYZE, "--option", "statistic", "--path", str(job), flag, str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "Permission denied" in done.stderr
 
 
 @pytest.mark.parametrize("kibibytes", [150_000, 240_000])

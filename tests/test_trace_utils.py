@@ -260,3 +260,31 @@ def test_parts_of_a_file_read_side_by_side_make_its_trace(
     for column in ("ts_ns", "dur_ns", "track_id"):
         assert getattr(parts, column).tolist() == getattr(whole, column).tolist()
     assert (parts.phases, parts.repairs) == (whole.phases, whole.repairs)
+
+
+def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Path) -> None:
+    """Only those of the chosen names: of slices, or of events that are none."""
+    chosen = {"name": "gloo:x", "pid": 1, "tid": 1, "ts": 1, "cat": "a"}
+    events = [
+        {**chosen, "ph": "X", "dur": 1, "args": {"n": 1, "deep": {"list": [1, [2]]}}},
+        {**chosen, "ph": "X", "dur": 1, "id": 7, "args": {"n": 2, "text": ',"args":{"n":0}'}},
+        {**chosen, "ph": "X", "dur": 1},
+        {**chosen, "ph": "X", "dur": 1, "args": None},
+        {**chosen, "ph": "X", "dur": 1, "strange": [1], "args": {"n": 3, "é": "ü"}},
+        {**chosen, "ph": "i", "args": {"n": 4}},
+        {**chosen, "ph": "M", "args": {"n": 5}},
+        {**chosen, "ph": "X", "name": "gloo:y", "dur": 1, "args": {"n": 6}},
+    ]
+    found = [
+        {"n": 1, "deep": {"list": [1, [2]]}},
+        {"n": 2, "text": ',"args":{"n":0}'},
+        {},
+        {},
+        {"n": 3, "é": "ü"},
+    ]
+    for ensure_ascii in (True, False):
+        path = tmp_path / f"{ensure_ascii}.json"
+        path.write_text(json.dumps({"traceEvents": events}, ensure_ascii=ensure_ascii))
+        assert trace_files.read_args(path, {"gloo:x", "z"}, slices=True) == found
+        assert trace_files.read_args(path, {"gloo:x"}) == [{"n": 4}]
+        assert trace_files.read_args(path, {"z"}) == []

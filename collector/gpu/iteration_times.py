@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from result import Chart, Column, Lines, Repairs, Result, Table, in_ms
 
 _SLOW = 1.2  # times the median: what a step at the job's beginning takes longer is warm-up
 _FEWEST = 4  # steps from which there is a usual one
+_OUT_OF_SIGHT = 6.0  # times the median: longer steps are above the frame of the drawing, and are named
 _FIRST = (0, 1)  # numbers of a job's first step
 
 
@@ -232,10 +233,23 @@ def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
         if len(gpu.times.loads) > len(own) and min(own, default=0) > 1:
             earlier = {step.label: step.dur_ns / 1e6 for step in gpu.times.loads if step.label not in own}
             before[f"{gpu.name}, not traced"] = earlier
-            during[f"{gpu.name}, traced"] = own
+            during[gpu.name] = own
     if before:
-        charts.append(_lines("From load to load of input data, from the job's first step", before | during))
+        dashed = dict(zip(before, during, strict=True))
+        high, most = _far_above(before | during)
+        title = f"From load to load of input data, from the job's first step (dashed: not traced){high}"
+        charts.append(replace(_lines(title, during | before), dashed=dashed, most=most))
     return charts
+
+
+def _far_above(series: Mapping[str, Mapping[int, float]]) -> tuple[str, float | None]:
+    """Return the words for the steps that are out of sight above the others, and where the frame ends."""
+    lengths = sorted(ms for values in series.values() for ms in values.values())
+    most = _OUT_OF_SIGHT * lengths[len(lengths) // 2]
+    if lengths[-1] <= most:
+        return "", None
+    last, name, step = max((ms, name, step) for name, values in series.items() for step, ms in values.items())
+    return f"; above the frame: up to {last:,.0f} ms (step {step} of {name.partition(',')[0]})", most
 
 
 def _lines(title: str, series: Mapping[str, Mapping[int, float]]) -> Lines:

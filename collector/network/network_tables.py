@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError
-from result import Bars, Column, Result, Table
+from errors import TraceError, counted
+from result import Bars, Column, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from collector.network.collect_captures import KeyShare
+    from collector.network.server_timeline import ServerOperation
 
 
 def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
@@ -32,6 +33,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
         "network",
         {"network": _document(network.output, network.n_events, tables)},
         [table for table in tables if table.rows],
+        headline=_headline(network.keys),
         charts=[_shares(network.keys)],
         figures=[
             ("transfers", f"{len(wire):,}"),
@@ -62,6 +64,7 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
         "servers",
         {"server": _document(servers.output, servers.n_events, tables)},
         [table for table in tables if table.rows],
+        headline=_server_headline(servers.operations),
         figures=[("server events", f"{servers.n_events:,}")],
         read=[f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}" for log in servers.logs],
         notes=[f"written: {servers.output}"],
@@ -92,9 +95,9 @@ def _document(output: Path, n_events: int, tables: Sequence[Table]) -> dict[str,
 # ---- captures
 
 _KEYS = (
-    Column("key", "key", "int"),
+    Column("key", "key", "id"),
     Column("tensor", "tensor"),
-    Column("partition", "part", "int"),
+    Column("partition", "part", "id"),
     Column("server", "server"),
     Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
     Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
@@ -111,6 +114,12 @@ _WHERE = (
     "wire: request and response on their way; server: in the server's hands; waiting: for the PUSH of "
     "other workers; host: of the trace's events, what lies outside the transfers"
 )
+#: Where transfers spend their time, and how a sentence has it.
+_PLACES = {
+    "wire": "on the wire",
+    "server": "in the server's hands",
+    "waiting for other workers": "waiting for other workers",
+}
 _NOT_EVERY_WORKER = (
     "The captures do not show every worker: the server's time contains the waiting for the others."
 )
@@ -147,15 +156,47 @@ def _share(key: KeyShare, part_ns: int | None) -> float | None:
     return part_ns / total_ns if total_ns and part_ns is not None else None
 
 
-def _shares(keys: Sequence[KeyShare]) -> Bars:
-    """Return where the time of each tensor's transfers went, the partitions together."""
+def _headline(keys: Sequence[KeyShare]) -> str:
+    """Return one sentence: how long transfers take, where they spend it, and which tensor's take most."""
+    n, total = sum(key.n_push + key.n_pull for key in keys), sum(key.push_ns + key.pull_ns for key in keys)
+    if not total:
+        return "No transfer of a known key was captured."
+    parts = _sums(keys)
+    shares = [sum(sums[i] for sums in parts.values()) / total for i in range(len(_PLACES))]
+    where = [f"{share:.0%} {words}" for share, words in zip(shares, _PLACES.values(), strict=True) if share]
+    of_tensor = {tensor: sum(sums) for tensor, sums in parts.items()}
+    most = max(of_tensor, key=lambda tensor: of_tensor[tensor])
+    return (
+        f"A transfer takes {in_ms(total / n)} (mean of {n:,}): {', '.join(where)}; "
+        f"{of_tensor[most] / total:.0%} of the time goes to {most}."
+    )
+
+
+def _server_headline(operations: Sequence[ServerOperation]) -> str:
+    """Return one sentence: what the servers spent most time on; "" where the logs hold no durations."""
+    if not operations:
+        return ""
+    most = max(operations, key=lambda one: one.total_ns)
+    return (
+        f"The servers spent most time on {most.operation} of {most.node}: {in_ms(most.total_ns)} "
+        f"in {counted(most.count, 'time')}, {in_ms(most.total_ns / most.count)} each."
+    )
+
+
+def _sums(keys: Sequence[KeyShare]) -> dict[str, list[int]]:
+    """Return the nanoseconds that each tensor's transfers spent at `_PLACES`, the partitions together."""
     totals: dict[str, list[int]] = {}
     for key in keys:
         sums = totals.setdefault(key.tensor, [0, 0, 0])
         for i, ns in enumerate((key.wire_ns, key.server_ns, key.waiting_ns or 0)):
             sums[i] += ns
-    names = ("wire", "server", "waiting for other workers")
-    series = {name: [sums[i] / 1e6 for sums in totals.values()] for i, name in enumerate(names)}
+    return totals
+
+
+def _shares(keys: Sequence[KeyShare]) -> Bars:
+    """Return where the time of each tensor's transfers went."""
+    totals = _sums(keys)
+    series = {name: [sums[i] / 1e6 for sums in totals.values()] for i, name in enumerate(_PLACES)}
     return Bars(
         "Where transfers spend their time", "tensor", "total (ms)", list(totals), series, stacked=True
     )
@@ -174,9 +215,9 @@ _OPERATIONS = (
 )
 _REQUESTS = (
     Column("node", "node"),
-    Column("key", "key", "int"),
+    Column("key", "key", "id"),
     Column("tensor", "tensor"),
-    Column("partition", "part", "int"),
+    Column("partition", "part", "id"),
     Column("pushes", "PUSH", "int", value=lambda k: k.n_push),
     Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
     Column("push_bytes", "PUSH bytes", "int"),

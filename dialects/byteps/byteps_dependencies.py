@@ -27,6 +27,8 @@ _BEFORE_COMPUTE = (*COMPUTE, "I/O", "STEP", "UPDATE")
 #: Categories that end a step, and that begin one: between them a dependency leads into the next step.
 _LAST, _FIRST = ("Comm", "STEP", "UPDATE"), ("FW", "I/O")
 
+#: Of a tensor's communications a partition can lie in the last that began before it: they do not overlap.
+_MOST_WHOLES = 8
 #: Source and target, as names without worker, rank, stage and partition.
 Dependency = tuple[OpName, OpName]
 
@@ -248,14 +250,13 @@ def _stages(events: Events, span: Span) -> Iterator[Edge]:
                 joint = span.joint(before, stage)
                 yield Edge(before, stage, Joint.START_TO_HEAD if joint is None else joint)
         first, last = chain[0], chain[-1]
-        for whole in span.ends[events.mains[span.operations[first]]]:
-            if events.is_whole(span.operations[whole]) and _holds(span, whole, first, last):
+        wholes = span.ends[events.mains[span.operations[first]]]
+        begun = bisect.bisect_right(
+            wholes, span.start_ns[first] + TOLERANCE_NS, key=span.start_ns.__getitem__
+        )
+        for whole in wholes[max(0, begun - _MOST_WHOLES) : begun]:
+            lasts = span.end_ns[last] <= span.end_ns[whole] + TOLERANCE_NS
+            if lasts and events.is_whole(span.operations[whole]):
                 if first >= span.n_continued:
                     yield Edge(whole, first, Joint.START_TO_HEAD, Kind.PART)
                 yield Edge(last, whole, Joint.END_TO_BODY, Kind.PART)
-
-
-def _holds(span: Span, whole: int, first: int, last: int) -> bool:
-    """Whether a communication lasts from before its partition's first stage until after the last."""
-    starts_before = span.start_ns[whole] <= span.start_ns[first] + TOLERANCE_NS
-    return starts_before and span.end_ns[last] <= span.end_ns[whole] + TOLERANCE_NS

@@ -23,7 +23,7 @@ import numpy as np
 from dialects.byteps.byteps_dependencies import Span, connect, recorded_dependencies, span_of
 from dialects.byteps.byteps_events import Events, read_events, with_untraced
 from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, RankTrace, edge_table
-from dialects.step_windows import RecordedEvents, cut_into_steps, windows
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, windows
 from dialects.steps import Steps
 from errors import TraceError
 from formats.columns import Int64, median, unique
@@ -79,6 +79,7 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         events = with_untraced(events, [(begin, end) for _, begin, end in bounds])
         notes.append("no forward and backward operations recorded; "
                      "the time before each gradient stands for them")  # fmt: skip
+    check_sizes(gpu.trace.path, events.start_ns, events.end_ns, bounds)
     spans = [_span(events, begin, end) for _, begin, end in bounds]
     if bounds[-1][2] == _NEVER and not _is_recorded(spans):
         bounds, spans = bounds[:-1], spans[:-1]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/optimizer"})
 _LOADER = "event/dataloader"
+_WHERE_RANKS_MEET = frozenset({"event/backward", _LOADER})
 _PHASES = {
     _LOADER: "I/O",
     "event/forward": "FW",
@@ -38,6 +39,7 @@ _PHASES = {
     "event/backward": "BW",
     "event/optimizer": "STEP",
 }
+_CALLBACK = "callback/"
 _CALL = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl):.*")  # the collective, not the operator that asks for it
 _LATEST_US = 1 << 51  # the year 2041: a later instant is damage
 
@@ -96,18 +98,23 @@ class Composer(System):
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the batches, each from the end of the one before: its loading is a part of it.
 
-        Without PyTorch's profiler no communication is recorded. Then ranks meet in the backward pass: none
-        ends it before the last has begun it.
+        Without PyTorch's profiler no communication is recorded. Then ranks meet in the backward pass, and
+        where they load (Composer asks there whether any rank has no batch left): none ends it before the
+        last has begun it.
         """
         from dialects.span_graph import Meaning, record_spans
+        from dialects.step_parts import CALLBACK
 
         trace = rank.trace
         calls = by_name(trace, _CALL.fullmatch)
         meaning = Meaning(
             left_out=by_name(trace, PROFILER_STEP.fullmatch),
             communication=is_communication(self.activities(trace)),
-            collective=calls if calls.any() else by_name(trace, "event/backward".__eq__),
-            phases=_PHASES,
+            collective=calls if calls.any() else by_name(trace, _WHERE_RANKS_MEET.__contains__),
+            phases={
+                **_PHASES,
+                **{name: CALLBACK for name in trace.names if name.startswith(_CALLBACK)},
+            },
             category=self.category,
         )
         return record_spans(rank.name, trace, _with_loading(trace, self.find_steps(trace, by).whole), meaning)

@@ -20,7 +20,7 @@ from dialects.kineto.collectives import (
     message_sizes,
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
-from dialects.steps import NO_STEPS, Steps, has_inside, in_first_process, spans
+from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart
 from dialects.system import (
     DEVICE_CATS,
@@ -35,11 +35,13 @@ from dialects.system import (
 )
 from formats.columns import Int64, Trace
 from formats.values import FARTHEST_NS
+from output_marks import MEMBER
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
 
-_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds"}
+_BASE = "baseTimeNanoseconds"
+_HEADER = {"schemaVersion", "deviceProperties", "distributedInfo", _BASE}
 _CATS = {
     *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
     *("cuda_runtime", "cuda_driver", "cuda_sync", "python_function", "ac2g", "fwdbwd"),
@@ -61,12 +63,16 @@ class Kineto(System):
     )  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
-        """Whether the header has a member, or the events a category, that only Kineto writes."""
-        return bool(_HEADER & trace.header.keys() or _CATS & set(trace.cats))
+        """Whether the header has a member, or the events a category, that only Kineto writes.
+
+        A `baseTimeNanoseconds` of this program's own says nothing: its timelines of all systems have one.
+        """
+        header = trace.header.keys() - ({_BASE} if MEMBER in trace.header else set())
+        return bool(_HEADER & header or _CATS & set(trace.cats))
 
     def epoch_ns(self, trace: Trace) -> int:
         """Return `baseTimeNanoseconds`."""
-        base = whole_number(trace.header.get("baseTimeNanoseconds"))
+        base = whole_number(trace.header.get(_BASE))
         return base if 0 <= base <= FARTHEST_NS else 0
 
     def rank(self, trace: Trace) -> tuple[int | None, int | None]:
@@ -113,7 +119,7 @@ class Kineto(System):
         rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu)
         rows = in_first_process(trace, rows)
         steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
-        return Steps(tuple(step for step in steps if has_inside(trace, step)), (), "ProfilerStep annotations")
+        return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the annotations of the host (n,)."""

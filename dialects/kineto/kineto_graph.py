@@ -28,7 +28,7 @@ from dialects.kineto.kineto_device import (
 from dialects.kineto.kineto_host import PHASES, Segments, segments
 from dialects.masks import Mask, by_cat, by_name
 from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_rows
-from dialects.step_windows import RecordedEvents, cut_into_steps, ended_last, windows
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
 from formats.columns import Int32, Int64, Trace, unique
@@ -69,6 +69,7 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
         notes = ["no steps are marked; the whole recording is taken for one"]
+    check_sizes(trace.path, events.start_ns, events.end_ns, bounds)
     operations, found = cut_into_steps(events, bounds)
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
 

@@ -1,4 +1,4 @@
-"""What is in C (`scan.c`, `rewrite.c`): built by the machine's compiler on first use, kept, and loaded.
+"""What is in C (`rewrite.c`, with `scan.c`): built by the machine's compiler on first use, kept, and loaded.
 
 Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded in Python
 with the same result; why is told at debug level only.
@@ -22,6 +22,7 @@ import parallel
 from temporary_files import temporary_directory
 
 _FOLDER = Path(__file__).parent
+_SOURCE = "rewrite.c"
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -32,7 +33,7 @@ _WORTH_BUILDING, _WORTH_LOADING = 32 << 20, 256 << 10  # bytes of input from whi
 _log = logging.getLogger(__name__)
 
 
-def is_worth(n_bytes: int, name: str = "scan") -> bool:
+def is_worth(n_bytes: int) -> bool:
     """Whether inputs of `n_bytes` in all (unpacked) are for the library; ``ANALYZE_NATIVE=0|1`` overrules.
 
     One that was built before pays for much less than one that is still to be built.
@@ -40,51 +41,49 @@ def is_worth(n_bytes: int, name: str = "scan") -> bool:
     wish = os.environ.get("ANALYZE_NATIVE", "")
     if wish in ("0", "1"):
         return wish == "1"
-    return n_bytes >= _WORTH_BUILDING or (n_bytes >= _WORTH_LOADING and _is_kept(name))
+    return n_bytes >= _WORTH_BUILDING or (n_bytes >= _WORTH_LOADING and _is_kept())
 
 
-def _is_kept(name: str) -> bool:
+def _is_kept() -> bool:
     directory = _own_directory()
     return directory is not None and any(
-        (directory / _file_name(name, compiler)).exists() for compiler in _compilers()[:1]
+        (directory / _file_name(compiler)).exists() for compiler in _compilers()[:1]
     )
 
 
 @functools.cache
-def library(name: str = "scan") -> ctypes.CDLL | None:
-    """Return what is in a source, built if need be; None where that fails. ``rewrite`` holds ``scan``."""
+def library() -> ctypes.CDLL | None:
+    """Return what is in C, built if need be; None where that fails."""
     try:
-        loaded = _load(name)
+        loaded = _load()
         _keep_memory()
         return loaded
     except Exception as error:  # whatever it is: there is another decoder
-        _log.debug("no scanner in C (%s): %s: %s", name, type(error).__name__, error)
+        _log.debug("no scanner in C: %s: %s", type(error).__name__, error)
         return None
 
 
-def _load(name: str) -> ctypes.CDLL:
+def _load() -> ctypes.CDLL:
     """Return the kept library of the first compiler that there is, or build one."""
     directory = _own_directory()
     failures = []
     for compiler in _compilers():
-        kept = None if directory is None else directory / _file_name(name, compiler)
+        kept = None if directory is None else directory / _file_name(compiler)
         if kept is not None and _is_own(kept, stat.S_ISREG):
             with contextlib.suppress(OSError):  # damaged: built anew
-                return _declared(name, ctypes.CDLL(str(kept)))
+                return _declared(ctypes.CDLL(str(kept)))
         try:
-            return _built(name, compiler, kept)
+            return _built(compiler, kept)
         except (OSError, ValueError, RuntimeError) as error:
             failures.append(f"{shlex.join(compiler)}: {error}")
     raise RuntimeError("; ".join(failures) or "no C compiler")
 
 
-def _built(name: str, compiler: list[str], keep_as: Path | None) -> ctypes.CDLL:
+def _built(compiler: list[str], keep_as: Path | None) -> ctypes.CDLL:
     with temporary_directory(keep_as) as directory:
-        made = directory / f"{name}.so"
-        parallel.run_program(
-            [*compiler, *_FLAGS, "-o", str(made), str(_FOLDER / f"{name}.c")], _BUILD_SECONDS
-        )
-        loaded = _declared(name, ctypes.CDLL(str(made)))
+        made = directory / "scan.so"
+        parallel.run_program([*compiler, *_FLAGS, "-o", str(made), str(_FOLDER / _SOURCE)], _BUILD_SECONDS)
+        loaded = _declared(ctypes.CDLL(str(made)))
         if keep_as is not None:
             made.chmod(0o700)
             os.replace(made, keep_as)  # only what can be loaded is kept
@@ -98,16 +97,16 @@ def _compilers() -> list[list[str]]:
     return [[program, *options] for program, options in found if program is not None]
 
 
-def _file_name(name: str, compiler: list[str]) -> str:
-    """Return what a library is kept as: different for other sources, flags, compilers and machines."""
+def _file_name(compiler: list[str]) -> str:
+    """Return what the library is kept as: different for other sources, flags, compilers and machines."""
     import hashlib
 
     program = Path(compiler[0]).resolve()
     status = program.stat()
     machine = (platform.system(), platform.machine(), ctypes.sizeof(ctypes.c_void_p))
-    what = (_FLAGS, compiler, str(program), status.st_size, status.st_mtime_ns, machine)
+    what = (_SOURCE, _FLAGS, compiler, str(program), status.st_size, status.st_mtime_ns, machine)
     sources = b"".join(path.read_bytes() for path in sorted(_FOLDER.glob("*.c")))
-    return f"{name}-{hashlib.sha256(sources + repr(what).encode()).hexdigest()[:24]}.so"
+    return f"scan-{hashlib.sha256(sources + repr(what).encode()).hexdigest()[:24]}.so"
 
 
 def _own_directory() -> Path | None:
@@ -141,7 +140,7 @@ def _keep_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, _KEPT)
 
 
-def _declared(name: str, loaded: ctypes.CDLL) -> ctypes.CDLL:
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Return the library with the types of its functions set."""
     pointer, size, flag = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_bool
     loaded.new_scanner.argtypes = (ctypes.c_char_p, size, flag)
@@ -150,11 +149,10 @@ def _declared(name: str, loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.free_scanner.restype = None
     loaded.scan_events.argtypes = (pointer, pointer, size, pointer, pointer, flag)
     loaded.scan_events.restype = ctypes.c_int
-    if name == "rewrite":
-        loaded.rewrite_events.argtypes = (pointer, pointer, size, *[pointer] * 3, size, flag)
-        loaded.rewrite_events.restype = ctypes.c_int
-        loaded.gather_texts.argtypes = (size, pointer, pointer)
-        loaded.gather_texts.restype = size
-        loaded.write_events.argtypes = (size, *[pointer] * 7)
-        loaded.write_events.restype = size
+    loaded.rewrite_events.argtypes = (pointer, pointer, size, *[pointer] * 3, size, flag)
+    loaded.rewrite_events.restype = ctypes.c_int
+    loaded.gather_texts.argtypes = (size, pointer, pointer)
+    loaded.gather_texts.restype = size
+    loaded.write_events.argtypes = (size, *[pointer] * 7)
+    loaded.write_events.restype = size
     return loaded

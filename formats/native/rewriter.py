@@ -71,7 +71,7 @@ class WholeScanner:
 
     Parameters
     ----------
-    library : ``rewrite``, from `formats.native.library`
+    library : from `formats.native.library`
     ids_from : what is added to ids that are numbers; None where events with ids are left to Python
     most_keys : bytes of keys that are kept; afterwards events with new ones are left to Python
     args_are_key : whether arguments recur

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import finalize
@@ -128,6 +128,11 @@ class Scans(EventReader):
         """Read by `scan`; see `Scanner.scan`."""
         self._scan, self._take_found, self._add = scan, take, add
         self._trust = _TRUST
+
+    def __iter__(self) -> Iterator[tuple[list[Any], memoryview]]:
+        """Yield as an `EventReader` what is not scanned."""
+        yield from super().__iter__()
+        del self._scan, self._take_found, self._add  # which refer to this reader, and have large buffers
 
     def _decode_piece(self, data: bytearray) -> tuple[list[Any], int]:
         at, most = 1, 1

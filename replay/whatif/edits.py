@@ -12,7 +12,7 @@ import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind, narrow_ns
-from errors import UsageError
+from errors import UsageError, whole_number
 from formats.columns import Int64, Trace, Track
 from replay.whatif.bandwidth import LinkRate, at_rate, is_sized, link_rate, times, times_faster, with_sizes
 from replay.whatif.messages import as_messages
@@ -24,9 +24,12 @@ Edit = Callable[[Recording], Recording]
 
 _ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
-_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)
+_RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMG])bit(?:/s)?", re.IGNORECASE)
 _BITS = {"K": 1e3, "M": 1e6, "G": 1e9}
-_STAGE = re.compile(r"stage(\d+)(?:\.(.+))?", re.DOTALL)
+_STAGE = re.compile(r"stage(\d{1,18})(?:\.(.+))?", re.DOTALL)
+_MOST_TIMES = 1_000_000  # that work can become longer or shorter: its nanoseconds still fit into 64 bits
+_MOST_ADDED_NS = 86_400e9
+_LEAST_RATE = 1e-6  # bytes per nanosecond
 #: Edits are made in this order, whatever order they are given in: what there is before how long it takes.
 _ORDER = ("partition_bytes", "schedule", "straggler", "bandwidth")
 
@@ -109,9 +112,13 @@ def _has_full_links(recording: Recording) -> bool:
 def bounds(recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = ()) -> list[Edit]:
     """Return the edits with other guesses at what the recording does not tell; [] where it tells all.
 
+    Raises as `apply`.
+
     That is the rate of links that never were the limit, whether waits that nothing explains are for bytes,
     what a partition costs, and where new ones go.
     """
+    for text in edits:
+        parse(text, recording, traces)  # refuses what is none
     found, guesses = link_rate(recording), []
     names = {text.rpartition("=")[0] for text in edits}
     if "bandwidth" in names and found is not None and not found.is_told:
@@ -138,7 +145,7 @@ def parse(
         found = link_rate(recording)
         return _bandwidth(text, value, None if found is None else guess.rate(found), guess.waits_stay)
     if name == "partition_bytes":
-        if not value.isdecimal() or int(value) < 1:
+        if not whole_number(value):
             raise UsageError(f"--set {text}: {value} is not a number of bytes above 0")
         found = link_rate(recording)
         rate = None if found is None else guess.rate(found)
@@ -170,7 +177,10 @@ def _change(text: str, value: str) -> Change:
     added = _ADDED.fullmatch(value)
     if added is None:
         return Change(factor=_ratio(text, value))
-    return Change(added_ns=round(float(added[1]) * _UNITS_NS[added[2]]))
+    added_ns = float(added[1]) * _UNITS_NS[added[2]]
+    if abs(added_ns) > _MOST_ADDED_NS:
+        raise UsageError(f"--set {text}: more than a day")
+    return Change(added_ns=round(added_ns))
 
 
 def _ratio(text: str, value: str) -> float:
@@ -178,8 +188,15 @@ def _ratio(text: str, value: str) -> float:
         ratio = float(value)
     except ValueError:
         raise UsageError(f"--set {text}: {value} is not a number") from None
-    if not 0 < ratio < float("inf"):
-        raise UsageError(f"--set {text}: a ratio must be above 0 (1 changes nothing)")
+    return checked_ratio(f"--set {text}", ratio)
+
+
+def checked_ratio(flag: str, ratio: float) -> float:
+    """Return `ratio`, which the user gave with `flag`, if it can be one; else `UsageError`."""
+    if not 1 / _MOST_TIMES <= ratio <= _MOST_TIMES:
+        raise UsageError(
+            f"{flag}: a ratio must be above 0 (1 changes nothing), from 1/{_MOST_TIMES:,} to {_MOST_TIMES:,}"
+        )
     return ratio
 
 
@@ -188,8 +205,8 @@ def _bandwidth(text: str, value: str, rate: float | None, waits_stay: bool) -> E
     target = _absolute(value)
     if target is None:
         return partial(times_faster, factor=_ratio(text, value), rate=rate, waits_stay=waits_stay)
-    if target <= 0:
-        raise UsageError(f"--set {text}: a bandwidth must be above 0")
+    if target < _LEAST_RATE:
+        raise UsageError(f"--set {text}: a bandwidth must be above 0, and at least 8 Kbit")
     return partial(at_rate, target=target, rate=rate, waits_stay=waits_stay)
 
 

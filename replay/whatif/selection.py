@@ -12,7 +12,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from errors import UsageError
 
-_OWNER = re.compile(r"(?:wk(?P<worker>\d+)\.?)?(?:rank(?P<rank>\d+)\.?)?(?P<target>.*)", re.DOTALL)
+_OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
 _PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
 #: What passes activations and gradients from one stage to the next.
 _POINT_TO_POINT = re.compile(r"send|recv|p2p|pp[-_]?comm", re.IGNORECASE)

@@ -163,7 +163,10 @@ drawers.network = (chart, place) => {
       }
       if (legible) {
         context.fillStyle = inkOn(colourOf(node.cat));
-        context.fillText(fitted(context, node.label, BOX_X - 12), x + 6, y + BOX_Y / 2 + 0.5);
+        const took = chart.short && node.dur_ms !== null ? formatted(node.dur_ms, node.dur_ms >= 1 ? 1 : 3) : "";
+        const room = BOX_X - 12 - (took ? widthOf(context, took) + 6 : 0);
+        context.fillText(fitted(context, chart.short?.[index] ?? node.label, room), x + 6, y + BOX_Y / 2 + 0.5);
+        if (took) context.fillText(took, x + BOX_X - 6 - widthOf(context, took), y + BOX_Y / 2 + 0.5);
       }
     });
     context.globalAlpha = 1;
@@ -180,7 +183,7 @@ drawers.network = (chart, place) => {
   const why = kinds.length ? ` (${kinds.join(", ")})` : "";
   const hint = element("p", { className: "soft" },
     `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}${why}. ` +
-    "Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.");
+    `${chart.short ? "A box has its milliseconds. " : ""}Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
   place.append(toolbar(finder, board.buttons), legend, frame, hint);
   board.resize();
 

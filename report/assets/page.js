@@ -192,7 +192,7 @@ function sections(main) {
   const tables = [...data.tables];
   const table = (one) => () => main.append(tableSection(one));
   let row = null;
-  const steps = data.charts.flatMap((chart) => {
+  const steps = data.charts.flatMap((chart, index) => {
     const put = () => {
       const { section, draw } = chartSection(chart);
       if (!chart.narrow) row = null;
@@ -200,7 +200,8 @@ function sections(main) {
       (row ?? main).append(section);
       draw(); // in the document already, so that it knows its width
     };
-    const at = chart.kind === "timeline" ? tables.findIndex((one) => one.about.length) : -1;
+    const isLast = data.charts[index + 1]?.kind !== "timeline"; // of timelines that are to be compared
+    const at = chart.kind === "timeline" && isLast ? tables.findIndex((one) => one.about.length) : -1;
     return at < 0 ? [put] : [put, ...tables.splice(at, 1).map(table)]; // below it what it is linked with
   });
   return [...steps, ...tables.map(table)];

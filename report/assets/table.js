@@ -3,12 +3,13 @@
 const ROWS_A_PAGE = 100;
 
 function isNumber(column) {
-  return column.kind === "int" || column.kind === "float" || column.kind === "percent";
+  return column.kind === "id" || column.kind === "int" || column.kind === "float" || column.kind === "percent";
 }
 
 function cellText(column, value) {
   if (value === null) return GAP;
   if (column.floor !== null && value < column.floor) return `<${cellText(column, column.floor)}`;
+  if (column.kind === "id") return String(value);
   if (column.kind === "int") return formatted(value, 0);
   if (column.kind === "float") return formatted(value, column.digits);
   if (column.kind === "percent") return `${formatted(100 * value, column.digits)} %`;

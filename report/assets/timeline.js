@@ -259,7 +259,7 @@ drawers.timeline = (chart, place) => {
       context.fillStyle = ink.paper;
       context.fillRect(0, lane.top - LANE_GAP / 2, left - 2, bottom - lane.top + LANE_GAP);
       context.fillStyle = ink.ink;
-      context.fillText(fitted(context, laneNames[lane.id], left - 14), 8, (lane.top + bottom - 3) / 2);
+      context.fillText(fittedLane(context, laneNames[lane.id], left - 14), 8, (lane.top + bottom - 3) / 2);
       context.fillStyle = ink.line;
       if (index) context.fillRect(0, lane.top - LANE_GAP / 2, state.width, 1);
     }

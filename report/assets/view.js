@@ -177,6 +177,14 @@ function fitted(context, text, room) {
   return length > 2 ? shortened(text, length) : "";
 }
 
+/** Shortens a lane's name, whose rank and kind are told apart by a space, so that its kind stays whole. */
+function fittedLane(context, name, room) {
+  const kind = name.slice(name.lastIndexOf(" ") + 1);
+  const left = room - widthOf(context, ` ${kind}`);
+  const rank = kind.length < name.length ? fitted(context, name.slice(0, -kind.length - 1), left) : "";
+  return rank ? `${rank} ${kind}` : fitted(context, name, room);
+}
+
 /** The line above a drawing: what finds on the left, what zooms on the right. */
 function toolbar(finder, buttons) {
   return element("div", { className: "tools" }, ...finder, element("span", { className: "tools push" }, ...buttons));

@@ -28,7 +28,7 @@ from formats.native.rewriter import gathered, written
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
     """The functions, built; the test is skipped where there is no compiler."""
-    loaded = native.library("rewrite")
+    loaded = native.library()
     if loaded is None:
         pytest.skip("no C compiler here")
     return loaded
@@ -54,7 +54,7 @@ def seen(path: Path, place: Place, spill: Path, *, scan: bool) -> dict[str, Any]
         return {"error": str(error)}
     told = {field.name: getattr(found, field.name) for field in fields(found)}
     parts = [(run, lambda ts: np.full(len(ts), 7, np.int64), 0) for run in found.runs]
-    library = native.library("rewrite") if scan else None
+    library = native.library() if scan else None
     told["text"] = b"".join(
         bytes(text_of(block, found.heads, library)) for block in merge(parts, cut(parts, 1))
     )

@@ -365,10 +365,11 @@ def horovod(directory: Path, job: Job) -> Path:
 # ---- Composer
 
 
-def composer(directory: Path, job: Job, *, torch: bool = False) -> Path:
+def composer(directory: Path, job: Job, *, torch: bool = False, callback: str = "") -> Path:
     """Write a rank file each, of Composer's events; its ranks meet in the backward pass.
 
-    With `torch` the operators and the all-reduce of PyTorch's profiler are in it.
+    With `torch` the operators and the all-reduce of PyTorch's profiler are in it; a `callback` takes the
+    pause before each step.
     """
     directory.mkdir(parents=True)
     for rank, own in enumerate(moments(job)):
@@ -387,10 +388,12 @@ def composer(directory: Path, job: Job, *, torch: bool = False) -> Path:
                 ("forward", step.loaded, step.forward), ("backward", step.forward, step.reduced),
                 ("optimizer", step.reduced, step.updated),
             )  # fmt: skip
+            called = (f"callback/{callback}/event/batch_end", step.started - job.pause, step.started)
+            named = [(f"event/{name}", begin, end) for name, begin, end in spans] + [called] * bool(callback)
             events += [
-                {"name": f"event/{name}", "cat": "", "ph": ph, "ts": _EPOCH_US + round(at * 1000), **where,
+                {"name": name, "cat": "", "ph": ph, "ts": _EPOCH_US + round(at * 1000), **where,
                  "args": {"epoch": 0, "batch": i}}
-                for name, begin, end in spans
+                for name, begin, end in named
                 for ph, at in (("B", begin), ("E", end))
             ]  # fmt: skip
             if torch:

@@ -10,6 +10,8 @@ import pytest
 from answers import diagnosed, titles
 from made_jobs import DeviceStep, Job, byteps, composer, device, kineto
 
+from trace_utils import load_job
+
 HEALTHY = Job()
 
 
@@ -61,6 +63,28 @@ def test_what_runs_when_a_recording_begins_or_ends_is_no_damage(tmp_path: Path) 
         begun = {"name": "event/fit", "ph": "B", "ts": last, **where}
         ended = {"name": "event/init", "ph": "E", "ts": events[5]["ts"], **where}
         file.write_text(json.dumps([*events, begun, ended]))
+    assert flaws(directory) == []
+
+
+def test_clocks_that_were_tied_are_no_damage(tmp_path: Path) -> None:
+    """With PyTorch's profiler on, a file of Composer has two axes, which its steps tie."""
+    directory = composer(tmp_path / "job", replace(HEALTHY, ranks=2))
+    for file in directory.iterdir():
+        events = json.loads(file.read_text())
+        batches = [one for one in events if one["name"] == "event/batch" and one["ph"] == "B"]
+        steps = [
+            {
+                "name": f"ProfilerStep#{i}",
+                "cat": "user_annotation",
+                "ph": "X",
+                "ts": one["ts"] - 1.7e15,
+                "dur": 9,
+            }
+            | {"pid": one["pid"], "tid": 2}
+            for i, one in enumerate(batches)
+        ]
+        file.write_text(json.dumps([*events, *steps]))
+    assert len(load_job(directory).repairs) == 2  # a tie is told of each file
     assert flaws(directory) == []
 
 

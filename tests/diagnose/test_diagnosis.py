@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
-from made_jobs import WRITERS, Job, iteration_ms
+from made_jobs import WRITERS, Job, composer, iteration_ms
 
+from conftest import run_cli
 from diagnose.diagnosis import headline
 
 HEALTHY = Job()
@@ -44,6 +46,25 @@ def test_in_40_noisy_jobs_of_even_ranks_hardly_any_rank_is_called_late_slow_or_u
         found = kinds(diagnosed(WRITERS[system](tmp_path / str(seed), replace(job, seed=seed))))
         called += [(seed, kind) for kind in found if kind in ("late_rank", "uneven_work", "slow_collective")]
     assert len(called) <= 2, called  # a test of 5 % is made for each
+
+
+def test_callbacks_of_the_training_loop_are_found_with_what_they_take(tmp_path: Path) -> None:
+    job = replace(HEALTHY, pause=25.0)
+    diagnosis = diagnosed(composer(tmp_path / "job", job, callback="Monitor"))
+    (found,) = winning(diagnosis)
+    assert found.finding.title == "callbacks take 25.0 ms of a step's critical path"
+    assert found.finding.operations == ["callback/Monitor/event/batch_end"]
+    holds(found, 25.0 * 9 / 10)  # that before the first of ten steps belongs to no recorded one
+
+
+def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_its_end(tmp_path: Path) -> None:
+    """Composer's ranks ask each other, before they leave the loading, whether one has no batch left."""
+    job = replace(HEALTHY, load=20.0)
+    (slow,) = winning(diagnosed(composer(tmp_path / "composer", job)))
+    assert slow.finding.kind == "input"
+    assert "does not tell whose loading is slow" in slow.finding.caveat
+    (slow,) = winning(diagnosed(WRITERS["kineto"](tmp_path / "kineto", job)))
+    assert slow.finding.caveat == ""
 
 
 @pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 0)])
@@ -198,3 +219,22 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     (seen,) = outlier.finding.evidence
     assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
     holds(outlier, 200.0 / HEALTHY.steps)
+
+
+def test_operations_that_are_others_in_each_step_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = []
+    for i in range(60):
+        members = {"ph": "X", "pid": 1, "tid": 1, "ts": 100 * i}
+        events += [
+            members | {"name": f"ProfilerStep#{i}", "cat": "user_annotation", "dur": 90},
+            members | {"name": f"op{i}", "cat": "cpu_op", "dur": 80},
+        ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert run_cli("--option", "diagnose", "--path", path)[0] == 0
+    monkeypatch.setattr("diagnose.job_view._MOST_CELLS", 1000)  # there are 60 x 60 and more, and 120 events
+    code, out, err = run_cli("--option", "diagnose", "--path", path)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"analyze.py: error: {path}: ") and "--step_by NAME" in err

@@ -5,9 +5,11 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+import pytest
 
 from dialects.step_parts import Joint, Kind, Operation
-from dialects.step_windows import RecordedEvents, cut_into_steps, turns
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, turns
+from errors import TraceError
 from formats.columns import Track
 
 
@@ -58,3 +60,12 @@ def test_many_steps_of_many_operations_take_memory_by_their_events() -> None:
     tracemalloc.stop()
     assert [operations[step.operation[0]].label for step in steps] == [f"host {i}" for i in range(n)]
     assert peak < 9_000_000
+
+
+def test_events_that_run_on_through_thousands_of_steps_are_refused() -> None:
+    start = np.arange(2100) * 10
+    bounds = [(i, 10 * i, 10 * i + 10) for i in range(2100)]
+    check_sizes("t.json", start, start + 5, bounds)
+    # event i is in its own step and in those after it: 2,100 + 2,099 + ... + 1 times
+    with pytest.raises(TraceError, match=r"t\.json: its 2,100 events run on .* \(2,206,050 times together\)"):
+        check_sizes("t.json", start, np.full(2100, 30_000), bounds)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import dialects
 from collector.gpu.iteration_times import fw_bw_ns, iterations
-from dialects.steps import Step, Steps
+from dialects.steps import Step, Steps, with_slices
 from errors import TraceError
 from formats.columns import ArgColumn, Trace, Track
 from trace_utils import read_trace
@@ -368,3 +368,12 @@ def test_the_user_may_name_what_marks_a_step() -> None:
     assert dialects.of(trace).find_steps(trace, "inner").whole == (Step(1, 10, 110), Step(2, 110, 160))
     with pytest.raises(TraceError, match="--step_by nothing: no annotation has that name"):
         dialects.of(trace).find_steps(trace, "nothing")
+
+
+def test_steps_without_another_slice_are_none() -> None:
+    """A slice at a step's begin is in it, one at its end is in the next."""
+    trace = make([("ProfilerStep#3", 20, 10), ("a", 20, 1), ("ProfilerStep#2", 10, 10), ("b", 31, 1),
+                  ("ProfilerStep#4", 30, 1)])  # fmt: skip
+    steps = [Step(2, 10, 20), Step(3, 20, 30), Step(4, 30, 31)]
+    assert with_slices(trace, steps) == (Step(3, 20, 30),)
+    assert with_slices(trace, []) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from formats.columns import median, unique
+from formats.columns import median, numbered, unique
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,12 @@ def test_unique_values_are_sorted() -> None:
 
 def test_unique_rows_are_sorted() -> None:
     assert unique(np.array([[2, 1], [0, 5], [2, 1]]), axis=0).tolist() == [[0, 5], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("items", "distinct", "place"),
+    [("", [], []), ("cab", ["c", "a", "b"], [0, 1, 2]), ("cacb", ["c", "a", "b"], [0, 1, 0, 2])],
+)
+def test_items_are_numbered_by_first_appearance(items: str, distinct: list[str], place: list[int]) -> None:
+    found, places = numbered(items)
+    assert (found, places.tolist(), places.dtype) == (distinct, place, np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,22 @@ def test_a_cut_anywhere_keeps_every_whole_record(
     else:
         with pytest.raises(TraceError):
             dasf.read(path)
+
+
+def test_a_recorded_database_cut_anywhere_keeps_every_whole_record(tmp_path: Path, shared_data: Path) -> None:
+    for number, path in enumerate(sorted((shared_data / "dasf").rglob("*.msgpack"))):
+        content, ends = path.read_bytes(), [0]
+        while ends[-1] < len(content):
+            ends.append(ends[-1] + 8 + int.from_bytes(content[ends[-1] : ends[-1] + 8], "big"))
+        rng = random.Random(number)
+        cuts = [rng.randrange(ends[1], len(content)) for _ in range(10)] if len(content) else []
+        cuts += [end + d for end in rng.sample(ends[1:-1], min(5, len(ends) - 2)) for d in (-1, 0, 1, 9)]
+        for cut in cuts if len(ends) > 2 else ():
+            part = tmp_path / "cut.msgpack"
+            part.write_bytes(content[:cut])
+            whole = sum(0 < end <= cut for end in ends)
+            if whole:
+                assert dasf.read(part).n_events == whole, (path.name, cut)
 
 
 def test_real_databases_hold_what_their_description_says(shared_data: Path) -> None:

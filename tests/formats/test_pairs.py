@@ -67,6 +67,22 @@ def test_an_end_by_name_passes_over_others_and_ignores_strangers() -> None:
     assert pairs(rows, [9, 1, 2, 1, 9], Rule.NESTED_BY_NAME) == ([(1, 3)], 1, 2)
 
 
+@given(st.lists(st.tuples(st.sampled_from("BE"), st.integers(0, 1), st.integers(0, 3)), max_size=40))
+def test_by_name_agrees_with_a_search_of_the_stack(events: list[tuple[str, int, int]]) -> None:
+    stacks: dict[int, list[int]] = {}
+    expected = []
+    for row, (phase, track, name) in enumerate(events):
+        stack = stacks.setdefault(track, [])
+        if phase == "B":
+            stack.append(row)
+        elif fitting := [begin for begin in stack if events[begin][2] == name]:
+            stack.remove(fitting[-1])
+            expected.append((fitting[-1], row))
+    rows: list[Row] = [(phase, track, row) for row, (phase, track, _) in enumerate(events)]
+    names = [name for _, _, name in events]
+    assert not events or pairs(rows, names, Rule.NESTED_BY_NAME)[0] == sorted(expected)
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("BE"), st.integers(0, 2), st.integers(0, 3)), max_size=40).map(
         lambda rows: [(p, t, ts) for (p, t, _), ts in zip(rows, np.cumsum([r[2] for r in rows]), strict=True)]

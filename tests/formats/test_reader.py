@@ -20,7 +20,7 @@ from formats import native
 from formats.chrome import read_part
 from formats.event import tolerant
 from formats.reader import EventReader
-from formats.scan import find_boundary
+from formats.scan import find_boundary, object_end
 from trace_utils import read_document, read_trace
 
 #: Read by either decoder; `read_document` has but one.
@@ -98,6 +98,9 @@ def test_invalid_utf8_costs_no_event(tmp_path: Path) -> None:
         (b"   \n ", "is empty"),
         (b"hello", "neither JSON nor a DASF profile"),
         (b"\x7fELF\x00\x01\x02\x03" * 50, "neither JSON nor a DASF profile"),
+        (b"PK\x03\x04" + bytes(60), "an archive; unpack it"),
+        (b"job/rank0.json".ljust(257, b"\0") + b"ustar" + bytes(250), "an archive; unpack it"),
+        (b"SQLite format 3\0" + bytes(60), "a database"),
         (b'{"a": 1}', 'no list "traceEvents"'),
         (b'{"traceEvents": 3}', 'no list "traceEvents"'),
         (b'{"a": ', "cut or broken before any event"),
@@ -204,15 +207,38 @@ def test_a_cut_loses_at_most_the_event_that_was_cut(
     )
 
 
+#: One file of each recorded kind: systems, versions and forms.
 CUT_CASES = (
     "byteps/fork_lenet_base/worker_0/0/comm.json",
+    "byteps/fork_lenet_base/worker_0/0/io.json",
     "byteps/fork_lenet_base/worker_0/0/temp.json",
     "byteps/fork_lenet_2w2g/worker_0/1/bps_trace_local_rank1_20step.json",
+    "byteps/fork_lenet_stock_mxnet/worker_0/0/temp.json",
+    "byteps/master_mxnet_mlp_2w2s_pcap/worker_1/0/comm.json",
+    "byteps/master_torch_cnn_2w1s/worker_1/0/comm.json",
     "horovod/2ranks-base/trace/timeline.json",
+    "horovod/2ranks-cycles/trace/timeline.json",
+    "horovod/2ranks-killed/trace/timeline.json",
+    "composer/ws2/trace/ep0-ba7-rank1.json",
     "composer/ws2-torch/trace/ep0-ba5-rank0.json",
+    "generic/catapult/nestable_async.json",
     "generic/cmake/cmake_trace.json",
+    "generic/derived/viz_small_as_BE_list.json.gz",
+    "generic/node/node_trace.json",
+    "generic/viztracer/viz.json.gz",
+    "kineto/accel-mtia-inference/mtia_inference_rank_0.json.gz",
+    "kineto/ddp2-gloo-key-averages/trace/node0_rank1.1795220245316971153.pt.trace.json.gz",
+    "kineto/edge-cpu-only-rank0/rank_non_gpu.json.gz",
     "kineto/gpu-hta-2of128/trace/sampled_rank-0.json.gz",
+    "kineto/gpu-hta-amd-mi250/mi250_minitoy_train_ROCm6_2_kineto.json.gz",
+    "kineto/gpu-hta-critical-simple_add/trace/trace.json.gz",
     "kineto/gpu-hta-nccl-rank0of2/trace/nccl_data.json.gz",
+    "kineto/gpu-hta-ns-resolution/trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
+    "kineto/gpu-kineto-autograd-api-old/worker0.pt.trace.json.gz",
+    "kineto/gpu-kineto-old-list/num_workers_4/worker0.pt.trace.json.gz",
+    "kineto/gpu-kineto-v1.9/num_workers_4/worker0.1623213129365.pt.trace.json.gz",
+    "kineto/gpu-param-dlrm-8ranks/trace/worker5_step_12.1694128201549.pt.trace.json.gz",
+    "kineto/gpu-tracelens-bert-h100-vs-mi300/h100/gaunernst_bert-small-uncased__1016001.json.gz",
 )
 _CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
 
@@ -220,7 +246,7 @@ _CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
 def cut_cases() -> list[Path]:
     examples = REPO / "examples" / "mlp-raw" / "worker_0" / "0"
     recorded = [SHARED / case for case in CUT_CASES if (SHARED / case).exists()]
-    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *quickly_read(recorded, 5)]
+    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *quickly_read(recorded, 2)]
 
 
 @pytest.mark.thorough
@@ -300,6 +326,27 @@ def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
     assert phrases == ["8,000 damaged events lost"]
     size = path.stat().st_size
     assert tried < (16 << 20) + 20 * size  # 8,000 times half of the file would be 80 times as much
+
+
+def test_looking_for_ends_is_bounded_and_what_ends_nearby_is_mended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An odd quote in each event: taken exactly, no event ends before the file does."""
+    looked = 0
+
+    def counted(data: bytes, at: int, limit: int) -> int | None:
+        nonlocal looked
+        end = object_end(data, at, limit)
+        looked += min(limit, len(data) - at) if end is None else end - at
+        return end
+
+    monkeypatch.setattr("formats.reader.object_end", counted)
+    event = r'{"ph": "X", "name": "a", "ts": %d, "dur": 1, "args": {"x": "1, \"y\": 3"z"}}'
+    path = written(tmp_path, "[" + ",".join(event % i for i in range(6000)) + "]")
+    events, phrases = events_of(path)
+    assert [one["ts"] for one in events] == list(range(6000))
+    assert phrases == ["6,000 events repaired (NaN, bad characters or quotes)"]
+    assert looked < (16 << 20) + 20 * path.stat().st_size  # 6,000 times half of the file is 60 times as much
 
 
 @by_both

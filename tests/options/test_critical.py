@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import REPO, run_cli
-from make import GML, write_gpu, x
+from make import GML, span, step, write, write_gpu, x
 
 # Two steps of one layer and one gradient (ms): FW 1-2, BW 2-5, Comm 5-9 | FW 11-14, BW 14-17, Comm 17-19;
 # the third FW at 21 ends the second step.
@@ -147,6 +147,34 @@ def test_the_timeline_marks_the_path(gpu: Path, tmp_path: Path) -> None:
     marked = {event["name"] for event in slices if event.get("args")}
     assert marked == {"FW.a", "BW.a", "Comm.w.PUSH", "Comm.w.PULL"}
     assert sum(event["ph"] == "s" for event in events) == 3
+
+
+def test_the_timeline_keeps_what_was_recorded(tmp_path: Path) -> None:
+    events = [
+        step(1, 0, 100),
+        {**span("aten::mm", 0, 60, "cpu_op", tid=1), "args": {"Input Dims": [[2, 3]]}},
+        {"ph": "s", "id": 7, "name": "fwdbwd", "cat": "fwdbwd", "ts": 20, "pid": 0, "tid": 1},
+        span("MmBackward", 70, 20, "cpu_op", tid=2),
+        {"ph": "f", "id": 7, "name": "fwdbwd", "cat": "fwdbwd", "ts": 70, "pid": 0, "tid": 2, "bp": "e"},
+        {"ph": "i", "name": "mark", "ts": -5, "pid": 0, "tid": 2, "s": "t"},
+    ]
+    write(tmp_path / "rank0.pt.trace.json", events, schemaVersion=1)
+    answer("--path", tmp_path / "rank0.pt.trace.json", "--output", tmp_path / "marked.json")
+    written = json.loads((tmp_path / "marked.json").read_text())["traceEvents"]
+    (product,) = (event for event in written if event.get("args", {}).get("Input Dims"))
+    assert product["name"] == "aten::mm" and product["args"]["Input Dims"] == [[2, 3]]
+    arrow = [event for event in written if event["name"] == "fwdbwd"]
+    # times count from the earliest event, the instant
+    assert [(event["ph"], event["ts"], event.get("bp")) for event in arrow] == [
+        ("s", 25, None),
+        ("f", 75, "e"),
+    ]
+    assert len({event["id"] for event in arrow}) == 1
+    others = {event["id"] for event in written if event["name"] == "critical path" and "id" in event}
+    assert arrow[0]["id"] not in others
+    assert [event["ts"] for event in written if event["ph"] == "i"] == [0]
+    times = [event["ts"] for event in written if event["ph"] != "M"]
+    assert times == sorted(times)
 
 
 def test_every_process_of_the_timeline_has_a_name(gpu: Path, tmp_path: Path) -> None:

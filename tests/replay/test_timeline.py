@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+from dialects.step_parts import Operation
+from formats.columns import Track
 from make import rank_steps, recording
 from replay.simulation import replay
 from replay.timeline import write_synthetic
@@ -22,3 +25,35 @@ def test_events_are_in_order_of_time_in_numbered_and_named_places(tmp_path: Path
     processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert processes == {1: "rank0.rank0", 2: "rank1.rank1"}  # a rank's track is called as the rank here
     assert [processes[event["pid"]] for event in slices] == [processes[1], processes[2]] * 2
+
+
+def test_a_rank_whose_processes_are_tensors_is_one_process(tmp_path: Path) -> None:
+    operations = [
+        Operation("Comm.w.PUSH", "Comm", Track("Comm.w", "65536"), whole="Comm.w", key=65536),
+        Operation("Comm.v", "Comm", Track("Comm.v", "total")),
+        Operation("BW.a", "BW", Track("0", "17744863269121484553")),
+        Operation("I/O", "I/O", Track("I/O", None)),
+    ]
+    operations = [one._replace(is_communication=one.cat == "Comm") for one in operations]
+    times = [(30, 40), (30, 50), (10, 30), (0, 10)]
+    own = rank_steps("rank0", {str(i): span for i, span in enumerate(times)}, bounds=(0, 50))
+    result = replay(recording(replace(own, operations=operations)), [0])
+    write_synthetic(result, tmp_path / "a.json")
+    events = json.loads((tmp_path / "a.json").read_text())["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["rank0"]
+    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    # input first, then computation, whole communications, partitions, whose keys readers need
+    assert sorted(threads.items()) == [(2, "I/O"), (3, "BW"), (4, "Comm.v"), (65536, "Comm.w 65536")]
+
+
+def test_times_count_from_the_first_step_which_the_header_states(tmp_path: Path) -> None:
+    epoch = 1_700_000_000_000_000_001
+    own = rank_steps(
+        "rank0", {"a": (epoch + 1, epoch + 2), "b": (epoch + 2, epoch + 4)}, bounds=(epoch, epoch + 4)
+    )
+    write_synthetic(replay(recording(own), [0]), tmp_path / "a.json")
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert document["baseTimeNanoseconds"] == epoch
+    # as float64 since the epoch both would begin at the same time, and b be left out by a viewer
+    slices = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert [(event["ts"], event["dur"]) for event in slices] == [(0.001, 0.001), (0.002, 0.002)]

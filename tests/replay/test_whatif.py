@@ -21,7 +21,7 @@ from replay.sensitivity import delay_each, speed_up_each
 from replay.simulation import replay
 from replay.slowdown import slowdown
 from replay.whatif.bandwidth import LinkRate, link_rate
-from replay.whatif.edits import Guess, apply
+from replay.whatif.edits import Guess, apply, bounds
 from replay.whatif.selection import communication, computation, select
 from replay.whatif.straggler import stragglers, why_none
 
@@ -128,6 +128,12 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("bandwidth=0Mbit", "above 0"),
         ("partition_bytes=0", "bytes above 0"),
         ("partition_bytes=1.5", "bytes above 0"),
+        ("partition_bytes=1e9", "bytes above 0"),
+        ("bandwidth=-1Mbit", "not a number"),
+        ("bandwidth=0.000001Kbit", "at least 8 Kbit"),
+        ("BW=1e300", "from 1/1,000,000 to 1,000,000"),
+        ("BW=+99999999999s", "more than a day"),
+        ("rank" + "9" * 5000 + "=2", "no such rank"),
         ("schedule=random", "priority or fifo"),
         ("straggler=some", "none and mean"),
         ("rank5.FW=2", "no such rank"),
@@ -135,8 +141,9 @@ def test_computation_and_communication_are_all_there_is() -> None:
     ],
 )
 def test_a_wrong_edit_is_refused(edit: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        apply(one_gpu(), [edit])
+    for ask in (apply, bounds):
+        with pytest.raises(UsageError, match=words):
+            ask(one_gpu(), [edit])
 
 
 def test_an_unknown_operation_suggests_the_nearest() -> None:

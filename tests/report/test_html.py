@@ -475,3 +475,9 @@ def test_the_path_is_drawn_where_it_is_in_sight_only(browser: Chrome, tmp_path: 
         browser.execute_async_script(counted, "+")
     lines, _ = browser.execute_async_script(counted, "+")
     assert 0 < lines <= 20  # zoomed in 1,000 times: 6 ms are in sight
+
+
+def test_timelines_to_be_compared_stand_below_each_other(browser: Chrome, tmp_path: Path) -> None:
+    assert open_page(browser, page(tmp_path / "a.html", LINKED, LINKED, tables=(ABOUT,))) == []
+    sections = [s.get_attribute("id") for s in browser.find_elements(By.CSS_SELECTOR, "main > section")]
+    assert sections == ["chart-1", "chart-2", "table-1"]

@@ -23,6 +23,9 @@ def test_a_function_loses_void_namespaces_and_parameters() -> None:
     )
     assert without_parameters("rank0.void f(int)") == "rank0.f"
     assert without_parameters("at::(anonymous namespace)::g(float*)") == "g"
+    assert without_parameters("rank1.ncclKernel_Sum(ncclDevComm*, unsigned long)") == "rank1.ncclKernel_Sum"
+    assert without_parameters("step(5)") == "step(5)"
+    assert without_parameters("enumerate(DataLoader)#next") == "enumerate(DataLoader)#next"
 
 
 @pytest.mark.parametrize(

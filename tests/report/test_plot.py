@@ -245,3 +245,22 @@ def test_an_option_without_a_chart_has_no_picture(tmp_path: Path) -> None:
     assert (code, err.count("\n"), "a picture ends in .svg .png .pdf" in err) == (2, 1, True)
     with pytest.raises(UsageError, match="combine has no chart to draw here"):
         plot.write(Result("combine", "", {}), tmp_path / "a.png")
+
+
+def test_dashed_lines_have_the_colour_of_another_one_and_no_place_in_the_legend() -> None:
+    series = {"r0, before": [1.0, None], "r0": [None, 2.0]}
+    lines = Lines("Steps", "step", "ms", [1.0, 2.0], series, dashed={"r0, before": "r0"}, most=1.5)
+    encoding = plot.specification(lines)["encoding"]
+    solid, dashed = encoding["color"]["scale"]["range"]
+    assert solid == dashed == colours.of("r0")
+    assert encoding["color"]["legend"]["values"] == [0]
+    assert encoding["strokeDash"]["condition"]["test"] == "datum.s >= 1"
+    assert encoding["y"]["scale"] == {"domainMax": 1.5}
+
+
+def test_what_was_not_recorded_is_a_hollow_bar(tmp_path: Path) -> None:
+    series = {"communication alone": [1.0], "not recorded": [2.0]}
+    write_still(Bars("Steps", "", "ms", ["r0"], series, stacked=True), tmp_path / "a.svg")
+    bars = {e.get("aria-label"): e for e in elements(tmp_path / "a.svg") if e.get("role")}
+    assert bars["r0, not recorded: 2"].get("stroke-dasharray")
+    assert not bars["r0, communication alone: 1"].get("stroke")

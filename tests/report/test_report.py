@@ -24,7 +24,7 @@ import report.csv
 import report.json
 from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
-from result import Bars3D, Column, Made, Result, Table
+from result import Bars, Bars3D, Column, Made, Result, Table
 
 TABLE = Table(
     "operations",
@@ -245,3 +245,12 @@ def test_a_full_device_as_standard_output_is_one_line(face: str) -> None:
 def test_every_face_of_the_registry_exists() -> None:
     for module in {*report.FORMATS.values(), *report.FILES.values(), *report.PICTURES.values()}:
         assert (REPO / (module.replace(".", "/") + ".py")).is_file()
+
+
+def test_drawing_is_not_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = Result("o", "T", {}, charts=(Bars("Time", "rank", "ms", ["r0"], {"FW": [1.0]}),))
+    args = Namespace(format="json", picture=tmp_path / "a.svg", xlsx=None, html=None, progress=True)
+    report.show(result, args)
+    assert "drawing" in capsys.readouterr().err
+    report.show(result, Namespace(**{**vars(args), "progress": False, "picture": tmp_path / "b.svg"}))
+    assert "drawing" not in capsys.readouterr().err

@@ -174,6 +174,16 @@ def test_a_table_shows_20_rows_and_counts_the_rest(
     assert lines[-1].startswith(rest)
 
 
+def test_of_many_rows_the_heaviest_are_shown_in_their_order() -> None:
+    weights = [5, *[0] * 5, *[1] * 19]  # the first six but one are the lightest of 25
+    rows = [(f"a{i}",) for i in range(25)]
+    result = Result("o", "", {}, (Table("t", "T", (NAME,), rows, weights=lambda: weights),))
+    lines = shown(result).splitlines()
+    assert [line for line in lines if line[0] == "a"] == ["a0", *(f"a{i}" for i in range(6, 25))]
+    assert lines[-1] == "the 20 that weigh most are shown; 5 more rows with --full"
+    assert shown(result, full=True) == shown(table_of(NAME, rows=[*rows]), full=True)
+
+
 def test_a_table_of_20_rows_is_whole() -> None:
     assert "more rows" not in shown(table_of(NAME, rows=[("a",)] * 20))
 
@@ -243,3 +253,36 @@ def test_the_header_of_a_name_that_is_shortened_is_whole(monkeypatch: pytest.Mon
     rule = next(i for i, line in enumerate(lines) if line.startswith("─"))
     assert " ".join(line[: lines[rule].index(" ")].strip() for line in lines[:rule]) == columns[0].title
     assert "…" in lines[rule + 1]
+
+
+def test_changes_that_are_certain_have_a_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    change = Column("ms", "Change", "float", 1, scale="diverging")
+    rows = [("more", 2.0, True), ("less", -2.0, True), ("chance", 9.0, False), ("same", 0.0, True)]
+    table = Table("t", "T", (NAME, change, Column("sure", "Sure", "bool")), rows, certain="sure")
+    stream = Terminal()
+    text.write(Result("o", "", {}, tables=(table,)), stream, Namespace(pretty=False, full=False, head=None))
+    assert [line.split()[1] for line in stream.getvalue().splitlines()[2:]] == [
+        "\x1b[31m", "\x1b[32m", "9.0", "0.0",
+    ]  # fmt: skip
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = Terminal()
+    text.write(Result("o", "", {}, tables=(table,)), stream, Namespace(pretty=False, full=False, head=None))
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_both_ends_of_an_interval_are_shown_or_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "26")
+    low, high = Column("a", "From", "float", minor=1), Column("b", "to", "float", minor=1, paired=True)
+    row = ("conv_of_the_third", 1.0, 2.0, 3.0)
+    lines = shown(table_of(NAME, low, high, TOTAL, rows=[row])).splitlines()
+    # the operation's 17 columns, the total's 5: there is room for one of the two more, not for both
+    assert lines[-1] == "terminal: From, to." or lines[-1].endswith("From, to.")
+    assert lines[-3].split() == ["conv_of_the_third", "3.000"]
+
+
+def test_numbers_that_only_tell_apart_have_no_separators() -> None:
+    key, size = Column("key", "Key", "id"), Column("size", "Size", "int")
+    assert shown(table_of(key, size, rows=[(65536, 65536)])).splitlines()[-1].split() == ["65536", "65,536"]

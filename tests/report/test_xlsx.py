@@ -149,3 +149,8 @@ def test_sheet_names_are_legal_and_unique(wanted: list[str]) -> None:
         assert not set(name) & set("[]:*?/\\")
         assert not name.startswith("'")
         assert not name.endswith("'")
+
+
+def test_a_number_that_only_tells_apart_has_no_separators(tmp_path: Path) -> None:
+    sheet = read_back(tmp_path / "a.xlsx", table([(65536,)], Column("key", "Key", "id")))["operations"]
+    assert (sheet["A2"].value, sheet["A2"].number_format) == (65536, "0")

@@ -68,3 +68,9 @@ def test_a_page_of_many_ranks_stays_small(n: int, tmp_path: Path) -> None:
     parts = [part(rank, step, rank % 50) for rank in range(n) for step in range(20)]
     html.write(Result("statistic", "T", {}, charts=breakdown_charts(parts)), tmp_path / "a.html")
     assert (tmp_path / "a.html").stat().st_size <= 1_500_000
+
+
+def test_where_no_computation_is_recorded_nothing_is_called_idle() -> None:
+    bars, _ = breakdown_charts([Breakdown("rank0", 1, 0, 100, 0, 20, 0, 80)])
+    assert isinstance(bars, Bars)
+    assert [*bars.series] == ["communication alone", "not recorded"]

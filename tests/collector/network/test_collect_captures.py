@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from collector.network import collect_captures as network
+from collector.network import network_tables
 from collector.network.collect_captures import NetworkResult, collect_pcap
 from collector.network.endpoints import index_in_path
 from conftest import run_cli
@@ -71,6 +72,13 @@ def test_the_round_trip_of_the_handshake_is_wire_time(tmp_path: Path) -> None:
     (share, _) = collect_pcap(tmp_path).keys
     # gaps of 50 us are shorter than the handshake's 100 us: all of the time is on the wire
     assert (share.server_ns, share.waiting_ns) == (0, 0)
+
+
+def test_the_headline_says_where_transfers_spend_their_time(tmp_path: Path) -> None:
+    make_job(tmp_path)  # of one tensor, with all of its time on the wire, as above
+    found = network_tables.pcap(tmp_path, jobs=1, progress=False)
+    assert ": 100% on the wire; 100% of the time goes to byteps.gradient_0." in found.headline
+    assert f"(mean of {2 * 12})" in found.headline
 
 
 def events_of(path: Path) -> list[dict[str, object]]:

@@ -111,7 +111,7 @@ def test_without_it_everything_is_as_before(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     if kind == "damaged source":
-        source = tmp_path / "scan.c"
+        source = tmp_path / "rewrite.c"
         source.write_text("int main(")
         monkeypatch.setattr(native, "_FOLDER", tmp_path)
     else:
@@ -150,7 +150,6 @@ def test_what_is_kept_is_used_for_less(
     native.library.cache_clear()
     assert native.library() is not None
     assert native.is_worth(1 << 20)
-    assert not native.is_worth(1 << 20, "rewrite")
     assert not native.is_worth(1 << 10)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from errors import TraceError
-from formats import native, stream
+from formats import chrome, native, stream
 from formats.chrome import assemble, read_part
 from formats.columns import Trace
 from formats.native import scanner
@@ -183,6 +185,28 @@ def test_more_keys_than_the_first_table_holds(library: ctypes.CDLL, tmp_path: Pa
     names = [f"operation {i * 7919 % 30_000}" for i in range(60_000)]
     path.write_text("[" + ",".join(f'{{"ph":"X","name":"{name}","ts":1}}' for name in names) + "]")
     assert seen(path, scan=True)["names"] == names
+
+
+def test_what_a_scan_needs_is_given_back_at_its_end(
+    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand small files would else keep their buffers until cycles are looked for."""
+    made = []
+
+    class Noted(scanner.Scanner):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(chrome, "Scanner", Noted)
+    path = tmp_path / "t.json"
+    path.write_text(f"[{X}]")
+    gc.disable()
+    try:
+        read_part(path, scan=True)
+        assert [one() for one in made] == [None]
+    finally:
+        gc.enable()
 
 
 def test_a_file_of_odd_events_is_read_as_before(

