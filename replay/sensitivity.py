@@ -21,7 +21,8 @@ from replay.simulation import Planned, planned
 from replay.whatif.edits import forward_share
 
 #: Operations to simulate in all, some ten seconds: more are left out, those with the least work, …
-_MOST_SIMULATED = 50_000_000
+_MOST_SIMULATED = 150_000_000
+_MOST_QUEUED = 50_000_000  # where operations wait for devices, which takes longer
 #: … but for so many.
 _LEAST_GROUPS = 100
 #: Operations to simulate in all from which the compiled loop pays for its start.
@@ -129,7 +130,9 @@ def _effects(
 ) -> Explored:
     base = _base(recording, ratio, len(groups))
     n_groups = len(groups)
-    groups = _with_most_work(base, groups, max(_LEAST_GROUPS, _MOST_SIMULATED // max(1, len(base.operation))))
+    contends = (base.planned.plan.device >= 0).any()
+    most = (_MOST_QUEUED if contends else _MOST_SIMULATED) // max(1, len(base.operation))
+    groups = _with_most_work(base, groups, max(_LEAST_GROUPS, most))
     effects: list[Effect] = []
     found: Iterator[Effect]
     alone = jobs == 1 or len(groups) * len(base.planned.plan) < _FORK_FROM

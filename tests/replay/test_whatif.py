@@ -415,6 +415,7 @@ def test_where_a_replay_of_each_would_take_hours_those_with_most_work_are_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("replay.sensitivity._MOST_SIMULATED", 0)
+    monkeypatch.setattr("replay.sensitivity._MOST_QUEUED", 0)
     monkeypatch.setattr("replay.sensitivity._LEAST_GROUPS", 2)
     times = {"BW.b": (0, 5), "Comm.b": (5, 7), "BW.a": (5, 20), "Comm.a": (20, 30)}
     inputs = {"BW.a": ["BW.b"], "Comm.b": ["BW.b"], "Comm.a": ["BW.a"]}
