@@ -15,6 +15,7 @@ from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from formats.chrome_writer import Places, Thread, microseconds
 from formats.columns import Int64, Trace, Track
+from innermost import innermost
 
 #: Name of the process and category of the arrows that mark the path.
 PATH = "critical path"
@@ -128,7 +129,7 @@ def _processes_are_tensors(on: Mapping[Track, Sequence[Operation]]) -> bool:
 
 
 def _is_tensor(operations: Sequence[Operation]) -> bool:
-    return all(one.is_communication for one in operations) and len({one.main for one in operations}) == 1
+    return any(one.is_communication for one in operations) and len({one.main for one in operations}) == 1
 
 
 def _order(operations: Sequence[Operation]) -> int:
@@ -154,37 +155,54 @@ def _stops(traces: Sequence[Trace], recording: Recording, step: StepGraph, path:
     """Return the stretches of the path with the slices that they lie in."""
     found = []
     named = named_path(recording, path, parts=True, merged=False)
-    on_track: dict[tuple[int, Track], tuple[Int64, Int64, Int64]] = {}
+    slices = [_Slices(trace) for trace in traces]
     for stretch, label in zip(path.stretches, named.label.tolist(), strict=True):
-        event = None
+        where = None
         if stretch.event != NO_EVENT and stretch.cat == "":
             operation = recording.operations[int(step.operation[stretch.event])]
-            trace, place = traces[operation.owner], (operation.owner, operation.track)
-            if place not in on_track:
-                on_track[place] = _rows_of(trace, operation.track)
-            event = _slice_of(trace, on_track[place], operation, stretch.end_ns)
-        where = None if event is None else (stretch.owner, event)
+            row = slices[operation.owner].at(operation, stretch.end_ns)
+            where = None if row is None else (stretch.owner, row)
         name, cat, _ = named.labels[label]
         found.append(_Stop(name, cat, stretch.start_ns, stretch.end_ns, where))
     return found
 
 
-def _rows_of(trace: Trace, track: Track) -> tuple[Int64, Int64, Int64]:
-    """Return the rows of a track's slices, and when they start and end."""
-    is_track = np.array([own == track for own in trace.tracks], np.bool_)
-    rows = np.flatnonzero(is_track[trace.track_id])
-    start = trace.ts_ns[rows]
-    return rows, start, start + trace.dur_ns[rows]
+class _Slices:
+    """Which slice of a trace is the innermost at a moment on an operation's track, of its name or any."""
 
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._number = {track: i for i, track in enumerate(trace.tracks)}
+        self._id = {name: i for i, name in enumerate(trace.names)}
+        self._rows: dict[Track, Int64] = {}
+        self._segments: dict[tuple[Track, str], tuple[Int64, Int64, Int64]] = {}
 
-def _slice_of(
-    trace: Trace, on_track: tuple[Int64, Int64, Int64], operation: Operation, moment_ns: int
-) -> int | None:
-    """Return the row of the slice on the operation's track that covers the time just before `moment_ns`."""
-    rows, start, end = on_track
-    rows = rows[(start < moment_ns) & (end >= moment_ns)]
-    named = [row for row in rows.tolist() if trace.names[trace.name_id[row]].endswith(operation.name)]
-    return max(named or rows.tolist(), key=lambda row: int(trace.ts_ns[row]), default=None)
+    def at(self, operation: Operation, moment_ns: int) -> int | None:
+        """Return the row of the slice just before a moment; None if there is none."""
+        for name in (operation.name, ""):
+            key = operation.track, name
+            if key not in self._segments:
+                rows = self._rows_of(*key)
+                owner, start, end = innermost(self._trace.ts_ns[rows], self._trace.end_ns[rows])
+                self._segments[key] = rows[owner], start, end
+            row, start, end = self._segments[key]
+            place = int(np.searchsorted(end, moment_ns))
+            if place < len(row) and start[place] < moment_ns:
+                return int(row[place])
+        return None
+
+    def _rows_of(self, track: Track, name: str) -> Int64:
+        """Return the slices of a track that have a name, before which theirs may have worker and rank."""
+        if track not in self._rows:
+            self._rows[track] = np.flatnonzero(self._trace.track_id == self._number.get(track, -1))
+        rows: Int64 = self._rows[track]
+        if name:
+            ids = self._trace.name_id[rows]
+            if name in self._id:
+                rows = rows[ids == self._id[name]]
+            else:
+                rows = rows[np.array([own.endswith(name) for own in self._trace.names], np.bool_)[ids]]
+        return rows
 
 
 def _box(start_ns: int, end_ns: int, thread: Thread, name: str, cat: str) -> _Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import shutil
 import threading
@@ -48,15 +49,17 @@ class Perfetto:
 
     def __init__(self, browser: Chrome, address: str, directory: Path) -> None:
         self._browser, self._address, self._directory = browser, address, directory
+        self._number = itertools.count()
         browser.get(f"{address}/index.html")
         ready = "return !!window.waitForPerfettoIdle && !app.isLoadingTrace"
         WebDriverWait(browser, 60).until(lambda page: page.execute_script(ready))
         self._own = set(self._requests())  # of the page, whatever it shows
 
     def open(self, path: Path) -> None:
-        """Open a trace."""
-        shutil.copy(path, self._directory / "trace.json")
-        self._browser.execute_async_script(_OPEN, f"{self._address}/trace.json")
+        """Open a trace, under a name of its own: browsers keep what they were given under another's."""
+        name = f"trace{next(self._number)}.json"
+        shutil.copy(path, self._directory / name)
+        self._browser.execute_async_script(_OPEN, f"{self._address}/{name}")
 
     def query(self, sql: str) -> Any:
         """Return the rows of an answer in Perfetto's SQL."""
