@@ -35,8 +35,14 @@ class Temporary:
             self.path = target.parent / name
             if is_directory:
                 self.path.mkdir(0o700)
-            self._fd = os.open(self.path, os.O_RDONLY if is_directory else _NEW_FILE, 0o600)
-            if _lock(self._fd, self.path) is not False:  # else another run has just swept it away
+            # another run may sweep it away before it is locked
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY if is_directory else _NEW_FILE, 0o600)
+            except FileNotFoundError:
+                if is_directory:
+                    continue
+                raise
+            if _lock(self._fd, self.path) is not False:
                 return
             self.remove()
 

@@ -402,6 +402,27 @@ def test_what_a_living_run_prepares_stays(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == b"whole"
 
 
+def test_a_directory_that_another_run_sweeps_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import temporary_files
+
+    mkdir = Path.mkdir
+    made: list[Path] = []
+
+    def swept_at_first(path: Path, mode: int = 0o777) -> None:
+        mkdir(path, mode)
+        made.append(path)
+        if len(made) == 1:
+            temporary_files.sweep(tmp_path)
+
+    monkeypatch.setattr(Path, "mkdir", swept_at_first)
+    with temporary_files.temporary_directory(tmp_path / "out") as directory:
+        assert [path.exists() for path in made] == [False, True]
+        assert directory == made[1]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_worker_processes_end_with_a_killed_parent() -> None:
     script = (
         f"import sys, os, time; sys.path.insert(0, {str(REPO)!r})\n"
