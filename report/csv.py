@@ -25,9 +25,19 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
     if not result.tables:
         raise AnalyzeError(f"--format csv: {result.option} has no table here; use --format json")
     table = result.tables[0]
-    writer = csv.writer(stream, lineterminator="\n")
+    writer = csv.writer(_Lines(stream))
     writer.writerow([column.key for column in table.columns])
     writer.writerows([_plain(cell) for cell in row] for row in table.rows)
+
+
+class _Lines:
+    """Writes the rows of `csv.writer`, which end in CR LF, so that it quotes names with either, as lines."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, row: str) -> None:
+        self._stream.write(row.removesuffix("\r\n") + "\n")
 
 
 def _plain(cell: Cell) -> Cell:

@@ -254,3 +254,12 @@ def test_drawing_is_not_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "drawing" in capsys.readouterr().err
     report.show(result, Namespace(**{**vars(args), "progress": False, "picture": tmp_path / "b.svg"}))
     assert "drawing" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a\rb", "a\nb", "a\r\nb", "a,b", 'a"b'])
+def test_a_row_of_csv_stays_one_whatever_a_name_holds(name: str) -> None:
+    table = Table("operations", "Operations", (Column("name", "Name"), Column("n", "n", "int")), [(name, 1)])
+    stream = io.StringIO(newline="")
+    report.csv.write(Result("o", "", {}, (table,)), stream, Namespace())
+    assert list(csv.reader(io.StringIO(stream.getvalue(), newline=""))) == [["name", "n"], [name, "1"]]
+    assert stream.getvalue().startswith("name,n\n")
