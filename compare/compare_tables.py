@@ -109,19 +109,20 @@ def _tested_columns(*, minor: bool) -> list[Column]:
 
 
 def _operations(pair: Pair, args: Namespace) -> Table:
+    tested = _tested_columns(minor=False)
     columns = (
         Column("name", "operation"),
         Column("cat", "category", minor=2),
         *_sides("avg_*_ms", "avg", "average"),
-        *_tested_columns(minor=False)[:2],
+        *tested[:2],
         _ms("explained_ms", "explains of the step (ms)", "explained.ns", minor=True, scale="diverging"),
-        *_tested_columns(minor=False)[2:],
+        *tested[2:],
         *_COUNTS,
         Column("renamed_to", "name in the new run", minor=True),
     )
     ops = shown(pair.found.operations, args)
-    table = Table.of("operations", "Operations", columns, ops, certain="significant")
-    return table if args.sort else replace(table, weights=lambda: [_weight(op) for op in ops])
+    weights = None if args.sort else lambda: [_weight(op) for op in ops]
+    return Table.of("operations", "Operations", columns, ops, certain="significant", weights=weights)
 
 
 def _weight(op: OpChange) -> tuple[float, float]:

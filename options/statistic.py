@@ -204,8 +204,8 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
 
 def _operations(columns: Sequence[Column], stats: Sequence[Stat], args: Namespace) -> Table:
     """Return the table of operations; of many a terminal shows the first if sorted, else what took most."""
-    table = Table.of("operations", "Operations", columns, stats)
-    return table if args.sort else replace(table, weights=lambda: [stat.total_ns for stat in stats])
+    weights = None if args.sort else lambda: [stat.total_ns for stat in stats]
+    return Table.of("operations", "Operations", columns, stats, weights=weights)
 
 
 def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
