@@ -25,9 +25,10 @@ from benchmarks import known_byteps
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError
+from formats.columns import FEWEST
 from replay.answer import Asked, WhatIf, leave_one_out, measured_ns, what_if, with_gaps_of_others
 from replay.simulation import replay
-from replay.uncertainty import FEWEST, Float, mean_interval
+from replay.uncertainty import Float, mean_interval
 from replay.whatif.edits import apply, bounds, rescheduled
 
 ROOT = Path(__file__).resolve().parent.parent

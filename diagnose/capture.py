@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed
 from errors import counted
+from formats.columns import FEWEST
 from jobfiles import rank_notes
-from replay.uncertainty import FEWEST
 
 #: Names that look like communication, whatever the rule says.
 _LIKE_COMMUNICATION = re.compile(

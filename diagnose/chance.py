@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from replay.uncertainty import FEWEST, Float
+from formats.columns import FEWEST
+from replay.uncertainty import Float
 
 #: Chance of calling one of a job's ranks late that is not.
 CHANCE = 0.05

@@ -13,7 +13,8 @@ from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
 from diagnose.job_view import JobView, listed, waited_for
 from errors import counted
-from replay.uncertainty import FEWEST, Float
+from formats.columns import FEWEST
+from replay.uncertainty import Float
 
 #: Input that takes less than this share of the step's path is as good as hidden.
 _LEAST_INPUT = 0.05

@@ -12,7 +12,8 @@ from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed, waited_for
 from diagnose.late_negotiations import late_in_negotiations
-from replay.uncertainty import FEWEST, Float
+from formats.columns import FEWEST
+from replay.uncertainty import Float
 from replay.whatif.edits import apply
 from replay.whatif.straggler import stragglers, without_stragglers
 

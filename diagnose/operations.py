@@ -14,8 +14,9 @@ from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
 from dialects.step_parts import CALLBACK
 from errors import counted
+from formats.columns import FEWEST
 from replay.occurrences import Middles, slots
-from statistic.step_summary import FEWEST, outliers
+from statistic.step_summary import outliers
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10

@@ -9,7 +9,7 @@ import numpy as np
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.steps import Step
-from replay.uncertainty import FEWEST
+from formats.columns import FEWEST
 
 #: The first steps of a job, which are longer than the others whatever is recorded.
 _WARM_UP = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 Id = str | int | float | None
+#: Steps below which nothing tells how much steps vary.
+FEWEST = 4
 #: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
 _OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
 _Item = TypeVar("_Item")
@@ -235,7 +238,9 @@ def median(values: NDArray[np.generic]) -> float:
 
 
 def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
-    """Return beyond what length a step is an outlier, of steps of these lengths (n,), at least one."""
+    """Return beyond what length a step is an outlier, of steps of these lengths (n,); of few none is."""
+    if len(lengths) < FEWEST:
+        return math.inf
     middle = median(lengths)
     return max(middle + _OUTLIER_DEVIATIONS * median(np.abs(lengths - middle)), _OUTLIER_FACTOR * middle)
 

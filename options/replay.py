@@ -153,7 +153,7 @@ def _informative(found: Answer, errors: Any) -> list[tuple[str, str]]:
 
 
 def _range(interval_ns: tuple[float, float] | None) -> str:
-    from replay.uncertainty import FEWEST
+    from formats.columns import FEWEST
 
     if interval_ns is None:
         return f"too few steps; {FEWEST} are needed"

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from formats.columns import longest_usual
+from formats.columns import FEWEST, longest_usual
 
-#: Steps below which nothing tells how much steps vary: no interval.
-FEWEST = 4
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
 MODEL_ERROR = 0.05
 
@@ -59,7 +57,7 @@ def without_outliers(times: Sequence[float] | Float) -> Float:
     taken for an outlier.
     """
     values = np.asarray(times, np.float64)
-    return values if len(values) < FEWEST else np.minimum(values, longest_usual(values))
+    return np.minimum(values, longest_usual(values))
 
 
 def paired_change(before: Float, after: Float) -> tuple[float, float] | None:

@@ -13,13 +13,12 @@ import dialects
 from dialects import Activity
 from dialects.masks import Mask
 from errors import counted
-from formats.columns import Trace, longest_usual, median
+from formats.columns import FEWEST, Trace, longest_usual, median
 from innermost import innermost
 from opname import without_arguments, without_parameters
 from result import in_ms
 from statistic.breakdown import Breakdown, breakdown
 
-FEWEST = 4  # steps of which one may be called an outlier
 _NAMED = 4  # outliers that a sentence names
 _MOST_SLICES = 50_000  # of a job of which all steps are looked at
 _ALIKE = 1.05  # times as long as another rank: no difference worth a word
@@ -66,8 +65,6 @@ def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:
 
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
-    if len(lengths) < FEWEST:
-        return np.zeros(len(lengths), bool)
     far: Mask = lengths > longest_usual(lengths)
     return far
 

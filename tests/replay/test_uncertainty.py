@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from replay.uncertainty import FEWEST, MODEL_ERROR, mean_interval, paired_change, without_outliers
+from formats.columns import FEWEST
+from replay.uncertainty import MODEL_ERROR, mean_interval, paired_change, without_outliers
 
 
 def test_too_few_steps_have_no_interval() -> None:
