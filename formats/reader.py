@@ -49,7 +49,7 @@ _TAIL_LIMIT = 64 << 20
 #: What may be spent on damaged events: bytes looked at in vain, at first and for each byte of the file, which
 #: may be packed.
 _PATIENCE = 16 << 20
-_PATIENCE_PER_BYTE = 16
+_PATIENCE_PER_BYTE = 2
 _TO_MEND = 8 << 20  # of it, what is kept for events whose end is known without looking further
 _WAIT = 64 << 10  # an event this close to the end of what was read may go on there, however damaged the file
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
@@ -277,8 +277,27 @@ class EventReader:
                     return stop
                 looked = max(looked, stop - at)
         self._patience -= looked
-        self.damage.lost += end is not None
-        return end
+        if end is None:
+            return None
+        self.damage.lost += 1
+        return self._whole_event_within(data, at, end) or end
+
+    def _whole_event_within(self, data: bytes | bytearray, at: int, end: int) -> int | None:
+        """Return where the first whole event between `at` and `end` begins.
+
+        One that lacks a bracket seems to go on until another has one too many; whole ones lie between.
+        """
+        following = NEXT_EVENT.search(data, at, end)
+        if following is None:
+            return None
+        begins = following.start(1)
+        sight = min(end - begins, _WAIT, max(0, self._patience))
+        if (ends := object_end(data, begins, sight)) is not None:
+            with contextlib.suppress(*UNDECODABLE):
+                if msgspec.json.decode(memoryview(data)[begins:ends], type=Event).ph is not None:
+                    return begins
+        self._patience -= sight if ends is None else ends - begins
+        return None
 
     def _mend(self, text: bytes | bytearray, events: list[Any]) -> bool:
         """Decode one object by all means and keep it; False if `text` is not a whole JSON object."""
