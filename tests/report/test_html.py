@@ -189,11 +189,51 @@ def test_the_search_keeps_rows_with_all_words(browser: Chrome, tmp_path: Path) -
     assert browser.find_element(By.CSS_SELECTOR, "[role=status]").text == "1 of 3 rows"
 
 
+def test_columns_are_hidden_and_what_is_left_is_copied(browser: Chrome, tmp_path: Path) -> None:
+    table = Table(
+        "t", "T", (NAME, COUNT, AVERAGE), [("FW.a", 20, 1234.5678), ("BW\tb", 3, None), ("x", 1, 1.0)]
+    )
+    open_page(browser, page(tmp_path / "a.html", tables=(table,)))
+    browser.find_element(By.CSS_SELECTOR, ".columns summary").click()
+    name, count, average = browser.find_elements(By.CSS_SELECTOR, ".columns input")
+    count.click()
+    row = browser.find_element(By.CSS_SELECTOR, "tbody tr")
+    assert [cell.text for cell in row.find_elements(By.TAG_NAME, "td") if cell.is_displayed()] == [
+        "FW.a",
+        "1,234.568",
+    ]
+    browser.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys("w")
+    browser.execute_script(
+        "const value = { writeText: async (text) => { window.got = text; } };"
+        "Object.defineProperty(navigator, 'clipboard', { value });"
+    )
+    next(b for b in browser.find_elements(By.CSS_SELECTOR, ".tools button") if b.text == "Copy").click()
+    until(browser, "return window.got !== undefined")
+    expected = "Name\tAverage (ms)\nFW.a\t1234.5678\nBW\\tb\t"
+    assert browser.execute_script("return window.got") == expected
+    for box in (name, average):  # the last one stays
+        box.click()
+    assert [box.is_selected() for box in (name, count, average)] == [False, False, True]
+    count.click()
+    assert browser.find_element(By.CSS_SELECTOR, "tbody tr").text == "20 1,234.568"
+
+
+def test_a_text_is_copied_without_a_clipboard_too(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html"))
+    browser.execute_script(
+        "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+        "document.execCommand = (what) => { window.got = [what, getSelection().toString()]; return true; };"
+        "copied('a\\tb')"
+    )
+    until(browser, "return window.got !== undefined")
+    assert browser.execute_script("return window.got[0]") == "copy"
+
+
 def test_many_rows_come_in_pages(browser: Chrome, tmp_path: Path) -> None:
     table = Table("t", "T", (NAME, COUNT), [(f"op{i}", i) for i in range(20_000)])
     assert open_page(browser, page(tmp_path / "a.html", tables=(table,))) == []
     assert len(cells(browser, 0)) == 100
-    browser.find_elements(By.CSS_SELECTOR, ".tools button")[1].click()
+    next(b for b in browser.find_elements(By.CSS_SELECTOR, ".tools button") if b.text == "Next ›").click()
     assert cells(browser, 0)[0] == "op100"
     browser.find_elements(By.CSS_SELECTOR, "th button")[1].click()
     assert cells(browser, 1)[:2] == ["19,999", "19,998"]
