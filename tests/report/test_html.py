@@ -415,6 +415,62 @@ def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, t
     assert aside.find_element(By.TAG_NAME, "h3").text.startswith("</script>")
 
 
+def test_edges_have_a_legend_and_those_of_the_path_keep_their_kind(browser: Chrome, tmp_path: Path) -> None:
+    nodes = [
+        {"label": f"op{i}", "cat": "FW", "x": i, "y": 0, "dur_ms": 1.0, "critical": i < 2} for i in range(3)
+    ]
+    edges = [(0, 1, "data"), (1, 2, "next"), (0, 2, "data")]
+    open_page(browser, page(tmp_path / "a.html", Network("G", nodes, edges, path=[(0, 1)])))
+    legend = browser.find_element(By.CSS_SELECTOR, ".legend[aria-label=Edges]")
+    buttons = legend.find_elements(By.TAG_NAME, "button")
+    assert [button.text for button in buttons] == ["data 2", "next 1"]
+    assert len({b.find_element(By.TAG_NAME, "path").get_attribute("stroke-dasharray") for b in buttons}) == 2
+    ink = (
+        "const board = document.querySelector('canvas');"
+        "const { data } = board.getContext('2d').getImageData(0, 0, board.width, board.height);"
+        "let sum = 0; for (let i = 3; i < data.length; i += 4) sum += data[i]; return sum;"
+    )
+    before = browser.execute_script(ink)
+    buttons[1].click()
+    until(browser, f"const seen = (() => {{ {ink} }})(); return seen !== {before}")
+    browser.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys("op1" + Keys.ENTER)
+    facts = browser.find_element(By.TAG_NAME, "aside").text
+    assert "op0 (data)" in facts
+    assert "op2 (next)" in facts
+
+
+def test_a_graph_that_was_moved_looks_as_if_drawn_there(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", many_nodes(600)))
+    script = """
+    const done = arguments[arguments.length - 1];
+    const board = document.querySelector("canvas");
+    const find = document.querySelector("input[type=search]");
+    const press = (key) => board.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    const drawn = () => board.getContext("2d").getImageData(0, 0, board.width, board.height).data;
+    const seen = (go) => requestAnimationFrame(() => requestAnimationFrame(() => go(drawn())));
+    for (let i = 0; i < 4; i += 1) press("+");
+    seen((before) => {
+      press("ArrowLeft");
+      press("ArrowUp");
+      seen((moved) => {
+        find.dispatchEvent(new Event("input")); // draws all of it
+        const apart = (one, other) => one.filter((value, i) => Math.abs(value - other[i]) > 64).length;
+      seen((anew) => done([before, moved].map((one) => apart(one, anew))));
+      });
+    });
+    """
+    before, moved = browser.execute_async_script(script)
+    assert moved < before / 100  # but for how edges are smoothed
+
+
+def test_a_finger_scrolls_the_page_until_the_graph_is_tapped(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", NETWORK))
+    canvas = browser.find_element(By.TAG_NAME, "canvas")
+    assert canvas.value_of_css_property("touch-action") == "pan-y"
+    canvas.click()
+    assert canvas.value_of_css_property("touch-action") == "none"
+
+
 def test_a_click_on_the_drawing_chooses_what_is_there(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", many_nodes(1)))
     canvas = browser.find_element(By.CSS_SELECTOR, "canvas")
