@@ -310,7 +310,7 @@ def _lines(chart: Lines, width: int) -> _Spec:
         encoding["detail"] = {"field": "s"}
     if chart.log:
         across |= {"type": "log", "base": 2}
-        encoding["x"]["axis"] |= {"values": list(chart.x)}
+        encoding["x"]["axis"] |= {"values": list(chart.x), "labelOverlap": False}
     mark = {"type": "line", "clip": True, "strokeWidth": 1.8, "point": len(chart.x) <= _MOST_POINTS}
     spec = _spec(values, mark, encoding, {"s": names}, width=width, height=_HEIGHT)
     if not any(chart.band):
@@ -320,6 +320,7 @@ def _lines(chart: Lines, width: int) -> _Spec:
         "data": {"values": [{"x": x, "low": low, "high": high} for x, low, high in ends]},
         "mark": {"type": "area", "opacity": 0.2, "color": shades[solid[0]]},
         "encoding": {
+            "description": {"value": bounded(f"{solid[0]}: between its bounds")},
             "x": encoding["x"],
             "y": {**encoding["y"], "field": "low", "scale": {"zero": True}},
             "y2": {"field": "high"},
