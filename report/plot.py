@@ -310,7 +310,7 @@ def _lines(chart: Lines, width: int) -> _Spec:
         encoding["detail"] = {"field": "s"}
     if chart.log:
         across |= {"type": "log", "base": 2}
-        encoding["x"]["axis"] |= {"values": list(chart.x), "labelOverlap": False}
+        encoding["x"]["axis"] |= {"values": list(chart.x), "tickCount": len(chart.x)}
     mark = {"type": "line", "clip": True, "strokeWidth": 1.8, "point": len(chart.x) <= _MOST_POINTS}
     spec = _spec(values, mark, encoding, {"s": names}, width=width, height=_HEIGHT)
     if not any(chart.band):
@@ -346,7 +346,8 @@ def _points(chart: Points, width: int) -> _Spec:
     for axis, form, shown in ((axes["x"], "~s", "x"), (axes["y"], "~g", "v")):
         least, most = (end((value[shown] for value in values), default=1.0) for end in (min, max))
         inside = [one for one in tens if least <= one <= most]
-        axis["axis"] |= {"format": form, **({"values": inside} if len(inside) > 1 else {})}
+        axis["axis"] |= {"format": form, "tickCount": max(6, len(inside))}  # or it keeps some values only
+        axis["axis"] |= {"values": inside} if len(inside) > 1 else {}
     size: _Spec = {"title": bounded(chart.size_label), "symbolType": "circle", "titleColor": _INK}
     size |= {"orient": "right", "columns": 1}
     encoding = {

@@ -203,6 +203,7 @@ def test_a_sweep_has_its_doubles_at_one_distance_and_a_band_where_it_is_known(tm
     at = {name: x for name, (x, _) in _places(path).items()}
     quarter, one, four = (at[f"x {x}, a: {y}"] for x, y in (("0.25", 8), ("1", 4), ("4", 2)))
     assert four - one == pytest.approx(one - quarter)
+    assert {"0.25", "1", "4"} <= set(texts(path))
     (band,) = [e for e in elements(path) if e.get("aria-roledescription") == "area mark"]
     corners = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+),([\d.]+)", band.get("d") or "")]
     assert len(corners) == 4
