@@ -368,6 +368,16 @@ def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_pa
     assert first == pytest.approx(second)
 
 
+def test_timelines_of_one_page_are_to_one_scale(browser: Chrome, tmp_path: Path) -> None:
+    short = Timeline("Base", [Span("gpu", "FW.a", 2.0, 3.0, "FW")])
+    long = Timeline("New", [Span("gpu", "FW.a", 0.0, 9.0, "FW"), Span("gpu", "b", 9.0, 1.0, "BW")])
+    open_page(browser, page(tmp_path / "a.html", short, long))
+    (from_a, to_a), (from_b, to_b) = browser.execute_script("return timelines.map((one) => one.range())")
+    assert (from_a, to_a) == (from_b, to_b)
+    assert from_a == pytest.approx(0, abs=0.1)
+    assert to_a == pytest.approx(10, rel=0.05)
+
+
 def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
     third = 100 / 3  # its decimals do not fit into what a page holds
     spans = [Span("rank0", f"op{i}", i * third, third, "FW") for i in range(300)]
