@@ -22,8 +22,19 @@ import numpy as np
 
 from dialects.byteps.byteps_dependencies import Span, connect, recorded_dependencies, span_of
 from dialects.byteps.byteps_events import Events, read_events, with_untraced
-from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, RankTrace, edge_table
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, windows
+from dialects.step_parts import (
+    Edge,
+    Joint,
+    Kind,
+    Meet,
+    Meets,
+    RankStep,
+    RankSteps,
+    RankTrace,
+    edge_table,
+    meet_table,
+)
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ranges, windows
 from dialects.steps import Steps
 from errors import TraceError
 from formats.columns import Int64, median, unique
@@ -92,7 +103,7 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         issued_ns=events.start_ns,
         leads=np.zeros(len(events), np.bool_),
         edges=_over_all_steps(spans, edges),
-        meets=list(_meets(gpu, events)),
+        meets=_meets(gpu, events),
     )
     operations, cut = cut_into_steps(recorded, bounds)
     found = [_ended(*parts) for parts in zip(cut, spans, edges, strict=True)]
@@ -150,18 +161,24 @@ def _is_recorded(spans: Sequence[Span]) -> bool:
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
-def _meets(gpu: RankTrace, events: Events) -> Iterator[Meet]:
-    """Yield what the events do together with other GPUs.
+def _meets(gpu: RankTrace, events: Events) -> Meets:
+    """Return what the events do together with other GPUs."""
+    of_operations = meet_table(_meets_of_operations(gpu, events))
+    bounds = (np.searchsorted(of_operations.event, events.operation, side) for side in ("left", "right"))
+    meets, event = ranges(*bounds)
+    return replace(of_operations.select(meets, event), turn=events.nth[event])
+
+
+def _meets_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meet]:
+    """Yield what the operations, in place of their events, do together with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
     with_stages = {one.whole for one in events.operations if one.stage}
-    turns = events.nth.tolist()
-    for event, (number, nth) in enumerate(zip(events.operation.tolist(), turns, strict=True)):
-        operation = events.operations[number]
+    for number, operation in enumerate(events.operations):
         if events.is_whole(number) and operation.name not in with_stages:
-            yield Meet((_ALL, "communicate", operation.name, nth), event, enters=True, leaves=True)
+            yield Meet((_ALL, "communicate", operation.name), number, enters=True, leaves=True)
         for role in _ROLES.get(operation.stage, ()):
-            key = (_ALL if role.all_workers else worker, role.what, operation.key, nth)
-            yield Meet(key, event, role.enters, role.leaves, role.joint, role.kind)
+            key = (_ALL if role.all_workers else worker, role.what, operation.key)
+            yield Meet(key, number, role.enters, role.leaves, role.joint, role.kind)
