@@ -116,8 +116,10 @@ class _Cutter:
         self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
         self.leads = self.order[events.leads[self.order]]
         self.lead_starts = events.start_ns[self.leads]
-        self.open = _Open(self.order, events.end_ns)
-        self.open_edges = _Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
+        self.by_event = np.argsort(events.meets.event, kind="stable")
+        self.met = events.meets.event[self.by_event]
+        self.open = Open(self.order, events.end_ns)
+        self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
         self.new, self.before = np.full((2, len(events.kind)), -1, np.int64)  # an event's place in a step
 
     def cut(self, window: tuple[int, int, int], before: Int64 | None) -> tuple[Int64, RankStep]:
@@ -141,7 +143,7 @@ class _Cutter:
             start_ns=np.maximum(self.events.start_ns[part], begin),
             end_ns=self.events.end_ns[part],
             edges=self._edges_within(begin, *edge_range),
-            meets=self._meets_within(),
+            meets=self._meets_within(part),
             last=self._last_that_leads(part, end),
             continued=np.column_stack((self.before[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
@@ -194,14 +196,15 @@ class _Cutter:
         across: Int64 = np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
         return across
 
-    def _meets_within(self) -> Meets:
-        """Return a step's part in what several ranks do together."""
-        event = self.new[self.events.meets.event]
-        here = np.flatnonzero(event >= 0)
-        return self.events.meets.select(here, event[here])
+    def _meets_within(self, part: Int64) -> Meets:
+        """Return the part of a step's events in what several ranks do together."""
+        meets = self.events.meets
+        low, high = (np.searchsorted(self.met, part, side) for side in _SIDES)
+        here = np.sort(self.by_event[ranges(low, high)[0]])
+        return meets.select(here, self.new[meets.event[here]])
 
 
-class _Open:
+class Open:
     """What goes on at the begin of a window, of `items` by their start, whose ends are `end_ns` (by item)."""
 
     def __init__(self, items: Int64, end_ns: Int64) -> None:
