@@ -85,8 +85,7 @@ def heartbeat(enabled: bool | None = None) -> Iterator[None]:
 
 
 def _shown_bar() -> str:
-    """Return the bar that is shown as it is now; "" where there is none."""
-    shown = sys.modules["tqdm"].tqdm if "tqdm" in sys.modules else None
-    with contextlib.suppress(Exception):  # it may end at this very moment
-        return str(next(iter(shown._instances), "")) if shown else ""
+    """Return the bar that is shown as it is now; "" where there is none, or it ends at this very moment."""
+    with contextlib.suppress(Exception):
+        return str(next(iter(sys.modules["tqdm"].tqdm._instances), ""))
     return ""

@@ -7,6 +7,7 @@ import os
 import pty
 import sys
 import time
+import types
 
 import pytest
 
@@ -81,6 +82,11 @@ def test_a_bar_that_does_not_move_is_drawn_anew(monkeypatch: pytest.MonkeyPatch)
     with progress.bar(4, "files", what="reading", enabled=True):
         text = said(monkeypatch, "reading:   0%")
     assert "working" not in text
+
+
+def test_the_heartbeat_survives_a_library_that_is_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
+    assert "working" in said(monkeypatch, "working: 0 s")
 
 
 def test_nobody_hears_the_heartbeat_of_work_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
