@@ -349,7 +349,7 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
     return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 
-def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: Kind) -> Int64:
-    """Return edges of one kind, and of one joint or several (m,), as `RankStep.edges` has them (m, 4)."""
-    n = len(sources)
-    return np.column_stack((sources, targets, np.full(n, joint), np.full(n, kind))).astype(np.int64)
+def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: Kind | Int64) -> Int64:
+    """Return edges, of one joint and kind or of several (m,), as `RankStep.edges` has them (m, 4)."""
+    columns = np.broadcast_arrays(sources, targets, joint, kind)
+    return narrow(np.stack(columns, axis=1, dtype=np.int32, casting="unsafe"))
