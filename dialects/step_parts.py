@@ -129,16 +129,6 @@ class Operations(Sequence[Operation]):
         operations.kinds, operations.kind = list(kinds), kind.astype(np.int32)
         return operations
 
-    @classmethod
-    def shared(cls, operations: Sequence[Operation]) -> Operations:
-        """Return operations of which those that are alike are mostly the same object."""
-        number: dict[int, int] = {}
-        kind = np.array([number.setdefault(id(one), len(number)) for one in operations], np.int64)
-        first = np.full(len(number), len(kind), np.int64)
-        first[kind[::-1]] = np.arange(len(kind))[::-1]
-        kinds = cls(operations[at] for at in first.tolist())
-        return cls.of(kinds.kinds, kinds.kind[kind] if len(kind) else kinds.kind)
-
     @overload
     def __getitem__(self, place: int) -> Operation: ...
     @overload
@@ -296,7 +286,9 @@ class RankSteps:
 
     def compact(self) -> RankSteps:
         """Return the steps in less memory, to be sent to another process."""
-        operations = Operations.shared(self.operations)
+        operations = self.operations
+        if not isinstance(operations, Operations):
+            operations = Operations(operations)
         return replace(self, operations=operations, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:
