@@ -9,7 +9,7 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, cast, overload
@@ -307,6 +307,8 @@ class RankTrace:
     parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
+    #: All args of the slices so called, by name; none where they cannot be told.
+    args_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda name: ()
 
 
 def edge_table(edges: Sequence[Edge]) -> Int64:
