@@ -68,11 +68,13 @@ def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
     """Name what explains the change, largest first, and what large part of the step did not change."""
     size, whole = abs(iteration.ns or 0), iteration.a_ns or 0
     large = [each for each in categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
-    parts = [f"{each.cat} {_signed(each.explained.ns or 0)}{doubt(each)}" for each in large[:_MOST]]
+    parts = [
+        f"{each.cat} {_signed(each.explained.ns or 0)}{doubt(each)}" for each in large[:_MOST] if each.cat
+    ]
     parts += [
         f"{each.cat} unchanged"
         for each in categories
-        if each not in large and each.cat != NOTHING and not each.explained.significant
+        if each not in large and each.cat not in ("", NOTHING) and not each.explained.significant
         if (each.explained.a_ns or 0) >= _WORTH_STATING * whole
     ]
     return ", ".join(parts)
