@@ -73,13 +73,13 @@ def _run(args: argparse.Namespace) -> int:
     from output_rules import check_named, guard
 
     args.path = expand_paths(args.path)
-    outputs = Outputs(guard(args))
-    check_named(args, outputs)
-    with outputs, _cluster(args):
-        result = options.load(args.option).run(args)
-    import report
+    with Outputs(guard(args)) as outputs:
+        check_named(args, outputs)
+        with _cluster(args):
+            result = options.load(args.option).run(args)
+        import report
 
-    report.show(result, args, outputs)
+        report.show(result, args, outputs)
     return result.exit_code
 
 

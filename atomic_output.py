@@ -25,7 +25,7 @@ _DESCRIPTORS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/self/fd/")
 class Outputs:
     """The files of one command. `open_output` within ``with outputs:`` prepares, `commit` renames all.
 
-    An error within the block discards all. Without a guard any file is replaced.
+    What is prepared and not committed when the block ends is discarded. Without a guard any file is replaced.
     """
 
     def __init__(self, guard: Guard = lambda path: None) -> None:
@@ -36,10 +36,9 @@ class Outputs:
         self._token = _current.set(self)
         return self
 
-    def __exit__(self, kind: object, *error: object) -> None:
+    def __exit__(self, *error: object) -> None:
         _current.reset(self._token)
-        if kind is not None:
-            self.discard()
+        self._discard()
 
     def check(self, path: Path, *, is_guarded: bool = True) -> None:
         """Refuse a file that `open` would refuse.
@@ -89,9 +88,9 @@ class Outputs:
                 with _translated(prepared.path):
                     prepared.rename(undo)
             undo.pop_all()
-            self.discard()
+            self._discard()
 
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Remove the temporary files of all that was prepared."""
         with uninterrupted():
             for prepared in self._prepared:

@@ -147,7 +147,9 @@ class Waterfall:
 class Lines:
     """One line per series over the shared `x`. None is a gap.
 
-    Series that are `dashed` have the colour of another one; what is above `most` is not in sight.
+    Series that are `dashed` have the colour of another one; what is above `most` is not in sight. `band` has
+    for each of `x` the lowest and the highest that the first series may be. On a `log` axis a double is as
+    far as a half.
     """
 
     title: str
@@ -157,11 +159,35 @@ class Lines:
     series: Mapping[str, Sequence[float | None]]
     dashed: Mapping[str, str] = field(default_factory=dict)
     most: float | None = None
+    band: Sequence[tuple[float, float] | None] = ()
+    log: bool = False
+
+
+class Point(NamedTuple):
+    """One of `Points`; the group decides its colour, and its area is by `size`."""
+
+    name: str
+    group: str
+    x: float
+    y: float
+    size: float
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Points between two logarithmic axes, and a line across where `roof` has a value and its name."""
+
+    title: str
+    x_label: str
+    y_label: str
+    size_label: str  # labels have the units
+    points: Sequence[Point]
+    roof: tuple[float, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """A grid of values, the larger the darker. None is a gap."""
+    """A grid of values, the larger the darker; `ratios` are blue below 1, red above. None is a gap."""
 
     title: str
     x_label: str
@@ -171,6 +197,7 @@ class HeatMap:
     y: Sequence[str]
     values: Sequence[Sequence[float | None]]  # values[row][column]
     is_small: bool = False  # as of `Bars`
+    ratios: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +292,7 @@ class Card:
                 yield type(text)(f"   {label}: {text}")  # a `Command` stays one
 
 
-Chart = Bars | Waterfall | Lines | HeatMap | Timeline | Bars3D | Network
+Chart = Bars | Waterfall | Lines | Points | HeatMap | Timeline | Bars3D | Network
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Operation
 from errors import counted
 from formats.columns import Int64, unique
-from intervals import at_once
+from intervals import at_once, union
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
@@ -33,6 +34,15 @@ _NO_LINKS = "no links to servers are recorded"
 _NO_BYTES = "the bytes of the transfers are not recorded"
 #: The end of an event and that of its slice differ by no more than this.
 _TOLERANCE_NS = 2_000
+
+
+class Transfer(NamedTuple):
+    """One operation that moves data, over all steps: its rate (GB/s) is that of the link."""
+
+    operation: Operation
+    n_bytes: float
+    rate: float
+    exposed_ns: float  # of an average step: while the rank computed nothing
 
 
 def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
@@ -119,11 +129,12 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _bandwidths(view: JobView) -> Float:
-    """Return operation, class (kind, group and size), bus bandwidth (GB/s) and turn of collectives (k, 4).
+    """Return operation, class, bus bandwidth (GB/s), turn and bytes of collectives (k, 5).
 
-    The turn counts a rank's collectives of a step; tensors that are reduced together have the same.
+    The class is their kind, group and size. The turn counts a rank's collectives of a step; tensors that are
+    reduced together have the same.
     """
-    found: list[tuple[int, int, float, int]] = []
+    found: list[tuple[int, int, float, int, float]] = []
     classes: dict[object, int] = {}
     steps = [view.loaded.recording.steps[row] for row in view.rows]
     events = [view.by_owner(step, view.is_communication) for step in steps]
@@ -149,8 +160,64 @@ def _bandwidths(view: JobView) -> Float:
             n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
             kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
             rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
-            found.append((operation, classes.setdefault(kind, len(classes)), rate, number))
-    return np.array(found, np.float64).reshape(-1, 4)
+            found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes))
+    return np.array(found, np.float64).reshape(-1, 5)
+
+
+def transfers(view: JobView) -> tuple[list[Transfer], float]:
+    """Return the transfers whose bytes are known, and what their link carries (GB/s).
+
+    That is what BytePS's links do; for collectives it is the best bus bandwidth seen.
+    """
+    recording = view.recording
+    exposed = _exposed_ns(view)
+    if len(found := _bandwidths(view)):
+        rows = zip(found[:, 0].astype(np.int64).tolist(), found[:, 4], found[:, 2], strict=True)
+        best = float(found[:, 2].max())
+    else:
+        known = link_rate(recording) if is_sized(recording) else None
+        if known is None:
+            return [], 0.0
+        n_bytes = recording.column(lambda one: one.n_bytes if one.link else 0)
+        at = np.flatnonzero(n_bytes)
+        rows = zip(at.tolist(), n_bytes[at], n_bytes[at] / _usual_work_ns(view)[at], strict=True)
+        best = known.carried
+    operations = recording.operations
+    return [
+        Transfer(operations[i], float(n_bytes), float(rate), float(exposed[i])) for i, n_bytes, rate in rows
+    ], best
+
+
+def _usual_work_ns(view: JobView) -> Float:
+    """Return the median work of each operation (n,) over the whole steps, 1 at least."""
+    operation, work = (
+        np.concatenate([getattr(view.recording.steps[row], column) for row in view.rows])
+        for column in ("operation", "work_ns")
+    )
+    order = np.lexsort((work, operation))
+    count = np.bincount(operation, minlength=len(view.recording.operations))
+    middle = np.cumsum(count) - count + count // 2
+    usual = work[order][np.minimum(middle, len(order) - 1)]
+    return np.maximum(np.where(count > 0, usual, 1), 1).astype(np.float64)
+
+
+def _exposed_ns(view: JobView) -> Float:
+    """Return for how long of a step, on average, each operation (n,) ran while its rank computed nothing."""
+    recording = view.recording
+    exposed = np.zeros(len(recording.operations))
+    on_device = view.which(lambda one: one.on_device)  # where there is one, it is what computes
+    is_compute = view.which(lambda one: one.is_compute) & (on_device == on_device.any())
+    for row in view.rows:
+        step = recording.steps[row]
+        by_owner = view.by_owner(step, view.is_communication)
+        for mine, computing in zip(by_owner, view.by_owner(step, is_compute), strict=True):
+            start, end = step.start_ns[mine], step.end_ns[mine]
+            begin, until = union(step.start_ns[computing], step.end_ns[computing])
+            busy = np.cumsum(np.stack([begin * 0, until - begin], 1).reshape(-1))
+            edges = np.stack([begin, until], 1).reshape(-1)
+            hidden = np.interp(end, edges, busy) - np.interp(start, edges, busy) if len(edges) else 0
+            np.add.at(exposed, step.operation[mine], end - start - hidden)
+    return exposed / max(len(view.rows), 1)
 
 
 def _turns(step: StepGraph, events: Int64) -> Int64:

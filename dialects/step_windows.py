@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask
-from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start, narrow, narrowest
+from dialects.step_parts import Joint, Meets, Operation, RankStep, from_start, meet_table, narrow, narrowest
 from dialects.steps import Step
 from errors import TraceError, counted
 from formats.columns import Int64, unique
@@ -43,7 +43,7 @@ class RecordedEvents:
     issued_ns: Int64
     leads: Mask
     edges: Int64
-    meets: Sequence[Meet] = field(default=())
+    meets: Meets = field(default_factory=lambda: meet_table(()))
 
 
 def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
@@ -116,9 +116,10 @@ class _Cutter:
         self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
         self.leads = self.order[events.leads[self.order]]
         self.lead_starts = events.start_ns[self.leads]
-        self.meets = np.array([meet.event for meet in events.meets], np.int64)
-        self.open = _Open(self.order, events.end_ns)
-        self.open_edges = _Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
+        self.by_event = np.argsort(events.meets.event, kind="stable")
+        self.met = events.meets.event[self.by_event]
+        self.open = Open(self.order, events.end_ns)
+        self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
         self.new, self.before = np.full((2, len(events.kind)), -1, np.int64)  # an event's place in a step
 
     def cut(self, window: tuple[int, int, int], before: Int64 | None) -> tuple[Int64, RankStep]:
@@ -142,7 +143,7 @@ class _Cutter:
             start_ns=np.maximum(self.events.start_ns[part], begin),
             end_ns=self.events.end_ns[part],
             edges=self._edges_within(begin, *edge_range),
-            meets=self._meets_within(),
+            meets=self._meets_within(part),
             last=self._last_that_leads(part, end),
             continued=np.column_stack((self.before[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
@@ -195,14 +196,15 @@ class _Cutter:
         across: Int64 = np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
         return across
 
-    def _meets_within(self) -> list[Meet]:
-        """Return a step's part in what several ranks do together."""
-        event = self.new[self.meets]
-        here = np.flatnonzero(event >= 0).tolist()
-        return [self.events.meets[i]._replace(event=int(event[i])) for i in here]
+    def _meets_within(self, part: Int64) -> Meets:
+        """Return the part of a step's events in what several ranks do together."""
+        meets = self.events.meets
+        low, high = (np.searchsorted(self.met, part, side) for side in _SIDES)
+        here = np.sort(self.by_event[ranges(low, high)[0]])
+        return meets.select(here, self.new[meets.event[here]])
 
 
-class _Open:
+class Open:
     """What goes on at the begin of a window, of `items` by their start, whose ends are `end_ns` (by item)."""
 
     def __init__(self, items: Int64, end_ns: Int64) -> None:
@@ -244,6 +246,13 @@ def turns(values: Int64) -> Int64:
     found = np.empty_like(place)
     found[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
     return found
+
+
+def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
+    """Return all numbers from each `low` to below its `high` (n,), and from which of the n each is."""
+    count = np.maximum(high - low, 0)
+    which = np.repeat(np.arange(len(count)), count)
+    return np.arange(len(which)) + (low - np.cumsum(count) + count)[which], which
 
 
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:

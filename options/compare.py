@@ -19,9 +19,9 @@ from compare.compare_tables import (
     shown,
     tables_of,
 )
-from errors import UsageError, counted
+from errors import AnalyzeError, UsageError, counted
 from output_marks import is_digest
-from result import Made, Result
+from result import Chart, Made, Result
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
@@ -69,7 +69,7 @@ def run(args: Namespace) -> Result:
             *(table for pair in pairs for table in tables_of(pair, args, alone=len(pairs) == 1)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
-        charts=charts_of(pairs[0]),
+        charts=_charts(args, pairs[0]),
         figures=[figure for pair in pairs for figure in _figures(pair)],
         read=[
             f"{run.path}: {', '.join(run.dialects)}, {counted(len(run.ranks), 'rank')}, "
@@ -85,6 +85,33 @@ def run(args: Namespace) -> Result:
         beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
+
+
+def _charts(args: Namespace, pair: Pair) -> list[Chart]:
+    """Return the charts of a comparison, and below the first a step of either run, of median length."""
+    charts = charts_of(pair)
+    steps = _timelines(args, pair) if args.html or args.picture else []
+    return [*charts[:1], *steps, *charts[1:]]
+
+
+def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
+    from dag_utils import choose_step, critical_path, load_steps, step_timeline
+
+    charts: list[Chart] = []
+    for run, name in ((pair.found.a, pair.a), (pair.found.b, pair.b)):
+        if is_digest(run.path):
+            return []
+        try:
+            loaded = load_steps(
+                [run.path], only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
+            )
+        except AnalyzeError:  # no step, or none that can be drawn: the comparison does without
+            return []
+        recording = loaded.recording
+        step = recording.steps[choose_step(recording)]
+        title = f"{name}: step {step.number}, of median length, and its critical path"
+        charts.append(step_timeline(title, recording, step, critical_path(step)))
+    return charts
 
 
 def load_runs(args: Namespace) -> list[MeasuredRun]:

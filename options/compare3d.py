@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from errors import UsageError
 from options.compare import check_words, load_runs
-from result import Bars, Bars3D, Chart, Column, Result, Table, in_ms
+from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from compare.side_by_side import Sweep, SweepRow
@@ -110,7 +110,7 @@ def _longest(row: SweepRow) -> float:
 
 
 def _charts(found: Sweep, rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
-    """Return the 3-D chart, of the longest operations where there are too many, and the categories."""
+    """Return the longest operations in 3-D and relative to the first run, and the categories."""
     order = {row.cat: at for at, row in enumerate(found.categories)}
     parts = [row for row in rows if row.name not in _WHOLE_STEPS] or rows
     shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
@@ -119,8 +119,22 @@ def _charts(found: Sweep, rows: Sequence[SweepRow], names: Sequence[str]) -> lis
     title, average = "Average time per operation and run", "average (ms)"
     return [
         Bars3D(title, "run", "operation", average, names, [row.name for row in shown], cats, heights),
+        _relative(shown, names),
         Bars("Average time per category", "run", average, names, by_cat),
     ]
+
+
+def _relative(shown: Sequence[SweepRow], names: Sequence[str]) -> HeatMap:
+    """Return how many times as long as in the first run operations take in the further ones."""
+    ratios = [
+        [mean / row.mean_ns[0] if mean is not None and row.mean_ns[0] else None for mean in row.mean_ns[1:]]
+        for row in shown
+    ]
+    label = f"times as long as in {names[0]}"
+    operations = [row.name for row in shown]
+    return HeatMap(
+        f"Against {names[0]}", "run", "operation", label, names[1:], operations, ratios, ratios=True
+    )
 
 
 def _notes(rows: Sequence[SweepRow], output: Path) -> list[str]:

@@ -14,7 +14,7 @@ import options
 from errors import UsageError
 from opname import without_parameters
 from output_marks import PROGRAM
-from result import Bars, Card, Chart, Column, Command, Result, Table, in_ms
+from result import Bars, Card, Chart, Column, Command, Point, Points, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,6 +32,8 @@ FLAGS = frozenset({"filter", "step_by", "head"})
 
 #: Keys of what a finding is about, at most.
 _MOST_KEYS = 2_000
+#: Transfers that are drawn at most.
+_MOST_POINTS = 500
 #: So many steps have room in half a page.
 _FEW_STEPS = 40
 
@@ -161,9 +163,40 @@ def _charts(
         *_gains(ranked),
         path_waterfall(f"Where the time of step {step.number} goes", recording, step, path),
         step_timeline(title, recording, step, path, first=named),
+        *_transfers(loaded),
         *_every_step(diagnosis),
         *_work_map(loaded),
     ]  # fmt: skip
+
+
+def _transfers(loaded: LoadedSteps) -> list[Chart]:
+    """Return what rate transfers reach by their bytes, where these are known; of many the most exposed."""
+    from diagnose.job_view import JobView
+    from diagnose.slow_transfers import transfers
+
+    found, best = transfers(JobView(loaded))
+    if not found:
+        return []
+    largest = sorted(found, key=lambda one: -one.exposed_ns)[:_MOST_POINTS]
+    owners = loaded.recording.owners
+    points = [
+        Point(
+            f"{owners[one.operation.owner]} {without_parameters(one.operation.label)}",
+            one.operation.stage or one.operation.phase or one.operation.cat or "other",
+            one.n_bytes,
+            one.rate,
+            one.exposed_ns / 1e6,
+        )
+        for one in largest
+    ]
+    roof = (
+        best,
+        f"{best:,.3g} GB/s, {'what a link carries' if found[0].operation.link else 'the best seen'}",
+    )
+    title = "Bytes and rate of each transfer"
+    if len(largest) < len(found):
+        title += f": the {len(largest)} most exposed of {len(found):,}"
+    return [Points(title, "bytes", "GB/s", "exposed (ms a step)", points, roof)]
 
 
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:

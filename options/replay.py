@@ -36,6 +36,10 @@ _FURTHER = "mean of as many further steps (95 %)"
 _FASTER = 0.9
 #: A time before the edit that is less than this share of the recorded one needs a word.
 _ALIKE = 0.995
+#: Times the recorded bandwidth.
+_BANDWIDTHS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+#: Operations that are replayed at most for each of them.
+_MOST_SWEPT = 400_000
 #: Bytes a nanosecond as Mbit/s.
 _MBIT = 8e3
 
@@ -62,21 +66,25 @@ def _steps(text: str) -> int:
 def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
-    from dag_utils import load_steps
-
-    loaded = load_steps(
-        args.path,
-        only=args.filter,
-        step_by=args.step_by,
-        partitions=_partitions(args),
-        jobs=args.jobs,
-        progress=args.progress,
-    )
+    loaded = _load(args, _partitions(args))
     if args.sub_option is None:
         return _replayed(args, loaded)
     if args.sub_option in ("map_delay", "bottleneck"):
         return _explored(args, loaded)
     return _edited(args, loaded)
+
+
+def _load(args: Namespace, partitions: Partitions | None) -> LoadedSteps:
+    from dag_utils import load_steps
+
+    return load_steps(
+        args.path,
+        only=args.filter,
+        step_by=args.step_by,
+        partitions=partitions,
+        jobs=args.jobs,
+        progress=args.progress,
+    )
 
 
 def _check(args: Namespace) -> None:
@@ -129,7 +137,9 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
         headline=_headline(found, figures),
         document=_document(args, found, row, path, output),
         tables=[*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)],
-        charts=charts(found, result, _position(found.rows, row)) if result and _is_drawn(args) else (),
+        charts=[*charts(found, result, _position(found.rows, row)), *_sweep(args, loaded)]
+        if result and _is_drawn(args)
+        else (),
         figures=figures,
         notes=[*recording.notes, *written],
     )
@@ -241,6 +251,38 @@ def _write(args: Namespace, result: Replay | None) -> tuple[Path | None, list[st
     return output, [f"replayed timeline: {output} ({n_events:,} events)"]
 
 
+def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
+    """Return what other bandwidths bring where ranks transfer anything; of large jobs from few steps."""
+    import progress as bars
+    from dag_utils import read_partitions
+    from formats.columns import FEWEST
+    from replay.answer import Asked, forecasts
+    from replay.replay_tables import sweep_chart
+    from replay.whatif.edits import apply, bounds
+
+    if not any(one.link or one.is_communication for one in loaded.recording.table.kinds):
+        return []
+    partitions = None if args.set else read_partitions(args.path)
+    if partitions is not None and partitions.bytes_of:  # which a plain replay does without
+        loaded = _load(args, partitions)
+    recording = loaded.recording
+    rows = recording.whole_steps
+    in_a_step = sum(len(recording.steps[row]) for row in rows) // len(rows)
+    n_steps = min(len(rows), max(FEWEST, _MOST_SWEPT // max(in_a_step, 1)))
+    if n_steps * in_a_step > _MOST_SWEPT:
+        return []
+    asked = []
+    for ratio in _BANDWIDTHS:
+        edit = [f"bandwidth={ratio:g}"]
+        asked.append(Asked(edit[0], partial(apply, edits=edit), bounds(recording, edit)))
+    found = []
+    with bars.bar(len(asked), "bandwidths", what="replaying", enabled=args.progress) as bar:
+        for one in forecasts(recording, asked, n_steps):
+            found.append(one)
+            bar.update()
+    return [sweep_chart(dict(zip(_BANDWIDTHS, found, strict=True)))]
+
+
 # ---- what if
 
 
@@ -267,8 +309,10 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         *shown.path_tables(number, after[-1], full=args.full),
     ]
     charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart({"recorded": before, **paths})]
-    if args.html or args.picture:
+    if _is_drawn(args):
         charts += shown.timelines("Recorded", recording, last.after, position)
+        if any(edit.startswith("bandwidth") for edit in args.set):
+            charts += _sweep(args, loaded)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
     times = f"{last.after_ns / 1e6:.1f} ms{ahead} instead of {last.before_ns / 1e6:.1f}"
     return Result(

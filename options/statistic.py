@@ -15,6 +15,7 @@ from output_marks import is_digest
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
+    from compare.run_table import MeasuredRun
     from statistic.durations import CategoryStat, Stat
     from statistic.job_figures import JobFigures
 
@@ -25,7 +26,9 @@ HELP = (
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by", "save"})
 
-_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
+_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank, and a page a bar
+_MOST_BARS = 20
+_IDLE = "nothing recorded"
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
@@ -119,12 +122,18 @@ def run(args: Namespace) -> Result:
     check_digests(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
     if any(map(is_digest, args.path)):
-        return replace(show(args, _from_digest(args)), beside=args.path[0])
-    result = show(args, _from_traces(args))
+        return replace(show(args, *_from_digest(args)), beside=args.path[0])
+    result = show(args, *_from_traces(args))
     return result if args.save is None else replace(result, notes=[*result.notes, f"Digest: {args.save}"])
 
 
-def _from_traces(args: Namespace) -> JobFigures:
+def _is_drawn(args: Namespace) -> bool:
+    """Whether somebody looks at charts of operations."""
+    return bool(args.html or args.picture or args.xlsx) and args.sub_option is None
+
+
+def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
+    """Return the figures, and where operations are drawn, the job step by step."""
     from statistic.job_figures import job_figures
     from trace_utils import load_paths
 
@@ -134,28 +143,34 @@ def _from_traces(args: Namespace) -> JobFigures:
         from digest.saving import ARGS, save
 
         keys = ARGS
-    elif by_step:
+    elif by_step or _is_drawn(args):
         from compare.run_table import STEP_ARGS
 
         keys = STEP_ARGS
     job = load_paths(args.path, args=keys, only=args.filter, jobs=args.jobs, progress=args.progress)
     if not any(map(len, job.traces)):
         raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
+    run = None
+    if _is_drawn(args):
+        from compare.run_table import as_run
+
+        run = as_run(args.path[0], job, args.step_by)
     if args.save is not None:
-        return save(args.save, job, args.step_by)
-    return job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by)
+        return save(args.save, job, args.step_by), run
+    return job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by), run
 
 
-def _from_digest(args: Namespace) -> JobFigures:
-    from digest.reading import read_figures
+def _from_digest(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
+    from digest.reading import read_figures, read_run
 
     if len(args.path) > 1:
         raise UsageError("a digest is a whole job: statistic takes it alone")
     by_step = args.sub_option == "breakdown" or args.step_by is not None
-    return read_figures(args.path[0], args.step_by, steps=by_step)
+    run = read_run(args.path[0], args.step_by) if _is_drawn(args) else None
+    return read_figures(args.path[0], args.step_by, steps=by_step), run
 
 
-def _statistic(args: Namespace, job: JobFigures) -> Result:
+def _statistic(args: Namespace, job: JobFigures, run: MeasuredRun | None) -> Result:
     from statistic.durations import all_of, categories, statistics
     from statistic.over_ranks import over_ranks
 
@@ -194,7 +209,7 @@ def _statistic(args: Namespace, job: JobFigures) -> Result:
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
         headline=job.sentence,
-        charts=_charts(stats, cats),
+        charts=(run and _of_a_step(run)) or _charts(stats, cats),
         figures=(("operations", f"{len(rows):,}{of_ranks}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
         notes=[*([note] if spans else []), *error[1:]],
@@ -244,7 +259,7 @@ def _result(
     )
 
 
-def _breakdown(args: Namespace, job: JobFigures) -> Result:
+def _breakdown(args: Namespace, job: JobFigures, _: MeasuredRun | None) -> Result:
     from statistic.breakdown_charts import breakdown_charts, idle_or_not_recorded
     from statistic.step_summary import exposed_and_outliers, summaries
 
@@ -289,14 +304,54 @@ def _read_lines(job: JobFigures) -> list[str]:
     return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]
 
 
+def _of_a_step(run: MeasuredRun) -> list[Chart]:
+    """Return what takes the time of a step, each instant of it counted once."""
+    import numpy as np
+
+    import dialects
+    from compare.exposure import COMMUNICATION, time_spent
+    from compare.run_table import operations
+    from statistic.breakdown_charts import rank_map
+
+    if not any(rank.steps.whole for rank in run.ranks):
+        return []
+    try:
+        ops = operations(run, tell_workers=len(run.workers) > 1)
+    except TraceError:  # too many operations that hardly ever occur
+        return []
+    spent = time_spent(run, ops)
+    ms = spent.job.mean(0) / 1e6
+    system = dialects.named(run.dialects[0])
+    cats = [system.category(key.name, key.cat) or "(none)" for key in ops.keys]
+    moves = (spent.layer == COMMUNICATION).tolist()
+    mixed = {cat for cat, own in zip(cats, moves, strict=True) if not own}
+    cats = ["communication" if own and c in mixed else c for c, own in zip(cats, moves, strict=True)]
+    cats.append(_IDLE)
+    number = {cat: i for i, cat in enumerate(dict.fromkeys(cats[i] for i in np.argsort(-ms).tolist()))}
+    of = np.array([number[cat] for cat in cats])
+    largest = [i for i in np.argsort(-ms, kind="stable")[:_MOST_BARS].tolist() if ms[i] > 0]
+    names = [spent.names[i] for i in largest]
+    bars = _by_colour([(cats[i], float(ms[i])) for i in largest])
+    by_rank = np.array([np.bincount(of, rank.mean / 1e6, len(number)) for rank in spent.ranks])
+    ranks = [rank.name or "all" for rank in spent.ranks]
+    title = "What takes the time of a step"
+    parts: Chart = rank_map(title, ranks, list(number), by_rank, "category")
+    if len(ranks) <= _MOST_RANKS:
+        series = {cat: by_rank[:, i].tolist() for cat, i in number.items() if by_rank[:, i].any()}
+        parts = Bars(f"{title}, by category and rank", "ms of a step", "", ranks, series, True, True)
+    each = "ms of a step, each instant counted once"
+    return [Bars(f"{title}, by operation", each, "", names, bars, True, True), parts]
+
+
 def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
+    """Return what takes long where no steps are marked."""
     from statistic.durations import longest_first
 
-    longest = longest_first(stats)[:20]
+    longest = longest_first(stats)[:_MOST_BARS]
     names = [stat.name for stat in longest]
-    averages = _by_colour([(stat.cat, stat.mean_ns) for stat in longest])
+    averages = _by_colour([(stat.cat, stat.mean_ns / 1e6) for stat in longest])
     of_cats = [cat.cat or "(none)" for cat in cats]
-    totals = _by_colour([(cat.cat, cat.total_ns) for cat in cats])
+    totals = _by_colour([(cat.cat, cat.total_ns / 1e6) for cat in cats])
     return [
         Bars("Longest operations on average", "average (ms)", "operation", names, averages, True, True),
         Bars("Time per category", "category", "total (ms)", of_cats, totals, stacked=True),
@@ -304,6 +359,6 @@ def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
 
 
 def _by_colour(bars: Sequence[tuple[str, float]]) -> dict[str, list[float | None]]:
-    """Return bars (category, nanoseconds) as a series in milliseconds for each category."""
+    """Return bars (category, milliseconds) as a series for each category."""
     cats = dict.fromkeys(cat for cat, _ in bars)
-    return {cat or "(none)": [ns / 1e6 if own == cat else None for own, ns in bars] for cat in cats}
+    return {cat or "(none)": [ms if own == cat else None for own, ms in bars] for cat in cats}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, log
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -127,8 +127,25 @@ def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float:
 # ---- what an edit changes
 
 
+class Lengths(Protocol):
+    """How long (positions, m) each owner takes for the recorded steps `rows`, one after the other."""
+
+    @property
+    def rows(self) -> Sequence[int]:
+        """Which recorded step stands at each position."""
+
+    @property
+    def iteration_ns(self) -> Int64:
+        """How long each owner took for it."""
+
+
+class _OnlyLengths(NamedTuple):
+    rows: Sequence[int]
+    iteration_ns: Int64
+
+
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class Forecast:
     """An edited job beside the recorded one.
 
     Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
@@ -138,9 +155,9 @@ class WhatIf:
 
     name: str
     recorded: Answer
-    before: Replay
-    after: Replay
-    bounds: Sequence[Replay] = ()
+    before: Lengths
+    after: Lengths
+    bounds: Sequence[Lengths] = ()
 
     @property
     def ratio(self) -> float:
@@ -181,7 +198,15 @@ class WhatIf:
         return paired_change(without_outliers(before), without_outliers(after))
 
 
-def _usual_ns(simulated: Replay) -> float:
+@dataclass(frozen=True, slots=True)
+class WhatIf(Forecast):
+    """A forecast that knows when every operation ran."""
+
+    before: Replay
+    after: Replay
+
+
+def _usual_ns(simulated: Lengths) -> float:
     """Return the mean step, without outliers."""
     return float(without_outliers(simulated.iteration_ns.mean(axis=1)).mean())
 
@@ -211,6 +236,19 @@ def what_if(
         WhatIf(one.name, recorded, before, after(one.edit), [after(bound) for bound in one.bounds])
         for one in (Asked(*edit) for edit in edits)
     ]
+
+
+def forecasts(recording: Recording, edits: Iterable[Asked], n_steps: int | None = None) -> Iterator[Forecast]:
+    """Yield the answers of `what_if`, without when each operation ran: sooner, and in less memory."""
+    recorded = answer(recording, n_steps)
+
+    def after(edit: Callable[[Recording], Recording]) -> Lengths:
+        edited = with_usual_gaps(edit(recording))
+        return _OnlyLengths(recorded.rows, replayed_ns(edited, recorded.rows))
+
+    before = after(lambda one: one)
+    for one in edits:
+        yield Forecast(one.name, recorded, before, after(one.edit), [after(bound) for bound in one.bounds])
 
 
 # ---- how much the gaps that recur explain

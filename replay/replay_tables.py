@@ -10,12 +10,12 @@ from dag.critical_path import critical_path
 from dag.path_summary import BY_NAME, PATH, NamedPath, by_name
 from dag.step_graph import Recording
 from dag.step_timeline import key_of, step_timeline
-from replay.answer import Answer, WhatIf, measured_ns
+from replay.answer import Answer, Forecast, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
 from replay.uncertainty import Float
-from result import Bars, Chart, Column, Table
+from result import Bars, Chart, Column, Lines, Table
 
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
@@ -153,6 +153,16 @@ def whatif_chart(found: Sequence[WhatIf]) -> Bars:
     label = "change of the step"
     names = [edit.name for edit in shown]
     return Bars("What if", f"{label} (ms)", "", names, {label: changes}, horizontal=True, between=between)
+
+
+def sweep_chart(found: Mapping[float, Forecast]) -> Lines:
+    """Return how long a step takes with so many times the bandwidth, and where its mean will lie."""
+    times = [one.after_ns / 1e6 for one in found.values()]
+    low_high = [one.interval_ns for one in found.values()]
+    band = [ends and (ends[0] / 1e6, ends[1] / 1e6) for ends in low_high]
+    across = "bandwidth, times what is recorded" + (" (band: 19 times in 20)" if any(band) else "")
+    title = "A step with other bandwidths"
+    return Lines(title, across, "step (ms)", list(found), {"step": times}, band=band, log=True)
 
 
 def moved_chart(shares: Mapping[str, Mapping[str, float]]) -> Bars:

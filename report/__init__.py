@@ -41,7 +41,7 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
 
     Parameters
     ----------
-    outputs : what was prepared so far; the faces that were asked for are added
+    outputs : what was prepared so far, within its block; the faces that were asked for are added
 
     Raises
     ------
@@ -50,9 +50,13 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
     UsageError
         A file must not be replaced, or is written twice.
     """
+    if outputs is None:
+        with Outputs() as alone:
+            show(result, args, alone)
+        return
     for line in result.repairs:
         logging.warning("%s", one_line(line))
-    failed = _write_files(result, args, outputs or Outputs())
+    failed = _write_files(result, args, outputs)
     try:
         _print(result, args)
     except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is no failure
@@ -67,7 +71,7 @@ def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeEr
     wanted = list(_wanted_files(result, args))
     shown = getattr(args, "progress", None) if wanted else False
     try:
-        with outputs, bars.bar(len(wanted), "files", what="drawing", enabled=shown) as bar:
+        with bars.bar(len(wanted), "files", what="drawing", enabled=shown) as bar:
             for path, module in wanted:
                 import_module(module).write(result, path)
                 written.append(path)

@@ -29,7 +29,7 @@ _NEUTRAL = (*_OTHER, *_COPIES, *_INPUT, *_COMPUTATION, *_COMMUNICATION, *_WAITIN
 #: Names that mean something (patterns of a whole name in any case) and the colours for them, the best
 #: first. Earlier ones have the first choice.
 _MEANINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("idle|gap|untraced|.*not recorded.*", _WAITING[::-1]),
+    ("idle|gap|untraced|.*not(hing)? recorded.*", _WAITING[::-1]),
     (".*wait.*|.*negotiat.*|.*coordinate.*|.*sync.*", _WAITING),
     ("i/o|io|.*input.*|.*load.*", _INPUT),
     ("(gpu_)?mem(cpy|set|ory).*|cop(y|ies).*", _COPIES),

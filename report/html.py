@@ -173,7 +173,10 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):
         kinds = _Numbered()
-        payload["edges"] = [(source, target, kinds[kind]) for source, target, kind in chart.looks()]
+        path = set(chart.path)
+        payload["edges"] = [
+            (a, b, kinds[kind], *((1,) if (a, b) in path else ())) for a, b, kind in chart.edges
+        ]
         payload |= {"kinds": list(kinds), "path": None}
         few = len(chart.nodes) <= _MOST_SHORT_NAMES
         payload["short"] = labels([node["label"] for node in chart.nodes], _IN_A_BOX) if few else None

@@ -80,9 +80,14 @@ def _without_common(name: str, width: int, common: Mapping[str, int]) -> str:
 
 
 def _apart(names: list[str], width: int) -> list[str]:
-    """Return different names that are alike when shortened, from where they differ on."""
+    """Return different names that are alike when shortened, from where they differ on, and up to there."""
     differ = len(os.path.commonprefix(names))  # noqa: RUF071  (of any texts)
     head = names[0][: width // 3] + ELLIPSIS
     if width < _NARROW or differ <= len(head):
         return [shorten(name, width) for name in names]
-    return [head + shorten(name[differ:], width - display_width(head)) for name in names]
+    tails = [name[differ:] for name in names]
+    room = width - display_width(head)
+    n_alike = len(os.path.commonprefix([tail[::-1] for tail in tails]))  # noqa: RUF071
+    if n_alike > 1 and max(map(display_width, tails)) > room:
+        tails = [tail[:-n_alike] + ELLIPSIS for tail in tails]
+    return [head + shorten(tail, room) for tail in tails]

@@ -17,7 +17,7 @@ from output_marks import MARK
 from report import colours, draw
 from report.names import bounded, labels
 from report.tables import display_width
-from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Result, Span, Timeline, Waterfall
+from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Points, Result, Span, Timeline, Waterfall
 
 SUFFIXES = (".svg", ".png", ".pdf")
 #: Pixels of a chart's plotting area, without axes and legend.
@@ -83,7 +83,9 @@ _CONFIG: dict[str, Any] = {
         "subtitlePadding": 6,
     },
 }
-_HEAT = "yelloworangered"
+_HEAT = {"scheme": "yelloworangered"}
+_FAR = 0.95  # of the ratios of a map are not beyond its last colour
+_LEAST_RATIO = 1.1  # of the last colour
 
 #: What an SVG of Vega holds: nothing that runs, loads or leads anywhere.
 _INERT = {
@@ -215,12 +217,11 @@ def _with_bounds(
         f"{measured}2": {"field": "high"},
     }
     rule = {"type": "rule", "color": _INK, "strokeWidth": 2}
-    layers = [
+    layers: list[_Spec] = [
         {**bars, "mark": {"type": "bar", "opacity": 0.85}},
         {"mark": rule, "encoding": line, "transform": [{"filter": "isValid(datum.low)"}]},
     ]
-    rest = {key: part for key, part in spec.items() if key not in ("mark", "encoding")}
-    return {**rest, "data": {"values": values}, "layer": layers}
+    return _layered(spec, layers) | {"data": {"values": values}}
 
 
 def _waterfall(chart: Waterfall, width: int) -> _Spec:
@@ -250,8 +251,8 @@ def _waterfall(chart: Waterfall, width: int) -> _Spec:
     spec = _spec(values, "bar", {}, {"n": names, "s": groups}, width=_beside(width, names) - 40,
                  height={"step": 20})  # fmt: skip
     text = {"type": "text", "align": "left", "dx": 4, "fontSize": 10, "color": _INK}
-    layers = [{"mark": "bar", "encoding": bars}, {"mark": text, "encoding": texts}]
-    return {key: part for key, part in spec.items() if key not in ("mark", "encoding")} | {"layer": layers}
+    layers: list[_Spec] = [{"mark": "bar", "encoding": bars}, {"mark": text, "encoding": texts}]
+    return _layered(spec, layers)
 
 
 def _strips(chart: Bars, width: int) -> _Spec:
@@ -297,8 +298,9 @@ def _lines(chart: Lines, width: int) -> _Spec:
     if chart.dashed and colour["legend"]:
         colour["legend"] = {**colour["legend"], "values": [*range(len(solid))]}
     upper = {} if chart.most is None else {"scale": {"domainMax": chart.most}}
+    across: _Spec = {"zero": False, "nice": False}
     encoding = {
-        "x": {**_measure("x", chart.x_label), "scale": {"zero": False, "nice": False}},
+        "x": {**_measure("x", chart.x_label), "scale": across},
         "y": {**_measure("v", chart.y_label), **upper},
         "color": colour,
     }
@@ -306,31 +308,101 @@ def _lines(chart: Lines, width: int) -> _Spec:
         dashed = {"test": f"datum.s >= {len(solid)}", "value": [5, 3]}
         encoding["strokeDash"] = {"condition": dashed, "value": [1, 0]}
         encoding["detail"] = {"field": "s"}
+    if chart.log:
+        across |= {"type": "log", "base": 2}
+        encoding["x"]["axis"] |= {"values": list(chart.x), "tickCount": len(chart.x)}
     mark = {"type": "line", "clip": True, "strokeWidth": 1.8, "point": len(chart.x) <= _MOST_POINTS}
-    return _spec(values, mark, encoding, {"s": names}, width=width, height=_HEIGHT)
+    spec = _spec(values, mark, encoding, {"s": names}, width=width, height=_HEIGHT)
+    if not any(chart.band):
+        return spec
+    ends = [(x, *both) for x, both in zip(chart.x, chart.band, strict=True) if both]
+    area = {
+        "data": {"values": [{"x": x, "low": low, "high": high} for x, low, high in ends]},
+        "mark": {"type": "area", "opacity": 0.2, "color": shades[solid[0]]},
+        "encoding": {
+            "description": {"value": bounded(f"{solid[0]}: between its bounds")},
+            "x": encoding["x"],
+            "y": {**encoding["y"], "field": "low", "scale": {"zero": True}},
+            "y2": {"field": "high"},
+        },
+    }
+    return _layered(spec, [area, {"mark": mark, "encoding": spec["encoding"]}])
+
+
+def _points(chart: Points, width: int) -> _Spec:
+    groups = list(dict.fromkeys(point.group for point in chart.points))
+    values: _Values = [
+        {"x": one.x, "v": one.y, "z": one.size, "s": groups.index(one.group),
+         "d": f"{_described([one.name], one.x)} {chart.x_label}, {one.y:,.4g} {chart.y_label}, "
+              f"{one.size:,.4g} {chart.size_label}"}
+        for one in chart.points
+        if one.x > 0 and one.y > 0
+    ]  # fmt: skip
+    axes = {
+        channel: {**_measure(field, title), "scale": {"type": "log", "nice": False, "padding": 12}}
+        for channel, field, title in (("x", "x", chart.x_label), ("y", "v", chart.y_label))
+    }
+    tens = [10.0**power for power in range(-12, 19)]
+    for axis, form, shown in ((axes["x"], "~s", "x"), (axes["y"], "~g", "v")):
+        least, most = (end((value[shown] for value in values), default=1.0) for end in (min, max))
+        inside = [one for one in tens if least <= one <= most]
+        axis["axis"] |= {"format": form, "tickCount": max(6, len(inside))}  # or it keeps some values only
+        axis["axis"] |= {"values": inside} if len(inside) > 1 else {}
+    size: _Spec = {"title": bounded(chart.size_label), "symbolType": "circle", "titleColor": _INK}
+    size |= {"orient": "right", "columns": 1}
+    encoding = {
+        **axes,
+        "size": {"field": "z", "type": "quantitative", "scale": {"range": [12, 500]}, "legend": size},
+        "color": _series(groups, always=True),
+    }
+    mark = {"type": "circle", "opacity": 0.65}
+    spec = _spec(values, mark, encoding, {"s": groups}, width=width - 120, height=_HEIGHT)
+    if chart.roof is None:
+        return spec
+    high, name = chart.roof
+    place = {"y": {**axes["y"], "field": "y"}}
+    words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
+    layers: list[_Spec] = [
+        {"mark": mark, "encoding": spec["encoding"]},
+        {"data": {"values": [{"y": high, "d": f"{bounded(name)}: {high:,.4g}"}]}, "layer": [
+            {"mark": {"type": "rule", "color": _INK, "strokeDash": [6, 3]},
+             "encoding": {**place, "description": {"field": "d"}}},
+            {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": _INK},
+             "encoding": {**place, **words}},
+        ]},
+    ]  # fmt: skip
+    return _layered(spec, layers)
 
 
 def _heat_map(chart: HeatMap, width: int) -> _Spec:
-    values = [
+    values: _Values = [
         {"n": x, "r": y, "v": value, "d": _described([chart.y[y], chart.x[x]], value)}
         for y, row in enumerate(chart.values)
         for x, value in enumerate(row)
         if _is_number(value)
     ]
-    gradient = {
+    gradient: _Spec = {
         "title": bounded(chart.value_label),
         "gradientLength": 220,
         "titleColor": _INK,
         "titleLimit": 400,
     }
+    scale: _Spec = _HEAT
+    if chart.ratios:
+        sizes = sorted(abs(math.log(value["v"])) for value in values if value["v"] > 0)
+        most = max(math.exp(sizes[int(_FAR * (len(sizes) - 1))]) if sizes else 1.0, _LEAST_RATIO)
+        scale = {"type": "log", "scheme": "redblue", "reverse": True, "domain": [1 / most, most]}
+        scale["clamp"] = True
+        gradient |= {"values": [1 / most, 1, most], "format": ".3~g"}
+    wide = min(_beside(width, chart.y), 48 * max(1, len(chart.x)))
     encoding = {
-        "x": _names("n", chart.x, chart.x_label),
+        "x": _names("n", chart.x, chart.x_label, room=wide),
         "y": _names("r", chart.y, "", upright=True),
-        "color": {"field": "v", "type": "quantitative", "scale": {"scheme": _HEAT}, "legend": gradient},
+        "color": {"field": "v", "type": "quantitative", "scale": scale, "legend": gradient},
     }
     mark = {"type": "rect", "stroke": "white", "strokeWidth": 1 if len(chart.x) < _MANY else 0}
-    size = {"width": min(_beside(width, chart.y), 48 * max(1, len(chart.x))), "height": {"step": 18}}
-    return _spec(values, mark, encoding, {"n": chart.x, "r": chart.y}, **size)
+    lists = {"n": chart.x, "r": chart.y}
+    return _spec(values, mark, encoding, lists, width=wide, height={"step": 18})
 
 
 def _bars_3d(chart: Bars3D, width: int) -> _Spec:
@@ -389,7 +461,7 @@ def _timeline(chart: Timeline, width: int) -> _Spec:
     time = {**_measure("a", chart.x_label), "scale": {"zero": False, "nice": False, "domain": [start, end]}}
     boxes = {"x": time, "x2": {"field": "b"}, "y": place, "color": _series(groups, always=True)}
     texts = {"x": time, "y": place, "text": {"field": "t"}, "color": {"field": "i", "scale": None}}
-    layers = [
+    layers: list[_Spec] = [
         {"mark": "bar", "encoding": {**boxes, "description": {"field": "d"}}},
         {"mark": {"type": "text", "align": "left", "dx": 3, "fontSize": 9}, "encoding": texts,
          "transform": [{"filter": "isValid(datum.t)"}]},
@@ -397,7 +469,7 @@ def _timeline(chart: Timeline, width: int) -> _Spec:
     layers += _path_layers(chart, rows_of, time, place)
     height = {"step": 17 if len(names) <= _MANY_ROWS else 9}
     spec = _spec(values, "bar", {}, {"r": names, "s": groups}, width=room, height=height)
-    return {key: part for key, part in spec.items() if key not in ("mark", "encoding")} | {"layer": layers}
+    return _layered(spec, layers)
 
 
 def _path_layers(
@@ -464,6 +536,7 @@ _KINDS: Mapping[type, Callable[[Any, int], _Spec]] = {
     Bars: _bars,
     Waterfall: _waterfall,
     Lines: _lines,
+    Points: _points,
     HeatMap: _heat_map,
     Bars3D: _bars_3d,
     Timeline: _timeline,
@@ -484,6 +557,11 @@ def _spec(
         "encoding": {**encoding, "description": {"field": "d"}},
         **size,
     }
+
+
+def _layered(spec: _Spec, layers: list[_Spec]) -> _Spec:
+    """Return a specification with layers in place of its one mark."""
+    return {key: part for key, part in spec.items() if key not in ("mark", "encoding")} | {"layer": layers}
 
 
 def _looked_up(field: str, guide: str, look: _Spec, count: int = 0) -> _Spec:

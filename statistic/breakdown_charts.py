@@ -60,8 +60,10 @@ def _map(
     return rank_map(title, ranks, steps, ms)
 
 
-def rank_map(title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray[np.float64]) -> HeatMap:
-    """Return a map of one figure (ranks, steps), NaN where it is not known.
+def rank_map(
+    title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray[np.float64], by: str = "step"
+) -> HeatMap:
+    """Return a map of one figure (ranks, steps or what else it is `by`), NaN where it is not known.
 
     Of many ranks it shows the quantiles in each step, and those with most of it.
     """
@@ -72,9 +74,7 @@ def rank_map(title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray
         names = [*(f"{name} of {len(ranks):,}" for name in _QUANTILES), *(ranks[at] for at in worst)]
         ms = np.concatenate([quantiles, ms[worst]])
     values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
-    return HeatMap(
-        f"{title}, by rank and step", "step", "rank", f"{title.lower()} (ms)", steps, names, values
-    )
+    return HeatMap(f"{title}, by rank and {by}", by, "rank", f"{title.lower()} (ms)", steps, names, values)
 
 
 def _copies_ns(part: Breakdown) -> int:

@@ -224,15 +224,13 @@ def test_a_name_that_cannot_be_given_leaves_all_as_they_were(tmp_path: Path) -> 
 
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_bytes(b"old")
-    outputs = Outputs()
-    with outputs:
+    with Outputs() as outputs:
         for path in (first, second):
             with outputs.open(path) as file:
                 file.write(b"new")
         second.mkdir()  # after it was looked at
-    with pytest.raises(OutputError):
-        outputs.commit()
-    outputs.discard()
+        with pytest.raises(OutputError):
+            outputs.commit()
     assert first.read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
 
@@ -246,8 +244,24 @@ def test_a_file_whose_writing_failed_is_not_completed_with_the_others(tmp_path: 
             raise ValueError("half")
         with open_output(tmp_path / "b") as file:
             file.write(b"b")
-    outputs.commit()
+        outputs.commit()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_an_interrupt_before_the_result_is_shown_leaves_nothing(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import report
+
+    def interrupted(*_: object) -> None:
+        assert len(temporary(job)) == 1  # the timeline is prepared
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(report, "show", interrupted)
+    before = checksums(job)
+    code, _, err = run_cli("--option", "combine", "--path", job)
+    assert (code, "interrupted" in err) == (130, True)
+    assert (checksums(job), temporary(job)) == (before, [])
 
 
 @pytest.mark.parametrize(

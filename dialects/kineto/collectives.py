@@ -38,8 +38,6 @@ _HALF = re.compile(r"\w+:i?(?:send|recv)")  # of a transfer: the call does not s
 _HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
 #: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
 _TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
-#: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
-_TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
 _WAIT = re.compile(r"_?c10d_functional::wait_tensor")
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)

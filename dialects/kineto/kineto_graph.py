@@ -35,7 +35,17 @@ from dialects.kineto.kineto_device import (
 )
 from dialects.kineto.kineto_host import PHASES, Segments, segments
 from dialects.masks import Mask, by_cat, by_name
-from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, RankTrace, edge_rows
+from dialects.step_parts import (
+    Joint,
+    Kind,
+    Meet,
+    Meets,
+    Operation,
+    RankSteps,
+    RankTrace,
+    edge_rows,
+    meet_table,
+)
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
@@ -348,7 +358,7 @@ def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) ->
 # ---- collectives
 
 
-def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]:
+def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     """Return where collectives meet other ranks, and which events (n,) are communication.
 
     A collective is known on other ranks by its kind, its process group and its sequence number there;
@@ -372,7 +382,7 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]
         args = {key: column.get(row) for key, column in columns.items()}
         part = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
         if part is not None:
-            meets.append(Meet((part.key, count[part.key]), event, enters=True, leaves=True))
+            meets.append(Meet(part.key, event, enters=True, leaves=True, turn=count[part.key]))
             count[part.key] += 1
     first, _ = rank.host.of_rows(len(trace) + 1)
     event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
@@ -382,4 +392,4 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]
         together = ("transfer", key, count[key, is_call])
         meets.append(Meet(together, event, enters=not is_call, leaves=is_call, kind=Kind.DATA))
         count[key, is_call] += 1
-    return meets, communicates
+    return meet_table(meets), communicates

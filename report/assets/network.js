@@ -8,6 +8,8 @@ const LARGEST = 1.2; // scale at which a small graph is shown
 const LEGIBLE = 0.55; // scale from which on names are written
 const CURVED = 0.2; // and edges are curves
 const MOST_LISTED = 60;
+const DASHES = [[], [7, 3], [2, 3], [11, 3, 2, 3], [1, 5], [14, 5], [4, 2, 1, 2]]; // of kinds of edges, in turn
+const MOST_DASHED = 2500; // edges; a dash is costly
 const SHOWN_ELSEWHERE = new Set(["label", "cat", "x", "y", "critical"]);
 
 drawers.network = (chart, place) => {
@@ -16,6 +18,8 @@ drawers.network = (chart, place) => {
   const cells = gridOf(nodes);
   const colourOf = coloursOf(chart);
   const pressed = new Set();
+  const pressedKinds = new Set();
+  const dashes = edges.length <= MOST_DASHED ? DASHES : DASHES.slice(0, 1);
   let found = null;
   let chosen = -1;
   let beside = new Set(); // the chosen node and its neighbours
@@ -26,6 +30,7 @@ drawers.network = (chart, place) => {
   const height = Math.max(200, Math.min(680, innerHeight * 0.75, place.clientWidth, tall));
 
   const board = makeBoard(`${chart.title}: graph`, height, {
+    kept: true,
     limits: (state) => ({ min: Math.min(fitScale(graph.box, state) / 2, 0.5), max: 4 }),
     fit: (state) => viewOf(graph, state),
     hover: (x, y) => { const node = nodes[nodeAt(x, y)]; return node ? described(node) : ""; },
@@ -119,20 +124,24 @@ drawers.network = (chart, place) => {
   }
 
   function drawEdges(context, view, seen, ink) {
-    const groups = { plain: new Path2D(), faded: new Path2D(), path: new Path2D(), near: new Path2D() };
-    edges.forEach(([source, target], index) => {
+    const made = () => dashes.map(() => new Path2D());
+    const groups = { plain: made(), faded: made(), path: made(), near: made(), picked: made() };
+    edges.forEach(([source, target, kind], index) => {
       const [a, b] = [nodes[source], nodes[target]];
       if (Math.max(a.x, b.x) < seen.left || Math.min(a.x, b.x) > seen.right) return;
       if (Math.max(a.y, b.y) < seen.top || Math.min(a.y, b.y) > seen.bottom) return;
       const near = source === chosen || target === chosen;
-      const faded = fadedNode(source) || fadedNode(target);
-      const group = near ? "near" : graph.critical[index] ? "path" : faded || chosen >= 0 ? "faded" : "plain";
-      addEdge(groups[group], a, b, view.scale);
+      const picked = pressedKinds.has(kind);
+      const faded = fadedNode(source) || fadedNode(target) || (pressedKinds.size && !picked);
+      const usual = faded || chosen >= 0 ? "faded" : picked ? "picked" : "plain";
+      const group = near ? "near" : graph.critical[index] && !(faded && pressedKinds.size) ? "path" : usual;
+      addEdge(groups[group][kind % dashes.length], a, b, view.scale);
     });
     const thin = 1 / Math.max(view.scale, 0.25);
     const styles = [
       ["faded", ink.soft, 0.12, thin],
       ["plain", ink.soft, 0.45, thin],
+      ["picked", ink.ink, 0.9, 1.4 * thin],
       ["path", ink.path, 1, 2.4 * thin],
       ["near", ink.accent, 1, 2 * thin],
     ];
@@ -140,14 +149,18 @@ drawers.network = (chart, place) => {
       context.globalAlpha = alpha;
       context.strokeStyle = colour;
       context.lineWidth = width;
-      context.stroke(groups[group]);
+      for (const [turn, path] of groups[group].entries()) {
+        context.setLineDash(dashes[turn].map((length) => length * thin));
+        context.stroke(path);
+      }
     }
+    context.setLineDash([]);
     context.globalAlpha = 1;
   }
 
   function drawNodes(context, view, seen, ink) {
     const legible = view.scale >= LEGIBLE;
-    context.font = "12px system-ui, sans-serif";
+    context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     const border = 1 / Math.max(view.scale, 0.25);
     nodes.forEach((node, index) => {
@@ -180,12 +193,24 @@ drawers.network = (chart, place) => {
   if (nodes.some((node) => node.critical)) legend.append(pathButton());
   aside.style.maxHeight = `${height}px`;
   frame.append(board.board, aside);
-  const why = kinds.length ? ` (${kinds.join(", ")})` : "";
   const hint = element("p", { className: "soft" },
-    `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}${why}. ` +
+    `${counting(nodes.length, "node")}, ${counting(edges.length, "edge")}. ` +
     `${chart.short ? "A box has its milliseconds. " : ""}Time goes to the right. Drag to move; click, then use the wheel to zoom; keys ← ↑ → ↓ + − 0.`);
-  place.append(toolbar(finder, board.buttons), legend, frame, hint);
+  place.append(toolbar(finder, board.buttons), legend, edgeLegend(), frame, hint);
   board.resize();
+
+  /** Why nodes wait: the kinds of edges with their lines; a click picks one out. */
+  function edgeLegend() {
+    const known = counted(edges.map(([, , kind]) => kind));
+    const made = makeLegend(known, () => "none", pressedKinds, board.redraw, (kind) => kinds[kind]);
+    made.setAttribute("aria-label", "Edges");
+    [...known.keys()].forEach((kind, at) => {
+      const dash = dashes[kind % dashes.length].join(" ") || "none";
+      made.querySelectorAll("i")[at].innerHTML = `<svg><path d="M0 6h28" stroke-dasharray="${dash}"/></svg>`;
+    });
+    made.prepend(element("span", { className: "soft" }, "Edges:"));
+    return made;
+  }
 
   function pathButton() {
     const swatch = element("i");
@@ -201,16 +226,16 @@ drawers.network = (chart, place) => {
 };
 
 /** The edges at each node, which edges are the critical path, and the box around all nodes. */
-function linked({ nodes, edges, kinds }) {
+function linked({ nodes, edges }) {
   const before = nodes.map(() => []);
   const after = nodes.map(() => []);
   edges.forEach(([source, target], index) => {
     after[source].push(index);
     before[target].push(index);
   });
-  const named = kinds.indexOf("critical");
-  const critical = edges.map(([source, target, kind]) =>
-    named >= 0 ? kind === named : Boolean(nodes[source].critical && nodes[target].critical));
+  const isMarked = edges.some((edge) => edge[3]);
+  const critical = edges.map(([source, target, , marked]) =>
+    Boolean(isMarked ? marked : nodes[source].critical && nodes[target].critical));
   const box = { left: 0, right: 0, top: 0, bottom: 0 };
   if (nodes.length) {
     box.left = nodes.reduce((least, node) => Math.min(least, node.x), Infinity);

@@ -38,9 +38,22 @@ function fullColour(rows, index) {
   return sizes[Math.ceil(0.95 * (sizes.length - 1))] || 1;
 }
 
+/** Puts a text where it can be pasted from; older browsers copy what is selected only. */
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = element("textarea", { value: text });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
 function tableSection(table) {
   const about = new Map(table.about.map((keys, index) => [table.rows[index], keys]));
-  const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows };
+  const state = { search: "", column: -1, direction: 0, page: 0, rows: table.rows, hidden: new Set() };
   const body = element("tbody");
   const count = element("span", { className: "soft", role: "status" });
   const place = element("span", { className: "soft" });
@@ -85,7 +98,8 @@ function tableSection(table) {
     const made = element("tr", certain ? {} : { className: "soft" }, ...row.map((value, index) => {
       const column = table.columns[index];
       const className = isNumber(column) ? "number" : "text";
-      const cell = element("td", { className }, ...breakable(cellText(column, value)));
+      const hidden = state.hidden.has(index);
+      const cell = element("td", { className, hidden }, ...breakable(cellText(column, value)));
       if (longest[index]) cell.style.setProperty("--chars", longest[index]);
       if (full[index] && value && certain) {
         const share = Math.min(1, Math.abs(value) / full[index]) * 45;
@@ -142,6 +156,32 @@ function tableSection(table) {
     const className = isNumber(column) ? "number" : "";
     return element("th", { scope: "col", "aria-sort": "none", className }, button);
   });
+  /** A list of the columns, each with a box that hides it or shows it again; one stays. */
+  function columnPicker() {
+    const boxes = table.columns.map((column, index) => {
+      const box = element("input", { type: "checkbox", checked: true });
+      box.addEventListener("change", () => {
+        if (!box.checked && state.hidden.size + 1 === table.columns.length) box.checked = true;
+        if (box.checked) state.hidden.delete(index);
+        else state.hidden.add(index);
+        heads[index].hidden = !box.checked;
+        show();
+      });
+      return element("label", {}, box, column.title);
+    });
+    const caption = element("summary", { role: "button" }, "Columns");
+    return element("details", { className: "columns" }, caption, element("div", {}, ...boxes));
+  }
+
+  /** Copies the rows that were found, in their order, the columns in sight: numbers in full, by tabs. */
+  async function copy() {
+    const shown = table.columns.map((_, index) => index).filter((index) => !state.hidden.has(index));
+    const head = shown.map((index) => table.columns[index].title); // a tab in a text came as \\t
+    const lines = state.rows.map((row) => shown.map((index) => row[index] ?? ""));
+    await copied([head, ...lines].map((cells) => cells.join("\t")).join("\n"));
+    count.textContent = `${counting(state.rows.length, "row")} copied`;
+  }
+
   const label = `Search ${table.title}`;
   const search = element("input", { type: "search", placeholder: "Search", "aria-label": label });
   search.addEventListener("input", () => { state.search = search.value; select(); });
@@ -149,11 +189,13 @@ function tableSection(table) {
   earlier.addEventListener("click", turn(-1));
   later.addEventListener("click", turn(+1));
 
+  const copier = element("button", { type: "button", title: "Copy what is shown, for a spreadsheet" }, "Copy");
+  copier.addEventListener("click", copy);
   const pager = element("span", { className: "tools push" }, earlier, place, later);
   const grid = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), body);
   const region = { className: "scroll", tabIndex: 0, role: "region", "aria-label": table.title };
   const scroll = element("div", region, grid);
-  const tools = element("div", { className: "tools" }, search, count, pager);
+  const tools = element("div", { className: "tools" }, search, columnPicker(), copier, count, pager);
   const hint = "Point at a row, or click it, to see it in the timeline; or the other way round.";
   if (about.size) tools.append(element("span", { className: "soft hint" }, hint));
   const note = table.note ? [element("p", { className: "soft" }, table.note)] : [];

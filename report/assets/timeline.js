@@ -11,7 +11,8 @@ const STRIPE = 3; // of the path
 const timelines = []; // of the page: what is zoomed in one is zoomed in all
 
 drawers.timeline = (chart, place) => {
-  const { spans, lanes, height, rowHeight, first, last } = laidOut(chart);
+  const { spans, lanes, height, rowHeight } = laidOut(chart);
+  const [first, last] = timesOfAll();
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const pathEnds = runningEnds(path);
@@ -283,16 +284,25 @@ drawers.timeline = (chart, place) => {
   board.resize();
 };
 
+/** When the first box of all timelines begins and the last ends: they are shown to one scale. */
+function timesOfAll() {
+  let [first, last] = [Infinity, -Infinity];
+  for (const { kind, spans } of data.charts) {
+    if (kind !== "timeline") continue;
+    for (const [, , start, duration] of spans) {
+      first = Math.min(first, start);
+      last = Math.max(last, start + duration);
+    }
+  }
+  return first > last ? [0, 1] : [first, last];
+}
+
 /** Places the spans: lanes in order, each with as many rows as overlap needs, the path in the first ones. */
 function laidOut(chart) {
   const lanes = chart.lane_names.map((_, id) => ({ id, spans: [], rows: [], top: 0 }));
   const onPath = new Set(chart.path.map(([span]) => span));
-  let [first, last] = [Infinity, -Infinity];
-  const spans = chart.spans.map(([lane, name, start, duration, group, ...keys], index) => {
-    first = Math.min(first, start);
-    last = Math.max(last, start + duration);
-    return { lane, name, start, duration, group, keys, index, top: 0 };
-  });
+  const spans = chart.spans.map(([lane, name, start, duration, group, ...keys], index) => (
+    { lane, name, start, duration, group, keys, index, top: 0 }));
   for (const span of spans) lanes[span.lane].spans.push(span);
   const rank = (span) => (onPath.has(span.index) ? 0 : 1);
   for (const lane of lanes) {
@@ -315,9 +325,7 @@ function laidOut(chart) {
     for (const row of lane.rows) for (const span of row.spans) span.top = top + row.index * rowHeight;
     top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
   }
-  const empty = first > last;
-  const bounds = { first: empty ? 0 : first, last: empty ? 1 : last };
-  return { spans, lanes, rowHeight, height: Math.max(top, 80), ...bounds };
+  return { spans, lanes, rowHeight, height: Math.max(top, 80) };
 }
 
 /** Puts a span into the first row of its lane in which its time is free; the last row takes what is left. */

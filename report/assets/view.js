@@ -3,29 +3,61 @@
 /**
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
- * `flat` for a drawing that zooms only sideways, and if wanted leave(), within(view) -> view that shows
- * something, and moved() after the user moved it. Call `resize` once the board is in the page: until then
- * it has no width.
+ * `flat` for a drawing that zooms only sideways, `kept` for one that is drawn once while it moves, and if
+ * wanted leave(), within(view) -> view that shows something, and moved() after the user moved it. Call
+ * `resize` once the board is in the page: until then it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
   const tip = element("div", { className: "tip", hidden: true });
   const board = element("div", { className: "board" }, canvas, tip);
   canvas.style.height = `${height}px`;
-  canvas.style.touchAction = hooks.flat ? "pan-y" : "none";
+  canvas.style.touchAction = "pan-y"; // a finger scrolls the page; of a graph too, until it is tapped
+  if (!hooks.flat) {
+    canvas.addEventListener("focus", () => { canvas.style.touchAction = "none"; });
+    canvas.addEventListener("blur", () => { canvas.style.touchAction = "pan-y"; });
+  }
   const state = { view: { scale: 1, x: 0, y: 0 }, width: 0, height, fitted: true, pending: false };
 
+  let kept = null; // while only its place changes: a drawing twice as wide and high, and the view of it
+
   function redraw() {
+    kept = null;
+    paint();
+  }
+
+  function paint(place = draw) {
+    state.place = place;
     if (state.pending) return;
     state.pending = true;
     requestAnimationFrame(() => {
       state.pending = false;
-      const ratio = devicePixelRatio || 1;
       const context = canvas.getContext("2d");
-      context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      context.clearRect(0, 0, state.width, state.height);
-      hooks.draw(context, state.view, state);
+      context.setTransform(1, 0, 0, 1, 0, 0);
+      context.clearRect(0, 0, canvas.width, canvas.height);
+      state.place(context);
     });
+  }
+
+  function draw(context, view = state.view, area = state) {
+    const ratio = devicePixelRatio || 1;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    hooks.draw(context, view, area);
+  }
+
+  /** Shows the part of a larger drawing that is in sight: thousands of boxes and curves are one picture. */
+  function shift(context) {
+    const ratio = devicePixelRatio || 1;
+    const { view, width, height } = state;
+    const [beyondX, beyondY] = [Math.round(width / 2), Math.round(height / 2)];
+    if (!kept || Math.abs(view.x - kept.x) > beyondX || Math.abs(view.y - kept.y) > beyondY) {
+      const area = { ...state, width: width + 2 * beyondX, height: height + 2 * beyondY };
+      const drawing = element("canvas", { width: area.width * ratio, height: area.height * ratio });
+      draw(drawing.getContext("2d"), { ...view, x: view.x + beyondX, y: view.y + beyondY }, area);
+      kept = { drawing, x: view.x, y: view.y };
+    }
+    const left = Math.round((view.x - kept.x - beyondX) * ratio);
+    context.drawImage(kept.drawing, left, Math.round((view.y - kept.y - beyondY) * ratio));
   }
 
   function resize() {
@@ -45,9 +77,11 @@ function makeBoard(label, height, hooks) {
   }
 
   function turn(view) {
+    const isMoved = hooks.kept && view.scale === state.view.scale;
     state.view = hooks.within?.(view, state) ?? view;
     state.fitted = false;
-    redraw();
+    if (isMoved) paint(shift);
+    else redraw();
     hooks.moved?.();
   }
 
@@ -191,12 +225,12 @@ function toolbar(finder, buttons) {
 }
 
 /** A row of buttons, one per category (name -> count); `pressed` is the set of those picked out. */
-function makeLegend(names, colourOf, pressed, changed) {
+function makeLegend(names, colourOf, pressed, changed, wordsOf = (name) => name) {
   const legend = element("div", { className: "legend", role: "group", "aria-label": "Legend" });
   for (const [name, count] of names) {
     const swatch = element("i");
     swatch.style.background = colourOf(name);
-    const words = `${name || "(none)"} ${formatted(count, 0)}`;
+    const words = `${wordsOf(name) || "(none)"} ${formatted(count, 0)}`;
     const state = { type: "button", "aria-pressed": "false", title: "Pick out" };
     const button = element("button", state, swatch, words);
     button.addEventListener("click", () => {

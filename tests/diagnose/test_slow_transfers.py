@@ -13,7 +13,7 @@ from made_transfers import Partitions, gloo, nccl, reductions
 from dag_utils import load_steps, read_partitions
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
-from diagnose.slow_transfers import priority_inversion
+from diagnose.slow_transfers import priority_inversion, transfers
 
 HEALTHY = Partitions()
 
@@ -96,3 +96,25 @@ def test_tensors_that_are_fused_are_one_collective_however_many_there_are(tmp_pa
     assert kinds(diagnosis) == ["slow_collective"]
     assert winning(diagnosis)[0].finding.title.startswith("1 collective is slower")
     holds(winning(diagnosis)[0], 11.0)
+
+
+def test_bytes_and_rates_of_collectives(tmp_path: Path) -> None:
+    # 16 MiB in 10 ms, once in 20; two ranks: the bus carries each byte once; nothing is computed meanwhile
+    path = nccl(tmp_path / "job", [10.0, 20.0, 10.0])
+    found, best = transfers(JobView(load_steps([path], sizes=True, jobs=1, progress=False)))
+    assert {one.n_bytes for one in found} == {16 << 20}
+    rates = sorted(one.rate for one in found)
+    assert rates == pytest.approx([(16 << 20) / 20e6] * 2 + [(16 << 20) / 10e6] * 4)
+    assert best == rates[-1]
+    assert sorted(one.exposed_ns for one in found) == pytest.approx([10e6] * 4 + [20e6] * 2, rel=0.01)
+
+
+def test_bytes_and_rates_of_partitions(tmp_path: Path) -> None:
+    # pushes of 512 KiB in 0.2 ms; the link of a step's pushes carries no more than that
+    directory, _ = HEALTHY.write(tmp_path / "job")
+    loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
+    found, best = transfers(JobView(loaded))
+    pushes = [one for one in found if one.operation.stage == "PUSH"]
+    assert len(pushes) == 2 * HEALTHY.large
+    assert [one.rate for one in pushes] == pytest.approx([(512 << 10) / 0.2e6] * 20, rel=0.02)
+    assert best == pytest.approx((512 << 10) / 0.2e6, rel=0.1)

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import analyze
 from compare.run_table import load_run, operations
 from compare.significance import LEVEL, Samples, corrected, sample, welch
 from conftest import REPO, run_cli
 from make import comm, step, two_workers, write
 from make import span as x
+from options import compare as options_compare
+from result import Chart, Timeline, Waterfall
 
 
 def compared(*args: object) -> dict[str, Any]:
@@ -384,3 +387,33 @@ def test_values_run_along_the_bottom_of_horizontal_bars(tmp_path: Path) -> None:
     page = tmp_path / "c.html"
     compared(job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35), "--html", page)
     assert "change of a step (ms)\\u003c/text" in page.read_text()
+
+
+def charts(*paths: Path) -> list[Chart]:
+    words = ["--option", "compare", "--html", "a.html", "--path", *map(str, paths)]
+    args = analyze.build_parser().parse_args(words)
+    args.path = analyze.expand_paths(args.path)
+    return list(options_compare.run(args).charts)
+
+
+def test_a_page_has_the_median_steps_of_both_runs_below_the_waterfall() -> None:
+    found = charts(REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit")
+    assert isinstance(found[0], Waterfall)
+    steps = [chart for chart in found if isinstance(chart, Timeline)]
+    assert found[1:3] == steps
+    for chart, name in zip(steps, ("lenet", "lenet-100mbit"), strict=True):
+        code, out, _ = run_cli("--option", "critical", "--path", REPO / "examples" / name, "--format", "json")
+        assert code == 0
+        step_of = json.loads(out)
+        assert chart.title.startswith(f"{name}: step {step_of['step']},")
+        # the path goes from the step's begin, which is 0, to its end
+        assert chart.path[0].start_ms == pytest.approx(0)
+        assert chart.path[-1].start_ms + chart.path[-1].dur_ms == pytest.approx(step_of["iteration_ms"])
+
+
+def test_a_digest_has_no_events_to_draw(tmp_path: Path) -> None:
+    digest = tmp_path / "digest.json"
+    assert run_cli("--option", "statistic", "--path", job(tmp_path / "a.json", 1), "--save", digest)[0] == 0
+    found = charts(digest, job(tmp_path / "b.json", 2, mm=50))
+    assert found
+    assert not [chart for chart in found if isinstance(chart, Timeline)]

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+import analyze
 from conftest import run_cli
 from make import comm, write
 from make import span as x
+from options import compare3d
+from result import HeatMap
 
 
 def run(folder: Path, push: float, *, extra: bool = False) -> Path:
@@ -35,6 +38,18 @@ def test_partitions_are_averaged_into_one_operation_per_run(tmp_path: Path) -> N
     rows = {row["name"]: (row["cat"], row["avg_ms"]) for row in found["operations"]}
     assert rows["Comm.w.PUSH"] == ("PUSH", pytest.approx([0.025, 0.055]))
     assert rows["FW.a"] == ("FW", pytest.approx([0.04, 0.04]))
+
+
+def test_the_map_shows_each_run_against_the_first(tmp_path: Path) -> None:
+    paths = run(tmp_path / "a", 20), run(tmp_path / "b", 45, extra=True), run(tmp_path / "c", 20)
+    args = analyze.build_parser().parse_args(["--option", "3dcompare", "--path", *map(str, paths)])
+    args.path = analyze.expand_paths(args.path)
+    (chart,) = [one for one in compare3d.run(args).charts if isinstance(one, HeatMap)]
+    rows = dict(zip(chart.y, chart.values, strict=True))
+    assert list(chart.x) == ["b", "c"]
+    # partitions of 20 and 30 µs in a, of 45 and 55 in b
+    assert list(rows["Comm.w.PUSH"]) == pytest.approx([2.0, 1.0])
+    assert list(rows["BW.a"]) == [None, None]
 
 
 def test_what_a_run_lacks_is_a_gap(tmp_path: Path) -> None:

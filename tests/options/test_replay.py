@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+import analyze
 from conftest import REPO, run_cli
+from make import span, step, write
+from options import replay
+from result import Chart, Lines
 
 LENET = REPO / "examples" / "lenet"
 
@@ -111,3 +115,29 @@ def test_each_operation_in_turn_is_measured_against_the_recorded_step() -> None:
     assert len(found["bottlenecks"]) == 5
     assert first["effect"] == pytest.approx(first["effect_ms"] / found["iteration_ms"])
     assert first["effect_ms"] < 0
+
+
+def charts(path: Path, *words: str) -> dict[str, Chart]:
+    args = analyze.build_parser().parse_args(
+        ["--option", "replay", "--output", "-", "--html", "a.html", "--path", str(path), *words]
+    )
+    args.path = analyze.expand_paths(args.path)
+    return {chart.title: chart for chart in replay.run(args).charts}
+
+
+def test_a_sweep_says_of_each_bandwidth_what_the_what_if_says() -> None:
+    sweep = charts(LENET)["A step with other bandwidths"]
+    assert isinstance(sweep, Lines)
+    assert (sweep.x[0], sweep.x[-1]) == (0.25, 4.0)
+    for ratio in (0.5, 1.0, 4.0):
+        alone = whatif(LENET, f"bandwidth={ratio}")
+        at = list(sweep.x).index(ratio)
+        assert sweep.series["step"][at] == pytest.approx(alone["after_ms"])
+        assert sweep.band[at] == pytest.approx(tuple(alone["interval_ms"]))
+
+
+def test_where_nothing_is_transferred_there_is_no_sweep(tmp_path: Path) -> None:
+    events = [step(n, 100 * n, 100) for n in range(4)]
+    events += [span("aten::mm", 100 * n, 60, "cpu_op") for n in range(4)]
+    write(tmp_path / "rank0.pt.trace.json", events, schemaVersion=1)
+    assert "A step with other bandwidths" not in charts(tmp_path)

@@ -189,11 +189,51 @@ def test_the_search_keeps_rows_with_all_words(browser: Chrome, tmp_path: Path) -
     assert browser.find_element(By.CSS_SELECTOR, "[role=status]").text == "1 of 3 rows"
 
 
+def test_columns_are_hidden_and_what_is_left_is_copied(browser: Chrome, tmp_path: Path) -> None:
+    table = Table(
+        "t", "T", (NAME, COUNT, AVERAGE), [("FW.a", 20, 1234.5678), ("BW\tb", 3, None), ("x", 1, 1.0)]
+    )
+    open_page(browser, page(tmp_path / "a.html", tables=(table,)))
+    browser.find_element(By.CSS_SELECTOR, ".columns summary").click()
+    name, count, average = browser.find_elements(By.CSS_SELECTOR, ".columns input")
+    count.click()
+    row = browser.find_element(By.CSS_SELECTOR, "tbody tr")
+    assert [cell.text for cell in row.find_elements(By.TAG_NAME, "td") if cell.is_displayed()] == [
+        "FW.a",
+        "1,234.568",
+    ]
+    browser.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys("w")
+    browser.execute_script(
+        "const value = { writeText: async (text) => { window.got = text; } };"
+        "Object.defineProperty(navigator, 'clipboard', { value });"
+    )
+    next(b for b in browser.find_elements(By.CSS_SELECTOR, ".tools button") if b.text == "Copy").click()
+    until(browser, "return window.got !== undefined")
+    expected = "Name\tAverage (ms)\nFW.a\t1234.5678\nBW\\tb\t"
+    assert browser.execute_script("return window.got") == expected
+    for box in (name, average):  # the last one stays
+        box.click()
+    assert [box.is_selected() for box in (name, count, average)] == [False, False, True]
+    count.click()
+    assert browser.find_element(By.CSS_SELECTOR, "tbody tr").text == "20 1,234.568"
+
+
+def test_a_text_is_copied_without_a_clipboard_too(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html"))
+    browser.execute_script(
+        "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+        "document.execCommand = (what) => { window.got = [what, getSelection().toString()]; return true; };"
+        "copied('a\\tb')"
+    )
+    until(browser, "return window.got !== undefined")
+    assert browser.execute_script("return window.got[0]") == "copy"
+
+
 def test_many_rows_come_in_pages(browser: Chrome, tmp_path: Path) -> None:
     table = Table("t", "T", (NAME, COUNT), [(f"op{i}", i) for i in range(20_000)])
     assert open_page(browser, page(tmp_path / "a.html", tables=(table,))) == []
     assert len(cells(browser, 0)) == 100
-    browser.find_elements(By.CSS_SELECTOR, ".tools button")[1].click()
+    next(b for b in browser.find_elements(By.CSS_SELECTOR, ".tools button") if b.text == "Next ›").click()
     assert cells(browser, 0)[0] == "op100"
     browser.find_elements(By.CSS_SELECTOR, "th button")[1].click()
     assert cells(browser, 1)[:2] == ["19,999", "19,998"]
@@ -328,6 +368,16 @@ def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_pa
     assert first == pytest.approx(second)
 
 
+def test_timelines_of_one_page_are_to_one_scale(browser: Chrome, tmp_path: Path) -> None:
+    short = Timeline("Base", [Span("gpu", "FW.a", 2.0, 3.0, "FW")])
+    long = Timeline("New", [Span("gpu", "FW.a", 0.0, 9.0, "FW"), Span("gpu", "b", 9.0, 1.0, "BW")])
+    open_page(browser, page(tmp_path / "a.html", short, long))
+    (from_a, to_a), (from_b, to_b) = browser.execute_script("return timelines.map((one) => one.range())")
+    assert (from_a, to_a) == (from_b, to_b)
+    assert from_a == pytest.approx(0, abs=0.1)
+    assert to_a == pytest.approx(10, rel=0.05)
+
+
 def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
     third = 100 / 3  # its decimals do not fit into what a page holds
     spans = [Span("rank0", f"op{i}", i * third, third, "FW") for i in range(300)]
@@ -373,6 +423,62 @@ def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, t
         assert words in facts
     aside.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
     assert aside.find_element(By.TAG_NAME, "h3").text.startswith("</script>")
+
+
+def test_edges_have_a_legend_and_those_of_the_path_keep_their_kind(browser: Chrome, tmp_path: Path) -> None:
+    nodes = [
+        {"label": f"op{i}", "cat": "FW", "x": i, "y": 0, "dur_ms": 1.0, "critical": i < 2} for i in range(3)
+    ]
+    edges = [(0, 1, "data"), (1, 2, "next"), (0, 2, "data")]
+    open_page(browser, page(tmp_path / "a.html", Network("G", nodes, edges, path=[(0, 1)])))
+    legend = browser.find_element(By.CSS_SELECTOR, ".legend[aria-label=Edges]")
+    buttons = legend.find_elements(By.TAG_NAME, "button")
+    assert [button.text for button in buttons] == ["data 2", "next 1"]
+    assert len({b.find_element(By.TAG_NAME, "path").get_attribute("stroke-dasharray") for b in buttons}) == 2
+    ink = (
+        "const board = document.querySelector('canvas');"
+        "const { data } = board.getContext('2d').getImageData(0, 0, board.width, board.height);"
+        "let sum = 0; for (let i = 3; i < data.length; i += 4) sum += data[i]; return sum;"
+    )
+    before = browser.execute_script(ink)
+    buttons[1].click()
+    until(browser, f"const seen = (() => {{ {ink} }})(); return seen !== {before}")
+    browser.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys("op1" + Keys.ENTER)
+    facts = browser.find_element(By.TAG_NAME, "aside").text
+    assert "op0 (data)" in facts
+    assert "op2 (next)" in facts
+
+
+def test_a_graph_that_was_moved_looks_as_if_drawn_there(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", many_nodes(600)))
+    script = """
+    const done = arguments[arguments.length - 1];
+    const board = document.querySelector("canvas");
+    const find = document.querySelector("input[type=search]");
+    const press = (key) => board.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    const drawn = () => board.getContext("2d").getImageData(0, 0, board.width, board.height).data;
+    const seen = (go) => requestAnimationFrame(() => requestAnimationFrame(() => go(drawn())));
+    for (let i = 0; i < 4; i += 1) press("+");
+    seen((before) => {
+      press("ArrowLeft");
+      press("ArrowUp");
+      seen((moved) => {
+        find.dispatchEvent(new Event("input")); // draws all of it
+        const apart = (one, other) => one.filter((value, i) => Math.abs(value - other[i]) > 64).length;
+      seen((anew) => done([before, moved].map((one) => apart(one, anew))));
+      });
+    });
+    """
+    before, moved = browser.execute_async_script(script)
+    assert moved < before / 100  # but for how edges are smoothed
+
+
+def test_a_finger_scrolls_the_page_until_the_graph_is_tapped(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", NETWORK))
+    canvas = browser.find_element(By.TAG_NAME, "canvas")
+    assert canvas.value_of_css_property("touch-action") == "pan-y"
+    canvas.click()
+    assert canvas.value_of_css_property("touch-action") == "none"
 
 
 def test_a_click_on_the_drawing_chooses_what_is_there(browser: Chrome, tmp_path: Path) -> None:

@@ -64,6 +64,17 @@ def test_names_that_differ_in_the_middle_are_told_apart() -> None:
     assert short_names(names, 17) == ["wk0.…stage1_…", "wk0.…stage2_…"]
 
 
+def test_what_tells_names_apart_stays_before_what_they_end_in() -> None:
+    names = [f"Comm.hybridsequential0_{layer}_weight" for layer in ("conv0", "conv1", "dense0", "dense1")]
+    more = [f"FW.op{i}" for i in range(20)]  # so that no word is common
+    assert short_names([*names, *more], 14)[:4] == [
+        "Comm…conv0…",
+        "Comm…conv1…",
+        "Comm…dense0…",
+        "Comm…dense1…",
+    ]
+
+
 def test_words_that_many_names_have_go_first() -> None:
     ends = ("conv0_bias.PUSH.589824", "dense0_weight.PUSH.3", "conv1_bias.PUSH.7", "batchnorm_gamma.PUSH.20")
     names = [f"wk0.rank0.Comm.hybridsequential0_{end}" for end in ends]

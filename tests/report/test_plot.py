@@ -13,7 +13,21 @@ from PIL import Image
 from conftest import run_cli
 from errors import OutputError, UsageError
 from report import colours, plot
-from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, OnPath, Result, Span, Timeline, Waterfall
+from result import (
+    Bars,
+    Bars3D,
+    Chart,
+    HeatMap,
+    Lines,
+    Network,
+    OnPath,
+    Point,
+    Points,
+    Result,
+    Span,
+    Timeline,
+    Waterfall,
+)
 
 NODES = [
     {"label": "FW.a", "cat": "FW", "x": 0.0, "y": 0.0, "dur_ms": 1.5, "critical": True},
@@ -34,9 +48,19 @@ BOUNDED = Bars(
     "Gains", "ms", "", ["a", "b"], {"to win": [5.0, 2.0]}, horizontal=True, between=[(3.0, 9.0), None]
 )
 NETWORK = Network("Graph", NODES, [(0, 1, "data"), (1, 2, "next")], path=[(0, 1)])
-CHARTS = (BARS, STRIPS, LINES, HEAT, GRID, TIMELINE, NETWORK, WATERFALL, PATH, BOUNDED)
+POINTS = Points(
+    "Rates", "bytes", "GB/s", "exposed (ms)",
+    [Point("a", "PUSH", 1e3, 0.1, 2.0), Point("b", "PULL", 1e5, 10.0, 8.0)], (12.0, "the link"),
+)  # fmt: skip
+SWEEP = Lines(
+    "Sweep", "x", "ms", [0.25, 1.0, 4.0], {"a": [8.0, 4.0, 2.0]}, band=[(6, 10), None, (1, 3)], log=True
+)
+RATIOS = HeatMap(
+    "Ratios", "run", "op", "times", ["b", "c"], ["x", "y"], [[4.0, 0.25], [None, 1.0]], ratios=True
+)
+CHARTS = (BARS, STRIPS, LINES, HEAT, GRID, TIMELINE, NETWORK, WATERFALL, POINTS, PATH, BOUNDED, SWEEP, RATIOS)
 KINDS = [type(chart).__name__ for chart in CHARTS]
-KINDS[1], *KINDS[-2:] = "strips", "path", "bounds"
+KINDS[1], *KINDS[-4:] = "strips", "path", "bounds", "sweep", "ratios"
 
 _DRAWN = {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "linearGradient", "stop", "clipPath"}
 
@@ -144,6 +168,46 @@ def test_each_bar_of_a_waterfall_begins_where_the_one_before_ended(tmp_path: Pat
 def test_bars_say_between_what_they_may_be(tmp_path: Path) -> None:
     found = {e.get("aria-label") for e in elements(write_still(BOUNDED, tmp_path / "a.svg"))}
     assert {"a: 5 (3 to 9)", "b: 2"} <= found
+
+
+def _places(path: Path) -> dict[str, tuple[float, float]]:
+    """Return where each mark that says what it is was moved to."""
+    moved = {e.get("aria-label"): re.findall(r"-?[\d.]+", e.get("transform") or "") for e in elements(path)}
+    return {name: (float(at[0]), float(at[1])) for name, at in moved.items() if name and len(at) == 2}
+
+
+def test_points_lie_by_their_logarithms_below_the_roof(tmp_path: Path) -> None:
+    path = write_still(POINTS, tmp_path / "a.svg")
+    at = _places(path)
+    (x0, y0), (x1, y1) = (at[f"{name} (ms)"] for name in (
+        "a: 1,000 bytes, 0.1 GB/s, 2 exposed", "b: 1e+05 bytes, 10 GB/s, 8 exposed"
+    ))  # fmt: skip
+    ((_, roof),) = [place for name, place in at.items() if name == "the link: 12"]
+    assert x1 > x0  # 100 times the bytes
+    assert roof < y1 < y0
+    assert (y1 - roof) / (y0 - y1) == pytest.approx(0.0791812 / 2, abs=0.01)  # log 1.2 over log 100
+    assert {"PUSH", "PULL", "the link", "exposed (ms)"} <= set(texts(path))
+
+
+def test_a_ratio_and_its_inverse_are_as_far_from_what_is_alike(tmp_path: Path) -> None:
+    path = write_still(RATIOS, tmp_path / "a.svg")
+    fills = {e.get("aria-label"): re.findall(r"\d+", e.get("fill") or "") for e in elements(path)}
+    red, blue, alike = (list(map(int, fills[name])) for name in ("x, b: 4", "x, c: 0.25", "y, c: 1"))
+    assert red[0] > red[2]
+    assert blue[2] > blue[0]
+    assert max(alike) - min(alike) < 10  # grey
+
+
+def test_a_sweep_has_its_doubles_at_one_distance_and_a_band_where_it_is_known(tmp_path: Path) -> None:
+    path = write_still(SWEEP, tmp_path / "a.svg")
+    at = {name: x for name, (x, _) in _places(path).items()}
+    quarter, one, four = (at[f"x {x}, a: {y}"] for x, y in (("0.25", 8), ("1", 4), ("4", 2)))
+    assert four - one == pytest.approx(one - quarter)
+    assert {"0.25", "1", "4"} <= set(texts(path))
+    (band,) = [e for e in elements(path) if e.get("aria-roledescription") == "area mark"]
+    corners = [tuple(map(float, pair)) for pair in re.findall(r"([\d.]+),([\d.]+)", band.get("d") or "")]
+    assert len(corners) == 4
+    assert {round(x) for x, _ in corners} == {round(quarter), round(four)}
 
 
 def test_a_graph_has_a_box_for_each_node_and_marks_the_path(tmp_path: Path) -> None:

@@ -483,7 +483,7 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     assert ("gloo:all_reduce", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, step, "optimizer")
     gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
     assert gloo.is_collective and gloo.is_communication and gloo.phase == "Comm"
-    assert [meet.key for meet in step.meets] == [(("gloo:all_reduce",), 0)]
+    assert (step.meets.keys, step.meets.turn.tolist()) == ([("gloo:all_reduce",)], [0])
 
 
 def test_an_operator_that_only_waits_ends_when_the_collective_has(steps_of: Any) -> None:
@@ -572,9 +572,9 @@ def test_half_a_transfer_meets_the_other_half_only_where_both_ends_are_known(ste
     kernel = "ncclDevKernel_SendRecv(args)"
     sent = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send", **ends})])
     received = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "recv", **ends})])
-    assert [meet.key for meet in sent.steps[0].meets] == [meet.key for meet in received.steps[0].meets] != []
+    assert sent.steps[0].meets.keys == received.steps[0].meets.keys != []
     unknown = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send"})])
-    assert not unknown.steps[0].meets
+    assert len(unknown.steps[0].meets) == 0
 
 
 # -- laws

@@ -1,0 +1,87 @@
+"""The charts of `--option statistic`: what takes the time of a step, each instant counted once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import analyze
+from make import span, step, write
+from options import statistic
+from result import Bars, HeatMap, Result
+
+
+def result(path: Path, *words: str) -> Result:
+    args = analyze.build_parser().parse_args(["--option", "statistic", "--path", str(path), *words])
+    args.path = analyze.expand_paths(args.path)
+    return statistic.run(args)
+
+
+def job(folder: Path, n_ranks: int = 2) -> Path:
+    """Four steps of 100 µs. Rank 0: 40 of a convolution, 10 of them a copy in it, then 20 of a reduction.
+
+    The others convolve for 20 µs.
+    """
+    for rank in range(n_ranks):
+        events = []
+        for n in range(4):
+            at = 100.0 * n
+            events += [step(n, at, 100), span("aten::conv", at, 20 if rank else 40, "cpu_op")]
+            if not rank:
+                events += [
+                    span("aten::copy_", at + 10, 10, "cpu_op"),
+                    span("gloo:all_reduce", at + 40, 20, "user_annotation", tid=1),
+                ]
+        info = {"rank": rank, "world_size": n_ranks, "backend": "gloo"}
+        write(folder / f"rank{rank}.pt.trace.json", events, schemaVersion=1, distributedInfo=info)
+    return folder
+
+
+def values(chart: Bars) -> dict[tuple[str, str], float]:
+    """Return the bars by name and series, those that are 0 left out."""
+    return {
+        (name, series): ms
+        for series, bars in chart.series.items()
+        for name, ms in zip(chart.x, bars, strict=True)
+        if ms
+    }
+
+
+def test_operations_take_of_a_step_what_lies_in_no_other(tmp_path: Path) -> None:
+    first, second = result(job(tmp_path), "--html", "a.html").charts
+    assert isinstance(first, Bars)
+    # averages over both ranks, ms: (30 + 20) / 2, 10 / 2, 20 / 2, and nothing
+    assert values(first) == {
+        ("aten::conv", "cpu_op"): pytest.approx(0.025),
+        ("aten::copy_", "cpu_op"): pytest.approx(0.005),
+        ("gloo:all_reduce", "communication"): pytest.approx(0.010),
+        ("(nothing recorded)", "nothing recorded"): pytest.approx((0.040 + 0.080) / 2),
+    }
+    assert isinstance(second, Bars)
+    assert values(second) == {
+        ("rank0", "cpu_op"): pytest.approx(0.040),
+        ("rank0", "communication"): pytest.approx(0.020),
+        ("rank0", "nothing recorded"): pytest.approx(0.040),
+        ("rank1", "cpu_op"): pytest.approx(0.020),
+        ("rank1", "nothing recorded"): pytest.approx(0.080),
+    }
+
+
+def test_many_ranks_are_a_map(tmp_path: Path) -> None:
+    _, second = result(job(tmp_path, 17), "--html", "a.html").charts
+    assert isinstance(second, HeatMap)
+    row = dict(zip(second.y, second.values, strict=True))["rank16"]
+    assert dict(zip(second.x, row, strict=True))["cpu_op"] == pytest.approx(0.020)
+
+
+def test_a_digest_has_the_charts_of_its_job(tmp_path: Path) -> None:
+    digest = str(tmp_path / "digest.json")
+    of_traces = result(job(tmp_path / "job"), "--html", "a.html", "--save", digest)
+    assert result(Path(digest), "--html", "a.html").charts == of_traces.charts
+
+
+def test_without_marked_steps_averages_are_drawn(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", [span("a", 0, 5, "x"), span("b", 5, 3, "y")])
+    titles = [chart.title for chart in result(tmp_path / "a.json", "--html", "a.html").charts]
+    assert titles == ["Longest operations on average", "Time per category"]
