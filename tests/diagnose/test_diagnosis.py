@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
-from made_jobs import WRITERS, Job, composer, iteration_ms
+from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from conftest import run_cli
 from diagnose.diagnosis import headline
@@ -95,6 +95,19 @@ def test_of_two_late_ranks_a_timeline_of_negotiations_tells_the_later_one(tmp_pa
     (late,) = winning(diagnosis)
     assert late.finding.ranks == ["rank1"]
     holds(late, 30.0 - 20.0)  # then the other one holds them up
+
+
+def test_a_step_that_began_late_on_all_ranks_hides_no_late_rank_from_a_timeline(tmp_path: Path) -> None:
+    job = replace(HEALTHY, ranks=2, more_forward=[0, 25.0])
+    directory = WRITERS["horovod"](tmp_path / "job", job)
+    events = json.loads((directory / "timeline.json").read_text())
+    since = round(moments(job)[0][5].begin * 1000)
+    for event in events:
+        event["ts"] = event.get("ts", 0) + 400_000 * (event.get("ts", 0) > since)
+    (directory / "timeline.json").write_text(json.dumps(events))
+    late = next(one for one in winning(diagnosed(directory)) if one.finding.kind == "late_rank")
+    assert late.finding.ranks == ["rank1"]
+    holds(late, 25.0)
 
 
 def test_a_phase_that_is_recorded_as_one_operation_is_not_hot(tmp_path: Path) -> None:
