@@ -27,7 +27,7 @@ LEAST_SHARE = 0.01
 #: Findings that the headline names.
 _NAMED = 2
 #: The mean step is named beside the median one where it differs by more than this share.
-_APART = 0.03
+_APART = 0.01
 #: What makes up more than this share of the critical path is the limit.
 _LIMIT = 0.7
 
