@@ -241,13 +241,18 @@ def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
     source, target = edges.T
     number = np.random.default_rng(0).integers(0, np.iinfo(np.int64).max, n)
     waits_for = np.zeros(n, np.int64)
-    np.add.at(waits_for, target, number[source])
-    waiting = np.flatnonzero(np.bincount(target, minlength=n) >= _FEWEST_IN_GROUP)
+    waits_for_many = np.bincount(target, minlength=n) >= _FEWEST_IN_GROUP
+    chosen = waits_for_many[target]
+    np.add.at(waits_for, target[chosen], number[source[chosen]])
+    waiting = np.flatnonzero(waits_for_many)
     _, first, group, size = np.unique(
         waits_for[waiting], return_index=True, return_inverse=True, return_counts=True
     )
+    is_large = size >= _FEWEST_IN_GROUP
+    if not is_large.any():
+        return edges, n
     hub = np.full(n, -1)
-    hub[waiting] = np.where(size >= _FEWEST_IN_GROUP, n + np.arange(len(size)), -1)[group]
+    hub[waiting] = np.where(is_large, n - 1 + np.cumsum(is_large), -1)[group]
     stands_for = np.zeros(n, np.bool_)
     stands_for[waiting[first]] = True
     own, into = hub[target] < 0, (hub[target] >= 0) & stands_for[target]
@@ -259,7 +264,7 @@ def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
             np.column_stack((hub[members], members)),
         ]
     )
-    return edges, n + len(size)
+    return edges, n + int(is_large.sum())
 
 
 def _by_track(track: Int32) -> Int32 | None:
