@@ -174,9 +174,9 @@ def by_category(path: NamedPath) -> dict[str, int]:
 
 def headline(recording: Recording, number: int, path: CriticalPath, named: NamedPath) -> str:
     """Return one sentence: how long the step of that number is, and what makes it so."""
-    sums: Counter[tuple[str, str]] = Counter()
+    sums: Counter[tuple[str, str]] = Counter()  # by category, or operation where it has none
     for label, ns in zip(named.labels, named.ns, strict=True):
-        sums[label.cat, label.owner] += ns
+        sums[label.cat or label.name, label.owner] += ns
     ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     several = len(recording.owners) > 1
@@ -189,7 +189,7 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
     return f"Step {number} takes {length}{ends}; its critical path is {_listed(shares)}."
 
 
-_WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks", "": "other"}
+_WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks"}
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -28,6 +28,8 @@ _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
 _SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
+#: As a wanted key: every argument, also those of events that are no slices.
+ALL = "*"
 #: After how many pieces of the general types a type is learned, again each time it did not fit; from the
 #: last but one on with names left free.
 _LESSONS = (2, 3, 4, 6, 10, 18, 34, 66)
@@ -86,6 +88,7 @@ class Builder:
         self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
+        self._point_args: list[dict[str, Any]] = []
         self._metadata: list[dict[str, Any]] = []
         self._repairs: Counter[tuple[str, str]] = Counter()
         fields = [key for key in self.wanted if not key.endswith("*")]
@@ -136,7 +139,10 @@ class Builder:
             points = np.flatnonzero((roles == OTHER) & (ts != NO_TIME))
             self._point_key.frombytes(ids[points].tobytes())
             self._point_ts.frombytes(ts[points].tobytes())
-            self._point_ids.extend(_id_of(events[i]) for i in points.tolist())
+            timed = [events[i] for i in points.tolist()]
+            self._point_ids.extend(map(_id_of, timed))
+            if ALL in self.wanted:
+                self._point_args.extend(self._decode_args(timed))
         if self.wanted:
             args = self._decode_args([events[i] for i in rows.tolist()])
             self._add_args(range(first, first + len(rows)), args)
@@ -223,6 +229,7 @@ class Builder:
                 np.frombuffer(self._point_key, np.int32),
                 np.frombuffer(self._point_ts, np.int64),
                 self._point_ids,
+                self._point_args,
             ),
             metadata=self._metadata,
             repairs=self._repairs,
