@@ -197,8 +197,8 @@ class _Times:
         if self.order is not None:
             work, gap = work[self.order], gap[self.order]
         self.gap = gap
-        over = np.cumsum(gap + work, dtype=np.int64)
-        self.until = np.append(0, over)  # (n + 1,) the sum of the events before
+        self.until = np.zeros(len(gap) + 1, np.int64)  # the sum of the events before
+        np.cumsum(gap + work, dtype=np.int64, out=self.until[1:])
 
     def _over(self, operation: Int64) -> Int64:
         """Return the sum of all times up to the end of an operation; 0 for the one before the first."""
@@ -223,10 +223,11 @@ class _Times:
     def of_events(self, first: Int64, after: Int64, start: Int64) -> tuple[Int64, Int64]:
         """Return when the events' heads and bodies end (n,), in the step's own order."""
         shift = np.repeat(start - self._over(first - 1) - self._gap_of(first), after - first)
-        heads, bodies = shift[::2] + self.until[:-1] + self.gap, shift[1::2] + self.until[1:]
+        heads, bodies = shift[::2] + self.until[:-1], shift[1::2] + self.until[1:]
+        heads += self.gap
         if self.order is not None:
             placed = np.empty((2, len(heads)), np.int64)
-            placed[:, self.order] = heads, bodies
+            placed[0, self.order], placed[1, self.order] = heads, bodies
             heads, bodies = placed
         return heads, bodies
 
