@@ -171,8 +171,9 @@ def last_inputs(step: StepGraph, part: Int64) -> Inputs:
     times = np.column_stack([step.start_ns, step.end_ns]).reshape(-1)
     at = np.full(len(times), np.iinfo(np.int64).min)
     before, kind = np.full(len(times), -1), np.full(len(times), -1)
-    np.maximum.at(at, target, times[source])
-    last = np.flatnonzero(times[source] == at[target])[::-1]  # of several the first edge: it is written last
+    when = times[source]
+    np.maximum.at(at, target, when)
+    last = np.flatnonzero(when == at[target])[::-1]  # of several the first edge: it is written last
     before[target[last]], kind[target[last]] = source[last], edges[last, 3]
     served, then = _on_links(step).T
     later = (part[served // 2] == part[then // 2]) & (times[served] > at[then])

@@ -214,13 +214,20 @@ def _join_step(
         next_ns=np.array([part.next_ns for part in parts], np.int64),
         tail_ns=np.zeros(len(parts), np.int64),
         last=np.empty(0, np.int64),
-        turn=narrow(np.argsort(np.argsort(end, kind="stable"))) if is_linked else _all_alike(0, end),
+        turn=_places(np.argsort(end, kind="stable")) if is_linked else _all_alike(0, end),
         overtaken=np.empty((0, 2), np.int64),
         held=np.zeros(len(start), np.bool_),
         continued=_from_before([part.continued for part in parts], sizes, before),
         across=_from_before([part.across for part in parts], sizes, before),
     )
     return fitted(step, last, sum(sizes))
+
+
+def _places(order: Int64) -> Int64:
+    """Return the place of each item (n,) in an order of all."""
+    place = narrow(np.empty_like(order))
+    place[order] = np.arange(len(order))
+    return place
 
 
 class RankParts(NamedTuple):
@@ -453,9 +460,10 @@ def fitted(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int) -> St
     let_on = np.full(n, np.iinfo(np.int64).min)
     np.maximum.at(let_on, target[~to_head], at[~to_head])
     could_begin = np.maximum(step.start_ns, let_on)
-    held = _held_by_links(step, ready, could_begin)
+    links = by_link(step)
+    held = _held_by_links(step, links, ready, could_begin)
     could_begin[held] = np.maximum(ready, let_on)[held]
-    overtaken = _wait_for_links(step, could_begin)
+    overtaken = _wait_for_links(step, links, could_begin)
     step = replace(step, last=_last_events(step, last, n_recorded))
     return replace(
         step,
@@ -485,12 +493,11 @@ def _last_events(step: StepGraph, last: Sequence[Int64 | None], n_recorded: int)
     return np.flatnonzero(free)
 
 
-def _held_by_links(step: StepGraph, ready: Int64, could_begin: Int64) -> Bool:
+def _held_by_links(step: StepGraph, links: Sequence[Int64], ready: Int64, could_begin: Int64) -> Bool:
     """Return which transfers (n,) were ready while their link was busy, and began as it came free.
 
     Not those whose start another event waits for: that must stay the start that was recorded.
     """
-    links = by_link(step)
     if not links:
         return np.broadcast_to(np.False_, len(step))
     held = np.zeros(len(step), np.bool_)
@@ -505,13 +512,13 @@ def _held_by_links(step: StepGraph, ready: Int64, could_begin: Int64) -> Bool:
     return held
 
 
-def _wait_for_links(step: StepGraph, could_begin: Int64) -> Int64:
+def _wait_for_links(step: StepGraph, links: Sequence[Int64], could_begin: Int64) -> Int64:
     """Raise `could_begin` of each transfer to the end of the one before it on its link.
 
     Returns `StepGraph.overtaken`.
     """
     overtaken = []
-    for served in by_link(step):
+    for served in links:
         late = could_begin[served][1:] < np.maximum.accumulate(could_begin[served])[:-1]
         overtaken.append(np.stack([served[:-1][late], served[1:][late]], axis=1))
         could_begin[served] = np.maximum(could_begin[served], _freed(step, served))

@@ -197,8 +197,8 @@ class _Times:
         if self.order is not None:
             work, gap = work[self.order], gap[self.order]
         self.gap = gap
-        over = np.cumsum(gap + work, dtype=np.int64)
-        self.until = np.append(0, over)  # (n + 1,) the sum of the events before
+        self.until = np.zeros(len(gap) + 1, np.int64)  # the sum of the events before
+        np.cumsum(gap + work, dtype=np.int64, out=self.until[1:])
 
     def _over(self, operation: Int64) -> Int64:
         """Return the sum of all times up to the end of an operation; 0 for the one before the first."""
@@ -223,10 +223,11 @@ class _Times:
     def of_events(self, first: Int64, after: Int64, start: Int64) -> tuple[Int64, Int64]:
         """Return when the events' heads and bodies end (n,), in the step's own order."""
         shift = np.repeat(start - self._over(first - 1) - self._gap_of(first), after - first)
-        heads, bodies = shift[::2] + self.until[:-1] + self.gap, shift[1::2] + self.until[1:]
+        heads, bodies = shift[::2] + self.until[:-1], shift[1::2] + self.until[1:]
+        heads += self.gap
         if self.order is not None:
             placed = np.empty((2, len(heads)), np.int64)
-            placed[:, self.order] = heads, bodies
+            placed[0, self.order], placed[1, self.order] = heads, bodies
             heads, bodies = placed
         return heads, bodies
 
@@ -241,13 +242,18 @@ def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
     source, target = edges.T
     number = np.random.default_rng(0).integers(0, np.iinfo(np.int64).max, n)
     waits_for = np.zeros(n, np.int64)
-    np.add.at(waits_for, target, number[source])
-    waiting = np.flatnonzero(np.bincount(target, minlength=n) >= _FEWEST_IN_GROUP)
+    waits_for_many = np.bincount(target, minlength=n) >= _FEWEST_IN_GROUP
+    chosen = waits_for_many[target]
+    np.add.at(waits_for, target[chosen], number[source[chosen]])
+    waiting = np.flatnonzero(waits_for_many)
     _, first, group, size = np.unique(
         waits_for[waiting], return_index=True, return_inverse=True, return_counts=True
     )
+    is_large = size >= _FEWEST_IN_GROUP
+    if not is_large.any():
+        return edges, n
     hub = np.full(n, -1)
-    hub[waiting] = np.where(size >= _FEWEST_IN_GROUP, n + np.arange(len(size)), -1)[group]
+    hub[waiting] = np.where(is_large, n - 1 + np.cumsum(is_large), -1)[group]
     stands_for = np.zeros(n, np.bool_)
     stands_for[waiting[first]] = True
     own, into = hub[target] < 0, (hub[target] >= 0) & stands_for[target]
@@ -259,7 +265,7 @@ def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
             np.column_stack((hub[members], members)),
         ]
     )
-    return edges, n + len(size)
+    return edges, n + int(is_large.sum())
 
 
 def _by_track(track: Int32) -> Int32 | None:

@@ -66,9 +66,11 @@ def test_an_empty_plan_takes_no_time() -> None:
     assert makespan_ns(make_plan([])) == 0
 
 
-def test_a_cycle_is_refused_in_one_line() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("device", [UNLIMITED, 0])
+def test_a_cycle_is_refused_in_one_line(device: int, compiled: bool) -> None:
     with pytest.raises(DagError, match="2 operations wait for each other"):
-        simulate(make_plan([1, 1, 1], [(0, 1), (1, 2), (2, 1)]))
+        simulate(make_plan([1, 1, 1], [(0, 1), (1, 2), (2, 1)], device=device), compiled=compiled)
 
 
 @st.composite
