@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -56,6 +57,10 @@ def _whose_unknown(view: JobView) -> str:
     return "the ranks wait for each other at its end, so the recording does not tell whose loading is slow"
 
 
+#: Calls of PyTorch's libraries on the host, one side of a transfer each.
+_HALF_A_TRANSFER = re.compile(r"\w+:i?(?:send|recv)")
+
+
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     """Find transfers on the critical path, and time in which ranks wait for a different one each time."""
     recording = view.recording
@@ -108,6 +113,11 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
         between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
         if chosen[step.operation[target[between]]].any():
             return ""
+    if view.which(lambda one: _HALF_A_TRANSFER.match(one.name) is not None)[chosen].any():
+        return (
+            ", nor the waiting for the other side, which only the arguments of the calls tell from them: "
+            "record_shapes=True records them"
+        )
     return ", nor the waiting for the other side, which the recording does not tell from them"
 
 

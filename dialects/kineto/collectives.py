@@ -18,6 +18,9 @@ from formats.columns import Int64, Trace
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
 
+#: Collectives' names of the two sides of a transfer from one rank to another, in which one waits for one.
+TRANSFERS = ("send", "recv")
+
 #: Keys of the args that tell what a collective moves.
 SIZE_ARGS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
 #: Bytes of an element, by a word of its type's name (``c10::Half``, ``unsigned char``); of any other 4.
@@ -91,7 +94,7 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
-    if kind in ("send", "recv"):  # both are known by their ends; half a transfer without its ends by nothing
+    if kind in TRANSFERS:  # both are known by their ends; half a transfer without its ends by nothing
         together = SyncPart((*ends, str(group)), all_wait=False, end_together=True)
         return None if None in ends else together
     if kind is None:

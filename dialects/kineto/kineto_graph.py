@@ -16,6 +16,7 @@ import numpy as np
 
 from dialects.kineto.collectives import (
     SYNC_ARGS,
+    TRANSFERS,
     collective,
     is_collective,
     is_half,
@@ -382,14 +383,16 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         args = {key: column.get(row) for key, column in columns.items()}
         part = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
         if part is not None:
-            meets.append(Meet(part.key, event, enters=True, leaves=True, turn=count[part.key]))
+            kind = Kind.DATA if args.get(SYNC_ARGS[0]) in TRANSFERS else Kind.GROUP
+            meets.append(Meet(part.key, event, enters=True, leaves=True, kind=kind, turn=count[part.key]))
             count[part.key] += 1
     first, _ = rank.host.of_rows(len(trace) + 1)
     event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
     for row, key in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
         is_call = row in event_of
         event = event_of[row] if is_call else int(first[row])
-        together = ("transfer", key, count[key, is_call])
-        meets.append(Meet(together, event, enters=not is_call, leaves=is_call, kind=Kind.DATA))
+        turn = count[key, is_call]
+        enters, together = not is_call, ("transfer", key)
+        meets.append(Meet(together, event, enters=enters, leaves=is_call, kind=Kind.DATA, turn=turn))
         count[key, is_call] += 1
     return meet_table(meets), communicates
