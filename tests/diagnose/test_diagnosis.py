@@ -215,6 +215,22 @@ def test_a_rank_that_pauses_unrecorded_is_late_however_its_work_scatters(tmp_pat
     assert late.gain.low_ns <= 25e6 <= late.gain.high_ns
 
 
+def test_what_python_ran_in_a_pause_is_named_where_stacks_are_recorded(tmp_path: Path) -> None:
+    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, more_pause=40.0))
+    path = directory / "rank3.pt.trace.json"
+    document = json.loads(path.read_text())
+    for mark in [one for one in document["traceEvents"] if one["name"].startswith("ProfilerStep")]:
+        frame = {**mark, "cat": "python_function"}  # a pause of 40 ms, of which sleep takes 35
+        document["traceEvents"] += [
+            {**frame, "name": "train.py(7): step", "dur": 40_000},
+            {**frame, "name": "<built-in function sleep>", "ts": mark["ts"] + 1000, "dur": 35_000},
+        ]
+    path.write_text(json.dumps(document))
+    late = winning(diagnosed(directory))[0].finding
+    assert late.evidence[0].name.endswith("__next__, in which sleep ran")
+    assert late.action.startswith("look at the Python functions")
+
+
 @pytest.mark.parametrize("system", ["kineto", "byteps", "chrome"])
 def test_of_a_rank_that_pauses_much_and_works_a_little_longer_the_pause_comes_first(
     tmp_path: Path, system: str
@@ -301,6 +317,14 @@ def test_operations_that_are_others_in_each_step_are_refused(
     code, out, err = run_cli("--option", "diagnose", "--path", path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"analyze.py: error: {path}: ") and "--step_by NAME" in err
+
+
+def test_what_may_be_waiting_for_a_rank_without_a_file_is_not_called_a_transfer(tmp_path: Path) -> None:
+    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, more_forward=[0, 0, 60.0, 0]))
+    (directory / "rank2.pt.trace.json").unlink()
+    (found,) = winning(diagnosed(directory))
+    assert found.finding.kind == "exposed_communication"
+    assert found.finding.caveat.endswith("nor the waiting for ranks that are not recorded")
 
 
 def two_stages(directory: Path, *, shapes: bool) -> Path:
