@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 import options
+import progress
 from errors import AnalyzeError, UsageError, one_line, whole_number
 from formats.stream import max_unpacked
 
@@ -75,7 +76,7 @@ def _run(args: argparse.Namespace) -> int:
     args.path = expand_paths(args.path)
     with Outputs(guard(args)) as outputs:
         check_named(args, outputs)
-        with _cluster(args):
+        with _cluster(args), progress.heartbeat(args.progress):
             result = options.load(args.option).run(args)
         import report
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import cast
 
+#: Seconds without a word.
+_SILENT = 1.0
 #: Totals from here on are shown with SI prefixes (1.20G/3.40G), smaller ones as they are (3/8).
 _SCALED_FROM = 10_000
 
@@ -46,3 +51,41 @@ def bar(total: float | None = None, unit: str = "it", *, what: str = "", enabled
         dynamic_ncols=True,
     )
     return cast("Bar", shown)
+
+
+@contextlib.contextmanager
+def heartbeat(enabled: bool | None = None) -> Iterator[None]:
+    """Say each second that work goes on, where somebody watches; a bar that is shown is drawn anew instead.
+
+    What is printed meanwhile writes over it: it leaves the cursor at the beginning of its line.
+    """
+    if enabled is False or not sys.stderr.isatty():
+        yield
+        return
+    import threading
+    import time
+
+    begin, over, handle = time.monotonic(), threading.Event(), sys.stderr.fileno()
+
+    def beat() -> None:
+        while not over.wait(_SILENT):
+            words = _shown_bar() or f"working: {time.monotonic() - begin:.0f} s"
+            os.write(handle, f"\r{words}\r".encode())
+
+    thread = threading.Thread(target=beat, daemon=True)
+    with contextlib.suppress(RuntimeError):  # no more threads: no heartbeat
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join()
+            os.write(handle, b"\r\x1b[K")
+
+
+def _shown_bar() -> str:
+    """Return the bar that is shown as it is now; "" where there is none, or it ends at this very moment."""
+    with contextlib.suppress(Exception):
+        return str(next(iter(sys.modules["tqdm"].tqdm._instances), ""))
+    return ""

@@ -43,7 +43,7 @@ class Labels:
         own = process.name if process.name is not None else process.text
         if self._is_prefix:
             is_number = process.name is None and process.text.lstrip("-").isdigit()
-            return f"{label}pid {own}" if is_number else label + own
+            return f"{label}pid {own}" if is_number else (label + own).rstrip(".")
         if not own or own.lower().startswith(label.lower()):
             return own or label
         return f"{label}: {own}"
@@ -81,8 +81,10 @@ def metadata_events(labels: Labels, dialect: str, sources: Sequence[Rewritten]) 
     lines = []
     named: set[int] = set()
     for i in labels.order:
+        within = {id(track.of) for track in sources[i].tracks}  # those whose threads are the rank's
+        within -= {id(p) for p in sources[i].processes if p.taken}  # but for some
         for process in sorted(sources[i].processes, key=lambda p: _process_order(p, dialect)):
-            if process.pid not in named:
+            if process.pid not in named and id(process) not in within:
                 lines.append(_meta("process_name", process.pid, 0, labels.process(i, process)))
                 lines.append(_meta("process_sort_index", process.pid, 0, len(named)))
                 named.add(process.pid)
@@ -96,11 +98,20 @@ def _threads(labels: Labels, dialect: str, i: int, source: Rewritten) -> Iterato
         name = track.name
         if name is None and track.text is not None:
             name = track.text or labels.process(i, processes[track.pid])
+        if track.of is not None:
+            name = _within_rank(track, track.of)
         if name is not None:
             yield _meta("thread_name", track.pid, track.tid, name)
         index = _thread_order(track, dialect, source)
         if index is not None:
             yield _meta("thread_sort_index", track.pid, track.tid, index)
+
+
+def _within_rank(track: Track, process: Process) -> str:
+    """Return what a thread of a rank is called that was one of a process of its own: tensor and partition."""
+    own = process.text if process.name is None else process.name
+    thread = track.name or (str(track.tid) if track.text is None else track.text)
+    return thread if own.lstrip("-").isdigit() and thread else f"{own} {thread}".rstrip()
 
 
 def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None:
@@ -111,6 +122,8 @@ def _thread_order(track: Track, dialect: str, source: Rewritten) -> float | None
             return 1
         return _LAST if track.sort_index is None else track.sort_index
     if track.sort_index is None and system.names_by_track:
+        if track.of is not None and track.text not in (None, "total"):
+            return -2  # operators
         return -1 if track.text == "total" else track.tid
     return track.sort_index
 

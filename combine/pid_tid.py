@@ -10,6 +10,7 @@ from dialects.system import SecondAxis
 from errors import TraceError
 
 _FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
+_RANK = ("rank",)  # key of the process that stands for the rank: no pid of a file
 _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 
 
@@ -18,7 +19,8 @@ class Place:
     """What distinguishes one source in the combined file; picklable.
 
     `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
-    one pid `only_pid`, its rank.
+    one pid `only_pid`, its rank. Where names have a `prefix` (BytePS), processes of the file are tensors, and
+    become threads of one process, the rank.
     """
 
     path: Path
@@ -54,6 +56,7 @@ class Track:
     text: str | None  # its tid as the file has it, where that is not `tid` itself; "" where it has none
     name: str | None = None
     sort_index: float | None = None
+    of: Process | None = None  # what the file calls its process, where it is in the rank's
 
 
 class Tables:
@@ -64,22 +67,25 @@ class Tables:
         self.processes: dict[Any, Process] = {}
         self.tracks: dict[Any, Track] = {}
         self._invented = 0
+        self._rank = self.process(_RANK) if place.prefix else None
 
     def process(self, pid: Any) -> Process:
         """Return the process that the file calls `pid`, a new one where it is the first time."""
         key = _number(pid)
         if key not in self.processes:
-            self.processes[key] = Process(self._new_pid(), "" if pid is None else str(pid))
+            self.processes[key] = Process(self._new_pid(), "" if pid in (None, _RANK) else str(pid))
         return self.processes[key]
 
     def track(self, pid: Any, tid: Any) -> Track:
         """Return the thread that the file calls `tid` in `pid`, likewise."""
         key = (_number(pid), _number(tid))
         if key not in self.tracks:
-            process = self.process(pid)
+            own = process = self.process(pid)
+            if self._rank is not None and key[1] not in self._rank.taken:  # numbers are keys of partitions
+                process = self._rank
             number = self._new_tid(process, key[1])
             text = None if number == key[1] else "" if tid is None else str(tid)
-            self.tracks[key] = Track(process.pid, number, text)
+            self.tracks[key] = Track(process.pid, number, text, of=None if process is own else own)
         return self.tracks[key]
 
     def _new_pid(self) -> int:

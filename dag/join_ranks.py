@@ -142,6 +142,8 @@ def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
 
 def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
     """Return the steps of each rank with the keys of what they do together numbered as on the other ranks."""
+    if len(steps) == 1:  # nobody to meet
+        return [[replace(step, meets=meet_table(())) for step in own] for own in steps]
     place: dict[Hashable, int] = {}
     numbers: dict[int, Int64] = {}  # a rank's steps share their keys
     for meets in (step.meets for own in steps for step in own):

@@ -22,6 +22,7 @@ PATH = "critical path"
 _FLOWS = "stf"  # phases of arrows: start, step, finish
 _WITH_ID = _FLOWS + "bne"  # … and of asynchronous spans
 _INSTANTS = "iIR"
+_COUNTER = "C"
 
 Names = Mapping[tuple[str, Any, Any], str]  # (process_name or thread_name, pid, tid) -> as metadata say
 _Event = tuple[int, int, dict[str, Any]]  # its time, what orders it among others of that time, and itself
@@ -42,7 +43,7 @@ def marked_events(
 ) -> tuple[list[dict[str, Any]], int]:
     """Return the events of a Chrome trace, and the nanosecond of its time 0 (the first event).
 
-    What was recorded stays: slices with their arguments, arrows, asynchronous spans, instants.
+    What was recorded stays: slices, arrows, asynchronous spans, instants and counters, with their arguments.
 
     Parameters
     ----------
@@ -224,17 +225,25 @@ def _args(trace: Trace) -> dict[int, dict[str, Any]]:
 
 
 def _points(trace: Trace, threads: Sequence[Thread], zero: int, ids: Iterator[int]) -> Iterator[_Event]:
-    """Yield the recorded arrows, asynchronous spans and instants; ids get numbers that no other trace has."""
+    """Yield the recorded arrows, asynchronous spans, instants and counters, with their arguments.
+
+    The ids of the first two get numbers that no other trace has.
+    """
     points = trace.points
     columns = (points.name_id, points.cat_id, points.track_id, points.ts_ns - zero, _within(trace))
     number: dict[str | None, int] = {}
-    rows = zip(points.phase, points.ids, *(column.tolist() for column in columns), strict=True)
-    for phase, own_id, name, cat, track, ts, is_within in rows:
-        if phase not in _WITH_ID and phase not in _INSTANTS:
+    args = points.args or [{}] * len(points)
+    rows = zip(points.phase, points.ids, args, *(column.tolist() for column in columns), strict=True)
+    for phase, own_id, own_args, name, cat, track, ts, is_within in rows:
+        if phase not in _WITH_ID and phase not in _INSTANTS and phase != _COUNTER:
             continue
         event = {"ph": phase, "name": trace.names[name], "cat": trace.cats[cat], **_at(threads[track])}
         if phase in _WITH_ID:
             event["id"] = number[own_id] if own_id in number else number.setdefault(own_id, next(ids))
+        elif own_id is not None:  # of counters of one name
+            event["id"] = own_id
+        if own_args:
+            event["args"] = own_args
         if phase == "f" and is_within:
             event["bp"] = "e"
         yield ts, 1, event | {"ts": microseconds(ts)}

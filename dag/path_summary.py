@@ -120,7 +120,7 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     """Return the labels of a path, and which of them each stretch has (k,)."""
     no_event = path.event == NO_EVENT
     is_lead = no_event & (path.start_ns == path.begin_ns)
-    what = np.where(no_event, np.where(is_lead, -2, -1), path.operation)
+    what = np.where(no_event, np.where(is_lead, -2, -1), recording.table.kind[path.operation])
     key = (what + 2) * len(CATS) + path.cat
     _, first, place = np.unique(
         key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
@@ -129,7 +129,7 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     number = np.empty(len(first), np.int64)
     for one in np.argsort(first).tolist():
         at = int(first[one])
-        operation = None if no_event[at] else recording.operations[int(what[at])]
+        operation = None if no_event[at] else recording.table.kinds[int(what[at])]
         name, cat = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
         number[one] = known.setdefault(Label(name, cat, recording.owners[path.owners[at]]), len(known))
     return list(known), number[place.reshape(-1)]

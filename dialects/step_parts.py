@@ -129,16 +129,6 @@ class Operations(Sequence[Operation]):
         operations.kinds, operations.kind = list(kinds), kind.astype(np.int32)
         return operations
 
-    @classmethod
-    def shared(cls, operations: Sequence[Operation]) -> Operations:
-        """Return operations of which those that are alike are mostly the same object."""
-        number: dict[int, int] = {}
-        kind = np.array([number.setdefault(id(one), len(number)) for one in operations], np.int64)
-        first = np.full(len(number), len(kind), np.int64)
-        first[kind[::-1]] = np.arange(len(kind))[::-1]
-        kinds = cls(operations[at] for at in first.tolist())
-        return cls.of(kinds.kinds, kinds.kind[kind] if len(kind) else kinds.kind)
-
     @overload
     def __getitem__(self, place: int) -> Operation: ...
     @overload
@@ -296,7 +286,9 @@ class RankSteps:
 
     def compact(self) -> RankSteps:
         """Return the steps in less memory, to be sent to another process."""
-        operations = Operations.shared(self.operations)
+        operations = self.operations
+        if not isinstance(operations, Operations):
+            operations = Operations(operations)
         return replace(self, operations=operations, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:
@@ -351,7 +343,7 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
     return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 
-def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: Kind) -> Int64:
-    """Return edges of one kind, and of one joint or several (m,), as `RankStep.edges` has them (m, 4)."""
-    n = len(sources)
-    return np.column_stack((sources, targets, np.full(n, joint), np.full(n, kind))).astype(np.int64)
+def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: Kind | Int64) -> Int64:
+    """Return edges, of one joint and kind or of several (m,), as `RankStep.edges` has them (m, 4)."""
+    columns = np.broadcast_arrays(sources, targets, joint, kind)
+    return narrow(np.stack(columns, axis=1, dtype=np.int32, casting="unsafe"))

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask
-from dialects.step_parts import Joint, Meets, Operation, RankStep, from_start, meet_table, narrow, narrowest
+from dialects.step_parts import (
+    Joint,
+    Meets,
+    Operation,
+    Operations,
+    RankStep,
+    from_start,
+    meet_table,
+    narrow,
+    narrowest,
+)
 from dialects.steps import Step
 from errors import TraceError, counted
 from formats.columns import Int64, unique
@@ -83,7 +93,7 @@ def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tupl
 
 def cut_into_steps(
     events: RecordedEvents, bounds: Sequence[tuple[int, int, int]]
-) -> tuple[list[Operation], list[RankStep]]:
+) -> tuple[Operations, list[RankStep]]:
     """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
 
     A step has what ran in it, from its begin on; what goes on in the next step is an event there as well.
@@ -222,7 +232,7 @@ class Open:
         return self._open
 
 
-def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], list[Operation]]:
+def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], Operations]:
     """Return the operation of each step's events: the n-th of a label is the same in every step.
 
     `labels` are per step twice the kind, plus one for work of an earlier step.
@@ -233,8 +243,12 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
         most[present] = np.maximum(most[present], count)
     offset = np.cumsum(most) - most
     numbers = [offset[one] + turns(one) for one in labels]
-    variants = [kind for one in kinds for kind in (one, one._replace(from_earlier_step=True))]
-    return numbers, [variants[i] for i in np.repeat(np.arange(len(most)), most).tolist()]
+    found = np.flatnonzero(most)
+    variants = Operations(
+        kinds[one // 2]._replace(from_earlier_step=True) if one % 2 else kinds[one // 2]
+        for one in found.tolist()
+    )
+    return numbers, Operations.of(variants.kinds, np.repeat(variants.kind, most[found]))
 
 
 def turns(values: Int64) -> Int64:

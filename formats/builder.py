@@ -8,7 +8,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, is_not
 from types import GenericAlias
 from typing import Any
 
@@ -28,6 +28,8 @@ _KEYS = msgspec.json.Decoder(list[tuple[Any, ...]])
 _SLICE_KEY = attrgetter(*KEY[1:])
 _TS = attrgetter("ts")
 _DUR = attrgetter("dur")
+#: As a wanted key: every argument, also those of events that are no slices.
+ALL = "*"
 #: After how many pieces of the general types a type is learned, again each time it did not fit; from the
 #: last but one on with names left free.
 _LESSONS = (2, 3, 4, 6, 10, 18, 34, 66)
@@ -86,6 +88,7 @@ class Builder:
         self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
         self._point_key, self._point_ts = array("i"), array("q")
         self._point_ids: list[str | None] = []
+        self._point_args: list[dict[str, Any]] = []
         self._metadata: list[dict[str, Any]] = []
         self._repairs: Counter[tuple[str, str]] = Counter()
         fields = [key for key in self.wanted if not key.endswith("*")]
@@ -136,7 +139,10 @@ class Builder:
             points = np.flatnonzero((roles == OTHER) & (ts != NO_TIME))
             self._point_key.frombytes(ids[points].tobytes())
             self._point_ts.frombytes(ts[points].tobytes())
-            self._point_ids.extend(_id_of(events[i]) for i in points.tolist())
+            timed = [events[i] for i in points.tolist()]
+            self._point_ids.extend(map(_id_of, timed))
+            if ALL in self.wanted:
+                self._point_args.extend(self._decode_args(timed))
         if self.wanted:
             args = self._decode_args([events[i] for i in rows.tolist()])
             self._add_args(range(first, first + len(rows)), args)
@@ -223,6 +229,7 @@ class Builder:
                 np.frombuffer(self._point_key, np.int32),
                 np.frombuffer(self._point_ts, np.int64),
                 self._point_ids,
+                self._point_args,
             ),
             metadata=self._metadata,
             repairs=self._repairs,
@@ -256,15 +263,19 @@ class Builder:
 
     def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
         """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is none."""
+        if rows and min(rows) < 0:
+            kept = [row >= 0 for row in rows]
+            rows, args = list(itertools.compress(rows, kept)), list(itertools.compress(args, kept))
         if args and not isinstance(args[0], dict):
             for name, key in self._arg_fields:
                 values = list(map(attrgetter(name), args))
-                if present := [i for i, value in enumerate(values) if value is not None and rows[i] >= 0]:
-                    self._args[key][0].extend([rows[i] for i in present])
-                    self._args[key][1].extend([values[i] for i in present])
+                present = list(map(is_not, values, itertools.repeat(None)))
+                if any(present):
+                    self._args[key][0].extend(itertools.compress(rows, present))
+                    self._args[key][1].extend(itertools.compress(values, present))
             return
         for row, members in zip(rows, args, strict=True):
-            for key, value in members.items() if row >= 0 else ():
+            for key, value in members.items():
                 if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
                     self._args[key][0].append(row)
                     self._args[key][1].append(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from formats import native
-from formats.builder import Builder
+from formats.builder import ALL, Builder
 from formats.columns import Trace
 from formats.event import ExactEvent
 from formats.native.scanner import Scanner, ScanningReader
@@ -64,6 +64,7 @@ def read_part(
             on_read(reader.stream.consumed - consumed)
             consumed = reader.stream.consumed
 
+    scan = scan and not (points and ALL in args)  # those of events that are no slices are Python's
     library = scan if isinstance(scan, CDLL) else native.library() if scan else None
     reader = (
         EventReader(path, types=builder.types, start=start, stop=stop)

@@ -59,7 +59,8 @@ class Points:
     """Events that are no slices (flows, async begins and ends, instants, counters), in file order.
 
     Rows index nothing in `Trace`; `name_id`, `cat_id` and `track_id` index the tables of the trace
-    they belong to. `ids` are the `id` (or `id2`) fields as text, None where missing.
+    they belong to. `ids` are the `id` (or `id2`) fields as text, None where missing. `args` are theirs where
+    all arguments were asked for, else empty.
     """
 
     phase: Sequence[str]  # (n) "s", "t", "f", "b", "e", "i", "C", ...
@@ -68,6 +69,7 @@ class Points:
     track_id: Int32
     ts_ns: Int64
     ids: Sequence[str | None]
+    args: Sequence[Mapping[str, Any]] = ()
 
     def __len__(self) -> int:
         return len(self.phase)
@@ -82,6 +84,7 @@ class Points:
             self.track_id[rows],
             self.ts_ns[rows],
             [self.ids[i] for i in at],
+            [self.args[i] for i in at] if self.args else (),
         )
 
 

@@ -203,6 +203,7 @@ class _Builder:
                 np.frombuffer(self._point_key, np.int32),
                 np.frombuffer(self._point_ts_ns, np.int64),
                 [None] * len(self._point_key),
+                [],
             ),
             metadata=[],
         )

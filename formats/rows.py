@@ -44,7 +44,7 @@ class Rows:
     ts_ns: Int64
     dur_ns: Int64
     args: dict[str, tuple[Int64, list[Any]]]
-    points: tuple[Int32, Int64, list[str | None]]
+    points: tuple[Int32, Int64, list[str | None], list[dict[str, Any]]]
     metadata: list[dict[str, Any]]
     repairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # (noun, fate): how many
 
@@ -76,6 +76,7 @@ def join(parts: Sequence[Rows]) -> Rows:
             np.concatenate([new[part.points[0]] for part, new in zip(parts, maps, strict=True)]),
             np.concatenate([part.points[1] for part in parts]),
             [point for part in parts for point in part.points[2]],
+            [args for part in parts for args in part.points[3]],
         ),
         metadata=[event for part in parts for event in part.metadata],
         repairs=sum((part.repairs for part in parts), Counter()),
@@ -100,7 +101,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
         kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
         key, ts_ns, dur_ns = rows.key[kept], rows.ts_ns[kept], dur_ns[kept]
         args = {name: _told_at_ends(column, begin, end).select(kept) for name, column in args.items()}
-    point_key, point_ts_ns, point_ids = rows.points
+    point_key, point_ts_ns, point_ids, point_args = rows.points
     return Trace(
         path="",
         dialect="",
@@ -120,6 +121,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
             track_id=tables.track[point_key],
             ts_ns=point_ts_ns,
             ids=point_ids,
+            args=point_args,
         ),
         metadata=rows.metadata,
         phases=dict(phases),

@@ -67,11 +67,12 @@ def _shortest(name: str, width: int, common: Mapping[str, int]) -> str:
 def _without_common(name: str, width: int, common: Mapping[str, int]) -> str:
     """Return `name` with as many common words as needed replaced by ``…``; "" where that is not enough.
 
-    `common` has of how many names each is a part. Long words go before more common ones.
+    `common` has of how many names each is a part. Long words go before more common ones, and the last word
+    last: names end in what they do.
     """
     parts = _BETWEEN.split(name)  # words in the even places
     places = [at for at in range(0, len(parts), 2) if parts[at] in common]
-    for at in sorted(places, key=lambda at: -common[parts[at]] * len(parts[at]) ** 2):
+    for at in sorted(places, key=lambda at: (at == len(parts) - 1, -common[parts[at]] * len(parts[at]) ** 2)):
         parts[at : at + 2] = [ELLIPSIS, ""]
         text = _ELLIPSES.sub(ELLIPSIS, "".join(parts))
         if display_width(text) <= width:

@@ -11,7 +11,7 @@ import numpy as np
 from dialects.byteps.byteps_events import COMPUTE, Events
 from dialects.byteps.gradient_names import renamed
 from dialects.masks import Mask
-from dialects.step_parts import Joint, Kind, RankTrace, edge_rows
+from dialects.step_parts import Joint, Kind, RankTrace, edge_rows, narrow
 from dialects.step_windows import Open, ranges
 from formats.columns import Int64, numbered
 from opname import QUEUES, OpName
@@ -56,9 +56,9 @@ class Spans:
         continued = [running.at(*at) for at in zip(begins, low.tolist(), strict=True)]
         begun = map(np.arange, low, high)
         parts = [np.concatenate(part) for part in zip(continued, begun, strict=True)]
-        self.events, self.rows = events, np.concatenate(parts)
+        self.events, self.rows = events, narrow(np.concatenate(parts))
         self.first = np.cumsum([0, *map(len, parts)])
-        self.step = np.repeat(np.arange(len(parts)), list(map(len, parts)))
+        self.step = np.repeat(narrow(np.arange(len(parts))), list(map(len, parts)))
         self._low, self._own = low, self.first[:-1] + list(map(len, continued))
         self.is_continued = np.arange(len(self)) < self._own[self.step]
         self.start_ns = np.maximum(events.start_ns[self.rows], np.array(begins)[self.step])
@@ -244,11 +244,23 @@ def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
     return _distinct(np.concatenate([edges, *_stages(spans, chains, wholes, main)]), len(spans))
 
 
+def edge_keys(source: Int64, target: Int64, joint: Int64, kind: Int64, n: int) -> Int64:
+    """Return a number for each edge (m,) between n events; they are in order as the columns are."""
+    return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(Kind) + kind
+
+
+def edges_of(keys: Int64, n: int) -> Int64:
+    """Return the edges of such numbers as `RankStep.edges` (m, 4)."""
+    ends, kind = np.divmod(keys, len(Kind))
+    ends, joint = np.divmod(ends, len(Joint))
+    return edge_rows(*np.divmod(ends, n), joint, kind)
+
+
 def _distinct(edges: Int64, n: int) -> Int64:
-    """Return the edges between n events without those that join the same ends as an earlier one."""
-    key = (edges[:, 0].astype(np.int64) * n + edges[:, 1]) * len(Joint) + edges[:, 2]
-    distinct: Int64 = edges[np.unique(key, return_index=True)[1]]
-    return distinct
+    """Return the edges between n events; of several that join the same ends that of the first kind."""
+    source, target, joint, kind = edges.T
+    keys = np.sort(edge_keys(source, target, joint, kind, n))
+    return edges_of(keys[_is_new(keys // len(Kind))], n)
 
 
 def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dialects.byteps.byteps_dependencies import Spans, connect, recorded_dependencies
+from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
 from dialects.byteps.byteps_events import Events, read_events, with_untraced
 from dialects.step_parts import (
     Joint,
@@ -36,7 +36,7 @@ from dialects.step_parts import (
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ranges, windows
 from dialects.steps import Steps
 from errors import TraceError
-from formats.columns import Int64, median
+from formats.columns import Int64, median, unique
 
 #: A last step whose end is not recorded is left out where it holds fewer events, of what others hold.
 MIN_RECORDED = 0.9
@@ -104,8 +104,9 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         edges=_over_all_steps(spans, edges),
         meets=_meets(gpu, events),
     )
-    operations, cut = cut_into_steps(recorded, bounds)
     lasts = _last(spans, edges, np.array([end for _, _, end in bounds], np.int64))
+    del spans, edges
+    operations, cut = cut_into_steps(recorded, bounds)
     found = [_ended(*parts) for parts in zip(cut, lasts, strict=True)]
     return RankSteps(gpu.name, operations, found, notes, gpu.worker)
 
@@ -113,9 +114,8 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
 def _over_all_steps(spans: Spans, edges: Int64) -> Int64:
     """Return the edges of all steps (m, 4) between events of the whole recording."""
     source, target = spans.rows[edges[:, :2]].T
-    ends = (source * len(spans.events) + target) * len(Joint) + edges[:, 2]
-    first = np.unique(ends * len(Kind) + edges[:, 3], return_index=True)[1]
-    return np.column_stack((source[first], target[first], edges[first, 2:]))
+    n = len(spans.events)
+    return edges_of(unique(edge_keys(source, target, edges[:, 2], edges[:, 3], n)), n)
 
 
 def _ended(step: RankStep, last: Int64) -> RankStep:

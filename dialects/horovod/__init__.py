@@ -70,6 +70,7 @@ class Horovod(System):
             track_id=np.append(points.track_id, trace.track_id[ticks]),
             ts_ns=np.append(points.ts_ns, trace.ts_ns[ticks]),
             ids=[*points.ids, *[None] * n],
+            args=[*points.args, *[{}] * n] if points.args else (),
         )
         return replace(trace.select(~ticks), points=points)
 

@@ -281,11 +281,39 @@ def test_workers_without_a_common_operation_are_combined_unaligned(tmp_path: Pat
 def test_byteps_names_carry_worker_and_rank(two_workers: tuple[Path, Path], tmp_path: Path) -> None:
     _combine(tmp_path / "out.json", *two_workers)
     combined = _read(tmp_path / "out.json")
-    assert sorted(_names(combined).values()) == ["wk0.rank0.Comm.x", "wk1.rank0.Comm.x"]
+    assert sorted(_names(combined).values()) == ["wk0.rank0", "wk1.rank0"]
     assert {event["name"] for event in _timed(combined)} == {
         *("wk0.rank0.Comm.x", "wk0.rank0.Comm.x.PUSH", "wk0.rank0.Comm.x.PULL"),
         *("wk1.rank0.Comm.x", "wk1.rank0.Comm.x.PUSH", "wk1.rank0.Comm.x.PULL"),
     }
+
+
+def test_a_rank_is_one_process_and_its_tensors_are_threads(tmp_path: Path) -> None:
+    main = {"ph": "X", "cat": "operator", "name": "FW.a", "pid": "0", "tid": "main", "ts": 5, "dur": 1}
+    # a worker's number of a thread may be the key of a partition: then the thread stays in its own process
+    other = {**main, "name": "FW.b", "tid": 65536}
+    events = [*_push("x", 65536, 10, 20), *_push("y", 131072, 10, 20), main, other]
+    for worker in (0, 1):
+        _write(tmp_path / f"worker_{worker}" / "0" / "comm.json", events)
+    _combine(tmp_path / "out.json", tmp_path / "worker_0", tmp_path / "worker_1")
+    combined = _read(tmp_path / "out.json")
+    names = _names(combined)
+    assert sorted(names.values()) == ["wk0.rank0", "wk0.rank0.pid 0", "wk1.rank0", "wk1.rank0.pid 0"]
+    threads = {
+        (names[event["pid"]], event["tid"]): event["args"]["name"]
+        for event in combined["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert threads["wk0.rank0", 65536] == "Comm.x 65536"
+    assert threads["wk0.rank0", 131072] == "Comm.y 131072"
+    assert {"main", "Comm.x total", "Comm.y total"} <= set(threads.values())
+    where = {
+        event["name"]: (names[event["pid"]], event["tid"])
+        for event in _timed(combined)
+        if names[event["pid"]].startswith("wk1")
+    }
+    assert where["wk1.rank0.FW.b"] == ("wk1.rank0.pid 0", 65536)
+    assert where["wk1.rank0.Comm.y.PUSH"] == ("wk1.rank0", 131072)
 
 
 def test_filter_keeps_the_named_communication_and_all_else(tmp_path: Path) -> None:

@@ -240,6 +240,28 @@ def test_the_shipped_example_blames_the_worker_that_was_waited_for() -> None:
     assert on_late > 0.9 * document["iteration_ms"]
 
 
+def test_counters_and_instants_keep_their_arguments(tmp_path: Path, decoder: str) -> None:
+    where = {"pid": 0, "tid": 0}
+    counter = {"ph": "C", "name": "memory", "cat": "mem", "id": "gpu 0", **where}
+    events = [
+        *(step(n, 1000 * n, 1000) for n in range(3)),
+        *(span("aten::mm", 1000 * n, 400, "cpu_op") for n in range(3)),
+        *({**counter, "ts": 1000 * n, "args": {"free": n, "used": 2.5}} for n in range(3)),
+        {"ph": "i", "name": "[memory]", "cat": "x", "ts": 500, "s": "t", **where, "args": {"Bytes": 8}},
+        {"ph": "C", "name": "empty", "ts": 600, **where},
+    ]
+    write(tmp_path / "rank0.pt.trace.json", events, schemaVersion=1)
+    answer("--path", tmp_path / "rank0.pt.trace.json", "--output", tmp_path / "marked.json")
+    marked = json.loads((tmp_path / "marked.json").read_text())["traceEvents"]
+    kept = [event for event in marked if event["ph"] == "C" and event["name"] == "memory"]
+    assert [(event["ts"], event["args"]) for event in kept] == [
+        (1000 * n, {"free": n, "used": 2.5}) for n in range(3)
+    ]
+    assert {(event["id"], event["cat"]) for event in kept} == {("gpu 0", "mem")}
+    assert [event["args"] for event in marked if event["ph"] == "i"] == [{"Bytes": 8}]
+    assert [event.get("args") for event in marked if event["name"] == "empty"] == [None]
+
+
 def test_where_operations_have_no_category_the_sentence_names_them(tmp_path: Path) -> None:
     # three steps of 10 ms, 7 of which `f` takes and 3 `train` itself
     events = [
