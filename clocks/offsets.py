@@ -34,8 +34,9 @@ class Clock:
     """How one host's clock relates to the first host's.
 
     The true offset is within `offset_ns` ± `bound_ns` all through the recording, with relative drifts of up
-    to 50 ppm allowed for. There is no bound where no operation ties the host to the first, and where no
-    offset makes all operations possible. A violation is a pair of one occurrence in the impossible order.
+    to 50 ppm allowed for. There is no bound where nothing ties the host to the first, and where no offset
+    makes all operations possible; it is 0 where only their machine ties them. A violation is a pair of one
+    occurrence in the impossible order.
     """
 
     offset_ns: int = 0  # what to add to its timestamps, at `middle_ns`
@@ -83,9 +84,9 @@ def align(
     """Estimate the clock of every host against the first one's; the relative offsets do not depend on which.
 
     Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Those of
-    one machine agree wherever that makes every operation possible. Where
-    no offsets make every operation possible, even with drift, the offsets are those that contradict the
-    operations least, and none has a bound.
+    one machine agree wherever that makes every operation possible. Where no offsets make every operation
+    possible, even with drift, the offsets are those that contradict the operations least, and none has a
+    bound.
 
     Parameters
     ----------
@@ -98,7 +99,7 @@ def align(
     machines = machines or [""] * len(hosts)
     if not found.there.any():
         tied = [i == 0 or _is_same(machines, 0, i) for i in range(len(hosts))]
-        return Alignment([Clock(bound_ns=None if i else 0, is_tied=one) for i, one in enumerate(tied)])
+        return Alignment([Clock(bound_ns=0 if one else None, is_tied=one) for one in tied])
     reach = _reach(found, recorded)
     compared = found.compared
     for limit_ppm in DRIFT_LIMITS_PPM:
@@ -332,15 +333,16 @@ def _clocks(
     drift = drifts_ppm - drifts_ppm[first]
     before, _ = _out_of_order(found, compared, found.middle - found.middle[first])
     after, _ = _out_of_order(found, compared, relative, drift)
-    far = np.full(len(offsets), np.inf)
+    far = np.zeros(len(offsets))
     if bounds is not None:
         of = np.arange(len(offsets))
         far = np.ceil(np.maximum(bounds[of, first] - relative, relative + bounds[first, of]))
+        far = np.where(np.isfinite(far), far, 0.0)  # no operation ties it, but it is the same clock
     return [
         Clock(
             offset_ns=int(relative[i] + found.middle[first[i]] - found.middle[i]),
             drift_ppm=float(drift[i]),
-            bound_ns=int(far[i]) if first[i] == 0 and np.isfinite(far[i]) else None,
+            bound_ns=int(far[i]) if bounds is not None and first[i] == 0 else None,
             anchors=int(found.there[i].sum()),
             violations_before=int(before[i].sum() + before[:, i].sum()),
             violations_after=int(after[i].sum() + after[:, i].sum()),

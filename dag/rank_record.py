@@ -16,11 +16,12 @@ from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
+from dialects.kineto.collectives import grouped
 from dialects.masks import by_name, ids_in
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
-from dialects.system import NO_SIZES, MessageSizes
+from dialects.system import NO_SIZES, Frames, MessageSizes
 from errors import AnalyzeError, DagError
 from formats.columns import Int64, Trace
 from formats.gml import read_gml
@@ -45,7 +46,8 @@ class Wish(NamedTuple):
     """What is wanted of each rank.
 
     `step_by` as for `System.find_steps`; `several`: whether there may be other ranks, with which clocks have
-    to be compared; `sizes`: whether samples of memory, and what calls of collectives move, are asked for.
+    to be compared; `sizes`: whether samples of memory, what calls of collectives move, and what
+    Python stacks say of pauses are asked for.
     """
 
     step_by: str | None = None
@@ -76,6 +78,7 @@ class RankFacts:
     sizes_end_ns : when each of these ends
     memory : samples of its devices' memory, where wished for and recorded
     machine : on which it ran, "" where the trace does not say
+    frames : as of `System.frames`, where wished for
     """
 
     path: str
@@ -87,6 +90,7 @@ class RankFacts:
     sizes_end_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     memory: MemorySamples | None = None
     machine: str = ""
+    frames: Frames | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,8 @@ class RankRecord:
         facts, memory = self.facts, self.facts.memory
         if memory is not None:
             memory = memory._replace(at_ns=memory.at_ns + by_ns)
-        facts = replace(facts, sizes_end_ns=facts.sizes_end_ns + by_ns, memory=memory)
+        frames = None if facts.frames is None else facts.frames.later(by_ns)
+        facts = replace(facts, sizes_end_ns=facts.sizes_end_ns + by_ns, memory=memory, frames=frames)
         return replace(self, steps=self.steps.later(by_ns), facts=facts)
 
 
@@ -135,7 +140,7 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
         steps = system.rank_steps(rank, wish.step_by).compact()
     except AnalyzeError as error:
         steps = error
-    points = system.sync_points(trace) if wish.several else {}
+    points = grouped(system.sync_points(trace), trace.header) if wish.several else {}
     return RankRecord(steps, _facts(source, trace, wish), points, pairs is not None, broken)
 
 
@@ -162,7 +167,8 @@ def _facts(source: Source, trace: Trace, wish: Wish) -> RankFacts:
     memory = _memory(source, trace) if wish.sizes else None
     own = (trace.path, trace.rank, trace.world_size)
     machine = machine_of(trace.header)
-    return RankFacts(*own, system.rule(trace), system.loads(trace), sizes, ends, memory, machine)
+    frames = system.frames(trace) if wish.sizes else None
+    return RankFacts(*own, system.rule(trace), system.loads(trace), sizes, ends, memory, machine, frames)
 
 
 def _sizes_of_calls(source: Source, trace: Trace) -> MessageSizes:

@@ -11,7 +11,7 @@ import numpy as np
 from dag.step_graph import Bool, Recording
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
-from diagnose.job_view import JobView, listed
+from diagnose.job_view import JobView, listed, what_runs
 from dialects.step_parts import UNTRACED, WAIT, Kind, Operation
 from dialects.system import COPY_CATS
 from formats.columns import Int64
@@ -128,11 +128,14 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     largest = view.longest(by_name)
     outside = by_kind[-1] > by_name.max(initial=0.0)
     where = "between the steps" if outside else f"before {listed(largest)}"
+    told = "Python's stacks tell what ran there" if view.has_stacks else "what ran there is not in the trace"
     yield Finding(
         kind="idle",
         title=f"in {gaps / 1e6:.1f} ms ({share:.0%}) of the critical path nothing was recorded",
-        cause=f"most of it lies {where}; what ran there is not in the trace",
-        action="record more (Python stacks, annotations around your own code) to see what runs there",
+        cause=f"most of it lies {where}; {told}",
+        action=what_runs(view)
+        if view.has_stacks
+        else "record more (Python stacks, annotations around your own code) to see what runs there",
         ranks=view.recording.owners,
         operations=largest,
         caveat="no gain is claimed: what is in the gaps is not known",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,7 @@ from diagnose.chance import EXPOSED
 from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
-from diagnose.job_view import JobView, listed, waited_for
+from diagnose.job_view import JobView, listed, waited_for, what_runs
 from errors import counted
 from formats.columns import FEWEST
 from replay.uncertainty import Float
@@ -54,6 +55,10 @@ def _whose_unknown(view: JobView) -> str:
     ):
         return ""
     return "the ranks wait for each other at its end, so the recording does not tell whose loading is slow"
+
+
+#: Calls of PyTorch's libraries on the host, one side of a transfer each.
+_HALF_A_TRANSFER = re.compile(r"\w+:i?(?:send|recv)")
 
 
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
@@ -99,7 +104,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _waits_unknown(view: JobView, chosen: Bool) -> str:
     """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
-    if len(view.recording.owners) == 1:
+    world = max(one.world_size or 0 for one in view.loaded.ranks)
+    if len(view.recording.owners) == 1 or world > len(view.recording.owners):
         return ", nor the waiting for ranks that are not recorded"
     is_meeting = view.which(lambda one: one.is_meeting)
     for row in view.rows:
@@ -108,6 +114,11 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
         between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
         if chosen[step.operation[target[between]]].any():
             return ""
+    if view.which(lambda one: _HALF_A_TRANSFER.match(one.name) is not None)[chosen].any():
+        return (
+            ", nor the waiting for the other side, which only the arguments of the calls tell from them: "
+            "record_shapes=True records them"
+        )
     return ", nor the waiting for the other side, which the recording does not tell from them"
 
 
@@ -130,8 +141,8 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
         kind="exposed_communication",
         title="ranks wait for whichever pauses, a different one each time",
         cause=f"the rank with the longest gaps in a step has {late / 1e6:.1f} ms more of them than the mean",
-        action="record Python stacks (with_stack=True), and look at what ranks do in turn: logging, garbage "
-        "collection, checkpoints, other processes on the machines",
+        action=f"{what_runs(view)}: what ranks do in turn, as logging, garbage collection, checkpoints, and "
+        "other processes on the machines",
         edit=gaps_even_in_each_step,
         ranks=view.recording.owners,
         evidence=view.show_gaps(view.is_own, 3),

@@ -327,8 +327,15 @@ class JobView:
     def gap_before(self, step: StepGraph, event: int) -> Evidence:
         """Return the gap before an event of a step as evidence."""
         shown, gap_ns = self.event(step, event), int(step.gap_ns[event])
-        name = f"the gap before {shown.name}"
+        frames, end_ns = self.loaded.ranks[int(step.owner[event])].frames, int(step.start_ns[event])
+        ran = frames.during(end_ns - gap_ns, end_ns) if frames is not None else ""
+        name = f"the gap before {shown.name}" + (f", in which {ran} ran" if ran else "")
         return replace(shown, name=name, start_ns=shown.start_ns - gap_ns, dur_ns=gap_ns)
+
+    @property
+    def has_stacks(self) -> bool:
+        """Whether Python's stacks are recorded, which tell what ran in gaps."""
+        return any(one.frames is not None for one in self.loaded.ranks)
 
     def tail(self, step: StepGraph, owner: int) -> Evidence:
         """Return what passes between an owner's last event of a step and the next step as evidence."""
@@ -405,6 +412,13 @@ def _pieces(recording: Recording) -> Int64:
     """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
     number = recording.numbered(lambda one: (one.main, one.key))[1]
     return np.where(recording.which(lambda one: one.key is not None), number, -1)
+
+
+def what_runs(view: JobView) -> str:
+    """Return what to do to learn what ran in gaps, as words that begin an advice."""
+    if view.has_stacks:
+        return "look at the Python functions that are recorded there"
+    return "record Python stacks there (with_stack=True) to see what runs"
 
 
 def listed(words: Sequence[str], most: int = 3) -> str:

@@ -11,7 +11,7 @@ from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no
 from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed, waited_for
+from diagnose.job_view import JobView, listed, waited_for, what_runs
 from diagnose.late_negotiations import late_in_negotiations
 from formats.columns import FEWEST
 from replay.uncertainty import Float
@@ -287,8 +287,7 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
         f"{(slow - peers) / 1e6:.1f} ms more a step pass with nothing recorded, before {listed(before)}",
         cause=f"{slow / 1e6:.1f} ms a step lie between its own operations, and {peers / 1e6:.1f} ms between "
         f"those of its peers{_last_in(view, late)}",
-        action="record Python stacks there (with_stack=True) to see what runs: input, Python code, garbage "
-        "collection, other processes",
+        action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
         edit=lambda one: as_peers(one, late, view.stage, work=False, gaps=True),
         ranks=ranks,
         operations=before,

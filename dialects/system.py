@@ -83,6 +83,27 @@ class MessageSizes(NamedTuple):
         return (n - 1) / n if any(one in kind for one in ("gather", "scatter", "alltoall")) else 1.0
 
 
+class Frames(NamedTuple):
+    """What a recording's Python stacks say of time in which nothing else is recorded: k calls.
+
+    `start_ns`, `end_ns` (k,), in order; `name` (k) of the innermost function.
+    """
+
+    start_ns: Int64
+    end_ns: Int64
+    name: Sequence[str]
+
+    def later(self, by_ns: int) -> Frames:
+        """Return the same `by_ns` later."""
+        return Frames(self.start_ns + by_ns, self.end_ns + by_ns, self.name)
+
+    def during(self, start_ns: int, end_ns: int) -> str:
+        """Return the function that ran for most of an interval, more than half of it; "" for none."""
+        shared = np.minimum(self.end_ns, end_ns) - np.maximum(self.start_ns, start_ns)
+        at = int(shared.argmax()) if len(shared) else 0
+        return self.name[at] if len(shared) and 2 * shared[at] > end_ns - start_ns else ""
+
+
 NO_SIZES = MessageSizes(np.empty(0, np.int64), (), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -255,6 +276,10 @@ class System:
     def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
         """Return what collectives move, from all `args` (k) of those slices, `rows` (k,) of the trace."""
         return NO_SIZES
+
+    def frames(self, trace: Trace) -> Frames | None:
+        """Return what Python stacks say of time in which nothing else runs; None where there are none."""
+        return None
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return which slices (n,) may begin after their step: the n-th of a name is the n-th step's."""

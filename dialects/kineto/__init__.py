@@ -27,6 +27,7 @@ from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
     Activity,
+    Frames,
     MessageSizes,
     System,
     framed,
@@ -34,7 +35,7 @@ from dialects.system import (
     whole_number,
     without_recording,
 )
-from formats.columns import Int64, Trace
+from formats.columns import Int64, Trace, unique
 from formats.values import FARTHEST_NS
 from output_marks import MEMBER
 
@@ -49,6 +50,9 @@ _CATS = {
     *("Operator", "Runtime", "Kernel", "Memcpy", "Memset"),  # before PyTorch 1.11
 }
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
+#: A Python function that took less explains no pause worth a word.
+_LONG_NS = 1_000_000
+_BUILT_IN = re.compile(r"<built-in (?:function|method) (\w+).*")
 _PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
@@ -152,6 +156,25 @@ class Kineto(System):
     def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
         """Return what the host's collectives move, where shapes were recorded (`record_shapes`)."""
         return call_sizes(trace, rows, args)
+
+    def frames(self, trace: Trace) -> Frames | None:
+        """Return the innermost Python functions (`with_stack`), in which no operator or function began."""
+        rows = np.flatnonzero(by_cat(trace, "python_function".__eq__))
+        if not len(rows):
+            return None
+        rows = rows[trace.dur_ns[rows] >= _LONG_NS]
+        found = []
+        for track in unique(trace.track_id[rows]).tolist():
+            own = rows[trace.track_id[rows] == track]
+            starts = np.sort(trace.ts_ns[trace.track_id == track])
+            following = np.append(starts, FARTHEST_NS)[
+                np.searchsorted(starts, trace.ts_ns[own], side="right")
+            ]
+            found.append(own[following >= trace.end_ns[own]])
+        inner = np.concatenate([np.empty(0, np.int64), *found])
+        inner = inner[np.argsort(trace.ts_ns[inner], kind="stable")]
+        names = [_BUILT_IN.sub(r"\1", trace.names[i]) for i in trace.name_id[inner].tolist()]
+        return Frames(trace.ts_ns[inner], trace.end_ns[inner], names)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the steps of one rank; see `kineto_graph`."""

@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 
 from dialects.masks import by_cat, by_name
-from dialects.sync_points import SyncPart
+from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
 from formats.columns import Int64, Trace
 
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")
+
+#: Collectives' names of the two sides of a transfer from one rank to another, in which one waits for one.
+TRANSFERS = ("send", "recv")
 
 #: Keys of the args that tell what a collective moves.
 SIZE_ARGS = ("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size")
@@ -38,6 +41,7 @@ _HALF = re.compile(r"\w+:i?(?:send|recv)")  # of a transfer: the call does not s
 _HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
 #: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
 _TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
+_PIPELINE = re.compile(r"(?:^|_)pp|pipe", re.IGNORECASE)  # a group's description
 _WAIT = re.compile(r"_?c10d_functional::wait_tensor")
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
@@ -80,6 +84,22 @@ def is_collective(name: str, cat: str) -> bool:
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
 
 
+def of_group(key: Hashable, group: tuple[int | None, ...] | None) -> Hashable | None:
+    """Return a collective's key as it is in a group of the host (`host_group`); None if that is unknown."""
+    is_host_call = isinstance(key, tuple) and len(key) == 1 and is_call_of_all(str(key[0]))
+    if not group or not is_host_call:
+        return None if group is None and is_host_call else key
+    return (key, group)
+
+
+def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
+    """Return a trace's sync points without the host's collectives whose group of ranks is unknown."""
+    info = header.get("distributedInfo")
+    group = host_group(header, integer(info.get("rank")) if isinstance(info, Mapping) else None)
+    keyed = ((of_group(key, group), point) for key, point in points.items())
+    return {key: point for key, point in keyed if key is not None}
+
+
 def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     """Return which collective an event is that lasts from entering to leaving; None for any other.
 
@@ -91,7 +111,7 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
-    if kind in ("send", "recv"):  # both are known by their ends; half a transfer without its ends by nothing
+    if kind in TRANSFERS:  # both are known by their ends; half a transfer without its ends by nothing
         together = SyncPart((*ends, str(group)), all_wait=False, end_together=True)
         return None if None in ends else together
     if kind is None:
@@ -139,16 +159,38 @@ def _member(trace: Trace, place: str) -> int | None:
     """Return which rank has that place in the group of a transfer; None where groups disagree about it."""
     if not place.isascii() or not place.isdigit():
         return None
-    info = trace.header.get("distributedInfo")
-    groups = info.get("pg_config") if isinstance(info, Mapping) else None
-    listed = (
-        [one.get("ranks") for one in groups if isinstance(one, Mapping)] if isinstance(groups, list) else []
-    )
-    members = [one for one in listed if isinstance(one, list) and trace.rank in one and len(one) > 1]
+    groups = _groups(trace.header, trace.rank)
+    members = [ranks for about, ranks in groups if _PIPELINE.search(about)] or [ranks for _, ranks in groups]
     number = int(place)
-    found = {integer(one[number]) for one in members if number < len(one)} if members else {number}
+    found = {one[number] for one in members if number < len(one)} if members else {number}
     found.discard(trace.rank)
     return found.pop() if len(found) == 1 else None
+
+
+def _groups(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tuple[int | None, ...]]]:
+    """Return the process groups of a rank with others, as (description, ranks)."""
+    info = header.get("distributedInfo")
+    groups = info.get("pg_config") if isinstance(info, Mapping) else None
+    listed = [
+        (str(one.get("pg_desc", "")), tuple(map(integer, one["ranks"])))
+        for one in (groups if isinstance(groups, list) else ())
+        if isinstance(one, Mapping) and isinstance(one.get("ranks"), list)
+    ]
+    return [(about, ranks) for about, ranks in listed if rank in ranks and len(ranks) > 1]
+
+
+def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None, ...] | None:
+    """Return the ranks with which the host's collectives are done; () for all, None where it may be several.
+
+    The calls do not say. Where a mesh of devices divides the ranks, they are done along a dimension of it
+    (other than that of a pipeline, whose ranks send to each other).
+    """
+    mesh = {
+        ranks
+        for about, ranks in _groups(header, rank)
+        if about.startswith("mesh_") and not _PIPELINE.search(about)
+    }
+    return () if not mesh else mesh.pop() if len(mesh) == 1 else None
 
 
 def _all_ranks(key: Hashable, name: str) -> SyncPart:

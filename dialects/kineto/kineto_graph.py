@@ -16,11 +16,14 @@ import numpy as np
 
 from dialects.kineto.collectives import (
     SYNC_ARGS,
+    TRANSFERS,
     collective,
+    host_group,
     is_collective,
     is_half,
     is_lasting_call,
     is_wait,
+    of_group,
     transfers,
 )
 from dialects.kineto.kineto_device import (
@@ -376,20 +379,24 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     keys = [key for key in SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
+    group = host_group(trace.header, trace.rank)
     meets = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
         part = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
-        if part is not None:
-            meets.append(Meet(part.key, event, enters=True, leaves=True, turn=count[part.key]))
-            count[part.key] += 1
+        key = None if part is None else of_group(part.key, group)
+        if key is not None:
+            kind = Kind.DATA if args.get(SYNC_ARGS[0]) in TRANSFERS else Kind.GROUP
+            meets.append(Meet(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
+            count[key] += 1
     first, _ = rank.host.of_rows(len(trace) + 1)
     event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
-    for row, key in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
+    for row, ends in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
         is_call = row in event_of
         event = event_of[row] if is_call else int(first[row])
-        together = ("transfer", key, count[key, is_call])
-        meets.append(Meet(together, event, enters=not is_call, leaves=is_call, kind=Kind.DATA))
-        count[key, is_call] += 1
+        turn = count[ends, is_call]
+        enters, together = not is_call, ("transfer", ends)
+        meets.append(Meet(together, event, enters=enters, leaves=is_call, kind=Kind.DATA, turn=turn))
+        count[ends, is_call] += 1
     return meet_table(meets), communicates

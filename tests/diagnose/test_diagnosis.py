@@ -215,6 +215,22 @@ def test_a_rank_that_pauses_unrecorded_is_late_however_its_work_scatters(tmp_pat
     assert late.gain.low_ns <= 25e6 <= late.gain.high_ns
 
 
+def test_what_python_ran_in_a_pause_is_named_where_stacks_are_recorded(tmp_path: Path) -> None:
+    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, more_pause=40.0))
+    path = directory / "rank3.pt.trace.json"
+    document = json.loads(path.read_text())
+    for mark in [one for one in document["traceEvents"] if one["name"].startswith("ProfilerStep")]:
+        frame = {**mark, "cat": "python_function"}  # a pause of 40 ms, of which sleep takes 35
+        document["traceEvents"] += [
+            {**frame, "name": "train.py(7): step", "dur": 40_000},
+            {**frame, "name": "<built-in function sleep>", "ts": mark["ts"] + 1000, "dur": 35_000},
+        ]
+    path.write_text(json.dumps(document))
+    late = winning(diagnosed(directory))[0].finding
+    assert late.evidence[0].name.endswith("__next__, in which sleep ran")
+    assert late.action.startswith("look at the Python functions")
+
+
 @pytest.mark.parametrize("system", ["kineto", "byteps", "chrome"])
 def test_of_a_rank_that_pauses_much_and_works_a_little_longer_the_pause_comes_first(
     tmp_path: Path, system: str
@@ -301,3 +317,45 @@ def test_operations_that_are_others_in_each_step_are_refused(
     code, out, err = run_cli("--option", "diagnose", "--path", path)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith(f"analyze.py: error: {path}: ") and "--step_by NAME" in err
+
+
+def test_what_may_be_waiting_for_a_rank_without_a_file_is_not_called_a_transfer(tmp_path: Path) -> None:
+    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, more_forward=[0, 0, 60.0, 0]))
+    (directory / "rank2.pt.trace.json").unlink()
+    (found,) = winning(diagnosed(directory))
+    assert found.finding.kind == "exposed_communication"
+    assert found.finding.caveat.endswith("nor the waiting for ranks that are not recorded")
+
+
+def two_stages(directory: Path, *, shapes: bool) -> Path:
+    """Write ten steps of a pipeline, 45.4 ms each: 10 ms on rank 0, 30 on rank 1, 5 on both at the end."""
+    directory.mkdir()
+    spans = {
+        0: (("aten::mm", 0, 10), ("c10d::send", 10, 10.1), ("gloo:send", 10.1, 10.2),
+            ("c10d::recv_", 10.3, 10.4), ("gloo:recv", 10.4, 40.4), ("aten::add_", 40.4, 45.4)),
+        1: (("c10d::recv_", 0, 0.1), ("gloo:recv", 0.1, 10.2), ("aten::mm", 10.2, 40.2),
+            ("c10d::send", 40.2, 40.3), ("gloo:send", 40.3, 40.4), ("aten::add_", 40.4, 45.4)),
+    }  # fmt: skip
+    for rank, own in spans.items():
+        events: list[dict[str, object]] = []
+        for i in range(10):
+            for name, begin, end in ((f"ProfilerStep#{i + 1}", 0, 45.4), *own):
+                cat = "cpu_op" if "::" in name else "user_annotation"
+                args = {"Concrete Inputs": ["", "", str(1 - rank), "0"]} if shapes and "c10d" in name else {}
+                times = {"ts": round(1000 * (45.4 * i + begin)), "dur": round(1000 * (end - begin))}
+                events.append(
+                    {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, **times, "args": args}
+                )
+        info = {"rank": rank, "world_size": 2, "backend": "gloo"}
+        header = {"schemaVersion": 1, "distributedInfo": info, "host_name": "a"}
+        (directory / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
+    return directory
+
+
+def test_in_a_pipeline_whose_peers_are_recorded_waiting_for_a_stage_is_no_transfer(tmp_path: Path) -> None:
+    (hot,) = winning(diagnosed(two_stages(tmp_path / "known", shapes=True)))
+    assert hot.finding.title == "aten::mm makes up 88% of the critical path"  # (10 + 30) / 45.4
+    unknown = winning(diagnosed(two_stages(tmp_path / "unknown", shapes=False)))
+    (transfers,) = [one.finding for one in unknown if one.finding.kind == "exposed_communication"]
+    assert transfers.title.endswith(" 30.1 ms of transfers on the critical path")
+    assert transfers.caveat.endswith("record_shapes=True records them")

@@ -78,6 +78,7 @@ def combined(by: str = "causality") -> Any:
             "causality",
             "(by causality, 10 anchors); nothing ties 1 clock to the others.",
         ),
+        ([clock(0, 0, 0), clock(0, 0, 0)], "causality", "events; all ran on one machine, by one clock."),
         (
             [clock(0, 0), clock(0, None, 0)],
             "none",

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import dialects
-from dialects.kineto.collectives import collective, is_collective, transfers
+from dialects.kineto.collectives import collective, grouped, host_group, is_collective, transfers
 from dialects.masks import by_name
+from dialects.sync_points import SyncPoint
 from trace_files import read_args, read_trace
 
 
@@ -116,3 +117,45 @@ def test_the_peer_of_a_transfer_is_a_place_in_its_group(
     trace = read_trace(path)
     found = transfers(trace, np.array([1]), lambda name: read_args(path, {name}, slices=True))
     assert found == ({} if other is None else {0: (1, other, "0"), 1: (1, other, "0")})
+
+
+_ALL = ("default_pg", [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [
+        ([], ()), ([_ALL], ()), ([_ALL, ("", [0, 1])], ()),  # nobody knows what that is for
+        ([_ALL, ("mesh_dp", [0, 1])], (0, 1)),
+        ([_ALL, ("mesh_pp", [0, 2]), ("mesh_dp", [0, 1])], (0, 1)),
+        ([_ALL, ("mesh_dp", [0]), ("mesh_tp", [0, 1])], (0, 1)),
+        ([_ALL, ("mesh_dp", [0, 2]), ("mesh_tp", [0, 1])], None),
+        ([_ALL, ("mesh_dp", [0, 1]), ("mesh_tp", [0, 1])], (0, 1)),
+        ([_ALL, ("mesh_dp", [2, 3])], ()), ([("mesh_dp", "all")], ()),
+    ],
+)  # fmt: skip
+def test_collectives_of_the_host_are_done_along_a_dimension_of_the_mesh(
+    groups: list[tuple[str, object]], wanted: tuple[int, ...] | None
+) -> None:
+    config = [{"pg_desc": about, "ranks": ranks} for about, ranks in groups]
+    header = {"distributedInfo": {"rank": 0, "pg_config": config}}
+    assert host_group(header, 0) == wanted
+    point = SyncPoint(np.array([0]), np.array([1]))
+    nccl, gloo = ("allreduce", "1", "[0, 1]", "7"), ("gloo:all_reduce",)
+    kept = [nccl] if wanted is None else [nccl, (gloo, wanted) if wanted else gloo]
+    assert list(grouped({nccl: point, gloo: point}, header)) == kept
+
+
+def test_the_peer_of_a_transfer_is_found_in_the_group_of_the_pipeline(tmp_path: Path) -> None:
+    about = [{"pg_desc": "mesh_pp", "ranks": [0, 2]}, {"pg_desc": "mesh_dp", "ranks": [0, 1]}]
+    info = {"rank": 0, "pg_config": [{"pg_desc": "default_pg", "ranks": [0, 1, 2, 3]}, *about]}
+    where = {"ph": "X", "pid": 1, "tid": 2}
+    inputs = {"Concrete Inputs": ["", "", "1", "0"]}
+    events = [
+        {**where, "name": "c10d::recv_", "cat": "cpu_op", "ts": 5, "dur": 2, "args": inputs},
+        {**where, "name": "gloo:recv", "cat": "user_annotation", "ts": 6, "dur": 9},
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
+    found = transfers(read_trace(path), np.array([1]), lambda name: read_args(path, {name}, slices=True))
+    assert found == {0: (2, 0, "0"), 1: (2, 0, "0")}

@@ -573,6 +573,7 @@ def test_half_a_transfer_meets_the_other_half_only_where_both_ends_are_known(ste
     sent = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send", **ends})])
     received = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "recv", **ends})])
     assert sent.steps[0].meets.keys == received.steps[0].meets.keys != []
+    assert set(sent.steps[0].meets.kind.tolist()) == {Kind.DATA}  # nobody is late for it
     unknown = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send"})])
     assert len(unknown.steps[0].meets) == 0
 
