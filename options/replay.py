@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
-from result import Chart, Result
+from result import Chart, Result, in_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,7 +167,8 @@ def _range(interval_ns: tuple[float, float] | None) -> str:
 
     if interval_ns is None:
         return f"too few steps; {FEWEST} are needed"
-    return f"{interval_ns[0] / 1e6:.3f} to {interval_ns[1] / 1e6:.3f} ms"
+    low, high = (in_ms(ns).removesuffix(" ms") for ns in interval_ns)
+    return f"{low} to {high} ms"
 
 
 def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:

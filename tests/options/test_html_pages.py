@@ -13,7 +13,7 @@ import options
 from conftest import REPO, open_page
 from report import html
 from report.tables import cell_texts, printable
-from result import Result
+from result import Result, Timeline
 
 LENET = REPO / "examples" / "lenet"
 SLOW = REPO / "examples" / "lenet-100mbit"
@@ -68,3 +68,13 @@ def test_a_page_shows_its_figures_and_first_rows(
             for column, cell in zip(table.columns, row, strict=True)
         ]
         assert texts(browser, f"#table-{index} tbody tr:first-child td") == first
+
+
+def test_combine_shows_a_step_on_one_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, *others = result_of("combine", [LENET], ["--output", "a.json", "--html", "a.html"]).charts
+    assert isinstance(first, Timeline)
+    assert {span.lane.split()[0] for span in first.spans} == {"wk0.rank0", "wk1.rank0"}
+    assert others  # what was added to the clocks
+    plain = result_of("combine", [LENET / "worker_0"], ["--output", "b.json", "--picture", "b.svg"]).charts
+    assert not plain  # a picture is of the clocks, of which there is one
