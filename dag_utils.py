@@ -168,7 +168,8 @@ def _on_one_clock(
     points = [merged(job.ranks[i].made.points for i in own) for own in members]
     outlines = [[job.ranks[i].outline for i in own] for own in members]
     spans = [(min(one.begin_ns for one in own), max(one.end_ns for one in own)) for own in outlines]
-    alignment = align(points, spans)
+    machines = [job.ranks[own[0]].made.facts.machine for own in members]
+    alignment = align(points, spans, machines)
     drifting = [i for i, host in enumerate(hosts) if alignment.clocks[host].drift_ppm]
     works = [partial(record_rank, wish=wish, clock=alignment.clocks[hosts[i]]) for i in drifting]
     moved = map_again(job, drifting, works, **how)

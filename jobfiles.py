@@ -30,6 +30,8 @@ GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
 
 _TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz", ".trace")
 _JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
+#: A worker's directory that says which one it is.
+_WORKER_NAME = re.compile(r"(?:worker|wk|w)[-_.]?(\d{1,6})", re.IGNORECASE)
 _GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE)
 _RANK_IN_HEAD = re.compile(
@@ -38,6 +40,7 @@ _RANK_IN_HEAD = re.compile(
 )
 _DIGITS = re.compile(r"(\d{1,18})")
 _MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
+_SHOWN = 4  # workers that are named in a note
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
@@ -196,7 +199,11 @@ def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
 
 
 def _gpu_job(path: Path, gpus: list[GpuDir]) -> Job:
-    notes = _local_rank_notes(path, gpus) + _empty_notes(path, [gpu.path for gpu in gpus])
+    notes = (
+        _local_rank_notes(path, gpus)
+        + _worker_notes(path, gpus)
+        + _empty_notes(path, [gpu.path for gpu in gpus])
+    )
     sources = []
     for gpu in gpus:
         trace = gpu.trace()
@@ -221,6 +228,19 @@ def _local_rank_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
         whose = f"{path}" if worker is None else f"{path}, worker {worker}"
         notes += rank_notes(whose, ranks, widest, "local rank", "directories")
     return notes
+
+
+def _worker_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
+    """Say which worker is which where their places differ from the numbers in their directories' names."""
+    names = {gpu.worker: gpu.path.parent.name for gpu in gpus if gpu.worker is not None}
+    found = {worker: _WORKER_NAME.fullmatch(name) for worker, name in names.items()}
+    others = [
+        f"wk{worker} is {names[worker]}" for worker, one in found.items() if one and int(one[1]) != worker
+    ]
+    if not others or len(set(names.values())) < len(names):
+        return []
+    rest = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
+    return [f"{path}: workers are numbered by their place: {', '.join(others[:_SHOWN])}{rest}"]
 
 
 def rank_notes(

@@ -9,7 +9,17 @@ from numpy.typing import NDArray
 
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
+from dialects.step_parts import (
+    Edge,
+    Joint,
+    Kind,
+    Meet,
+    Operation,
+    RankStep,
+    RankSteps,
+    edge_table,
+    meet_table,
+)
 from formats.columns import Track
 
 Float = NDArray[np.float64]
@@ -84,7 +94,7 @@ def _step(number: int, begin: float, end: float, parts: tuple[float, float, floa
         start_ns=at[[0, 2, 3]],
         end_ns=at[[1, 3, 4]],
         edges=edge_table([Edge(0, 1), Edge(1, 2)]),
-        meets=[Meet(number, 2, True, True, Joint.START_TO_BODY, Kind.GROUP)],
+        meets=meet_table([Meet(number, 2, True, True, Joint.START_TO_BODY, Kind.GROUP)]),
     )
 
 

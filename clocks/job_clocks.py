@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import dialects
 from clocks.offsets import Alignment, Clock, align
@@ -25,6 +26,15 @@ def align_job(traces: Sequence[Trace], hosts: Sequence[int]) -> Alignment:
     own = [[t for t, h in zip(traces, hosts, strict=True) if h == host] for host in range(max(hosts) + 1)]
     points = [merged(dialects.of(trace).sync_points(trace) for trace in each) for each in own]
     return align(points, [_recorded(each) for each in own])
+
+
+def machine_of(header: Mapping[str, Any]) -> str:
+    """Return the machine by whose clock a trace's times are, as its header says; "" where it does not.
+
+    PyTorch's profiler does. Every machine may be called localhost.
+    """
+    name = str(header.get("host_name") or "")
+    return "" if name.startswith("localhost") else name
 
 
 def on_one_clock(traces: Sequence[Trace], hosts: Sequence[int], clocks: Sequence[Clock]) -> list[Trace]:

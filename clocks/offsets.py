@@ -34,8 +34,8 @@ class Clock:
     """How one host's clock relates to the first host's.
 
     The true offset is within `offset_ns` ± `bound_ns` all through the recording, with relative drifts of up
-    to 50 ppm allowed for. There is no bound where nothing ties the host to the first, and where no offset
-    makes all operations possible. A violation is a pair of one occurrence in the impossible order.
+    to 50 ppm allowed for. There is no bound where no operation ties the host to the first, and where no
+    offset makes all operations possible. A violation is a pair of one occurrence in the impossible order.
     """
 
     offset_ns: int = 0  # what to add to its timestamps, at `middle_ns`
@@ -45,7 +45,7 @@ class Clock:
     violations_before: int = 0  # in which this host takes part, as recorded
     violations_after: int = 0  # as corrected
     middle_ns: int = 0  # the middle of its anchors, on its own clock
-    is_tied: bool = False  # whether common operations tie this host to the first one
+    is_tied: bool = False  # whether common operations, or one machine, tie this host to the first one
 
     @property
     def offset_us(self) -> float:
@@ -75,10 +75,15 @@ class Alignment:
     by_ends: bool = False  # whether matched ends told an offset
 
 
-def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None] | None = None) -> Alignment:
+def align(
+    hosts: Sequence[SyncPoints],
+    recorded: Sequence[tuple[int, int] | None] | None = None,
+    machines: Sequence[str] = (),
+) -> Alignment:
     """Estimate the clock of every host against the first one's; the relative offsets do not depend on which.
 
-    Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Where
+    Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Those of
+    one machine agree wherever that makes every operation possible. Where
     no offsets make every operation possible, even with drift, the offsets are those that contradict the
     operations least, and none has a bound.
 
@@ -87,15 +92,18 @@ def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None
     hosts : one for each host (worker, or rank where hosts are unknown), n >= 1
     recorded : (n) when each host's first event begins and its last one ends, on its own clock, where
         that may be far from its sync points: the bounds allow for the drift since
+    machines : (n) the name of the machine that each ran on, "" where unknown; none at all: all unknown
     """
     found = side_by_side(hosts)
+    machines = machines or [""] * len(hosts)
     if not found.there.any():
-        return Alignment([Clock(bound_ns=None if i else 0, is_tied=i == 0) for i in range(len(hosts))])
+        tied = [i == 0 or _is_same(machines, 0, i) for i in range(len(hosts))]
+        return Alignment([Clock(bound_ns=None if i else 0, is_tied=one) for i, one in enumerate(tied)])
     reach = _reach(found, recorded)
     compared = found.compared
     for limit_ppm in DRIFT_LIMITS_PPM:
         for use_ends in (True, False):
-            if (answer := _consistent(found, compared, limit_ppm, reach, use_ends)) is not None:
+            if (answer := _consistent(found, compared, limit_ppm, reach, use_ends, machines)) is not None:
                 return answer
     pairs = evidence(found, compared, use_ends=True)
     groups = _tied_together(len(hosts), pairs)
@@ -110,7 +118,12 @@ def align(hosts: Sequence[SyncPoints], recorded: Sequence[tuple[int, int] | None
 
 
 def _consistent(
-    found: Occurrences, compared: Mask, limit_ppm: float, reach: Float64, use_ends: bool
+    found: Occurrences,
+    compared: Mask,
+    limit_ppm: float,
+    reach: Float64,
+    use_ends: bool,
+    machines: Sequence[str],
 ) -> Alignment | None:
     """Return the clocks that make every operation possible; None if drifts up to the limit allow none."""
     drifts = drifts_of(found, limit_ppm)
@@ -122,13 +135,33 @@ def _consistent(
         return None
     exact = _shortest(_windows(steady, compared, None, pairs))
     tight = loose if exact is None else exact
+    by_ends = any(pair.ends is not None for pair in pairs)
+    pairs = _of_one_machine(found.middle, pairs, tight, machines)
     groups = _tied_together(len(reach), pairs)
     offsets = np.zeros(len(reach))
     for group in groups:
         offsets[group] = _joint(found, group, pairs, tight)
     offsets = _whole(found, groups, offsets, tight)
-    by_ends = any(pair.ends is not None for pair in pairs)
     return Alignment(_clocks(found, compared, groups, offsets, drifts.ppm, bounds), by_ends=by_ends)
+
+
+def _is_same(machines: Sequence[str], i: int, j: int) -> bool:
+    return machines[i] == machines[j] != ""
+
+
+def _of_one_machine(
+    middle: Int64, pairs: Sequence[Evidence], tight: Float64, machines: Sequence[str]
+) -> list[Evidence]:
+    """Return the evidence, with that of hosts on one machine, whose clocks are one where they may agree."""
+    of_machine = [machines.index(name) for name in machines]
+    wanted = {(pair.i, pair.j) for pair in pairs} | {(i, j) for j, i in enumerate(of_machine) if i < j}
+    ahead = (middle[None, :] - middle[:, None]).astype(np.float64)  # of j against i, where they agree
+    agree = {
+        (i, j): Evidence(i, j, float(ahead[i, j]), 1.0)
+        for i, j in sorted(wanted)
+        if _is_same(machines, i, j) and -ahead[i, j] <= tight[i, j] and ahead[i, j] <= tight[j, i]
+    }
+    return [*(pair for pair in pairs if (pair.i, pair.j) not in agree), *agree.values()]
 
 
 def _reach(found: Occurrences, recorded: Sequence[tuple[int, int] | None] | None) -> Float64:
@@ -299,7 +332,7 @@ def _clocks(
     drift = drifts_ppm - drifts_ppm[first]
     before, _ = _out_of_order(found, compared, found.middle - found.middle[first])
     after, _ = _out_of_order(found, compared, relative, drift)
-    far = np.zeros(len(offsets))
+    far = np.full(len(offsets), np.inf)
     if bounds is not None:
         of = np.arange(len(offsets))
         far = np.ceil(np.maximum(bounds[of, first] - relative, relative + bounds[first, of]))
@@ -307,7 +340,7 @@ def _clocks(
         Clock(
             offset_ns=int(relative[i] + found.middle[first[i]] - found.middle[i]),
             drift_ppm=float(drift[i]),
-            bound_ns=int(far[i]) if bounds is not None and first[i] == 0 else None,
+            bound_ns=int(far[i]) if first[i] == 0 and np.isfinite(far[i]) else None,
             anchors=int(found.there[i].sum()),
             violations_before=int(before[i].sum() + before[:, i].sum()),
             violations_after=int(after[i].sum() + after[:, i].sum()),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dialects
+from clocks.job_clocks import machine_of
 from clocks.offsets import Alignment, Clock, align
 from combine.external_sort import Run, Shift
 from combine.spill_source import Rewritten
@@ -210,6 +211,7 @@ class _Host:
     points: SyncPoints
     runs: Sequence[tuple[Run, int]]  # each with what makes its times those of the clock
     by: str  # what its sync points are
+    machine: str  # on which it ran, "" where that is not recorded
 
 
 def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Sequence[int]) -> list[_Host]:
@@ -223,7 +225,8 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
         started = all(source.start_ns is not None for _, source, _ in own)
         by = "clock_sync_timestamp_us" if any(synced) else _STARTED if started else "causality"
         runs = [(run, base) for _, source, base in own for run in source.runs]
-        hosts.append(_Host(number, own[0][0].owner, merged(synced if any(synced) else found), runs, by))
+        points, machine = merged(synced if any(synced) else found), machine_of(own[0][1].header)
+        hosts.append(_Host(number, own[0][0].owner, points, runs, by, machine))
     return hosts
 
 
@@ -251,7 +254,11 @@ def _clocks(hosts: Sequence[_Host]) -> tuple[list[Clock], str, list[str]]:
         return [Clock()], "none", []
     if all(host.by == _STARTED for host in hosts):  # the clocks are taken to agree
         return [Clock() for _ in hosts], _STARTED, []
-    found = align([host.points for host in hosts], [extent(host.runs) for host in hosts])
+    found = align(
+        [host.points for host in hosts],
+        [extent(host.runs) for host in hosts],
+        [host.machine for host in hosts],
+    )
     tied = any(clock.is_tied for clock in found.clocks[1:])
     by = "none" if not tied else "matched ends" if found.by_ends else hosts[0].by
     return list(found.clocks), by, _warnings(found, [host.owner for host in hosts])

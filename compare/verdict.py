@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.exposure import NOTHING
-from compare.significance import FEWEST_STEPS, Change
+from compare.run_table import iteration_ns
+from compare.significance import FEWEST_STEPS, LEVEL, Change, rank_sum
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -24,10 +27,24 @@ def verdict(comparison: Comparison) -> str:
     if iteration.relative is not None and abs(iteration.relative) < _NOTHING:
         return f"iteration time unchanged ({(iteration.a_ns or 0) / 1e6:.{_digits(iteration.a_ns or 0)}f} ms)"
     if iteration.p is not None and not iteration.significant:
-        return f"{head}: no more than chance"
+        return f"{head}: no more than chance{_median(comparison)}"
     clauses = [_categories(comparison.categories, iteration), _operations(comparison), _straggler(comparison)]
     named = [clause for clause in clauses if clause]
     return f"{head}: {'; '.join(named)}" if named else head
+
+
+def _median(comparison: Comparison) -> str:
+    """Say what the median step did where that is no chance, though a few long steps hide it in the mean."""
+    a, b = (iteration_ns(run) for run in (comparison.a, comparison.b))
+    if min(len(a), len(b)) < FEWEST_STEPS or rank_sum(a, b) > LEVEL:
+        return ""
+    change = Change(float(np.median(a)), float(np.median(b)))
+    if abs(change.relative or 0.0) < _WORTH_STATING:
+        return ""
+    return (
+        f" on average, as some steps are far longer than the others; but the median step changed by "
+        f"{_signed(change.ns or 0)} ({_percent(change)}), which is more than chance"
+    )
 
 
 def _without_steps(comparison: Comparison) -> str:
@@ -68,11 +85,13 @@ def _categories(categories: Sequence[CategoryChange], iteration: Change) -> str:
     """Name what explains the change, largest first, and what large part of the step did not change."""
     size, whole = abs(iteration.ns or 0), iteration.a_ns or 0
     large = [each for each in categories if abs(each.explained.ns or 0) >= _WORTH_NAMING * size]
-    parts = [f"{each.cat} {_signed(each.explained.ns or 0)}{doubt(each)}" for each in large[:_MOST]]
+    parts = [
+        f"{each.cat} {_signed(each.explained.ns or 0)}{doubt(each)}" for each in large[:_MOST] if each.cat
+    ]
     parts += [
         f"{each.cat} unchanged"
         for each in categories
-        if each not in large and each.cat != NOTHING and not each.explained.significant
+        if each not in large and each.cat not in ("", NOTHING) and not each.explained.significant
         if (each.explained.a_ns or 0) >= _WORTH_STATING * whole
     ]
     return ", ".join(parts)

@@ -34,9 +34,11 @@ from dialects.step_parts import (
     RankSteps,
     edge_rows,
     from_start,
+    meet_table,
     narrow,
     narrow_ns,
 )
+from dialects.step_windows import ranges
 from errors import TraceError
 from formats.columns import Int64, Track, median, unique
 
@@ -65,7 +67,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     """
     ranks = _numbered_alike(ranks)
     common = set.intersection(*({step.number for step in rank.steps} for rank in ranks))
-    kept = [[step for step in rank.steps if step.number in common] for rank in ranks]
+    kept = _keyed_alike([[step for step in rank.steps if step.number in common] for rank in ranks])
     if not common or not any(len(step) for steps in kept for step in steps):
         raise TraceError(f"{', '.join(rank.name for rank in ranks[:5])}: no step is recorded in every rank")
     n_meetings = len(ranks) if len(ranks) > _MOST_PAIRED else 0
@@ -135,6 +137,26 @@ def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
         if rank.is_numbered
         else replace(rank, steps=[replace(step, number=step.number + before) for step in rank.steps])
         for rank in ranks
+    ]
+
+
+def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:
+    """Return the steps of each rank with the keys of what they do together numbered as on the other ranks."""
+    if len(steps) == 1:  # nobody to meet
+        return [[replace(step, meets=meet_table(())) for step in own] for own in steps]
+    place: dict[Hashable, int] = {}
+    numbers: dict[int, Int64] = {}  # a rank's steps share their keys
+    for meets in (step.meets for own in steps for step in own):
+        if id(meets.keys) not in numbers:
+            number = [place.setdefault(key, len(place)) for key in meets.keys]
+            numbers[id(meets.keys)] = narrow(np.array(number, np.int64))
+    keys = list(place)
+    return [
+        [
+            replace(step, meets=replace(meets, keys=keys, key=numbers[id(meets.keys)][meets.key]))
+            for step, meets in ((step, step.meets) for step in own)
+        ]
+        for own in steps
     ]
 
 
@@ -211,23 +233,21 @@ class RankParts(NamedTuple):
     @property
     def can_be_split(self) -> bool:
         """Whether no rank needs another's events to tell when its own started, and all ends are known."""
-        starts = any(
-            meet.leaves and meet.joint < Joint.END_TO_BODY for part in self.steps for meet in part.meets
-        )
+        meets = (part.meets for part in self.steps)
+        starts = any((one.leaves & (one.joint < Joint.END_TO_BODY)).any() for one in meets)
         has_ends = all(part.next_ns >= 0 for part in self.steps)
         return has_ends and not starts and bool((self.link_of == NO_LINK).all())
 
     def alone(self, owners: range) -> StepGraph:
         """Return the events of some ranks that follow each other, without what they wait for other ranks."""
-        parts = [replace(self.steps[owner], meets=()) for owner in owners]
+        parts = [replace(self.steps[owner], meets=meet_table(())) for owner in owners]
         return _join_step(parts, (), self.link_of, [*self.first[owners.start : owners.stop], 0])
 
     def points(self, events: Sequence[Int64], start: Sequence[Int64], end: Sequence[Int64]) -> StepGraph:
         """Return the `events` of each rank that meet others', with only what they wait for these."""
         parts = []
         for part, own, start_ns, end_ns in zip(self.steps, events, start, end, strict=True):
-            place = {event: i for i, event in enumerate(own.tolist())}
-            meets = [meet._replace(event=place[meet.event]) for meet in part.meets]
+            meets = replace(part.meets, event=np.searchsorted(own, part.meets.event))
             nothing: dict[str, Any] = {"edges": part.edges[:0], "last": own[:0], "since_ns": 0}
             columns: dict[str, Any] = {
                 "operation": part.operation[own],
@@ -285,14 +305,15 @@ class _Meets(NamedTuple):
 
 def _meets(parts: Sequence[RankStep], offsets: Sequence[int]) -> _Meets:
     """Return the parts that all ranks have in what they do together."""
-    place: dict[Hashable, int] = {}
-    rows = [
-        (place.setdefault(meet.key, len(place)), owner, meet.event + at, *meet[2:])
-        for owner, (part, at) in enumerate(zip(parts, offsets, strict=True))
-        for meet in part.meets
-    ]
-    group, owner, event, enters, leaves, joint, kind = np.array(rows, np.int64).reshape(-1, 7).T
-    return _Meets(group, owner, event, enters.astype(np.bool_), leaves.astype(np.bool_), joint, kind)
+    owner = np.repeat(np.arange(len(parts)), [len(part.meets) for part in parts])
+    names = ("event", "key", "turn", "enters", "leaves", "joint", "kind")
+    event, key, turn, *others = (
+        np.concatenate([getattr(part.meets, name) for part in parts]) for name in names
+    )
+    pair = key.astype(np.int64) * (int(turn.max(initial=0)) + 1) + turn
+    _, first, which = np.unique(pair, return_index=True, return_inverse=True)
+    group = np.argsort(np.argsort(first))[which.reshape(-1)]  # by first appearance
+    return _Meets(group, owner, event + np.array(offsets)[owner], *others)
 
 
 def _by_size(meets: _Meets) -> tuple[_Meets, _Meets]:
@@ -313,9 +334,7 @@ def _meetings(meets: _Meets) -> Int64:
     order = np.argsort(meets.group, kind="stable")
     entering, leaving = (meets.select(order[chosen[order]]) for chosen in (meets.enters, meets.leaves))
     low, high = (np.searchsorted(entering.group, leaving.group, side) for side in ("left", "right"))
-    count = high - low
-    target = np.repeat(np.arange(len(count)), count)
-    source = np.arange(len(target)) - np.repeat(np.cumsum(count) - count - low, count)
+    source, target = ranges(low, high)
     others = entering.owner[source] != leaving.owner[target]
     source, target = source[others], target[others]
     columns = (entering.event[source], leaving.event[target], leaving.joint[target], leaving.kind[target])

@@ -120,7 +120,7 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     """Return the labels of a path, and which of them each stretch has (k,)."""
     no_event = path.event == NO_EVENT
     is_lead = no_event & (path.start_ns == path.begin_ns)
-    what = np.where(no_event, np.where(is_lead, -2, -1), path.operation)
+    what = np.where(no_event, np.where(is_lead, -2, -1), recording.table.kind[path.operation])
     key = (what + 2) * len(CATS) + path.cat
     _, first, place = np.unique(
         key * len(recording.owners) + path.owners, return_index=True, return_inverse=True
@@ -129,7 +129,7 @@ def _labelled(recording: Recording, path: CriticalPath, *, parts: bool) -> tuple
     number = np.empty(len(first), np.int64)
     for one in np.argsort(first).tolist():
         at = int(first[one])
-        operation = None if no_event[at] else recording.operations[int(what[at])]
+        operation = None if no_event[at] else recording.table.kinds[int(what[at])]
         name, cat = _named(operation, CATS[path.cat[at]], is_lead=bool(is_lead[at]), parts=parts)
         number[one] = known.setdefault(Label(name, cat, recording.owners[path.owners[at]]), len(known))
     return list(known), number[place.reshape(-1)]
@@ -174,9 +174,9 @@ def by_category(path: NamedPath) -> dict[str, int]:
 
 def headline(recording: Recording, number: int, path: CriticalPath, named: NamedPath) -> str:
     """Return one sentence: how long the step of that number is, and what makes it so."""
-    sums: Counter[tuple[str, str]] = Counter()
+    sums: Counter[tuple[str, str]] = Counter()  # by category, or operation where it has none
     for label, ns in zip(named.labels, named.ns, strict=True):
-        sums[label.cat, label.owner] += ns
+        sums[label.cat or label.name, label.owner] += ns
     ranked = sums.most_common(3)
     largest = [(key, ns) for key, ns in ranked if 100 * ns >= path.length_ns] or ranked[:1]
     several = len(recording.owners) > 1
@@ -189,7 +189,7 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
     return f"Step {number} takes {length}{ends}; its critical path is {_listed(shares)}."
 
 
-_WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks", "": "other"}
+_WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks"}
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
-from clocks.job_clocks import shifted
+from clocks.job_clocks import machine_of, shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dialects.byteps import inputs
@@ -75,6 +75,7 @@ class RankFacts:
     sizes : what its collectives move, of a trace read with `dialects.SIZE_ARGS`
     sizes_end_ns : when each of these ends
     memory : samples of its devices' memory, where wished for and recorded
+    machine : on which it ran, "" where the trace does not say
     """
 
     path: str
@@ -85,6 +86,7 @@ class RankFacts:
     sizes: MessageSizes = NO_SIZES
     sizes_end_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     memory: MemorySamples | None = None
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,10 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
         edges = sorted({(before, trace.names[trace.name_id[row]]) for row, before in inputs(trace)})
     parameters = read_parameters(source.path.parent)
     of_keys = wish.partitions
-    rank = RankTrace("", trace, source.worker, edges, parameters, of_keys.bytes_of, of_keys.server_of)
+    rank = RankTrace(
+        *("", trace, source.worker, edges, parameters, of_keys.bytes_of, of_keys.server_of),
+        args_of=lambda name: read_args(source.path, {name}, slices=True),
+    )
     steps: RankSteps | AnalyzeError
     try:
         steps = system.rank_steps(rank, wish.step_by).compact()
@@ -156,7 +161,8 @@ def _facts(source: Source, trace: Trace, wish: Wish) -> RankFacts:
     ends = trace.end_ns[sizes.row]
     memory = _memory(source, trace) if wish.sizes else None
     own = (trace.path, trace.rank, trace.world_size)
-    return RankFacts(*own, system.rule(trace), system.loads(trace), sizes, ends, memory)
+    machine = machine_of(trace.header)
+    return RankFacts(*own, system.rule(trace), system.loads(trace), sizes, ends, memory, machine)
 
 
 def _sizes_of_calls(source: Source, trace: Trace) -> MessageSizes:

@@ -101,11 +101,13 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
     """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
     if len(view.recording.owners) == 1:
         return ", nor the waiting for ranks that are not recorded"
-    tied = np.zeros(len(chosen), np.bool_)
-    for row, one in zip(view.rows, view.meetings, strict=True):
-        tied[view.recording.steps[row].operation[one.event]] = True
-    if (tied & chosen).any():
-        return ""
+    is_meeting = view.which(lambda one: one.is_meeting)
+    for row in view.rows:
+        step = view.recording.steps[row]
+        source, target = step.edges[:, 0], step.edges[:, 1]
+        between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
+        if chosen[step.operation[target[between]]].any():
+            return ""
     return ", nor the waiting for the other side, which the recording does not tell from them"
 
 

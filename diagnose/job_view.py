@@ -304,6 +304,12 @@ class JobView:
         """The step of median length."""
         return self.recording.steps[choose_step(self.recording)]
 
+    def step_with_much(self, chosen: Bool) -> StepGraph:
+        """Return the step in which the `chosen` operations (n,) work as in the median one, or just longer."""
+        work = self.work_by_kind[:, self.of_kinds(chosen)].sum(axis=1)
+        much = np.flatnonzero(work >= np.median(work))
+        return self.recording.steps[self.rows[int(much[np.argmin(work[much])])]]
+
     def show(self, chosen: Bool, most: int = 1, step: StepGraph | None = None) -> list[Evidence]:
         """Return the longest events of the `chosen` operations (n,) in a step (the one of median length)."""
         step = self.usual_step if step is None else step

@@ -12,7 +12,7 @@ from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Kind, Operation
-from formats.columns import Int64
+from formats.columns import Int64, longest_usual
 from replay.uncertainty import Float
 
 #: How much later the last of two ranks is on average than the first, and how much more one may need than
@@ -95,14 +95,20 @@ def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
 def _scatter_ns(view: JobView) -> float:
     """Return by how much it differs from step to step when the first rank is ready, a standard deviation.
 
-    Ranks that are alike differ by as much from each other: they are not ready at the same moment either.
+    Ranks that are alike differ by as much from each other: they are not ready at the same moment either. A
+    step in which the first rank was far later than usual says nothing of the others.
     """
     waits = view.recording.which(_is_wait)
     steps = [view.recording.steps[row] for row in view.rows]
-    times = [
-        step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0] for step in steps
-    ]
-    return float(np.std(times, ddof=1)) if len(times) > 1 else 0.0
+    times = np.array(
+        [
+            step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0]
+            for step in steps
+        ],
+        np.float64,
+    )
+    usual = times[times <= longest_usual(times)] if len(times) else times
+    return float(np.std(usual, ddof=1)) if len(usual) > 1 else 0.0
 
 
 def _waited_for(view: JobView) -> dict[str, Float]:

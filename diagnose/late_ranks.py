@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
-from diagnose.even_work import as_peers, evened, peers_of
+from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed, waited_for
@@ -30,14 +31,24 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
-    late = behind_peers(view, view.owner_work_ns(view.is_compared))
+    late, pausing = behind_peers(view, view.owner_work_ns(view.is_compared)), _pausing(view)
+    pauses_more = bool(pausing) and (
+        not late
+        or _excess_ns(view, view.owner_gap_ns(view.is_own), pausing)
+        > _excess_ns(view, view.owner_work_ns(view.is_compared), late)
+    )
+    if pauses_more:  # what takes most is named first: the rest counts with that done
+        yield _by_gaps(view, pausing)
     if late:
-        yield _by_work(view, late)
-    late = behind_peers(view, view.owner_work_ns(view.is_input))
-    if late:
-        yield _by_input(view, late)
-    pausing = _pausing(view)
-    if pausing:
+        begins_late = bool((_later_ns(view)[late] > LEAST_EXCESS * view.step_ns).any())
+        yield _by_work(view, late, but_gaps=pauses_more or begins_late)
+    others = [owner for owner in behind_peers(view, view.owner_work_ns(_own(view))) if owner not in late]
+    if others and (alone := _by_extra_work(view, others)) is not None:
+        yield alone
+    loading = behind_peers(view, view.owner_work_ns(view.is_input))
+    if loading:
+        yield _by_input(view, loading)
+    if pausing and not pauses_more:
         yield _by_gaps(view, pausing)
     last = _often_last(view, but=pausing)
     if last is not None:
@@ -119,7 +130,8 @@ def _is_systematic(work: Float) -> bool:
 # ---- late by work
 
 
-def _by_work(view: JobView, late: Sequence[int]) -> Finding:
+def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
+    """Return the finding that some owners work longer; `but_gaps`: their gaps are a finding of their own."""
     recording = view.recording
     excess = _excess_by_kind(view, late)
     names, number = view.kind_of
@@ -128,7 +140,7 @@ def _by_work(view: JobView, late: Sequence[int]) -> Finding:
     enough = int(np.searchsorted(np.cumsum(np.maximum(excess[order], 0)), _NAMED * total)) + 1
     kinds = [int(kind) for kind in order[:enough]]
     only_input = all(view.is_input[number == kind].any() for kind in kinds)
-    same = sorted(late) == stragglers(recording)
+    same = sorted(late) == stragglers(recording) and not but_gaps
     ranks = [recording.owners[owner] for owner in late]
     what = listed([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
     chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
@@ -144,7 +156,42 @@ def _by_work(view: JobView, late: Sequence[int]) -> Finding:
         change="straggler=none" if same else "",
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
-        evidence=view.show(chosen, 3),
+        evidence=view.show(chosen, 3, view.step_with_much(chosen)),
+        look=("--option", "critical", "--head", "10"),
+    )
+
+
+def _own(view: JobView) -> Bool:
+    """Return which operations (n,) are own work, but for BytePS's STEP, in which it waits."""
+    return view.is_own & view.which(lambda one: one.cat != "STEP")
+
+
+def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
+    """Return that some owners do what not all do, as far as they work longer in all; None if it is not that.
+
+    What takes the place of something else on another rank (a kernel of another name) is no more work.
+    """
+    recording, extra = view.recording, _own(view) & ~view.is_compared
+    excess, its_time = (_excess_ns(view, view.owner_work_ns(which), late) for which in (_own(view), extra))
+    chosen = extra & view.which(lambda one: one.owner in late)
+    if its_time < _NAMED * excess or not chosen.any():
+        return None
+    taken = float(np.median(view.owner_work_ns(chosen)[:, list(late)].mean(axis=1)))
+    left = max(1 - min(excess, its_time) / max(taken, 1.0), 0.0)
+    ranks = [recording.owners[owner] for owner in late]
+    by_name = view.by_name(np.where(view.of_kinds(chosen), view.work_by_kind.mean(axis=0), 0.0))
+    names = view.longest(by_name, 1 if by_name.max() >= _NAMED * by_name.sum() else 3)
+    return Finding(
+        kind="late_rank",
+        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
+        f"with {min(excess, its_time) / 1e6:.1f} ms more work a step, in {listed(names)}, which not all do",
+        cause=f"all its own work takes {excess / 1e6:.1f} ms longer a step than its peers'"
+        f"{_last_in(view, late)}",
+        action="do it less often, on another thread or process, or share it out",
+        edit=lambda one: scaled(one, np.where(chosen, left, 1.0)),
+        ranks=ranks,
+        operations=names,
+        evidence=view.show(chosen, 3, view.step_with_much(chosen)),
         look=("--option", "critical", "--head", "10"),
     )
 
@@ -154,9 +201,13 @@ def _holds(ranks: Sequence[str]) -> str:
 
 
 def _longer(view: JobView, late: Sequence[int]) -> str:
-    work = view.owner_work_ns(view.is_compared)
-    excess = [work[:, one] - np.median(work[:, peers_of(one, late, view.stage)], axis=1) for one in late]
-    return f"{np.median(np.mean(excess, axis=0)) / 1e6:.1f} ms"
+    return f"{_excess_ns(view, view.owner_work_ns(view.is_compared), late) / 1e6:.1f} ms"
+
+
+def _excess_ns(view: JobView, time: Float, late: Sequence[int]) -> float:
+    """Return by how much the `time` (steps, m) of the late owners exceeds their peers', the median step's."""
+    excess = [time[:, one] - np.median(time[:, peers_of(one, late, view.stage)], axis=1) for one in late]
+    return float(np.median(np.mean(excess, axis=0)))
 
 
 def _last_in(view: JobView, late: Sequence[int]) -> str:
@@ -205,7 +256,7 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
         change=" ".join(edits),
         ranks=ranks,
         operations=view.mains(chosen),
-        evidence=view.show(chosen, 3),
+        evidence=view.show(chosen, 3, view.step_with_much(chosen)),
         look=("--option", "critical", "--head", "10"),
     )
 
@@ -267,16 +318,19 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     times = int((counted == owner).sum())
     if happens_by_chance(times, len(counted), 1 / len(owners)) * len(owners) > CHANCE:
         return None
-    if owner in but or _works_longer(view, owner):
-        return None  # then its work is the matter, which is looked at as such
-    name = owners[owner]
-    late = _begin_late(view, owner)
+    if owner in but:
+        return None
+    name, late = owners[owner], _begin_late(view, owner)
+    works_longer = _works_longer(view, owner)  # which is looked at as such
+    if works_longer and late == [owner] and _later_ns(view)[owner] < LEAST_EXCESS * view.step_ns:
+        return None
+    cause = "what it works longer left aside, it" if works_longer else "it works no longer than its peers but"
     return Finding(
         kind="late_rank",
         title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings",
-        cause=f"it works no longer than its peers but comes later{_begins_later(view, late)}",
+        cause=f"{cause} comes later{_begins_later(view, late)}",
         action="look at what it does before its first operation of the step, and at the gaps between them",
-        edit=lambda recording: as_peers(recording, late, view.stage, gaps=True),
+        edit=lambda recording: as_peers(recording, late, view.stage, work=not works_longer, gaps=True),
         ranks=[name],
         steps=view.numbers,
         evidence=_last_events(view, owner),
@@ -294,8 +348,8 @@ def _works_longer(view: JobView, owner: int) -> bool:
 def _begin_late(view: JobView, owner: int) -> list[int]:
     """Return the owner and all that begin their steps later than the median owner does."""
     later = _later_ns(view)
-    found = np.flatnonzero(later > LEAST_EXCESS * view.step_ns).tolist()
-    return sorted({owner, *found}) if len(found) < len(later) else [owner]
+    found = {owner, *np.flatnonzero(later > LEAST_EXCESS * view.step_ns).tolist()}
+    return sorted(found) if len(found) < len(later) else [owner]
 
 
 def _later_ns(view: JobView) -> Float:

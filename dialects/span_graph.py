@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dialects.masks import Mask, by_name
-from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_rows
+from dialects.step_parts import Joint, Kind, Meet, Meets, Operation, RankSteps, edge_rows, meet_table
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last
 from dialects.steps import Step
 from errors import TraceError
@@ -139,7 +139,7 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
     return edges
 
 
-def _meets(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> list[Meet]:
+def _meets(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> Meets:
     """Return this rank's part in each collective: by its step, its name and its turn in that step."""
     events_of: dict[int, list[int]] = {}
     for event in np.flatnonzero(meaning.collective[row]).tolist():
@@ -152,8 +152,8 @@ def _meets(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) ->
         key = (steps[place].label if place >= 0 else None, trace.names[trace.name_id[slice_row]])
         first, last = events[0], events[-1]
         meets += [
-            Meet((*key, seen[key]), event, enters=event == first, leaves=event == last)
+            Meet(key, event, enters=event == first, leaves=event == last, turn=seen[key])
             for event in dict.fromkeys((first, last))
         ]
         seen[key] += 1
-    return meets
+    return meet_table(meets)

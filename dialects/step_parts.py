@@ -9,7 +9,7 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, cast, overload
@@ -129,16 +129,6 @@ class Operations(Sequence[Operation]):
         operations.kinds, operations.kind = list(kinds), kind.astype(np.int32)
         return operations
 
-    @classmethod
-    def shared(cls, operations: Sequence[Operation]) -> Operations:
-        """Return operations of which those that are alike are mostly the same object."""
-        number: dict[int, int] = {}
-        kind = np.array([number.setdefault(id(one), len(number)) for one in operations], np.int64)
-        first = np.full(len(number), len(kind), np.int64)
-        first[kind[::-1]] = np.arange(len(kind))[::-1]
-        kinds = cls(operations[at] for at in first.tolist())
-        return cls.of(kinds.kinds, kinds.kind[kind] if len(kind) else kinds.kind)
-
     @overload
     def __getitem__(self, place: int) -> Operation: ...
     @overload
@@ -171,7 +161,8 @@ class Meet(NamedTuple):
     enter: along `joint` and `kind` of the one that leaves. A collective enters and leaves with START_TO_BODY
     (nobody ends before the last has begun); a BytePS PULL leaves what the workers' PUSHes enter, END_TO_BODY.
     A source that ends later than the target is waited for by its start only; one that starts later, not at
-    all (the root of a broadcast). Keys are equal across ranks and unique in the recording, not in the step.
+    all (the root of a broadcast). Keys with their turns (how often it was done before) are equal across
+    ranks and unique in the recording, not in the step.
     """
 
     key: Hashable
@@ -180,6 +171,43 @@ class Meet(NamedTuple):
     leaves: bool
     joint: Joint = Joint.START_TO_BODY
     kind: Kind = Kind.GROUP
+    turn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Meets:
+    """What a rank's events do together with others: `Meet` as columns (k,), `key` an index into `keys`."""
+
+    keys: Sequence[Hashable]
+    event: Int64
+    key: Int64
+    turn: Int64
+    enters: NDArray[np.bool_]
+    leaves: NDArray[np.bool_]
+    joint: NDArray[np.int8]
+    kind: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.event)
+
+    def select(self, rows: NDArray[Any], event: Int64) -> Meets:
+        """Return some of them, which are now of these events."""
+        others = (self.key, self.turn, self.enters, self.leaves, self.joint, self.kind)
+        return Meets(self.keys, event, *(column[rows] for column in others))
+
+    def compact(self) -> Meets:
+        """Return them in less memory."""
+        event, key, turn = map(narrowest, (self.event, self.key, self.turn))
+        return replace(self, event=event, key=key, turn=turn)
+
+
+def meet_table(meets: Iterable[Meet]) -> Meets:
+    """Return a few meetings as `RankStep.meets` wants them."""
+    place: dict[Hashable, int] = {}
+    rows = [(one.event, place.setdefault(one.key, len(place)), one.turn, *one[2:6]) for one in meets]
+    event, key, turn, enters, leaves, joint, kind = np.array(rows, np.int64).reshape(-1, 7).T
+    flags = enters.astype(np.bool_), leaves.astype(np.bool_)
+    return Meets(list(place), event, key, turn, *flags, joint.astype(np.int8), kind.astype(np.int8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +240,7 @@ class RankStep:
     start_ns: Int64
     end_ns: Int64
     edges: Int64
-    meets: Sequence[Meet] = ()
+    meets: Meets = field(default_factory=lambda: meet_table(()))
     last: Int64 | None = None
     continued: Int64 = field(default_factory=lambda: np.empty((0, 2), np.int64))
     across: Int64 = field(default_factory=lambda: np.empty((0, 3), np.int64))
@@ -230,6 +258,7 @@ class RankStep:
             start_ns=narrowest(self.start_ns - later),
             end_ns=narrowest(self.end_ns - later),
             edges=narrowest(self.edges),
+            meets=self.meets.compact(),
             since_ns=self.begin_ns,
         )
 
@@ -257,7 +286,9 @@ class RankSteps:
 
     def compact(self) -> RankSteps:
         """Return the steps in less memory, to be sent to another process."""
-        operations = Operations.shared(self.operations)
+        operations = self.operations
+        if not isinstance(operations, Operations):
+            operations = Operations(operations)
         return replace(self, operations=operations, steps=[step.compact() for step in self.steps])
 
     def later(self, by_ns: int) -> RankSteps:
@@ -276,6 +307,8 @@ class RankTrace:
     parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
+    #: All args of the slices so called, by name; none where they cannot be told.
+    args_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda name: ()
 
 
 def edge_table(edges: Sequence[Edge]) -> Int64:
@@ -310,7 +343,7 @@ def from_start(edges: Int64) -> NDArray[np.bool_]:
     return (edges[:, 2] & 1).astype(np.bool_)  # START_TO_HEAD, START_TO_BODY
 
 
-def edge_rows(sources: Int64, targets: Int64, joint: Joint, kind: Kind) -> Int64:
-    """Return edges of one joint and kind as `RankStep.edges` has them (m, 4)."""
-    n = len(sources)
-    return np.column_stack((sources, targets, np.full(n, joint), np.full(n, kind))).astype(np.int64)
+def edge_rows(sources: Int64, targets: Int64, joint: Joint | Int64, kind: Kind | Int64) -> Int64:
+    """Return edges, of one joint and kind or of several (m,), as `RankStep.edges` has them (m, 4)."""
+    columns = np.broadcast_arrays(sources, targets, joint, kind)
+    return narrow(np.stack(columns, axis=1, dtype=np.int32, casting="unsafe"))

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask
-from dialects.step_parts import Joint, Meet, Operation, RankStep, from_start, narrow, narrowest
+from dialects.step_parts import (
+    Joint,
+    Meets,
+    Operation,
+    Operations,
+    RankStep,
+    from_start,
+    meet_table,
+    narrow,
+    narrowest,
+)
 from dialects.steps import Step
 from errors import TraceError, counted
 from formats.columns import Int64, unique
@@ -43,7 +53,7 @@ class RecordedEvents:
     issued_ns: Int64
     leads: Mask
     edges: Int64
-    meets: Sequence[Meet] = field(default=())
+    meets: Meets = field(default_factory=lambda: meet_table(()))
 
 
 def windows(steps: Sequence[Step]) -> list[tuple[int, int, int]]:
@@ -83,7 +93,7 @@ def check_sizes(path: str, start_ns: Int64, end_ns: Int64, bounds: Sequence[tupl
 
 def cut_into_steps(
     events: RecordedEvents, bounds: Sequence[tuple[int, int, int]]
-) -> tuple[list[Operation], list[RankStep]]:
+) -> tuple[Operations, list[RankStep]]:
     """Return the operations and the steps of a recording; `bounds` as from `windows`, in order.
 
     A step has what ran in it, from its begin on; what goes on in the next step is an event there as well.
@@ -116,9 +126,10 @@ class _Cutter:
         self.targets = events.start_ns[self.events.edges[:, 1]]  # when each edge's target starts
         self.leads = self.order[events.leads[self.order]]
         self.lead_starts = events.start_ns[self.leads]
-        self.meets = np.array([meet.event for meet in events.meets], np.int64)
-        self.open = _Open(self.order, events.end_ns)
-        self.open_edges = _Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
+        self.by_event = np.argsort(events.meets.event, kind="stable")
+        self.met = events.meets.event[self.by_event]
+        self.open = Open(self.order, events.end_ns)
+        self.open_edges = Open(np.arange(len(by_target)), events.end_ns[self.events.edges[:, 1]])
         self.new, self.before = np.full((2, len(events.kind)), -1, np.int64)  # an event's place in a step
 
     def cut(self, window: tuple[int, int, int], before: Int64 | None) -> tuple[Int64, RankStep]:
@@ -142,7 +153,7 @@ class _Cutter:
             start_ns=np.maximum(self.events.start_ns[part], begin),
             end_ns=self.events.end_ns[part],
             edges=self._edges_within(begin, *edge_range),
-            meets=self._meets_within(),
+            meets=self._meets_within(part),
             last=self._last_that_leads(part, end),
             continued=np.column_stack((self.before[goes_on], self.new[goes_on])),
             across=self._edges_across(begin, *edge_range),
@@ -195,14 +206,15 @@ class _Cutter:
         across: Int64 = np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
         return across
 
-    def _meets_within(self) -> list[Meet]:
-        """Return a step's part in what several ranks do together."""
-        event = self.new[self.meets]
-        here = np.flatnonzero(event >= 0).tolist()
-        return [self.events.meets[i]._replace(event=int(event[i])) for i in here]
+    def _meets_within(self, part: Int64) -> Meets:
+        """Return the part of a step's events in what several ranks do together."""
+        meets = self.events.meets
+        low, high = (np.searchsorted(self.met, part, side) for side in _SIDES)
+        here = np.sort(self.by_event[ranges(low, high)[0]])
+        return meets.select(here, self.new[meets.event[here]])
 
 
-class _Open:
+class Open:
     """What goes on at the begin of a window, of `items` by their start, whose ends are `end_ns` (by item)."""
 
     def __init__(self, items: Int64, end_ns: Int64) -> None:
@@ -220,7 +232,7 @@ class _Open:
         return self._open
 
 
-def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], list[Operation]]:
+def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[list[Int64], Operations]:
     """Return the operation of each step's events: the n-th of a label is the same in every step.
 
     `labels` are per step twice the kind, plus one for work of an earlier step.
@@ -231,8 +243,12 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
         most[present] = np.maximum(most[present], count)
     offset = np.cumsum(most) - most
     numbers = [offset[one] + turns(one) for one in labels]
-    variants = [kind for one in kinds for kind in (one, one._replace(from_earlier_step=True))]
-    return numbers, [variants[i] for i in np.repeat(np.arange(len(most)), most).tolist()]
+    found = np.flatnonzero(most)
+    variants = Operations(
+        kinds[one // 2]._replace(from_earlier_step=True) if one % 2 else kinds[one // 2]
+        for one in found.tolist()
+    )
+    return numbers, Operations.of(variants.kinds, np.repeat(variants.kind, most[found]))
 
 
 def turns(values: Int64) -> Int64:
@@ -244,6 +260,13 @@ def turns(values: Int64) -> Int64:
     found = np.empty_like(place)
     found[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
     return found
+
+
+def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
+    """Return all numbers from each `low` to below its `high` (n,), and from which of the n each is."""
+    count = np.maximum(high - low, 0)
+    which = np.repeat(np.arange(len(count)), count)
+    return np.arange(len(which)) + (low - np.cumsum(count) + count)[which], which
 
 
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:

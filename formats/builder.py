@@ -8,7 +8,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, is_not
 from types import GenericAlias
 from typing import Any
 
@@ -263,15 +263,19 @@ class Builder:
 
     def _add_args(self, rows: Sequence[int], args: Sequence[Any]) -> None:
         """Append the wanted args of `rows`, each a struct or a dictionary; a negative row is none."""
+        if rows and min(rows) < 0:
+            kept = [row >= 0 for row in rows]
+            rows, args = list(itertools.compress(rows, kept)), list(itertools.compress(args, kept))
         if args and not isinstance(args[0], dict):
             for name, key in self._arg_fields:
                 values = list(map(attrgetter(name), args))
-                if present := [i for i, value in enumerate(values) if value is not None and rows[i] >= 0]:
-                    self._args[key][0].extend([rows[i] for i in present])
-                    self._args[key][1].extend([values[i] for i in present])
+                present = list(map(is_not, values, itertools.repeat(None)))
+                if any(present):
+                    self._args[key][0].extend(itertools.compress(rows, present))
+                    self._args[key][1].extend(itertools.compress(values, present))
             return
         for row, members in zip(rows, args, strict=True):
-            for key, value in members.items() if row >= 0 else ():
+            for key, value in members.items():
                 if value is not None and (key in self.wanted or key.startswith(self._prefixes)):
                     self._args[key][0].append(row)
                     self._args[key][1].append(value)

@@ -37,6 +37,7 @@ from formats.scan import (
     EVENT_LIMIT,
     LIST_KEY,
     NEXT_EVENT,
+    NEXT_LINE,
     STRAY,
     last_boundary,
     members_of,
@@ -50,7 +51,12 @@ _TAIL_LIMIT = 64 << 20
 #: may be packed.
 _PATIENCE = 16 << 20
 _PATIENCE_PER_BYTE = 2
+#: Damaged events and things that are no events that a file may hold, at first and for each byte of it.
+_MOST_DAMAGED = 200_000
+_DAMAGED_PER_BYTE = 1 / 8
 _TO_MEND = 8 << 20  # of it, what is kept for events whose end is known without looking further
+_LEAST_EVENT = len('{"ph":"X"},')
+_BEGIN = 1 << 10  # no event's first member begins later than so many bytes after its bracket
 _WAIT = 64 << 10  # an event this close to the end of what was read may go on there, however damaged the file
 _MOST_LISTS = 64  # places that may be the beginning of the list of events
 _BOM = b"\xef\xbb\xbf"
@@ -117,6 +123,8 @@ class EventReader:
         self._has_stop = stop is not None
         self._ended = False
         self._lines = False
+        self._next = NEXT_EVENT
+        self._is_adrift = False  # between a damaged event, whose end is not in sight, and the next one
         self._patience = _PATIENCE + _PATIENCE_PER_BYTE * self.stream.size
         self.use(*types)
 
@@ -142,15 +150,20 @@ class EventReader:
         carry = b"" if self._is_part else self._read_head(chunks)
         for chunk in itertools.chain((b"",), chunks):  # what came with the head is a piece of its own
             data = bytearray().join((b"[", carry, chunk))
+            if self._is_adrift and not self._land(data):
+                carry = bytes(data[-_BEGIN:])
+                continue
             events, end = self._decode_piece(data)
             carry = bytes(memoryview(data)[end:])
             if events:
                 yield events, memoryview(data)[1:end]
+            self._check_damage()
             if self._ended:
                 break
-        if not self._ended:
+        if not self._ended and not self._is_adrift:
             self.uniform = self._event_type
             events, end, self._ended = self._walk(carry, at_end=not self._has_stop)
+            self._check_damage()
             if events:
                 yield events, memoryview(carry)[:end]
             carry = carry[end:]
@@ -160,6 +173,22 @@ class EventReader:
             self._note_open_end(carry)
         if self.stream.damage:
             self.damage.notes.append(self.stream.damage)
+
+    def _check_damage(self) -> None:
+        """Refuse (TraceError) what holds more damage than a recording of its size can."""
+        damaged = self.damage.lost + self.damage.mended + self.damage.strays
+        if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * self.stream.size:
+            raise TraceError(f"{self.path}: not a trace: {damaged:,} things in it are damaged or no events")
+
+    def _land(self, data: bytearray) -> bool:
+        """Cut what precedes the next event out of `data`, after its first byte, if there is one."""
+        following = self._next.search(data, 1)
+        if following is None:
+            return False
+        del data[1 : following.start(1)]
+        self.damage.lost += 1
+        self._is_adrift = False
+        return True
 
     @property
     def _sight(self) -> int:
@@ -188,6 +217,8 @@ class EventReader:
             for rung, (event_type, decoder) in enumerate(self._ladder):
                 with contextlib.suppress(*UNDECODABLE):
                     events = decoder.decode(text)
+                    if len(events) * _LEAST_EVENT > cut:  # most have no phase, which is for `_walk` to count
+                        return None
                     del self._ladder[:rung]  # what did not fit once is not tried again
                     self.uniform = event_type
                     return self._events_of(events) if event_type is dict else events
@@ -250,9 +281,10 @@ class EventReader:
             if end is None:
                 if not at_end and len(data) - at < max(self._sight, _WAIT):
                     return events, at, False
-                following = NEXT_EVENT.search(data, at)
+                following = self._next.search(data, at)
                 if following is None:
-                    return events, at, False
+                    self._is_adrift = True
+                    return events, max(at, len(data) - _BEGIN), False
                 self.damage.lost += 1
                 end = following.start(1)
             at = end
@@ -287,7 +319,7 @@ class EventReader:
 
         One that lacks a bracket seems to go on until another has one too many; whole ones lie between.
         """
-        following = NEXT_EVENT.search(data, at, end)
+        following = self._next.search(data, at, end)
         if following is None:
             return None
         begins = following.start(1)
@@ -364,7 +396,7 @@ class EventReader:
                     return data[match.end() :]
             searched = max(0, len(data) - 64)
             if len(data) <= 2 * PIECE and self._looks_like_lines(data):
-                self._lines = True
+                self._lines, self._next = True, NEXT_LINE
                 return data
             more = next(chunks, b"")
             if not more or len(data) > _HEAD_LIMIT:
@@ -391,9 +423,9 @@ class EventReader:
     def _note_open_end(self, rest: bytes) -> None:
         """Say how the file ends where the list of events does not."""
         if self._has_stop:
-            self.aligned = not rest.strip()
+            self.aligned = not (rest.strip() or self._is_adrift)
             return
-        if rest.strip():
+        if rest.strip() or self._is_adrift:
             self.damage.lost += 1
             self.damage.notes.append("the file is cut off inside its last event")
         elif not self._lines and not self.stream.damage:

@@ -17,6 +17,7 @@ EVENT_LIMIT = 4 << 20  # an event that has not ended by then is damaged
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 #: Where the next event may begin after one that is damaged, and perhaps not closed.
 NEXT_EVENT = re.compile(rb',\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"\s*:)')
+NEXT_LINE = re.compile(rb'\n[ \t\r]*(\{\s*"[^"]*"\s*:)')  # where there is one on each line
 LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*(?:[{\]]|\Z)|[\]{]|\Z))")
 BETWEEN = re.compile(rb"[\s,]*")

@@ -167,8 +167,8 @@ def _range(interval_ns: tuple[float, float] | None) -> str:
 
     if interval_ns is None:
         return f"too few steps; {FEWEST} are needed"
-    low, high = (in_ms(ns).removesuffix(" ms") for ns in interval_ns)
-    return f"{low} to {high} ms"
+    low, high = map(in_ms, interval_ns)
+    return f"{low.removesuffix(' ms')} to {high}"
 
 
 def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from formats.columns import Int64
+from formats.columns import Int64, unique
 from replay.occurrences import Middles, slots, with_usual_gaps
 from replay.runs import replayed_ns
 from replay.simulation import Replay
@@ -264,7 +264,7 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
     whole = recording.whole_steps
     if len(recording.steps) < 2:
         return {}
-    rows = [whole[i] for i in np.unique(np.linspace(0, len(whole) - 1, _MOST_LEFT_OUT).astype(int)).tolist()]
+    rows = [whole[i] for i in unique(np.linspace(0, len(whole) - 1, _MOST_LEFT_OUT).astype(int)).tolist()]
     number = slots(recording.steps)
     middles = Middles("gap_ns", recording.steps, number)
     times = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from errors import DagError
+from formats import native
 from formats.columns import Int64
 
 #: The device of an operation that never waits for another one: threads, and links without contention.
 UNLIMITED = -1
-#: From how many operations on the compiled loop pays for its start (about half a second).
-COMPILE_FROM = 250_000
+#: What an operation counts for in `formats.native.is_worth`.
+_AS_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,13 @@ def make_plan(
     n = len(dur)
     source, target = np.asarray(edges, np.int64).reshape(-1, 2).T
     after_ptr = np.cumsum(np.bincount(source + 1, minlength=n + 1))
-    place = _compiled(_place) if pays(n) else None
-    if place is None:
+    library = native.library() if pays(n) else None
+    if library is None:
         after = target[np.argsort(source, kind="stable")]
     else:
-        after = np.empty(len(target), np.int64)
-        place(source, target, after_ptr[:-1].copy(), after)
+        after, first = np.empty(len(target), np.int64), after_ptr[:-1].copy()
+        held = [np.ascontiguousarray(column) for column in (source, target, first, after)]
+        library.place_successors(len(target), *(column.ctypes.data for column in held))
     return Plan(
         dur_ns=dur,
         gap_ns=_column(gap_ns, n),
@@ -71,13 +73,6 @@ def make_plan(
         after_ptr=after_ptr,
         after=after,
     )
-
-
-def _place(source: Int64, target: Int64, place: Int64, after: Int64) -> None:
-    """Fill in the successors, each at the place of its operation, which moves on by one."""
-    for edge in range(len(source)):
-        after[place[source[edge]]] = target[edge]
-        place[source[edge]] += 1
 
 
 def _column(values: ArrayLike, n: int) -> Int64:
@@ -101,7 +96,7 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
     Parameters
     ----------
     plan : n operations and e edges; the cost is O((n + e) log n) with a small logarithm
-    compiled : run the loop compiled by numba; None means as `pays` says. The schedule is the same.
+    compiled : run the loop in C if it can be had; None means as `pays` says. The schedule is the same.
     earliest_ns : (n,) before when none starts, whatever the plan says; not for plans with devices
 
     Raises
@@ -113,20 +108,21 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
         compiled = pays(len(plan))
     n_devices = int(plan.device.max(initial=UNLIMITED)) + 1
     contends = n_devices > 0
-    times = [plan.dur_ns, plan.gap_ns, plan.after_ptr, plan.after]
-    columns = [*times, plan.priority, plan.device, np.ones(n_devices, np.int64)] if contends else times
-    plain = _loop if contends else _loop_without_queues
-    loop = _compiled(plain) if compiled else None
     start = np.zeros(len(plan), np.int64) if contends else plan.gap_ns.copy()
     if earliest_ns is not None:
         np.maximum(start, earliest_ns, out=start)
     waiting = np.bincount(plan.after, minlength=len(plan))
-    if loop is not None:
-        done = loop(*map(np.ascontiguousarray, columns), waiting, start)
+    columns = [plan.dur_ns, plan.gap_ns, plan.after_ptr, plan.after]
+    if contends:
+        columns += [plan.priority, plan.device]
+    library = native.library() if compiled else None
+    if library is not None:
+        run = library.run_with_queues if contends else library.run_without_queues
+        done = _run(run, n_devices, [*columns, waiting, start])
     else:
         # Lists, because Python reads an element of a list several times faster than one of an array.
         lists: list[Any] = [column.tolist() for column in (*columns, waiting, start)]
-        done = plain(*lists)
+        done = _loop(n_devices, *lists) if contends else _loop_without_queues(*lists)
         waiting, start = (np.array(column, np.int64) for column in lists[-2:])
     if done < len(plan):
         raise DagError(f"{np.count_nonzero(waiting)} operations wait for each other: the graph has a cycle")
@@ -134,25 +130,42 @@ def simulate(plan: Plan, *, compiled: bool | None = None, earliest_ns: Int64 | N
 
 
 def pays(n_operations: int) -> bool:
-    """Whether compiled loops pay for so many operations: of many, or where one was compiled already."""
-    return n_operations >= COMPILE_FROM or _compiled.cache_info().currsize > 0
+    """Whether what is in C pays for simulating so many operations, in one plan or in several."""
+    return native.is_worth(_AS_BYTES * n_operations)
 
 
-@cache
-def _compiled(loop: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return a loop compiled; None where numba is not installed."""
-    try:
-        import numba
-    except ImportError:
-        return None
-    try:
-        compiled: Callable[..., Any] = numba.njit(cache=True)(loop)
-    except RuntimeError:  # numba finds no directory where it may keep the compiled code
-        compiled = numba.njit(loop)
-    return compiled
+class _Columns(ctypes.Structure):
+    """`plan` of simulate.c."""
+
+    _fields_ = (
+        ("n", ctypes.c_int64),
+        ("devices", ctypes.c_int64),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("dur", "gap", "after_ptr", "after", "priority", "device", "waiting", "start")
+        ),
+    )
 
 
-def _loop_without_queues(dur: Any, gap: Any, after_ptr: Any, after: Any, waiting: Any, start: Any) -> int:
+def _run(run: Callable[[Any], int], n_devices: int, columns: Sequence[Int64]) -> int:
+    """Return what a loop in C returns; `waiting` and `start`, the last columns (n,), are changed in place."""
+    held = [np.ascontiguousarray(column) for column in columns]
+    pointers = [column.ctypes.data for column in held]
+    nothing = [None] * (8 - len(pointers))  # no priorities and devices
+    done = run(ctypes.byref(_Columns(len(held[0]), n_devices, *pointers[:-2], *nothing, *pointers[-2:])))
+    if done < 0:
+        raise MemoryError
+    return done
+
+
+# ---- the loops of simulate.c in Python
+
+_Numbers = list[int]
+
+
+def _loop_without_queues(
+    dur: _Numbers, gap: _Numbers, after_ptr: _Numbers, after: _Numbers, waiting: _Numbers, start: _Numbers
+) -> int:
     """Do what `_loop` does where no operation has a device: each starts when its last input lets it.
 
     `start` holds the gaps when it is called, or when each may start at the earliest.
@@ -174,27 +187,27 @@ def _loop_without_queues(dur: Any, gap: Any, after_ptr: Any, after: Any, waiting
 
 
 def _loop(
-    dur: Any, gap: Any, after_ptr: Any, after: Any, priority: Any, device: Any, is_free: Any,
-    waiting: Any, start: Any,
+    n_devices: int, dur: _Numbers, gap: _Numbers, after_ptr: _Numbers, after: _Numbers, priority: _Numbers,
+    device: _Numbers, waiting: _Numbers, start: _Numbers,
 ) -> int:  # fmt: skip
     """Fill in `start`, count `waiting` down, and return how many operations ended.
 
-    Takes lists as plain Python and arrays when compiled. An event is (time, code): the end of
-    operation `code`, or its joining the queue of its device when it is `code - n`. All events of one
-    moment are worked off before devices choose, so that the choice does not depend on their order.
+    An event is (time, code): the end of operation `code`, or its joining the queue of its device when it is
+    `code - n`. All events of one moment are worked off before devices choose, so that the choice does not
+    depend on their order.
     """
     n = len(dur)
-    now = 0 * dur[0] if n else 0
-    events = [(now, op) for op in range(0)]
+    events: list[tuple[int, int]] = []
     for op in range(n):
         if waiting[op] == 0 and device[op] < 0:
-            start[op] = now + gap[op]
-            heappush(events, (now + gap[op] + dur[op], op))
+            start[op] = gap[op]
+            heappush(events, (gap[op] + dur[op], op))
         elif waiting[op] == 0:
-            heappush(events, (now + gap[op], n + op))
-    queues = [[(now, now, op) for op in range(0)] for _ in range(len(is_free))]
-    changed = list(range(0))  # devices that came free, or that are waited for, at this moment
-    ended = list(range(0))
+            heappush(events, (gap[op], n + op))
+    queues: list[list[tuple[int, int, int]]] = [[] for _ in range(n_devices)]
+    is_free = [True] * n_devices
+    changed: list[int] = []  # devices that came free, or that are waited for, at this moment
+    ended: list[int] = []
     done = 0
     while len(events) > 0:
         now = events[0][0]
@@ -209,7 +222,7 @@ def _loop(
                 op = ended.pop()
                 done += 1
                 if device[op] >= 0:
-                    is_free[device[op]] = 1
+                    is_free[device[op]] = True
                     changed.append(device[op])
                 for edge in range(after_ptr[op], after_ptr[op + 1]):
                     then = after[edge]
@@ -231,7 +244,7 @@ def _loop(
         for where in changed:
             if is_free[where] and len(queues[where]) > 0:
                 op = heappop(queues[where])[2]
-                is_free[where] = 0
+                is_free[where] = False
                 start[op] = now
                 heappush(events, (now + dur[op], op))
         changed.clear()

@@ -15,7 +15,7 @@ from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
 from replay.uncertainty import Float
-from result import Bars, Chart, Column, Lines, Table
+from result import Bars, Chart, Column, Lines, Made, Table
 
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
@@ -71,9 +71,9 @@ def _per_step(found: Answer) -> list[tuple[float | None, float]]:
 def path_tables(step: int, path: NamedPath, *, full: bool) -> list[Table]:
     """Return the critical path through one step, summed by operation, and whole."""
     title = f"Critical path through step {step}"
-    shares, rows = by_name(path), list(path.rows())
+    shares, rows = by_name(path), path.rows()
     of_names = [(key_of(share.owner, share.name),) for share in shares]
-    of_rows = [(key_of(str(row[2]), str(row[0])),) for row in rows]
+    of_rows = Made(rows, lambda row: (key_of(str(row[2]), str(row[0])),))
     return [
         Table.of("path_by_name", f"{title}, by operation", BY_NAME, shares, about=of_names),
         Table("critical_path", title, PATH, rows, detail=not full, about=of_rows),

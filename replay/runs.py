@@ -13,7 +13,7 @@ import numpy as np
 
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
 from dialects.step_parts import narrow
-from formats.columns import Int32, Int64, unique
+from formats.columns import Int32, Int64
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.simulation import Row, as_simulated
 
@@ -38,20 +38,29 @@ class Runs:
         self._row = row = Row(recording, rows)
         self._operations = recording.operations
         self._has_links = any((step.link != NO_LINK).any() for step in row.steps)
-        track = recording.numbered(lambda one: (one.owner, one.track))[1].astype(np.int32)
         # of several transfers that ask for a link at one moment the first of the step goes first
-        self._order = [None if self._has_links else _by_track(track[step.operation]) for step in row.steps]
+        self._order: Sequence[Int32 | None] = [None] * len(rows)
+        if not self._has_links:
+            track = recording.numbered(lambda one: (one.owner, one.track))[1].astype(np.int32)
+            self._order = [_by_track(track[step.operation]) for step in row.steps]
         self._begin = np.append(row.begin_op[:, 0], row.first_op[-1] + 2 * len(row.steps[-1]))
         found = [self._of_step(position) for position in range(len(rows))]
         edges = np.concatenate([edges for edges, _ in found])
         alone = np.concatenate([row.begin_op.ravel(), row.end_op.ravel(), *(starts for _, starts in found)])
-        cuts = np.concatenate([alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers()])
-        self._first = unique(cuts[cuts < self._begin[-1]])
-        follows = np.flatnonzero(~np.isin(self._first, alone))
-        edges = np.concatenate([self._run_of(edges), np.column_stack((follows - 1, follows))])
-        self._plan = self._planned(edges)
+        del found
+        cuts = (alone, row.first_op, edges[:, 1], edges[:, 0] + 1, self._transfers())
+        is_first, is_alone = np.zeros((2, int(self._begin[-1]) + 1), np.bool_)
+        is_alone[alone] = True
+        for cut in cuts:
+            is_first[cut] = True
+        self._first = np.flatnonzero(is_first[:-1])
+        run_of = np.cumsum(is_first, dtype=np.int32) - 1
+        follows = np.flatnonzero(~is_alone[self._first])
+        edges = np.concatenate([run_of[edges], narrow(np.column_stack((follows - 1, follows)))])
+        del cuts, alone, is_first, is_alone
         #: (positions, m) the runs at which each owner's step begins and ends
-        self.begin_run, self.end_run = self._run_of(row.begin_op), self._run_of(row.end_op)
+        self.begin_run, self.end_run = run_of[row.begin_op], run_of[row.end_op]
+        self._plan = self._planned(edges)
 
     def fits(self, recording: Recording) -> bool:
         """Whether a recording differs only in its times from the one that this was made of."""
@@ -107,7 +116,7 @@ class Runs:
         joins = (run[source] != run[target]) | (source >= target)
         within = first + np.column_stack((source[joins], target[joins])).astype(np.int64)
         around = [self._placed(position, edges) for edges in self._row.around(position)]
-        return np.concatenate([within, *around]), first + np.flatnonzero(begins)
+        return narrow(np.concatenate([within, *around])), first + narrow(np.flatnonzero(begins))
 
     def _places(self, position: int) -> _Places:
         return _Places(self._order[position])
@@ -130,10 +139,6 @@ class Runs:
             for first, step in zip(self._row.first_op.tolist(), self._row.steps, strict=True)
         ]
         return np.concatenate([*bodies, *(one + 1 for one in bodies)])
-
-    def _run_of(self, operations: Int64) -> Int64:
-        run: Int64 = np.searchsorted(self._first, operations, side="right") - 1
-        return run
 
     def _planned(self, edges: Int64) -> Plan:
         """Return the plan of the runs, and of hubs between them, without their times."""

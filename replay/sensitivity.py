@@ -15,6 +15,7 @@ from dialects.step_parts import Operation
 from formats.columns import Int64
 from parallel import cores, process_pool
 from progress import bar
+from replay.engine import pays
 from replay.occurrences import with_usual_gaps
 from replay.runs import replayed_ns
 from replay.simulation import Planned, planned
@@ -25,9 +26,7 @@ _MOST_SIMULATED = 150_000_000
 _MOST_QUEUED = 50_000_000  # where operations wait for devices, which takes longer
 #: … but for so many.
 _LEAST_GROUPS = 100
-#: Operations to simulate in all from which the compiled loop pays for its start.
-_COMPILE_FROM = 2_000_000
-#: … and from which further processes pay for theirs.
+#: Operations to simulate in all from which further processes pay for their start.
 _FORK_FROM = 20_000_000
 
 
@@ -189,7 +188,7 @@ def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
         tail_of=tail_of,
         ratio=ratio,
         tail_ratio=1 + forward_share(recording) * (ratio - 1),
-        compiled=n_groups * n_ops >= _COMPILE_FROM,
+        compiled=pays(n_groups * n_ops),
         scale=replayed_ns(recording, rows).mean() / max(result.iteration_ns.mean(), 1),
     )
 

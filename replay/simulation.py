@@ -103,7 +103,7 @@ class Planned:
     result: Replay
     plan: Plan
 
-    def with_durations(self, dur_ns: Int64, *, compiled: bool) -> Replay:
+    def with_durations(self, dur_ns: Int64, *, compiled: bool | None = None) -> Replay:
         """Return the same steps simulated with other durations of the plan's operations."""
         return replace(self.result, schedule=simulate(replace(self.plan, dur_ns=dur_ns), compiled=compiled))
 

@@ -15,8 +15,6 @@ from replay.whatif.straggler import ideal_work_ns
 
 #: Kinds of work that are put back one by one: those whose work differs most from the ideal.
 _MOST_KINDS = 30
-#: Operations of a step from which the compiled loop pays for its start: it runs dozens of times.
-_COMPILE_FROM = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class _Step:
     def _time(self, keeps: Bool) -> int:
         dur = self._base.plan.dur_ns.copy()
         dur[self._base.result.heads(0) + 1] = np.where(keeps, self.own, self.ideal)
-        after = self._base.with_durations(dur, compiled=len(dur) >= _COMPILE_FROM)
+        after = self._base.with_durations(dur)
         return int(after.iteration_ns.max())
 
 

@@ -65,7 +65,9 @@ def breakdown(
     is_comm = dialects.is_communication(kinds)
     comm = _busy(trace, is_comm)
     update = without(_busy(trace, kinds == Activity.UPDATE), comm)
-    compute = _joined(_computing(trace, kinds == Activity.COMPUTE, is_comm), update)
+    compute = _joined(
+        _computing(trace, kinds == Activity.COMPUTE, is_comm | (kinds == Activity.WAIT)), update
+    )
     parts = (compute, comm, _busy(trace, kinds == Activity.COPY))
     windows: list[tuple[int | None, int, int]] = [(s.label, s.start_ns, s.end_ns) for s in steps]
     windows = windows or [(None, int(trace.ts_ns.min()), int(trace.end_ns.max()))]
@@ -78,7 +80,7 @@ def _busy(trace: Trace, rows: Mask) -> Intervals:
 
 
 def _computing(trace: Trace, compute: Mask, comm: Mask) -> Intervals:
-    """Return when the rank computes: an operation does not while another, inside it, communicates."""
+    """Return when the rank computes: operations do not while another inside them communicates or waits."""
     either = np.flatnonzero(compute | comm)
     part = trace.select(either)
     within = lies_inside(part.ts_ns, part.end_ns, part.track_id, compute[either])

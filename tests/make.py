@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dag.join_ranks import join
 from dag.model import Dag, new_dag
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps, edge_table
+from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps, edge_table, meet_table
 from formats.columns import Track
 
 
@@ -39,7 +39,7 @@ def rank_steps(
         start_ns=times[:, 0],
         end_ns=times[:, 1],
         edges=edge_table(edges),
-        meets=meets,
+        meets=meet_table(meets),
     )
     return RankSteps(name, operations, [step])
 

@@ -68,7 +68,10 @@ def test_rank_underscore_local_rank_of_two_workers(tmp_path: Path) -> None:
 def test_workers_in_natural_order_and_a_missing_rank_is_said(tmp_path: Path) -> None:
     make(tmp_path, "worker_10/0/comm.json", "worker_2/0/comm.json", "worker_2/1/comm.json")
     assert prefixes(tmp_path) == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
-    assert find_job(tmp_path).notes == [f"{tmp_path}, worker 1: local rank 1 of 2 missing"]
+    assert find_job(tmp_path).notes == [
+        f"{tmp_path}, worker 1: local rank 1 of 2 missing",
+        f"{tmp_path}: workers are numbered by their place: wk0 is worker_2, wk1 is worker_10",
+    ]
     assert [gpu.path.parent.name for gpu in find_gpus(tmp_path)] == ["worker_2", "worker_2", "worker_10"]
 
 

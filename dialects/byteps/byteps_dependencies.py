@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from dialects.byteps.byteps_events import COMPUTE, Events
 from dialects.byteps.gradient_names import renamed
-from dialects.step_parts import Edge, Joint, Kind, RankTrace
-from formats.columns import Track
+from dialects.masks import Mask
+from dialects.step_parts import Joint, Kind, RankTrace, edge_rows, narrow
+from dialects.step_windows import Open, ranges
+from formats.columns import Int64, numbered
 from opname import QUEUES, OpName
 
 #: A dependency that the recording contradicts more often than this is not used.
@@ -21,7 +21,7 @@ MAX_CONTRADICTED = 0.1
 #: Threads read the clock a little late; a start that is earlier by less contradicts nothing.
 TOLERANCE_NS = 50_000
 
-_STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES)}
+_STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES, 1)}  # any other comes first
 #: What a computation may follow for which the DAG names nothing.
 _BEFORE_COMPUTE = (*COMPUTE, "I/O", "STEP", "UPDATE")
 #: Categories that end a step, and that begin one: between them a dependency leads into the next step.
@@ -29,77 +29,117 @@ _LAST, _FIRST = ("Comm", "STEP", "UPDATE"), ("FW", "I/O")
 
 #: Of a tensor's communications a partition can lie in the last that began before it: they do not overlap.
 _MOST_WHOLES = 8
+#: In place of how one event can have waited for another: not at all.
+_NOT = -1
 #: Source and target, as names without worker, rank, stage and partition.
 Dependency = tuple[OpName, OpName]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The m events of one step, by start; the first `n_continued` were cut to begin with the step.
+class Spans:
+    """The n events of k steps, step after step, by start in each; what runs on in a further step is in both.
 
     Attributes
     ----------
-    rows, operations, names : (m,) as in `Events`
-    start_ns, end_ns : (m,)
-    chains : the stages of each partition of each synchronisation, in order
-    begins, ends : per name (a stage counts as its communication) the events with which it begins and ends:
-        its own, or the first and last stages of a communication that is not recorded as a whole
+    events : all events of the recording
+    rows : (n,) index into them
+    first : (k + 1,) the first event of each step, and n
+    step : (n,) the step of each event, from 0
+    is_continued : (n,) which began in an earlier step and were cut to begin with theirs
+    start_ns, end_ns : (n,)
+    operation : (n,) as in `Events`
     """
 
-    rows: Sequence[int]
-    operations: Sequence[int]
-    names: Sequence[OpName]
-    start_ns: Sequence[int]
-    end_ns: Sequence[int]
-    n_continued: int
-    chains: Sequence[Sequence[int]]
-    begins: Mapping[OpName, Sequence[int]]
-    ends: Mapping[OpName, Sequence[int]]
+    def __init__(self, events: Events, bounds: Sequence[tuple[int, int]]) -> None:
+        low, high = np.searchsorted(events.start_ns, bounds).T
+        running = Open(np.arange(len(events)), events.end_ns)
+        begins = [begin for begin, _ in bounds]
+        continued = [running.at(*at) for at in zip(begins, low.tolist(), strict=True)]
+        begun = map(np.arange, low, high)
+        parts = [np.concatenate(part) for part in zip(continued, begun, strict=True)]
+        self.events, self.rows = events, narrow(np.concatenate(parts))
+        self.first = np.cumsum([0, *map(len, parts)])
+        self.step = np.repeat(narrow(np.arange(len(parts))), list(map(len, parts)))
+        self._low, self._own = low, self.first[:-1] + list(map(len, continued))
+        self.is_continued = np.arange(len(self)) < self._own[self.step]
+        self.start_ns = np.maximum(events.start_ns[self.rows], np.array(begins)[self.step])
+        self.end_ns = events.end_ns[self.rows]
+        self.operation = events.operation[self.rows]
 
-    def joint(self, source: int, target: int) -> Joint | None:
-        """Return how `target` can have waited for the end of `source`; None if it cannot have."""
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def are(self, event: Int64, *cats: str) -> Mask:
+        """Return which of some events (k,) are of these categories."""
+        are: Mask = np.array([name.cat in cats for name in self.events.names], np.bool_)
+        return are[self.operation[event]]
+
+    def after(self, moment_ns: Int64, step: Int64) -> Int64:
+        """Return the first event that began after a moment in a step (k,); behind its last for none."""
+        begun = np.searchsorted(self.events.start_ns, moment_ns, side="right") - self._low[step]
+        after: Int64 = np.minimum(self._own[step] + np.maximum(begun, 0), self.first[step + 1])
+        return after
+
+    def joints(self, source: Int64, target: Int64) -> Int64:
+        """Return how each target (k,) can have waited for the end of its source; -1 if it cannot have."""
         end = self.end_ns[source] - TOLERANCE_NS
-        if end <= self.start_ns[target] and target >= self.n_continued and source < target:
-            return Joint.END_TO_HEAD
+        before = (end <= self.start_ns[target]) & ~self.is_continued[target] & (source < target)
         # STEP is recorded from the last backward operation on: what it waits for runs inside it
-        is_inside = self.names[target].cat == "STEP" and end <= self.end_ns[target]
-        return Joint.END_TO_BODY if is_inside else None
+        inside = self.are(target, "STEP") & (end <= self.end_ns[target])
+        return np.where(before, Joint.END_TO_HEAD, np.where(inside, Joint.END_TO_BODY, _NOT))
 
 
-def span_of(events: Events, rows: Sequence[int], begin_ns: int, n_continued: int) -> Span:
-    """Return the events `rows` as the events of a step that begins at `begin_ns`."""
-    operations = events.operation[rows].tolist()
-    names = [events.names[operation] for operation in operations]
-    start = np.maximum(events.start_ns[rows], begin_ns).tolist()
-    chains = _chains(events, rows, operations, start)
-    begins: dict[OpName, list[int]] = defaultdict(list)
-    for event, operation in enumerate(operations):
-        if not events.operations[operation].stage:
-            begins[names[event]].append(event)
-    ends = {name: list(own) for name, own in begins.items()}
-    as_wholes = frozenset(begins)
-    for chain in chains:
-        main = events.mains[operations[chain[0]]]
-        if main not in as_wholes:
-            begins[main].append(chain[0])
-            bisect.insort(ends.setdefault(main, []), chain[-1])
-    end = events.end_ns[rows].tolist()
-    return Span(rows, operations, names, start, end, n_continued, chains, begins, ends)
+class _Named:
+    """Events of `Spans` by their names, which are numbers: (k,) each."""
+
+    def __init__(self, spans: Spans, name: Int64, event: Int64) -> None:
+        self._first, self._step, self._n = spans.first, spans.step, max(len(spans), 1)
+        order = np.argsort(key := name * self._n + event)
+        self._key, self.name, self.event = key[order], name[order], event[order]
+
+    def before(self, name: Int64, event: Int64) -> Int64:
+        """Return the place of the first of each name (m,) that is that event or a later one (m,)."""
+        return np.searchsorted(self._key, name * self._n + event)
+
+    def of_step(self, name: Int64, event: Int64) -> tuple[Int64, Int64]:
+        """Return the places of those of each name (m,) in the step of an event (m,): from, and to before."""
+        step = self._step[event]
+        return self.before(name, self._first[step]), self.before(name, self._first[step + 1])
 
 
-def _chains(
-    events: Events, rows: Sequence[int], operations: Sequence[int], start_ns: Sequence[int]
-) -> list[list[int]]:
-    """Return the stages of each partition of each synchronisation, in order."""
-    chains: dict[tuple[str, int | None, int], list[int]] = defaultdict(list)
-    for event, (operation, nth) in enumerate(zip(operations, events.nth[rows].tolist(), strict=True)):
-        stage = events.operations[operation]
-        if stage.stage:
-            chains[stage.whole, stage.key, nth].append(event)
-    order = [_STAGE_ORDER.get(events.operations[operation].stage, -1) for operation in operations]
-    for chain in chains.values():
-        chain.sort(key=lambda event: (start_ns[event], order[event]))
-    return list(chains.values())
+class _Chains(NamedTuple):
+    """The stages of each partition of each synchronisation in each step, in order.
+
+    `event` has those of one after the other; `first` (k,) and `last` (k,) are where each begins and ends.
+    """
+
+    event: Int64
+    first: Int64
+    last: Int64
+
+
+def _chains(spans: Spans) -> _Chains:
+    events = spans.events
+    event = np.flatnonzero(
+        np.array([bool(one.stage) for one in events.operations], np.bool_)[spans.operation]
+    )
+    partition = numbered((one.whole, one.key) for one in events.operations)[1].astype(np.int64)
+    nth = events.nth[spans.rows[event]]
+    chain = partition[spans.operation[event]] * (int(nth.max(initial=0)) + 1) + nth
+    order = np.argsort(chain := chain * len(spans.first) + spans.step[event], kind="stable")
+    event, chain = event[order], chain[order]
+    start = spans.start_ns[event]
+    at_once = np.cumsum(_is_new(chain) | _is_new(start))
+    stage = np.array([_STAGE_ORDER.get(one.stage, 0) for one in events.operations])[spans.operation[event]]
+    event = event[np.argsort(at_once * (len(QUEUES) + 1) + stage, kind="stable")]
+    is_first = _is_new(chain)
+    return _Chains(
+        event, np.flatnonzero(is_first), np.flatnonzero(np.append(is_first[1:], True)[: len(event)])
+    )
+
+
+def _is_new(values: Int64) -> Mask:
+    """Return which of some values (n,) are not the one before."""
+    return np.append(True, values[1:] != values[:-1])[: len(values)]
 
 
 # ---- what the DAG says
@@ -146,117 +186,167 @@ def _leads_on(source: OpName, target: OpName) -> bool:
     return source.cat in _LAST and target.cat in _FIRST
 
 
-def _dag_edges(spans: Sequence[Span], dependency: Dependency) -> list[list[Edge]]:
-    """Return the edges of one dependency, by step; none at all where the recording contradicts it."""
-    source, target = dependency
-    found = [list(_matches(span, source, target)) for span in spans]
-    edges = [[edge for edge in matches if edge is not None] for matches in found]
-    n_asked, n_kept = sum(map(len, found)), sum(map(len, edges))
-    contradicted = not _leads_on(source, target) and n_asked - n_kept > MAX_CONTRADICTED * n_asked
-    return [[] for _ in spans] if contradicted else edges
+def _dag_edges(
+    spans: Spans, begins: _Named, ends: _Named, dependencies: Sequence[tuple[int, int]], leads_on: Mask
+) -> Int64:
+    """Return the edges of dependencies between names; none of one that the recording contradicts.
 
-
-def _matches(span: Span, source: OpName, target: OpName) -> Iterator[Edge | None]:
-    """Yield, for each event of `target` in a step with `source`, its edge; None where it did not wait."""
-    sources = span.ends.get(source, ())
-    for event in span.begins.get(target, ()) if sources else ():
-        at = bisect.bisect_left(sources, event) - 1
-        joint = span.joint(sources[at], event) if at >= 0 else None
-        if event >= span.n_continued or joint is not None:
-            yield None if joint is None else Edge(sources[at], event, joint)
+    An event follows the last one of the other name before it in its step, and nothing in a step without.
+    Whether it `leads_on` is told of each dependency.
+    """
+    source, target = np.array(dependencies, np.int64).reshape(-1, 2).T
+    places, which = ranges(begins.before(target, np.int64(0)), begins.before(target + 1, np.int64(0)))
+    event = begins.event[places]
+    name = source[which]
+    low, high = ends.of_step(name, event)
+    last = ends.before(name, event) - 1
+    joint = np.full(len(event), _NOT)
+    found = np.flatnonzero(last >= low)
+    joint[found] = spans.joints(ends.event[last[found]], event[found])
+    kept = joint != _NOT
+    asked = (low < high) & (~spans.is_continued[event] | kept)
+    n_asked, n_kept = (np.bincount(which[chosen], minlength=len(source)) for chosen in (asked, kept))
+    contradicted = ~leads_on & (n_asked - n_kept > MAX_CONTRADICTED * n_asked)
+    kept &= ~contradicted[which]
+    return edge_rows(ends.event[last[kept]], event[kept], joint[kept], Kind.DATA)
 
 
 # ---- all edges of the steps
 
 
-def connect(events: Events, spans: Sequence[Span], dependencies: Sequence[Dependency]) -> list[list[Edge]]:
-    """Return what each event of a step waits for in that step, by step."""
-    edges: list[list[Edge]] = [[] for _ in spans]
-    for dependency in dependencies:
-        for own, more in zip(edges, _dag_edges(spans, dependency), strict=True):
-            own.extend(more)
-    for own, span in zip(edges, spans, strict=True):
-        own.extend(_updates(span))
-        own.extend(_unconnected(span, own))
-        own.extend(_threads(events, span))
-        own.extend(_next_of_continued(span, own))
-        own.extend(_stages(events, span))
-    return [_distinct(own) for own in edges]
-
-
-def _distinct(edges: Sequence[Edge]) -> list[Edge]:
-    """Return the edges without those that join the same ends as an earlier one."""
-    return list({(edge.source, edge.target, edge.joint): edge for edge in reversed(edges)}.values())[::-1]
-
-
-def _updates(span: Span) -> Iterator[Edge]:
-    """Let STEP, which spans from the last backward operation to the next forward one, wait in between."""
-    comms = [event for name, ends in span.ends.items() if name.is_comm for event in ends]
-    for name, steps in span.begins.items():
-        for step in steps if name.cat == "STEP" else ():
-            joints = ((comm, span.joint(comm, step)) for comm in comms)
-            yield from (Edge(comm, step, joint) for comm, joint in joints if joint is not None)
-
-
-def _unconnected(span: Span, edges: Sequence[Edge]) -> Iterator[Edge]:
-    """Let what the DAG names no computation for follow the one of this GPU that ended last before it."""
-    names = span.names
-    reached = {e.target for e in edges if not e.joint.to_body and names[e.source].cat in _BEFORE_COMPUTE}
-    for cats, of in ((COMPUTE, ("Comm",)), (_BEFORE_COMPUTE, (*COMPUTE, "OUTPUT", "STEP", "UPDATE"))):
-        before = sorted((span.end_ns[i], i) for i, name in enumerate(names) if name.cat in cats)
-        waiting = [i for name, begins in span.begins.items() if name.cat in of for i in begins]
-        for event in waiting:
-            if event < span.n_continued or event in reached:
-                continue
-            at = bisect.bisect_right(before, (span.start_ns[event], event)) - 1
-            while at >= 0 and before[at][1] >= event:
-                at -= 1
-            if at >= 0:
-                yield Edge(before[at][1], event)
-
-
-def _threads(events: Events, span: Span) -> Iterator[Edge]:
-    """Let the operations of a thread follow each other."""
-    last: dict[Track, int] = {}
-    for event, (operation, name) in enumerate(zip(span.operations, span.names, strict=True)):
-        if name.is_comm:
-            continue
-        track = events.operations[operation].track
-        before = last.get(track, event)
-        if before != event and span.joint(before, event) is Joint.END_TO_HEAD:
-            yield Edge(before, event, kind=Kind.DEVICE)
-        if span.end_ns[event] >= span.end_ns[before]:
-            last[track] = event
-
-
-def _next_of_continued(span: Span, edges: Sequence[Edge]) -> Iterator[Edge]:
-    """Let a tensor's next communication follow the one of the step before, if nothing else does."""
-    followed = {edge.source for edge in edges}
-    for name, ends in span.ends.items():
-        for event in ends if name.is_comm else ():
-            if event >= span.n_continued or event in followed:
-                continue
-            begins = span.begins[name]
-            later = begins[bisect.bisect_right(begins, event) :]
-            if later and span.joint(event, later[0]) is not None:
-                yield Edge(event, later[0])
-
-
-def _stages(events: Events, span: Span) -> Iterator[Edge]:
-    """Lead each partition from its enqueueing through its stages to the end of the communication."""
-    for chain in span.chains:
-        for before, stage in itertools.pairwise(chain):
-            if stage >= span.n_continued:
-                joint = span.joint(before, stage)
-                yield Edge(before, stage, Joint.START_TO_HEAD if joint is None else joint)
-        first, last = chain[0], chain[-1]
-        wholes = span.ends[events.mains[span.operations[first]]]
-        begun = bisect.bisect_right(
-            wholes, span.start_ns[first] + TOLERANCE_NS, key=span.start_ns.__getitem__
+def connect(spans: Spans, dependencies: Sequence[Dependency]) -> Int64:
+    """Return what each event waits for in its step, as `RankStep.edges` (m, 4) between events of `spans`."""
+    distinct, number = numbered([*spans.events.names, *spans.events.mains])
+    names, mains = np.split(number.astype(np.int64), 2)
+    chains = _chains(spans)
+    is_own = np.ones(len(spans), np.bool_)
+    is_own[chains.event] = False
+    own = np.flatnonzero(is_own)
+    wholes = _Named(spans, names[spans.operation[own]], own)
+    # where a communication is not recorded as a whole, its first and last stages are its begin and end
+    main = mains[spans.operation[chains.event[chains.first]]]
+    low, high = wholes.of_step(main, chains.event[chains.first])
+    alone = low == high
+    begins, ends = (
+        _Named(
+            spans,
+            np.concatenate([wholes.name, main[alone]]),
+            np.concatenate([wholes.event, chains.event[at[alone]]]),
         )
-        for whole in wholes[max(0, begun - _MOST_WHOLES) : begun]:
-            lasts = span.end_ns[last] <= span.end_ns[whole] + TOLERANCE_NS
-            if lasts and events.is_whole(span.operations[whole]):
-                if first >= span.n_continued:
-                    yield Edge(whole, first, Joint.START_TO_HEAD, Kind.PART)
-                yield Edge(last, whole, Joint.END_TO_BODY, Kind.PART)
+        for at in (chains.first, chains.last)
+    )
+    place = {name: i for i, name in enumerate(distinct)}
+    pairs = [(place[source], place[target]) for source, target in dependencies]
+    leads_on = np.array([_leads_on(*dependency) for dependency in dependencies], np.bool_)
+    edges = np.concatenate([_dag_edges(spans, begins, ends, pairs, leads_on), _updates(spans, begins, ends)])
+    edges = np.concatenate([edges, *_unconnected(spans, begins, edges), _threads(spans)])
+    edges = np.concatenate([edges, _next_of_continued(spans, begins, ends, edges)])
+    return _distinct(np.concatenate([edges, *_stages(spans, chains, wholes, main)]), len(spans))
+
+
+def edge_keys(source: Int64, target: Int64, joint: Int64, kind: Int64, n: int) -> Int64:
+    """Return a number for each edge (m,) between n events; they are in order as the columns are."""
+    return ((source.astype(np.int64) * n + target) * len(Joint) + joint) * len(Kind) + kind
+
+
+def edges_of(keys: Int64, n: int) -> Int64:
+    """Return the edges of such numbers as `RankStep.edges` (m, 4)."""
+    ends, kind = np.divmod(keys, len(Kind))
+    ends, joint = np.divmod(ends, len(Joint))
+    return edge_rows(*np.divmod(ends, n), joint, kind)
+
+
+def _distinct(edges: Int64, n: int) -> Int64:
+    """Return the edges between n events; of several that join the same ends that of the first kind."""
+    source, target, joint, kind = edges.T
+    keys = np.sort(edge_keys(source, target, joint, kind, n))
+    return edges_of(keys[_is_new(keys // len(Kind))], n)
+
+
+def _updates(spans: Spans, begins: _Named, ends: _Named) -> Int64:
+    """Let STEP, which spans from the last backward operation to the next forward one, wait in between."""
+    comms = np.sort(ends.event[spans.are(ends.event, "Comm")])
+    steps = begins.event[spans.are(begins.event, "STEP")]
+    step = spans.step[steps]
+    bounds = (np.searchsorted(comms, spans.first[of]) for of in (step, step + 1))
+    places, which = ranges(*bounds)
+    source, target = comms[places], steps[which]
+    joint = spans.joints(source, target)
+    kept = joint != _NOT
+    return edge_rows(source[kept], target[kept], joint[kept], Kind.DATA)
+
+
+def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
+    """Let what the DAG names no computation for follow the one of this GPU that ended last before it."""
+    source, target, joint, _ = edges.T
+    is_reached = spans.is_continued.copy()
+    is_reached[target[(joint < Joint.END_TO_BODY) & spans.are(source, *_BEFORE_COMPUTE)]] = True
+    everything = np.arange(len(spans))
+    for cats, of in ((COMPUTE, ("Comm",)), (_BEFORE_COMPUTE, (*COMPUTE, "OUTPUT", "STEP", "UPDATE"))):
+        waiting = np.sort(begins.event[spans.are(begins.event, *of) & ~is_reached[begins.event]])
+        before = np.flatnonzero(spans.are(everything, *cats))
+        # what waits stands between those that ended before and those that end with its start, but itself
+        event = np.concatenate([waiting, before])
+        moment = np.concatenate([spans.start_ns[waiting], spans.end_ns[before]])
+        order = np.lexsort((event, moment, spans.step[event]))
+        ended = np.maximum.accumulate(np.where(order >= len(waiting), np.arange(len(order)), -1))
+        source = np.full(len(waiting), -1)
+        places = np.flatnonzero(order < len(waiting))
+        source[order[places]] = np.where(ended[places] >= 0, event[order[ended[places]]], -1)
+        found = (source >= 0) & (spans.step[source] == spans.step[waiting])
+        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, Kind.DATA)
+
+
+def _threads(spans: Spans) -> Int64:
+    """Let the operations of a thread follow each other: each the one that ended last of those before it."""
+    track = numbered(one.track for one in spans.events.operations)[1].astype(np.int64)
+    event = np.flatnonzero(~spans.are(np.arange(len(spans)), "Comm"))
+    thread = track[spans.operation[event]] * len(spans.first) + spans.step[event]
+    by_thread = np.argsort(thread, kind="stable")
+    event, thread = event[by_thread], thread[by_thread]
+    by_end = np.lexsort((event, spans.end_ns[event]))
+    rank = np.empty(len(event), np.int64)
+    rank[by_end] = np.arange(len(event))
+    group = np.cumsum(_is_new(thread))
+    ended = by_end[np.maximum.accumulate(group * len(event) + rank) % max(len(event), 1)]
+    follows = np.flatnonzero(~_is_new(thread))
+    source, target = event[ended[follows - 1]], event[follows]
+    kept = spans.joints(source, target) == Joint.END_TO_HEAD
+    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Kind.DEVICE)
+
+
+def _next_of_continued(spans: Spans, begins: _Named, ends: _Named, edges: Int64) -> Int64:
+    """Let a tensor's next communication follow the one of the step before, if nothing else does."""
+    is_wanted = spans.is_continued.copy()
+    is_wanted[edges[:, 0]] = False
+    chosen = is_wanted[ends.event] & spans.are(ends.event, "Comm")
+    name, source = ends.name[chosen], ends.event[chosen]
+    later, (_, high) = begins.before(name, source + 1), begins.of_step(name, source)
+    found = later < high
+    source, target = source[found], begins.event[later[found]]
+    kept = spans.joints(source, target) != _NOT
+    return edge_rows(source[kept], target[kept], Joint.END_TO_HEAD, Kind.DATA)
+
+
+def _stages(spans: Spans, chains: _Chains, wholes: _Named, main: Int64) -> Iterator[Int64]:
+    """Lead each partition from its enqueueing through its stages to the end of the communication.
+
+    `main` (k,) are the names of the chains' communications.
+    """
+    follows = np.ones(len(chains.event), np.bool_)
+    follows[chains.first] = False
+    follows &= ~spans.is_continued[chains.event]
+    before, stage = chains.event[np.flatnonzero(follows) - 1], chains.event[follows]
+    joint = spans.joints(before, stage)
+    yield edge_rows(before, stage, np.where(joint == _NOT, Joint.START_TO_HEAD, joint), Kind.DATA)
+    first, last = chains.event[chains.first], chains.event[chains.last]
+    after = spans.after(spans.start_ns[first] + TOLERANCE_NS, spans.step[first])
+    low, _ = wholes.of_step(main, first)
+    high = wholes.before(main, after)
+    places, which = ranges(np.maximum(low, high - _MOST_WHOLES), high)
+    whole = wholes.event[places]
+    lasts = spans.end_ns[last[which]] <= spans.end_ns[whole] + TOLERANCE_NS
+    first, last, whole = first[which[lasts]], last[which[lasts]], whole[lasts]
+    begun = ~spans.is_continued[first]
+    yield edge_rows(whole[begun], first[begun], Joint.START_TO_HEAD, Kind.PART)
+    yield edge_rows(last, whole, Joint.END_TO_BODY, Kind.PART)

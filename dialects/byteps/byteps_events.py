@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from dialects.byteps.gradient_names import renamed
 from dialects.step_parts import UNTRACED, Operation, RankTrace
 from dialects.step_windows import turns
-from formats.columns import Int64, Track
+from formats.columns import Int64, Track, numbered
 from opname import OpName
 
 #: Categories of computation; a GPU does it itself.
@@ -133,34 +133,27 @@ def with_untraced(events: Events, bounds: Sequence[tuple[int, int]]) -> Events:
     That is from the load of input or the previous gradient on, else from the step's begin. `bounds` are
     begin and end of the steps.
     """
-    found = [span for begin, end in bounds for span in _untraced(events, begin, end)]
-    numbers: dict[str, int] = {}
-    operations, names = list(events.operations), list(events.names)
-    for label, _, _ in found:
-        if label not in numbers:
-            numbers[label] = len(operations)
-            name = OpName(UNTRACED, label)
-            names.append(name)
-            operations.append(
-                Operation(str(name), UNTRACED, Track(UNTRACED, UNTRACED), phase="BW", is_traced=False)
-            )
-    columns = np.array([(numbers[label], start, end) for label, start, end in found], np.int64).reshape(-1, 3)
-    joined = (events.operation, events.start_ns, events.end_ns)
+    is_before = np.array([name.cat in ("I/O", "FW") for name in events.names], np.bool_)[events.operation]
+    is_whole = np.array([events.is_whole(one) for one in range(len(events.names))], np.bool_)[
+        events.operation
+    ]
+    moments = np.where(is_before, events.end_ns, events.start_ns)
+    found = [np.empty((2, 0), np.int64)]
+    for (low, high), (begin, _) in zip(np.searchsorted(events.start_ns, bounds), bounds, strict=True):
+        event = low + np.flatnonzero(is_before[low:high] | is_whole[low:high])
+        since = np.maximum.accumulate(np.append(begin, moments[event]))[:-1]
+        found.append(np.stack([event, since])[:, is_whole[event] & (events.start_ns[event] > since)])
+    event, since = np.concatenate(found, axis=1)
+    label, of = numbered(events.names[one].label or "" for one in events.operation[event].tolist())
+    untraced = [OpName(UNTRACED, one) for one in label]
+    track = Track(UNTRACED, UNTRACED)
     return _sorted(
-        operations, names, *(np.concatenate([a, b]) for a, b in zip(joined, columns.T, strict=True))
+        [
+            *events.operations,
+            *(Operation(str(name), UNTRACED, track, phase="BW", is_traced=False) for name in untraced),
+        ],
+        [*events.names, *untraced],
+        np.concatenate([events.operation, len(events.operations) + of]),
+        np.concatenate([events.start_ns, since]),
+        np.concatenate([events.end_ns, events.start_ns[event]]),
     )
-
-
-def _untraced(events: Events, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """Yield (gradient, start, end) of the untraced computation of one step."""
-    low = int(np.searchsorted(events.start_ns, begin))
-    high = int(np.searchsorted(events.start_ns, end))
-    since = begin
-    for event, operation in enumerate(events.operation[low:high].tolist(), low):
-        name, start = events.names[operation], int(events.start_ns[event])
-        if name.cat in ("I/O", "FW"):
-            since = max(since, int(events.end_ns[event]))
-        elif events.is_whole(operation):
-            if start > since:
-                yield name.label or "", since, start
-            since = max(since, start)

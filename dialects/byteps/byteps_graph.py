@@ -20,10 +20,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dialects.byteps.byteps_dependencies import Span, connect, recorded_dependencies, span_of
+from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
 from dialects.byteps.byteps_events import Events, read_events, with_untraced
-from dialects.step_parts import Edge, Joint, Kind, Meet, RankStep, RankSteps, RankTrace, edge_table
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, windows
+from dialects.step_parts import (
+    Joint,
+    Kind,
+    Meet,
+    Meets,
+    RankStep,
+    RankSteps,
+    RankTrace,
+    from_start,
+    meet_table,
+)
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ranges, windows
 from dialects.steps import Steps
 from errors import TraceError
 from formats.columns import Int64, median, unique
@@ -80,10 +90,10 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         notes.append("no forward and backward operations recorded; "
                      "the time before each gradient stands for them")  # fmt: skip
     check_sizes(gpu.trace.path, events.start_ns, events.end_ns, bounds)
-    spans = [_span(events, begin, end) for _, begin, end in bounds]
-    if bounds[-1][2] == _NEVER and not _is_recorded(spans):
-        bounds, spans = bounds[:-1], spans[:-1]
-    edges = connect(events, spans, recorded_dependencies(gpu, events))
+    if bounds[-1][2] == _NEVER and not _is_recorded(events, bounds):
+        bounds = bounds[:-1]
+    spans = Spans(events, [(begin, end) for _, begin, end in bounds])
+    edges = connect(spans, recorded_dependencies(gpu, events))
     recorded = RecordedEvents(
         kinds=events.operations,
         kind=events.operation,
@@ -92,27 +102,27 @@ def record(gpu: RankTrace, steps: Steps) -> RankSteps:
         issued_ns=events.start_ns,
         leads=np.zeros(len(events), np.bool_),
         edges=_over_all_steps(spans, edges),
-        meets=list(_meets(gpu, events)),
+        meets=_meets(gpu, events),
     )
+    lasts = _last(spans, edges, np.array([end for _, _, end in bounds], np.int64))
+    del spans, edges
     operations, cut = cut_into_steps(recorded, bounds)
-    found = [_ended(*parts) for parts in zip(cut, spans, edges, strict=True)]
+    found = [_ended(*parts) for parts in zip(cut, lasts, strict=True)]
     return RankSteps(gpu.name, operations, found, notes, gpu.worker)
 
 
-def _over_all_steps(spans: Sequence[Span], edges: Sequence[Sequence[Edge]]) -> Int64:
+def _over_all_steps(spans: Spans, edges: Int64) -> Int64:
     """Return the edges of all steps (m, 4) between events of the whole recording."""
-    tables = [edge_table(own) for own in edges]
-    for span, table in zip(spans, tables, strict=True):
-        table[:, :2] = np.array(span.rows, np.int64)[table[:, :2]]
-    return unique(np.concatenate(tables), axis=0)
+    source, target = spans.rows[edges[:, :2]].T
+    n = len(spans.events)
+    return edges_of(unique(edge_keys(source, target, edges[:, 2], edges[:, 3], n)), n)
 
 
-def _ended(step: RankStep, span: Span, edges: Sequence[Edge]) -> RankStep:
-    """Return a step whose events end with it, at the latest."""
+def _ended(step: RankStep, last: Int64) -> RankStep:
+    """Return a step whose events end with it, at the latest, and the `last` of which hold up the next."""
     if step.next_ns == _NEVER:
         return replace(step, next_ns=UNKNOWN)
-    end_ns = np.minimum(step.end_ns, step.next_ns)
-    return replace(step, end_ns=end_ns, last=_last(span, edges, step.next_ns))
+    return replace(step, end_ns=np.minimum(step.end_ns, step.next_ns), last=last)
 
 
 def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
@@ -122,46 +132,47 @@ def _bounds(steps: Steps) -> list[tuple[int, int, int]]:
     return [*windows(steps.whole), *partial]
 
 
-def _last(span: Span, edges: Sequence[Edge], next_ns: int) -> Int64:
-    """Return the events that must be over before the next step begins.
+def _last(spans: Spans, edges: Int64, next_ns: Int64) -> list[Int64]:
+    """Return the events of each step that must be over before the next one begins, at `next_ns` (k,).
 
     Those that nothing follows, but not what runs on beside the next step. STEP always does so, until the
     next forward operation: what it did until the step's end, it did before.
     """
-    ends = zip(span.end_ns, span.names, strict=True)
-    over = {event for event, (end, name) in enumerate(ends) if end <= next_ns or name.cat == "STEP"}
-    followed = {edge.source for edge in edges if not edge.joint.from_start and edge.target in over}
-    return np.array(sorted(over - followed), np.int64)
+    is_over = (spans.end_ns <= next_ns[spans.step]) | spans.are(np.arange(len(spans)), "STEP")
+    followed = edges[~from_start(edges) & is_over[edges[:, 1]], 0]
+    is_over[followed] = False
+    last = np.flatnonzero(is_over)
+    own = last - spans.first[spans.step[last]]
+    return np.split(own, np.searchsorted(last, spans.first[1:-1]))
 
 
-def _span(events: Events, begin_ns: int, next_ns: int) -> Span:
-    """Return the events that ran in a step."""
-    low = int(np.searchsorted(events.start_ns, begin_ns))
-    high = int(np.searchsorted(events.start_ns, next_ns))
-    running = np.flatnonzero(events.end_ns[:low] > begin_ns)
-    rows = [*running.tolist(), *range(low, high)]
-    return span_of(events, rows, begin_ns, len(running))
-
-
-def _is_recorded(spans: Sequence[Span]) -> bool:
+def _is_recorded(events: Events, bounds: Sequence[tuple[int, int, int]]) -> bool:
     """Whether the last step, whose end is not recorded, holds as much as those before."""
-    *before, last = (len(span.rows) - span.n_continued for span in spans)
-    usual = median(np.array(before)) if before else last
+    begin, end = np.array(bounds, np.int64)[:, 1:].T
+    sizes = np.searchsorted(events.start_ns, end) - np.searchsorted(events.start_ns, begin)
+    before, last = sizes[:-1], int(sizes[-1])
+    usual = median(before) if len(before) else last
     return MIN_RECORDED * usual <= last <= usual / MIN_RECORDED
 
 
-def _meets(gpu: RankTrace, events: Events) -> Iterator[Meet]:
-    """Yield what the events do together with other GPUs.
+def _meets(gpu: RankTrace, events: Events) -> Meets:
+    """Return what the events do together with other GPUs."""
+    of_operations = meet_table(_meets_of_operations(gpu, events))
+    bounds = (np.searchsorted(of_operations.event, events.operation, side) for side in ("left", "right"))
+    meets, event = ranges(*bounds)
+    return replace(of_operations.select(meets, event), turn=events.nth[event])
+
+
+def _meets_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meet]:
+    """Yield what the operations, in place of their events, do together with other GPUs.
 
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
     with_stages = {one.whole for one in events.operations if one.stage}
-    turns = events.nth.tolist()
-    for event, (number, nth) in enumerate(zip(events.operation.tolist(), turns, strict=True)):
-        operation = events.operations[number]
+    for number, operation in enumerate(events.operations):
         if events.is_whole(number) and operation.name not in with_stages:
-            yield Meet((_ALL, "communicate", operation.name, nth), event, enters=True, leaves=True)
+            yield Meet((_ALL, "communicate", operation.name), number, enters=True, leaves=True)
         for role in _ROLES.get(operation.stage, ()):
-            key = (_ALL if role.all_workers else worker, role.what, operation.key, nth)
-            yield Meet(key, event, role.enters, role.leaves, role.joint, role.kind)
+            key = (_ALL if role.all_workers else worker, role.what, operation.key)
+            yield Meet(key, number, role.enters, role.leaves, role.joint, role.kind)

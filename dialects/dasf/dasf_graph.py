@@ -13,7 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
+from dialects.step_parts import (
+    Edge,
+    Joint,
+    Kind,
+    Meet,
+    Operation,
+    RankStep,
+    RankSteps,
+    edge_table,
+    meet_table,
+)
 from errors import TraceError, counted
 from formats.columns import Trace, Track
 from formats.dasf_records import COMPUTE
@@ -56,13 +66,13 @@ def record(name: str, trace: Trace) -> RankSteps:
     last_on: dict[Track, int] = {}
     for event, task in enumerate(tasks):
         operations.setdefault(task.operation, len(operations))
-        meets.append(Meet((task.operation.name, task.run), event, enters=True, leaves=False))
+        meets.append(Meet(task.operation.name, event, enters=True, leaves=False, turn=task.run))
         track = task.operation.track
         sources = set()
         for need in task.dependencies:
             if need not in runs:
                 elsewhere.add(need)
-                meets.append(Meet((need, task.run), event, False, True, Joint.END_TO_HEAD, Kind.MESSAGE))
+                meets.append(Meet(need, event, False, True, Joint.END_TO_HEAD, Kind.MESSAGE, task.run))
             elif (source := _run_before(tasks, runs[need], task)) is not None and source != event:
                 is_local = tasks[source].operation.track == track
                 edges.append(Edge(source, event, kind=Kind.DATA if is_local else Kind.MESSAGE))
@@ -79,7 +89,7 @@ def record(name: str, trace: Trace) -> RankSteps:
         start_ns=start,
         end_ns=end,
         edges=edge_table(edges),
-        meets=meets,
+        meets=meet_table(meets),
     )
     return RankSteps(name, list(operations), [step], _notes(runs, elsewhere))
 

@@ -17,6 +17,7 @@ from dialects.kineto.collectives import (
     is_call_of_all,
     is_collective_call,
     is_collective_kernel,
+    is_wait,
     message_sizes,
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
@@ -94,6 +95,7 @@ class Kineto(System):
             comm = by_cat(trace, KERNEL_CATS.__contains__) & by_name(trace, is_collective_kernel)
         else:
             comm = by_name(trace, is_collective_call)
+            found[by_name(trace, is_wait)] = Activity.WAIT
         found[comm] = Activity.COMM
         return found
 
@@ -155,7 +157,7 @@ class Kineto(System):
         """Return the steps of one rank; see `kineto_graph`."""
         from dialects.kineto.kineto_graph import record
 
-        return record(rank.name, rank.trace, self.find_steps(rank.trace, by).whole)
+        return record(rank, self.find_steps(rank.trace, by).whole)
 
 
 def has_device(trace: Trace) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from dialects.masks import by_cat
+from dialects.masks import by_cat, by_name
 from dialects.sync_points import SyncPart
-from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, whole_number
+from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
 from formats.columns import Int64, Trace
 
 #: Keys of the args that tell collectives apart.
@@ -35,6 +35,10 @@ _COLLECTIVE_KERNEL = re.compile(
 _COMPILED = re.compile(r"triton_")  # named after the operators fused in it, whatever these are
 _COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):")
 _HALF = re.compile(r"\w+:i?(?:send|recv)")  # of a transfer: the call does not say who is at its other end
+_HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
+#: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
+_TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
+_WAIT = re.compile(r"_?c10d_functional::wait_tensor")
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 _EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
@@ -61,6 +65,16 @@ def is_call_of_all(name: str) -> bool:
     return is_lasting_call(name) and not _HALF.match(name)
 
 
+def is_half(name: str) -> bool:
+    """Whether a host's annotation is half a transfer: from its begin to when its thread has waited for it."""
+    return bool(_HALF.match(name))
+
+
+def is_wait(name: str) -> bool:
+    """Whether an operator of that name does nothing but wait for a collective that was begun before."""
+    return bool(_WAIT.fullmatch(name))
+
+
 def is_collective(name: str, cat: str) -> bool:
     """Whether an event is a collective: a kernel, a copy of its library, a call on the host."""
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
@@ -85,6 +99,56 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
         return _all_ranks((name,), name)
     number = None if sequence is None else str(sequence)
     return _all_ranks((str(kind), str(group), str(ranks), number), str(kind))
+
+
+def transfers(
+    trace: Trace, rows: Int64, args_of: Callable[[str], Sequence[Mapping[str, Any]]]
+) -> dict[int, Hashable]:
+    """Return what tells a transfer between two ranks of the host on both of them, by row of the trace.
+
+    `rows` (k,) are the library's calls, which last until their thread has waited for them. They do not say
+    who is at the other end; the operator that began one does, where `record_shapes` records its arguments:
+    `args_of` the operators so called. Both are in the answer. Neither rank is through with the call before
+    the other one has begun the operator.
+    """
+    found: dict[int, Hashable] = {}
+    if trace.rank is None:
+        return found
+    for operator, sends in _TRANSFERS.items():
+        own = rows[by_name(trace, _HALF_SENT.match if sends else _HALF_RECEIVED.match)[rows]]
+        own = own[np.argsort(trace.ts_ns[own], kind="stable")]
+        calls = np.flatnonzero(by_name(trace, operator.__eq__))
+        args = args_of(operator) if len(own) else ()
+        if len(args) != len(calls):  # of several files of a rank only one is looked at
+            continue
+        order = np.argsort(trace.ts_ns[calls], kind="stable")
+        at = np.searchsorted(trace.ts_ns[calls[order]], trace.ts_ns[own], side="right") - 1
+        if len(own) and (at[0] < 0 or (np.diff(at) <= 0).any()):
+            continue  # some other operator began one of them
+        for row, call in zip(own.tolist(), order[at].tolist(), strict=True):
+            values = args[call].get("Concrete Inputs")
+            peer, tag = (*values, "", "", "", "")[2:4] if isinstance(values, list) else ("", "")
+            other = _member(trace, str(peer))
+            if other is not None:
+                ends = (trace.rank, other) if sends else (other, trace.rank)
+                found[row] = found[int(calls[call])] = (*ends, str(tag))
+    return found
+
+
+def _member(trace: Trace, place: str) -> int | None:
+    """Return which rank has that place in the group of a transfer; None where groups disagree about it."""
+    if not place.isascii() or not place.isdigit():
+        return None
+    info = trace.header.get("distributedInfo")
+    groups = info.get("pg_config") if isinstance(info, Mapping) else None
+    listed = (
+        [one.get("ranks") for one in groups if isinstance(one, Mapping)] if isinstance(groups, list) else []
+    )
+    members = [one for one in listed if isinstance(one, list) and trace.rank in one and len(one) > 1]
+    number = int(place)
+    found = {integer(one[number]) for one in members if number < len(one)} if members else {number}
+    found.discard(trace.rank)
+    return found.pop() if len(found) == 1 else None
 
 
 def _all_ranks(key: Hashable, name: str) -> SyncPart:

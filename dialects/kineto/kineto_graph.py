@@ -9,12 +9,20 @@ resumes when something elsewhere has ended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dialects.kineto.collectives import SYNC_ARGS, collective, is_collective, is_lasting_call
+from dialects.kineto.collectives import (
+    SYNC_ARGS,
+    collective,
+    is_collective,
+    is_half,
+    is_lasting_call,
+    is_wait,
+    transfers,
+)
 from dialects.kineto.kineto_device import (
     ROUNDED_NS,
     TOLERANCE_NS,
@@ -27,7 +35,17 @@ from dialects.kineto.kineto_device import (
 )
 from dialects.kineto.kineto_host import PHASES, Segments, segments
 from dialects.masks import Mask, by_cat, by_name
-from dialects.step_parts import Joint, Kind, Meet, Operation, RankSteps, edge_rows
+from dialects.step_parts import (
+    Joint,
+    Kind,
+    Meet,
+    Meets,
+    Operation,
+    RankSteps,
+    RankTrace,
+    edge_rows,
+    meet_table,
+)
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
@@ -49,6 +67,7 @@ class _Rank:
     host: Segments
     aside: Int64  # rows, by end
     works: Works
+    transfers: Mapping[int, Hashable]  # as of `transfers`
 
     @property
     def first_work(self) -> int:
@@ -59,9 +78,10 @@ class _Rank:
         return len(self.host) + np.arange(len(self.aside))
 
 
-def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
+def record(rank_trace: RankTrace, steps: Sequence[Step]) -> RankSteps:
     """Return the steps of one rank; where none are marked, the whole recording is one."""
-    rank = _read(trace, [step.start_ns for step in steps])
+    name, trace = rank_trace.name, rank_trace.trace
+    rank = _read(rank_trace, [step.start_ns for step in steps])
     events = _events(rank)
     notes = []
     bounds = windows(steps)
@@ -74,7 +94,8 @@ def record(name: str, trace: Trace, steps: Sequence[Step]) -> RankSteps:
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
 
 
-def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
+def _read(rank: RankTrace, begins_ns: Sequence[int]) -> _Rank:
+    trace = rank.trace
     end_ns = trace.end_ns
     is_aside = _lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
@@ -85,7 +106,8 @@ def _read(trace: Trace, begins_ns: Sequence[int]) -> _Rank:
     inside = enqueued >= 0
     inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
-    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns))
+    known = transfers(trace, aside, rank.args_of)
+    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns), known)
 
 
 def _lasting_collectives(trace: Trace) -> Mask:
@@ -159,6 +181,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
     parts = [
         _threads(rank.host),
         _aside(rank),
+        _waiting(rank),
         *_handed_over(rank),
         _moved(after_on_stream(works), rank.first_work),
         elsewhere,
@@ -198,20 +221,52 @@ def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Ki
 
 
 def _aside(rank: _Rank) -> Int64:
-    """Return edges into the collectives aside: from what enqueued them, and from the one before."""
+    """Return edges into the collectives aside: from what enqueued them, and from the one before.
+
+    Half a transfer follows no other, and is over no sooner than its thread comes to wait for it.
+    """
     trace, host, numbers = rank.trace, rank.host, rank.aside_numbers
-    start, end = trace.ts_ns[rank.aside], rank.end_ns[rank.aside]
+    start, end, track = trace.ts_ns[rank.aside], rank.end_ns[rank.aside], trace.track_id[rank.aside]
     source = _enqueuing(trace, host, start)
     over = source >= 0
     over[over] = host.end_ns[source[over]] <= start[over]
     parts = [edge_rows(source[over], numbers[over], Joint.END_TO_HEAD, Kind.LAUNCH)]
-    order = np.lexsort((numbers, trace.track_id[rank.aside]))
-    follows = np.flatnonzero(np.diff(trace.track_id[rank.aside][order]) == 0)
+    half = by_name(trace, is_half)[rank.aside]
+    order = np.lexsort((numbers, track))
+    order = order[~half[order]]
+    follows = np.flatnonzero(np.diff(track[order]) == 0)
     before, after = order[follows], order[follows + 1]
     overlaps = end[before] > start[after] + ROUNDED_NS
     for which, joint in ((overlaps, Joint.END_TO_BODY), (~overlaps, Joint.END_TO_HEAD)):
         parts.append(edge_rows(numbers[before[which]], numbers[after[which]], joint, Kind.DEVICE))
+    for thread in unique(track[half]).tolist():
+        halves = np.flatnonzero(half & (track == thread))
+        came = host.at(thread, end[halves])
+        arrived = came >= 0
+        arrived[arrived] = host.end_ns[came[arrived]] <= end[halves[arrived]]
+        parts.append(edge_rows(came[arrived], numbers[halves[arrived]], Joint.END_TO_BODY, Kind.DEVICE))
     return np.concatenate(parts)
+
+
+def _waiting(rank: _Rank) -> Int64:
+    """Let an operator that blocks until a collective is over wait for the one that ended last before it did.
+
+    That is an operator which only waits, and the rest of one in which a collective was enqueued (FSDP waits
+    so inside the backward pass), if the collective ended in the later half of that rest.
+    """
+    host, trace = rank.host, rank.trace
+    waits = by_name(trace, is_wait)[host.row]
+    calls = by_name(trace, lambda name: name.startswith(_ENQUEUES))[host.row]
+    rest = np.zeros(len(host), np.bool_)
+    rest[1:] = calls[:-1] & ~host.closes[:-1] & (host.thread[1:] == host.thread[:-1]) & ~calls[1:]
+    chosen = np.flatnonzero((waits | rest) & (host.end_ns > host.start_ns))
+    start, end = host.start_ns[chosen], host.end_ns[chosen]
+    found = np.searchsorted(rank.end_ns[rank.aside], end, side="right") - 1
+    over = np.where(found >= 0, rank.end_ns[rank.aside[found]] if len(rank.aside) else 0, 0)
+    is_awaited = (found >= 0) & (over > start)
+    is_awaited &= waits[chosen] | (end - over <= _SOON * (end - start))
+    sources = rank.aside_numbers[found[is_awaited]]
+    return edge_rows(sources, chosen[is_awaited], Joint.END_TO_BODY, Kind.SYNCHRONISE)
 
 
 def _handed_over(rank: _Rank) -> list[Int64]:
@@ -303,11 +358,12 @@ def _rows_beginning(trace: Trace, rows: Int64, tracks: Int32, moments: Int64) ->
 # ---- collectives
 
 
-def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]:
+def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     """Return where collectives meet other ranks, and which events (n,) are communication.
 
     A collective is known on other ranks by its kind, its process group and its sequence number there;
-    of several that these do not tell apart, the n-th to begin in the recording is the n-th elsewhere.
+    of several that these do not tell apart, the n-th to begin in the recording is the n-th elsewhere. So is
+    the n-th transfer from one rank to another, which no call leaves before the other rank's operator begins.
     """
     trace = rank.trace
     pairs, which = np.unique(
@@ -326,6 +382,14 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[list[Meet], Mask]
         args = {key: column.get(row) for key, column in columns.items()}
         part = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
         if part is not None:
-            meets.append(Meet((part.key, count[part.key]), event, enters=True, leaves=True))
+            meets.append(Meet(part.key, event, enters=True, leaves=True, turn=count[part.key]))
             count[part.key] += 1
-    return meets, communicates
+    first, _ = rank.host.of_rows(len(trace) + 1)
+    event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
+    for row, key in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
+        is_call = row in event_of
+        event = event_of[row] if is_call else int(first[row])
+        together = ("transfer", key, count[key, is_call])
+        meets.append(Meet(together, event, enters=not is_call, leaves=is_call, kind=Kind.DATA))
+        count[key, is_call] += 1
+    return meet_table(meets), communicates

@@ -1,7 +1,7 @@
-"""What is in C (`rewrite.c`, with `scan.c`): built by the machine's compiler on first use, kept, and loaded.
+"""What is in C (`rewrite.c` with `scan.c`, `simulate.c`): built by the machine's compiler, kept, and loaded.
 
-Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded in Python
-with the same result; why is told at debug level only.
+Nothing depends on it. Without a compiler, or where anything else is in the way, files are decoded and steps
+simulated in Python with the same result; why is told at debug level only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import parallel
 from temporary_files import temporary_directory
 
 _FOLDER = Path(__file__).parent
-_SOURCE = "rewrite.c"
+_SOURCES = ("rewrite.c", "simulate.c")
 _FLAGS = ("-std=c11", "-O3", "-shared", "-fPIC")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60.0
@@ -58,8 +58,8 @@ def library() -> ctypes.CDLL | None:
         loaded = _load()
         _keep_memory()
         return loaded
-    except Exception as error:  # whatever it is: there is another decoder
-        _log.debug("no scanner in C: %s: %s", type(error).__name__, error)
+    except Exception as error:  # whatever it is: all of it is there in Python
+        _log.debug("nothing in C: %s: %s", type(error).__name__, error)
         return None
 
 
@@ -82,7 +82,8 @@ def _load() -> ctypes.CDLL:
 def _built(compiler: list[str], keep_as: Path | None) -> ctypes.CDLL:
     with temporary_directory(keep_as) as directory:
         made = directory / "scan.so"
-        parallel.run_program([*compiler, *_FLAGS, "-o", str(made), str(_FOLDER / _SOURCE)], _BUILD_SECONDS)
+        sources = [str(_FOLDER / name) for name in _SOURCES]
+        parallel.run_program([*compiler, *_FLAGS, "-o", str(made), *sources], _BUILD_SECONDS)
         loaded = _declared(ctypes.CDLL(str(made)))
         if keep_as is not None:
             made.chmod(0o700)
@@ -104,7 +105,7 @@ def _file_name(compiler: list[str]) -> str:
     program = Path(compiler[0]).resolve()
     status = program.stat()
     machine = (platform.system(), platform.machine(), ctypes.sizeof(ctypes.c_void_p))
-    what = (_SOURCE, _FLAGS, compiler, str(program), status.st_size, status.st_mtime_ns, machine)
+    what = (_SOURCES, _FLAGS, compiler, str(program), status.st_size, status.st_mtime_ns, machine)
     sources = b"".join(path.read_bytes() for path in sorted(_FOLDER.glob("*.c")))
     return f"scan-{hashlib.sha256(sources + repr(what).encode()).hexdigest()[:24]}.so"
 
@@ -155,4 +156,8 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.gather_texts.restype = size
     loaded.write_events.argtypes = (size, *[pointer] * 7)
     loaded.write_events.restype = size
+    loaded.place_successors.argtypes = (ctypes.c_int64, *[pointer] * 4)
+    loaded.place_successors.restype = None
+    for run in (loaded.run_with_queues, loaded.run_without_queues):
+        run.argtypes, run.restype = (pointer,), ctypes.c_int64
     return loaded

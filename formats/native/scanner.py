@@ -152,7 +152,7 @@ class Scans(EventReader):
             self.uniform = self._event_type
             events, end, self._ended = self._walk(data, at, at_end=False, most=most)
             self._add(events, memoryview(data)[at:end])
-            if self._ended or end == at:
+            if self._ended or self._is_adrift or end == at:
                 return [], end
             at = end
             self._trust -= most

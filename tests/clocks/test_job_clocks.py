@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clocks.job_clocks import align_job, on_one_clock, remarks, shifted
+from clocks.job_clocks import align_job, machine_of, on_one_clock, remarks, shifted
 from clocks.offsets import Alignment, Clock
 from dialects.kineto import Kineto
 from formats.columns import Trace
@@ -102,3 +102,10 @@ def test_of_many_clocks_it_is_said_how_far_they_were_moved() -> None:
     (line,) = remarks(names, Alignment(loose))
     assert line.startswith("no common operation ties the clock of rank1, rank2, ")
     assert line.endswith(", rank16 and 3 more to the others")
+
+
+def test_the_header_names_the_machine() -> None:
+    assert machine_of({"host_name": "node7"}) == "node7"
+    assert [machine_of(header) for header in ({}, {"host_name": None}, {"host_name": "localhost"})] == [
+        ""
+    ] * 3

@@ -54,6 +54,30 @@ def test_a_window_that_holds_0_moves_nothing_and_its_far_end_is_the_bound() -> N
     assert (found.clocks[1].offset_ns, found.clocks[1].bound_ns) == near(0, 70)
 
 
+def test_clocks_of_one_machine_agree_unless_that_is_impossible() -> None:
+    # x <= 20 - 15 = 5 ms and x >= 0 - 16 = -16 ms; host 0 takes 20 ms, host 1 only 1: at 20/21 of the window
+    ms = 1_000_000
+    hosts = [_host((0, 20 * ms)), _host((15 * ms, 16 * ms))]
+    assert align(hosts).clocks[1].offset_ns == pytest.approx(4 * ms, abs=1000)
+    assert align(hosts, machines=["a", "b"]).clocks[1].offset_ns == pytest.approx(4 * ms, abs=1000)
+    assert align(hosts, machines=["a", "a"]).clocks[1].offset_ns == 0
+    # the clock of one second later cannot be the same
+    hosts[1] = _later(hosts[1], 1000 * ms)
+    assert align(hosts, machines=["a", "a"]).clocks[1].offset_ns == pytest.approx(-996 * ms, abs=1000)
+
+
+def test_a_machine_ties_hosts_that_have_nothing_in_common() -> None:
+    hosts: list[SyncPoints] = [
+        _host((0, 40)),
+        _host((5, 40)),
+        {"y": SyncPoint(np.array([2510]), np.array([2530]))},
+    ]
+    assert [one.is_tied for one in align(hosts, machines=["a", "b", "a"]).clocks] == [True] * 3
+    alone = [hosts[0], hosts[2]]
+    assert [one.is_tied for one in align(alone, machines=["a", "a"]).clocks] == [True, True]
+    assert [one.is_tied for one in align(alone, machines=["", ""]).clocks] == [True, False]
+
+
 def test_violations_are_counted_before_and_after() -> None:
     # worker 1's begin 1010 is after worker 0's end 40: one pair out of order, for both workers
     found = align([_host((0, 40)), _host((1010, 1050))])

@@ -15,6 +15,7 @@ from compare.significance import (
     Change,
     changes,
     corrected,
+    rank_sum,
     sample,
     usual_variance,
     welch,
@@ -178,3 +179,18 @@ def test_what_is_not_tested_does_not_dilute_the_rest() -> None:
     first, *others = changes(sample(a), sample(b), tested=only_first)
     assert first.p == pytest.approx(alone.p)
     assert {other.p for other in others} == {None}
+
+
+def test_the_rank_sum_test_bears_outliers_that_hide_a_shift_from_the_mean() -> None:
+    # all ten steps are 25 later; one in each run is so long that the means tell nothing
+    a = np.array([100.0, 104, 101, 103, 1000, 102, 108, 105, 107, 106])
+    b = a + 25
+    wanted = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False).pvalue
+    assert rank_sum(a, b) == pytest.approx(wanted)
+    assert wanted < 0.01
+    assert (changes(sample(a), sample(b))[0].p or 0.0) > 0.5
+    tied = np.array([100.0, 100, 101, 101, 100, 102])
+    wanted = stats.mannwhitneyu(tied, tied + 1, method="asymptotic", use_continuity=False).pvalue
+    assert rank_sum(tied, tied + 1) == pytest.approx(wanted)
+    assert rank_sum(a, a) == pytest.approx(1.0)
+    assert rank_sum(np.full(5, 7.0), np.full(5, 7.0)) == 1.0

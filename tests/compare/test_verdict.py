@@ -51,6 +51,12 @@ def test_what_explains_a_change_is_named_largest_first() -> None:
     )
 
 
+def test_operations_without_a_category_explain_nothing_by_name() -> None:
+    assert verdict(comparison(GREW, category("", 20, 30.9, 0.001), category("PULL", 30, 31.1, 0.01))) == (
+        "iteration time +12.4 ms (+9.8 %, 95 % CI 9.1–15.6): PULL +1.1 ms"
+    )
+
+
 def test_a_part_that_may_be_chance_is_called_uncertain() -> None:
     found = comparison(GREW, category("PUSH", 20, 30.9, 0.2))
     assert verdict(found).endswith(": PUSH +10.9 ms (uncertain)")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
 from made_cells import WITH_WORK
-from made_jobs import WRITERS, Job, composer, iteration_ms
+from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from conftest import run_cli
 from diagnose.diagnosis import headline
@@ -95,6 +95,19 @@ def test_of_two_late_ranks_a_timeline_of_negotiations_tells_the_later_one(tmp_pa
     (late,) = winning(diagnosis)
     assert late.finding.ranks == ["rank1"]
     holds(late, 30.0 - 20.0)  # then the other one holds them up
+
+
+def test_a_step_that_began_late_on_all_ranks_hides_no_late_rank_from_a_timeline(tmp_path: Path) -> None:
+    job = replace(HEALTHY, ranks=2, more_forward=[0, 25.0])
+    directory = WRITERS["horovod"](tmp_path / "job", job)
+    events = json.loads((directory / "timeline.json").read_text())
+    since = round(moments(job)[0][5].begin * 1000)
+    for event in events:
+        event["ts"] = event.get("ts", 0) + 400_000 * (event.get("ts", 0) > since)
+    (directory / "timeline.json").write_text(json.dumps(events))
+    late = next(one for one in winning(diagnosed(directory)) if one.finding.kind == "late_rank")
+    assert late.finding.ranks == ["rank1"]
+    holds(late, 25.0)
 
 
 def test_a_phase_that_is_recorded_as_one_operation_is_not_hot(tmp_path: Path) -> None:
@@ -200,6 +213,56 @@ def test_a_rank_that_pauses_unrecorded_is_late_however_its_work_scatters(tmp_pat
     assert late.gain.low_ns is not None
     assert late.gain.high_ns is not None
     assert late.gain.low_ns <= 25e6 <= late.gain.high_ns
+
+
+@pytest.mark.parametrize("system", ["kineto", "byteps", "chrome"])
+def test_of_a_rank_that_pauses_much_and_works_a_little_longer_the_pause_comes_first(
+    tmp_path: Path, system: str
+) -> None:
+    job = replace(HEALTHY, more_pause=40.0, more_forward=[0, 0, 0, 10.0])
+    first, second = winning(diagnosed(WRITERS[system](tmp_path / "job", job)))
+    assert "more work" not in first.finding.title
+    holds(first, 40.0)
+    assert " more work a step" in second.finding.title
+    holds(second, 10.0)
+
+
+def renamed_loads(directory: Path, rank: int) -> Path:
+    """Call what a rank loads otherwise, as nobody else does."""
+    path = directory / f"rank{rank}.pt.trace.json"
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        if "DataLoader" in event["name"]:
+            event["name"] = "evaluate"
+    path.write_text(json.dumps(document))
+    return directory
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_does_what_no_other_does_is_late_by_as_much_as_it_works_longer(
+    tmp_path: Path, ranks: int
+) -> None:
+    even = replace(HEALTHY, ranks=ranks)
+    late = replace(even, more_load=[30.0 * (rank == ranks - 1) for rank in range(ranks)])
+    assert kinds(diagnosed(renamed_loads(WRITERS["kineto"](tmp_path / "even", even), ranks - 1))) == []
+    (found,) = winning(diagnosed(renamed_loads(WRITERS["kineto"](tmp_path / "late", late), ranks - 1)))
+    assert found.finding.ranks == [f"rank{ranks - 1}"]
+    assert found.finding.operations == ["evaluate"]
+    assert "with 30.0 ms more work a step, in evaluate, which not all do" in found.finding.title
+    holds(found, 30.0)
+
+
+def test_the_evidence_of_a_late_rank_is_of_a_step_in_which_it_is_late(tmp_path: Path) -> None:
+    # two steps of four take 60 ms more on rank 1, 30 on average: the shown one is not one of the others
+    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, ranks=2, steps=4, more_load=[0, 60.0]))
+    path = directory / "rank1.pt.trace.json"
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"][: len(document["traceEvents"]) // 2]:
+        if "DataLoader" in event["name"]:
+            event["dur"] -= 60_000
+    path.write_text(json.dumps(document))
+    (late,) = [one.finding for one in winning(diagnosed(directory)) if one.finding.kind == "late_rank"]
+    assert late.evidence[0].dur_ns == pytest.approx(61e6, rel=0.05)
 
 
 def test_ranks_that_pause_in_turn_hold_each_other_up(tmp_path: Path) -> None:

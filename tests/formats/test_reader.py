@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from formats import native
 from formats.chrome import read_part
 from formats.event import tolerant
 from formats.reader import EventReader
-from formats.scan import find_boundary, object_end
+from formats.scan import NEXT_EVENT, find_boundary, object_end
 from trace_utils import read_document, read_trace
 
 #: Read by either decoder; `read_document` has but one.
@@ -313,6 +315,51 @@ def test_whole_events_between_a_missing_and_a_surplus_bracket_are_kept(tmp_path:
     events, phrases = events_of(written(tmp_path, text(*parts)))
     assert [event["name"] for event in events] == [f"op{i}" for i in range(100) if i != 10]
     assert phrases == ["2 damaged events lost"]  # the surplus bracket counts as one
+
+
+@by_both
+@pytest.mark.parametrize(
+    "spoil", [lambda t: t[:-1], lambda t: t[:30], lambda t: t.replace('"op50"', '"op50')]
+)
+def test_a_damaged_line_costs_one_event(tmp_path: Path, spoil: Callable[[str], str]) -> None:
+    lines = [json.dumps(EVENT | {"name": f"op{i}", "args": {"list": [{"x": i}]}}) for i in range(100)]
+    lines[50] = spoil(lines[50])
+    trace = read_trace(written(tmp_path, "\n".join(lines) + "\n"))
+    assert (len(trace), [line for line in trace.repairs if "lost" in line]) == (99, ["1 damaged event lost"])
+
+
+@by_both
+def test_what_follows_a_damaged_event_is_looked_through_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = 0
+
+    class Counted:
+        def search(self, data: bytearray, at: int, end: int | None = None) -> re.Match[bytes] | None:
+            nonlocal looked
+            looked += len(data) - at
+            return NEXT_EVENT.search(data, at)
+
+    monkeypatch.setattr("formats.reader.NEXT_EVENT", Counted())
+    event = json.dumps(EVENT)
+    path = written(tmp_path, f'[{event},{{"ph":"X","name":"\\"' + "{'\\" * (8 << 20) + f",{event}]")
+    trace = read_trace(path)
+    assert (len(trace), list(trace.repairs)) == (2, ["1 damaged event lost"])
+    assert looked < 2 * path.stat().st_size  # from the beginning with each of 24 pieces: 12 times the size
+
+
+@by_both
+@pytest.mark.parametrize(
+    "item", ["{}", '{"ph":"X","name":"a"b"}', '"x"', '{"ph":"X","ts":NaN}', '{"ph":"X",']
+)
+def test_what_is_nearly_all_damage_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: str
+) -> None:
+    monkeypatch.setattr("formats.reader._MOST_DAMAGED", 1000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(f"[{json.dumps(EVENT)},{f'{item},' * 200_000}]".encode()))
+    with pytest.raises(TraceError, match="things in it are damaged or no events"):
+        read_trace(path)
 
 
 def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(

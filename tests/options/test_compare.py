@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -417,3 +418,17 @@ def test_a_digest_has_no_events_to_draw(tmp_path: Path) -> None:
     found = charts(digest, job(tmp_path / "b.json", 2, mm=50))
     assert found
     assert not [chart for chart in found if isinstance(chart, Timeline)]
+
+
+def test_a_slower_median_step_is_said_though_a_long_step_hides_it_in_the_mean(tmp_path: Path) -> None:
+    def run(name: str, more_ms: int) -> Path:
+        lengths = [1000 * (ms + more_ms) for ms in (100, 104, 101, 103, 1000, 102, 108, 105, 107, 106)]
+        begins = itertools.accumulate(lengths, initial=0)
+        marks = [step(i, at, dur) for i, (at, dur) in enumerate(zip(begins, lengths, strict=False))]
+        work = [{**mark, "name": "aten::mm", "cat": "cpu_op"} for mark in marks]
+        return write(tmp_path / name, [*marks, *work])
+
+    verdict = compared(run("a.json", 0), run("b.json", 25))["verdict"]
+    assert "no more than chance on average" in verdict
+    assert verdict.endswith("the median step changed by +25.0 ms (+23.9 %), which is more than chance")
+    assert compared(run("a.json", 0), run("c.json", 3))["verdict"].endswith(": no more than chance")

@@ -260,3 +260,20 @@ def test_counters_and_instants_keep_their_arguments(tmp_path: Path, decoder: str
     assert {(event["id"], event["cat"]) for event in kept} == {("gpu 0", "mem")}
     assert [event["args"] for event in marked if event["ph"] == "i"] == [{"Bytes": 8}]
     assert [event.get("args") for event in marked if event["name"] == "empty"] == [None]
+
+
+def test_where_operations_have_no_category_the_sentence_names_them(tmp_path: Path) -> None:
+    # three steps of 10 ms, 7 of which `f` takes and 3 `train` itself
+    events = [
+        {"ph": "X", "name": name, "pid": 1, "tid": 1, "ts": 10_000 * i, "dur": dur}
+        for i in range(3)
+        for name, dur in (("train", 10_000), ("f", 7_000))
+    ]
+    path = tmp_path / "vm.trace.json"
+    path.write_text(json.dumps({"traceEvents": [*events, {}]}))
+    assert (
+        answer("--path", path)["headline"]
+        == "Step 2 takes 10.0 ms; its critical path is 70% f and 30% train."
+    )
+    code, out, _ = run_cli("--option", "diagnose", "--path", path)
+    assert (code, "damaged" in out) == (0, False)

@@ -9,7 +9,17 @@ import numpy as np
 
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, edge_table
+from dialects.step_parts import (
+    Edge,
+    Joint,
+    Kind,
+    Meet,
+    Operation,
+    RankStep,
+    RankSteps,
+    edge_table,
+    meet_table,
+)
 from formats.columns import Track
 
 MS = 1_000_000
@@ -85,7 +95,7 @@ def _step(
         start_ns=spans[:, 0],
         end_ns=spans[:, 1],
         edges=edge_table(edges),
-        meets=meets,
+        meets=meet_table(meets),
     )
 
 

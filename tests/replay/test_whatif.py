@@ -375,7 +375,7 @@ def pipeline() -> Recording:
         inputs = {"BW.a": ["send"]} if is_late else {"send": ["BW.a"]}
         made = rank(f"rank{number}", [(times, (0, 42))], inputs, together=["send"])
         step = made.steps[0]
-        meets = [meet._replace(key=(number // 2,)) for meet in step.meets]
+        meets = replace(step.meets, keys=[number // 2])
         ranks.append(replace(made, steps=[replace(step, meets=meets)]))
     return job(*ranks)
 

@@ -48,6 +48,21 @@ def test_communication_beside_computation_of_its_own_thread_is_no_part_of_it(tmp
     assert in_us(of_spans(tmp_path, [*spans, ("work", 1, 0, 5)]))[1:] == (32, 2, 0)
 
 
+def test_an_operator_that_only_waits_for_a_collective_does_not_hide_it(tmp_path: Path) -> None:
+    # forward computes 0-10 and 40-50 and waits in between for a reduction of 5-38, 5-10 of which it hides
+    events = [
+        {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": tid, "ts": start, "dur": end - start}
+        for name, cat, tid, start, end in [
+            ("forward", "cpu_op", 0, 0, 50),
+            ("_c10d_functional::wait_tensor", "cpu_op", 0, 10, 40),
+            ("gloo:all_reduce", "user_annotation", 1, 5, 38),
+        ]
+    ]
+    (tmp_path / "t.json").write_text(json.dumps(events))
+    (found,) = breakdown("rank0", read_trace(tmp_path / "t.json"))
+    assert in_us(found) == (20, 33, 5, 2)
+
+
 def test_recorded_synchronous_allreduces_are_not_hidden(shared_data: Path) -> None:
     trace = read_trace(shared_data / "generic" / "viztracer" / "viz.json.gz")
     steps = breakdown("rank0", trace)

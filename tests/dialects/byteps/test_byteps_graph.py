@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from conftest import REPO, quickly_read
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
-from dialects.step_parts import Joint, Meet, Operation, RankStep, RankSteps, RankTrace
+from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
 
@@ -346,11 +346,12 @@ def test_a_trace_without_steps_is_refused_in_a_line() -> None:
 # ---- several GPUs
 
 
-def met(steps: RankSteps, row: int = 0) -> dict[str, list[Meet]]:
-    """The meetings of a step by the label of the event."""
-    found: dict[str, list[Meet]] = {}
-    for meet in steps.steps[row].meets:
-        found.setdefault(labels(steps, row)[meet.event], []).append(meet)
+def met(steps: RankSteps, row: int = 0) -> dict[str, set[tuple[Hashable, int]]]:
+    """Key and turn of the meetings of a step by the label of the event."""
+    found: dict[str, set[tuple[Hashable, int]]] = {}
+    meets = steps.steps[row].meets
+    for event, key, turn in zip(meets.event, meets.key, meets.turn, strict=True):
+        found.setdefault(labels(steps, row)[event], set()).add((meets.keys[key], int(turn)))
     return found
 
 
@@ -463,7 +464,9 @@ def test_gpus_of_different_workers_meet_only_at_the_servers() -> None:
 def test_each_step_has_meetings_of_its_own() -> None:
     steps = gpu([*one_step(), *one_step(23), compute("FW.a", 46, 50)], PASS)
     label = f"Comm.a.PUSH.{KEY}"
-    assert {meet.key for meet in met(steps)[label]}.isdisjoint(meet.key for meet in met(steps, 1)[label])
+    first, second = met(steps)[label], met(steps, 1)[label]
+    assert {key for key, _ in first} == {key for key, _ in second}
+    assert ({turn for _, turn in first}, {turn for _, turn in second}) == ({0}, {1})
 
 
 def test_a_gpu_that_cannot_number_its_steps_takes_the_numbers_of_the_others() -> None:

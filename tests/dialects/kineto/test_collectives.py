@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dialects
-from dialects.kineto.collectives import collective, is_collective
+from dialects.kineto.collectives import collective, is_collective, transfers
 from dialects.masks import by_name
 from trace_files import read_args, read_trace
 
@@ -88,3 +88,31 @@ def test_half_of_a_transfer_is_communication_but_meets_nobody_known(name: str) -
     assert is_collective(name, "user_annotation")
     assert collective(name, "user_annotation", {}) is None
     assert collective("gloo:all_reduce", "user_annotation", {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("groups", "peer", "other"),
+    [
+        (None, "2", 2), ([], "2", 2), ([[0, 1, 2, 3]], "2", 2),
+        ([[0, 1, 2, 3], [1, 3]], "1", 3),  # 1 is this rank's own number in the whole job
+        ([[0, 1, 2, 3], [1, 3]], "0", 0),  # and 0 its place in the group of two
+        ([[1, 3, 5, 7], [1]], "2", 5),
+        ([[0, 1, 2, 3], [1, 3, 5]], "2", None),
+        ([["a", 1]], "0", None), (None, "", None), (None, "-1", None), (None, "1", None),
+    ],
+)  # fmt: skip
+def test_the_peer_of_a_transfer_is_a_place_in_its_group(
+    tmp_path: Path, groups: list[list[int]] | None, peer: str, other: int | None
+) -> None:
+    info = {"rank": 1, **({} if groups is None else {"pg_config": [{"ranks": one} for one in groups]})}
+    where = {"ph": "X", "pid": 1, "tid": 2}
+    inputs = {"Concrete Inputs": ["", "", peer, "0"]}
+    events = [
+        {**where, "name": "c10d::send", "cat": "cpu_op", "ts": 5, "dur": 2, "args": inputs},
+        {**where, "name": "gloo:send", "cat": "user_annotation", "ts": 6, "dur": 9},
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
+    trace = read_trace(path)
+    found = transfers(trace, np.array([1]), lambda name: read_args(path, {name}, slices=True))
+    assert found == ({} if other is None else {0: (1, other, "0"), 1: (1, other, "0")})

@@ -22,7 +22,7 @@ from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
-from dialects.step_parts import Joint, Kind, RankStep, RankSteps
+from dialects.step_parts import Joint, Kind, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
 from dialects.steps import Step
 from formats.columns import Trace
@@ -73,7 +73,7 @@ def steps_of(tmp_path: Path) -> Any:
 
     def steps(events: Sequence[Ev], rank: int = 0) -> RankSteps:
         trace = load(tmp_path / f"rank{rank}.json", events, rank)
-        return record(f"rank{rank}", trace, dialects.of(trace).find_steps(trace).whole)
+        return record(RankTrace(f"rank{rank}", trace), dialects.of(trace).find_steps(trace).whole)
 
     return steps
 
@@ -483,7 +483,88 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     assert ("gloo:all_reduce", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, step, "optimizer")
     gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
     assert gloo.is_collective and gloo.is_communication and gloo.phase == "Comm"
-    assert [meet.key for meet in step.meets] == [(("gloo:all_reduce",), 0)]
+    assert (step.meets.keys, step.meets.turn.tolist()) == ([("gloo:all_reduce",)], [0])
+
+
+def test_an_operator_that_only_waits_ends_when_the_collective_has(steps_of: Any) -> None:
+    wait = "_c10d_functional::wait_tensor"
+    found = steps_of(
+        [
+            mark(1, 0, 900),
+            host("c10d::allreduce_", 0, 20),
+            host("gloo:all_reduce", 10, 490, tid=9, cat="user_annotation"),
+            host(wait, 100, 405),
+            host("after", 505, 100),
+        ]
+    )
+    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, Kind.SYNCHRONISE)
+    assert awaited in inputs(found, found.steps[0], wait)
+    step = join([found]).steps[0]
+    names = [found.operations[operation].name for operation in found.steps[0].operation.tolist()]
+    assert step.work_ns[names.index(wait)] == 5 * US  # from 500 on
+
+
+@pytest.mark.parametrize(("ends", "waits"), [(550, True), (300, False)])
+def test_what_follows_in_an_operator_that_enqueued_a_collective_waits_for_it(
+    steps_of: Any, ends: float, waits: bool
+) -> None:
+    # the rest of `backward`, 120-600, waits for what ends in its later half: after 360
+    found = steps_of(
+        [
+            mark(1, 0, 900),
+            host("backward", 0, 600),
+            host("c10d::_reduce_scatter_base_", 100, 20),
+            host("gloo:all_reduce", 110, ends - 110, tid=9, cat="user_annotation"),
+            host("after", 610, 100),
+        ]
+    )
+    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, Kind.SYNCHRONISE)
+    assert (awaited in inputs(found, found.steps[0], "backward")) is waits
+
+
+def transfer(operator: str, peer: int, began: float, took: float) -> list[Ev]:
+    """Return an operator of 10 µs that begins a transfer, and the library's call from 5 µs later on."""
+    call = "gloo:send" if operator == "c10d::send" else "gloo:recv"
+    inputs: dict[str, Any] = {"Concrete Inputs": ["", "", str(peer), "0"]}
+    return [
+        host(operator, began, 10, **inputs),
+        host(call, began + 5, took - 5, cat="user_annotation"),
+    ]
+
+
+def test_a_transfer_of_the_host_waits_for_the_other_side_where_its_peer_is_recorded(tmp_path: Path) -> None:
+    # rank 0 computes until 300, sends until 420, and receives from 500 on; rank 1 sends at 430
+    zero = [mark(1, 0, 900), host("forward", 0, 300), *transfer("c10d::send", 1, 300, 120)]
+    zero += [*transfer("c10d::recv_", 1, 500, 40), host("backward", 600, 100)]
+    one = [mark(1, 0, 900), *transfer("c10d::recv_", 0, 10, 415), *transfer("c10d::send", 0, 430, 120)]
+    one += [host("update", 600, 50)]
+
+    def steps(rank: int, events: Sequence[Ev], *, shapes: bool) -> RankSteps:
+        trace = load(tmp_path / f"rank{rank}.json", events, rank)
+        args = {
+            name: [ev["args"] for ev in events if ev["name"] == name]
+            for name in ("c10d::send", "c10d::recv_")
+        }
+        whole = RankTrace(f"rank{rank}", trace, args_of=lambda name: args[name] if shapes else [])
+        return record(whole, dialects.of(trace).find_steps(trace).whole)
+
+    def work_us(recording: Recording) -> dict[tuple[str, str], int]:
+        step, kinds = recording.steps[0], recording.operations
+        named = zip(step.owner.tolist(), step.operation.tolist(), step.work_ns.tolist(), strict=True)
+        return {
+            (recording.owners[owner], kinds[one].name): ns // US
+            for owner, one, ns in named
+            if kinds[one].name.startswith("gloo")
+        }
+
+    assert work_us(join([steps(0, zero, shapes=True), steps(1, one, shapes=True)])) == {
+        ("rank0", "gloo:send"): 110,  # its thread came to wait at 310, when rank 1 was there
+        ("rank1", "gloo:recv"): 125,  # 300, when rank 0 began, to 425
+        ("rank0", "gloo:recv"): 30,  # its thread came at 510
+        ("rank1", "gloo:send"): 50,  # 500, when rank 0 came to receive, to 550
+    }
+    unknown = work_us(join([steps(0, zero, shapes=False), steps(1, one, shapes=False)]))
+    assert unknown["rank1", "gloo:recv"] == 405  # 20 to 425
 
 
 def test_half_a_transfer_meets_the_other_half_only_where_both_ends_are_known(steps_of: Any) -> None:
@@ -491,9 +572,9 @@ def test_half_a_transfer_meets_the_other_half_only_where_both_ends_are_known(ste
     kernel = "ncclDevKernel_SendRecv(args)"
     sent = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send", **ends})])
     received = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "recv", **ends})])
-    assert [meet.key for meet in sent.steps[0].meets] == [meet.key for meet in received.steps[0].meets] != []
+    assert sent.steps[0].meets.keys == received.steps[0].meets.keys != []
     unknown = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send"})])
-    assert not unknown.steps[0].meets
+    assert len(unknown.steps[0].meets) == 0
 
 
 # -- laws
@@ -541,7 +622,7 @@ JOBS = sorted(
 @pytest.mark.parametrize("job", JOBS)
 def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(shared_data: Path, job: str) -> None:
     trace = read_trace(shared_data / "kineto" / job, args=Kineto.edge_args, points=True)
-    found = record("rank0", trace, dialects.of(trace).find_steps(trace).whole)
+    found = record(RankTrace("rank0", trace), dialects.of(trace).find_steps(trace).whole)
     assert found.steps
     for step in found.steps:
         assert_lawful(step)
@@ -576,7 +657,7 @@ def test_any_recording_is_lawful(
     trace = load(tmp_path_factory.mktemp("any") / "rank0.json", events)
     halves = [Step(1, 0, 15_000), Step(2, 15_000, 60_000)]
     for steps in (halves[:0], halves):
-        for step in record("rank0", trace, steps).steps:
+        for step in record(RankTrace("rank0", trace), steps).steps:
             assert_lawful(step)
 
 
@@ -587,7 +668,7 @@ def recorded(shared_data: Path, case: str) -> Recording:
     ranks = []
     for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
         trace = read_trace(path, args=Kineto.edge_args, points=True)
-        ranks.append(record(f"rank{i}", trace, dialects.of(trace).find_steps(trace).whole))
+        ranks.append(record(RankTrace(f"rank{i}", trace), dialects.of(trace).find_steps(trace).whole))
     return join(ranks)
 
 
@@ -629,7 +710,7 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
     on_device = [event for event in critical if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
     trace = read_trace(case / "trace" / "trace.json.gz", args=Kineto.edge_args, points=True)
     end = max(event["ts"] + event["dur"] for event in on_device) * US
-    recording = join([record("rank0", trace, [Step(1, int(trace.ts_ns.min()), end)])])
+    recording = join([record(RankTrace("rank0", trace), [Step(1, int(trace.ts_ns.min()), end)])])
     step = recording.steps[0]
     ours = {
         int(step.start_ns[stretch.event]) // US

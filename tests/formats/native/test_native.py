@@ -125,7 +125,7 @@ def test_without_it_everything_is_as_before(
     trace = read_trace(trace_file(tmp_path))
     assert native.library() is None
     assert [trace.names[i] for i in trace.name_id.tolist()] == [event["name"] for event in EVENTS]
-    assert [record.levelno for record in caplog.records if "no scanner in C" in record.message] == [
+    assert [record.levelno for record in caplog.records if "nothing in C" in record.message] == [
         logging.DEBUG
     ]
 
@@ -172,7 +172,7 @@ def test_it_reads_what_it_is_wished_for(
 
 def test_the_sources_lie_where_the_program_looks() -> None:
     assert native._FOLDER == REPO / "formats" / "native"
-    assert all((native._FOLDER / f"{name}.c").is_file() for name in ("scan", "rewrite"))
+    assert all((native._FOLDER / f"{name}.c").is_file() for name in ("scan", "rewrite", "simulate"))
 
 
 def test_the_command_says_nothing_about_it(tmp_path: Path) -> None:

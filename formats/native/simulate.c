@@ -1,0 +1,160 @@
+/* The loops of replay/engine.py, which says what they do: the same plan gives the same schedule in both.
+ *
+ * A plan is columns (n): what an operation takes, the gap before it, its priority in the queue of its device,
+ * the device or -1; those that come after operation i are after[after_ptr[i]] to before after[after_ptr[i + 1]].
+ * `waiting` has how many inputs each still waits for, and `start` is filled in. Numbers were checked there. */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef struct {
+    int64_t n, devices;
+    const int64_t *dur, *gap, *after_ptr, *after, *priority, *device;
+    int64_t *waiting, *start;
+} plan;
+typedef struct { /* heaps are by these numbers, the first first */
+    int64_t first, second, op;
+} item;
+typedef struct {
+    item *items;
+    int64_t n;
+} heap;
+
+static bool is_before(item a, item b) {
+    if (a.first != b.first) return a.first < b.first;
+    return a.second != b.second ? a.second < b.second : a.op < b.op;
+}
+
+static void push(heap *h, int64_t first, int64_t second, int64_t op) {
+    item one = {first, second, op};
+    int64_t at = h->n++;
+    for (; at > 0 && is_before(one, h->items[(at - 1) / 2]); at = (at - 1) / 2)
+        h->items[at] = h->items[(at - 1) / 2];
+    h->items[at] = one;
+}
+
+static int64_t pop(heap *h) {
+    int64_t top = h->items[0].op, at = 0, below;
+    item one = h->items[--h->n];
+    for (; (below = 2 * at + 1) < h->n; at = below) {
+        if (below + 1 < h->n && is_before(h->items[below + 1], h->items[below])) below++;
+        if (!is_before(h->items[below], one)) break;
+        h->items[at] = h->items[below];
+    }
+    h->items[at] = one;
+    return top;
+}
+
+/* Fills in the successors of each operation, whose first `place` is given. */
+void place_successors(int64_t n, const int64_t *source, const int64_t *target, int64_t *place, int64_t *after) {
+    for (int64_t edge = 0; edge < n; edge++) after[place[source[edge]]++] = target[edge];
+}
+
+/* Where no operation has a device; `start` holds the gaps, or when each may start at the earliest. Returns how
+ * many operations ended, -1 for lack of memory. */
+int64_t run_without_queues(const plan *p) {
+    int64_t *ready = malloc(((size_t)p->n + 1) * sizeof *ready), n_ready = 0, done = 0;
+    if (ready == NULL) return -1;
+    for (int64_t op = 0; op < p->n; op++)
+        if (p->waiting[op] == 0) ready[n_ready++] = op;
+    for (; n_ready > 0; done++) {
+        int64_t op = ready[--n_ready], end = p->start[op] + p->dur[op];
+        for (int64_t edge = p->after_ptr[op]; edge < p->after_ptr[op + 1]; edge++) {
+            int64_t then = p->after[edge];
+            if (end + p->gap[then] > p->start[then]) p->start[then] = end + p->gap[then];
+            if (--p->waiting[then] == 0) ready[n_ready++] = then;
+        }
+    }
+    free(ready);
+    return done;
+}
+
+typedef struct {
+    heap events, *queues; /* events are (time, code): the end of `code`, or that `code - n` joins its queue */
+    item *queued;
+    int64_t *ended, *changed, n_ended, n_changed, now, done;
+    bool *is_free, *is_changed;
+} state;
+
+static void change(state *s, int64_t device) {
+    if (s->is_changed[device]) return;
+    s->is_changed[device] = true;
+    s->changed[s->n_changed++] = device;
+}
+
+static void join_queue(const plan *p, state *s, int64_t op) {
+    push(&s->queues[p->device[op]], p->priority[op], s->now, op);
+    change(s, p->device[op]);
+}
+
+static void end_all(const plan *p, state *s) {
+    while (s->n_ended > 0) {
+        int64_t op = s->ended[--s->n_ended];
+        s->done++;
+        if (p->device[op] >= 0) s->is_free[p->device[op]] = true, change(s, p->device[op]);
+        for (int64_t edge = p->after_ptr[op]; edge < p->after_ptr[op + 1]; edge++) {
+            int64_t then = p->after[edge], ready = s->now + p->gap[then];
+            if (--p->waiting[then] > 0) continue;
+            if (p->device[then] < 0) {
+                p->start[then] = ready;
+                if (ready + p->dur[then] > s->now) push(&s->events, ready + p->dur[then], then, then);
+                else s->ended[s->n_ended++] = then;
+            } else if (ready > s->now) {
+                push(&s->events, ready, p->n + then, p->n + then);
+            } else {
+                join_queue(p, s, then);
+            }
+        }
+    }
+}
+
+static void run(const plan *p, state *s) {
+    int64_t room = 0;
+    for (int64_t op = 0; op < p->n; op++)
+        if (p->device[op] >= 0) s->queues[p->device[op]].n++;
+    for (int64_t device = 0; device < p->devices; device++) {
+        heap *queue = &s->queues[device];
+        queue->items = s->queued + room, room += queue->n, queue->n = 0, s->is_free[device] = true;
+    }
+    for (int64_t op = 0; op < p->n; op++) {
+        if (p->waiting[op] != 0) continue;
+        if (p->device[op] < 0) {
+            p->start[op] = p->gap[op];
+            push(&s->events, p->gap[op] + p->dur[op], op, op);
+        } else {
+            push(&s->events, p->gap[op], p->n + op, p->n + op);
+        }
+    }
+    while (s->events.n > 0) {
+        s->now = s->events.items[0].first;
+        while (s->events.n > 0 && s->events.items[0].first == s->now) {
+            int64_t code = pop(&s->events);
+            if (code < p->n) s->ended[s->n_ended++] = code;
+            else join_queue(p, s, code - p->n);
+            end_all(p, s);
+        }
+        while (s->n_changed > 0) {
+            int64_t device = s->changed[--s->n_changed];
+            s->is_changed[device] = false;
+            if (!s->is_free[device] || s->queues[device].n == 0) continue;
+            int64_t op = pop(&s->queues[device]);
+            s->is_free[device] = false;
+            p->start[op] = s->now;
+            push(&s->events, s->now + p->dur[op], op, op);
+        }
+    }
+}
+
+/* Where some have a device. All that happens in one moment is worked off before devices choose. */
+int64_t run_with_queues(const plan *p) {
+    size_t n = (size_t)p->n + 1, devices = (size_t)p->devices + 1;
+    state s = {{malloc(n * sizeof(item)), 0}, calloc(devices, sizeof(heap)), malloc(n * sizeof(item)),
+               malloc(n * sizeof(int64_t)), malloc(devices * sizeof(int64_t)), 0, 0, 0, 0,
+               malloc(devices), calloc(devices, 1)};
+    bool has_room = s.events.items && s.queues && s.queued && s.ended && s.changed && s.is_free && s.is_changed;
+    if (has_room) run(p, &s);
+    free(s.events.items), free(s.queues), free(s.queued), free(s.ended);
+    free(s.changed), free(s.is_free), free(s.is_changed);
+    return has_room ? s.done : -1;
+}
