@@ -44,7 +44,7 @@ _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
 _MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
 _IN_A_BOX = 14  # columns of a name beside a duration
-_ROOM = 800_000  # bytes of a page for the rows of its tables
+_ROOM = 600_000  # bytes of a page for the rows of its tables
 
 # Nothing may be loaded or sent, and only what is in the page may run.
 _POLICY = (
