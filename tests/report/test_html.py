@@ -566,6 +566,20 @@ def test_the_answer_and_its_proof_are_shown_before_the_rest_is_made(browser: Chr
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
+def test_what_draws_in_3d_is_run_after_the_answer_is_shown(browser: Chrome, tmp_path: Path) -> None:
+    hold = "window.held = []; window.requestAnimationFrame = window.setTimeout = go => held.push(go);"
+    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
+    try:
+        browser.get(page(tmp_path / "page.html", GRID).as_uri())
+        state = "return [document.querySelector('h1').textContent, typeof Plotly,"
+        state += " document.querySelectorAll('.plot').length]"
+        assert browser.execute_script(state) == ["A run", "undefined", 0]
+        browser.execute_script("for (let i = 0; i < 9; i += 1) for (const one of held.splice(0)) one()")
+        assert browser.execute_script(state) == ["A run", "object", 1]
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
 def test_the_path_is_drawn_where_it_is_in_sight_only(browser: Chrome, tmp_path: Path) -> None:
     # 6,000 stretches of 1 ms, of which several share a pixel
     spans = [Span("lane", "a", float(i), 1.0, "FW") for i in range(6000)]
