@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import parallel
+from errors import one_line
 from temporary_files import temporary_directory
 
 _FOLDER = Path(__file__).parent
@@ -29,8 +30,6 @@ _BUILD_SECONDS = 60.0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _LARGE, _KEPT = 2 << 20, 6 << 20  # bytes: of no piece of a file; of a few
 _WORTH_BUILDING, _WORTH_LOADING = 32 << 20, 256 << 10  # bytes of input from which that pays
-
-_log = logging.getLogger(__name__)
 
 
 def is_worth(n_bytes: int) -> bool:
@@ -59,7 +58,7 @@ def library() -> ctypes.CDLL | None:
         _keep_memory()
         return loaded
     except Exception as error:  # whatever it is: all of it is there in Python
-        _log.debug("nothing in C: %s: %s", type(error).__name__, error)
+        logging.info("nothing in C, so large inputs take several times longer: %s", one_line(str(error)))
         return None
 
 
