@@ -206,7 +206,10 @@ def _exposed_ns(view: JobView) -> Float:
     recording = view.recording
     exposed = np.zeros(len(recording.operations))
     on_device = view.which(lambda one: one.on_device)  # where there is one, it is what computes
-    is_compute = view.which(lambda one: one.is_compute) & (on_device == on_device.any())
+    is_compute = view.which(
+        lambda one: one.is_compute and one.cat != "STEP"
+    )  # in which BytePS waits for them
+    is_compute &= on_device == on_device.any()
     for row in view.rows:
         step = recording.steps[row]
         by_owner = view.by_owner(step, view.is_communication)

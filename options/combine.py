@@ -31,6 +31,7 @@ _WORKERS = (
     Column("violations_after", "after", "int", paired=True),
 )
 _MOST_BARS = 40
+_LARGEST = 64 << 20  # bytes of inputs of which a page shows a step
 _CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")
 
 
@@ -90,7 +91,7 @@ def run(args: Namespace) -> Result:
         },
         headline=_headline(combined, workers, asked=args.align == "auto"),
         tables=(Table("workers", "Workers", _WORKERS, rows),),
-        charts=_charts(workers),
+        charts=[*_timeline(args, combined), *_charts(workers)],
         figures=(("events", f"{combined.n_events:,}"), ("aligned by", combined.aligned_by)),
         read=[f"{member.path}: {combined.dialect}" for member in combined.members],
         notes=[f"Wrote {output}; open it in chrome://tracing or Perfetto."],
@@ -124,6 +125,16 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
     if len(known) < len(others):
         sentence += f"; nothing ties {counted(len(others) - len(known), 'clock')} to the others"
     return sentence + "."
+
+
+def _timeline(args: Namespace, combined: Combined) -> list[Chart]:
+    """Return a step of all ranks for a page, unless to read it would take long."""
+    size = sum(member.path.stat().st_size for member in combined.members)
+    if not args.html or args.align == "none" or size > _LARGEST:
+        return []
+    from options.critical import usual_step
+
+    return usual_step(args, args.path, "On one clock")
 
 
 def _charts(workers: Sequence[Mapping[str, Any]]) -> list[Chart]:

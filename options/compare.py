@@ -19,7 +19,8 @@ from compare.compare_tables import (
     shown,
     tables_of,
 )
-from errors import AnalyzeError, UsageError, counted
+from errors import UsageError, counted
+from options.critical import usual_step
 from output_marks import is_digest
 from result import Chart, Made, Result
 
@@ -95,23 +96,12 @@ def _charts(args: Namespace, pair: Pair) -> list[Chart]:
 
 
 def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
-    from dag_utils import choose_step, critical_path, load_steps, step_timeline
-
-    charts: list[Chart] = []
-    for run, name in ((pair.found.a, pair.a), (pair.found.b, pair.b)):
-        if is_digest(run.path):
-            return []
-        try:
-            loaded = load_steps(
-                [run.path], only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
-            )
-        except AnalyzeError:  # no step, or none that can be drawn: the comparison does without
-            return []
-        recording = loaded.recording
-        step = recording.steps[choose_step(recording)]
-        title = f"{name}: step {step.number}, of median length, and its critical path"
-        charts.append(step_timeline(title, recording, step, critical_path(step)))
-    return charts
+    """Return a step of both runs; nothing where one of them has none that can be drawn."""
+    sides = ((pair.found.a.path, pair.a), (pair.found.b.path, pair.b))
+    if any(is_digest(path) for path, _ in sides):
+        return []
+    charts = [chart for path, name in sides for chart in usual_step(args, [path], name)]
+    return charts if len(charts) == len(sides) else []
 
 
 def load_runs(args: Namespace) -> list[MeasuredRun]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
+from collections import Counter
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from errors import DagError, UsageError, whole_number
+from errors import AnalyzeError, DagError, UsageError, whole_number
 from result import Bars, Cell, Chart, Column, Made, Result, Table
 
 if TYPE_CHECKING:
@@ -134,6 +135,21 @@ def recorded_step(args: Namespace) -> tuple[LoadedSteps, int]:
         args.path, only=args.filter, step_by=args.step_by, jobs=args.jobs, progress=args.progress
     )
     return loaded, choose_step(loaded.recording, step_number(args.step))
+
+
+def usual_step(args: Namespace, paths: Sequence[Path], name: str) -> list[Chart]:
+    """Return the timeline of the step of median length; [] where there is none that can be drawn."""
+    from dag_utils import choose_step, critical_path, load_steps, step_timeline
+
+    step_by = getattr(args, "step_by", None)
+    try:
+        loaded = load_steps(paths, only=args.filter, step_by=step_by, jobs=args.jobs, progress=args.progress)
+    except AnalyzeError:  # what is asked for does without
+        return []
+    recording = loaded.recording
+    step = recording.steps[choose_step(recording)]
+    title = f"{name}: step {step.number}, of median length, and its critical path"
+    return [step_timeline(title, recording, step, critical_path(step))]
 
 
 def _recorded(args: Namespace) -> Result:
@@ -368,6 +384,7 @@ def _title(scopes: Sequence[_Scope], scope: _Scope) -> str:
 def _figures(scopes: Sequence[_Scope]) -> list[tuple[str, str]]:
     """Return how long each scope's path is; of many of a kind the shortest and the longest."""
     figures = []
+    scopes = _once(scopes)
     for kind in dict.fromkeys(scope.kind for scope in scopes):
         own = [scope for scope in scopes if scope.kind == kind]
         if len(own) <= _FEW_SCOPES:
@@ -388,7 +405,19 @@ def _charts(
     return [step_timeline(title, recording, step, path, parts=parts), _bars(scopes)]
 
 
+def _once(scopes: Sequence[_Scope]) -> list[_Scope]:
+    """Return the scopes without the GPUs of workers that have no other."""
+    n_gpus = Counter(scope.worker for scope in scopes if scope.kind == "GPU")
+    workers = {scope.worker for scope in scopes if scope.kind == "worker"}
+    return [
+        scope
+        for scope in scopes
+        if scope.kind != "GPU" or n_gpus[scope.worker] > 1 or scope.worker not in workers
+    ]
+
+
 def _bars(scopes: Sequence[_Scope]) -> Bars:
+    scopes = _once(scopes)
     longest = sorted(scopes[:-1], key=lambda scope: -scope.length_ns)[:_MOST_BARS]
     scopes = [*longest, scopes[-1]] if len(scopes) > _MOST_BARS else scopes
     ms = [{cat: ns / 1e6 for cat, ns, _ in scope.shares(scope.path())} for scope in scopes]

@@ -200,11 +200,18 @@ def _transfers(loaded: LoadedSteps) -> list[Chart]:
 
 
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:
-    """Return how long each step took, where there are several."""
-    numbers = [str(number) for number in diagnosis.numbers]
-    series = {"iteration time": (diagnosis.iteration_ns / 1e6).tolist()}
-    few = len(numbers) <= _FEW_STEPS
-    return [Bars("Every step", "step", "ms", numbers, series, is_small=few)] if len(numbers) > 1 else []
+    """Return how long each step took, where there are several; outliers have a colour of their own."""
+    numbers = diagnosis.numbers
+    if len(numbers) < 2:
+        return []
+    found = [one.finding for one in diagnosis.findings if one.finding.kind == "outlier_steps"]
+    far = {number for finding in found for number in finding.steps}
+    of = dict(zip(numbers, (diagnosis.iteration_ns / 1e6).tolist(), strict=True))
+    series = {"iteration time": [None if number in far else of[number] for number in numbers]}
+    if far:
+        series["far longer than the others"] = [of[number] if number in far else None for number in numbers]
+    names = list(map(str, numbers))
+    return [Bars("Every step", "step", "ms", names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
 
 
 def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:

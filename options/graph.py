@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -71,6 +72,8 @@ def _structure(args: Namespace) -> _Loaded:
     found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     dag = found.gpus[0][2]
     path = longest_path(dag)
+    if not path.length_ns:  # nothing says how long anything takes: ties would choose
+        path = replace(path, nodes=[])
     ms = f"{path.length_ns / 1e6:.1f} ms"
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."

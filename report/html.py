@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ _SMALL = 560  # pixels of a drawing that has room beside another
 _LONGEST = 160  # characters of a name in a timeline
 _MOST_SHORT_NAMES = 2_000  # boxes of a graph; of more, each shows what fits of its name
 _IN_A_BOX = 14  # columns of a name beside a duration
-_ROOM = 800_000  # bytes of a page for the rows of its tables
+_ROOM = 600_000  # bytes of a page for the rows of its tables
 
 # Nothing may be loaded or sent, and only what is in the page may run.
 _POLICY = (
@@ -87,8 +87,12 @@ def write(result: Result, path: Path) -> None:
         stream.write(head.encode("utf-8", "backslashreplace"))
         stream.write(_inert(encode(_all_printable(_document(result)))))
         stream.write(b"</script>\n")
-        for script in _scripts(result):
-            stream.write(b"<script>\n" + script.encode() + b"</script>\n")
+        if any(isinstance(chart, Bars3D) for chart in result.charts):
+            from plotly.offline import get_plotlyjs
+
+            stream.write(b'<script type="text/plain" id="plotly">\n')  # `bars3d.js` runs it
+            stream.write(get_plotlyjs().encode() + b"</script>\n")
+        stream.write(b"<script>\n" + _script(result).encode() + b"</script>\n")
         stream.write(b"</body>\n</html>\n")
 
 
@@ -216,15 +220,11 @@ def _all_printable(value: Any) -> Any:
     return value
 
 
-def _scripts(result: Result) -> Iterator[str]:
-    """Yield the scripts of the page in order: plotly if needed, then ours in one."""
-    if any(isinstance(chart, Bars3D) for chart in result.charts):
-        from plotly.offline import get_plotlyjs
-
-        yield get_plotlyjs()
+def _script(result: Result) -> str:
+    """Return all of our script that the page needs."""
     drawing = itertools.chain.from_iterable(_SCRIPTS.get(type(chart), _DRAWING) for chart in result.charts)
     names = dict.fromkeys(["page.js", "table.js", *drawing])
-    yield '"use strict";\n' + "".join(_asset(name) for name in names) + "build();\n"
+    return '"use strict";\n' + "".join(_asset(name) for name in names) + "build();\n"
 
 
 def _asset(name: str) -> str:

@@ -71,6 +71,9 @@ function optionsFor(layout) {
 }
 
 drawers.bars3d = (chart, place) => {
+  if (typeof Plotly === "undefined") {
+    document.head.append(element("script", { textContent: document.getElementById("plotly").textContent }));
+  }
   const colourOf = coloursOf(chart);
   let flat = !hasWebGL();
   const height = Math.max(400, Math.min(720, innerHeight * 0.8, place.clientWidth * 1.1));

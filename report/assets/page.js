@@ -211,8 +211,8 @@ function sections(main) {
 function build() {
   const main = element("main", {}, header(), ...summary());
   document.body.append(main);
-  const [first, ...others] = sections(main);
-  first?.();
+  const others = sections(main);
+  if (data.charts[0]?.kind !== "bars3d") others.shift()?.(); // what takes seconds comes after the answer
   afterPaint(() => {
     for (const put of others) put();
     if (data.cards.length) main.append(...notes()); // the findings are what is to be read first

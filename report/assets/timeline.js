@@ -11,7 +11,7 @@ const STRIPE = 3; // of the path
 const timelines = []; // of the page: what is zoomed in one is zoomed in all
 
 drawers.timeline = (chart, place) => {
-  const { spans, lanes, height, rowHeight } = laidOut(chart);
+  const { spans, lanes, height, rowHeight, covered } = laidOut(chart);
   const [first, last] = timesOfAll();
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
@@ -280,7 +280,9 @@ drawers.timeline = (chart, place) => {
     return button;
   };
   const along = path.length ? [step("‹ Path", "Back on the path", -1), step("Path ›", "On along the path", 1)] : [];
-  place.append(toolbar(finder, [...along, ...board.buttons]), legend, board.board, detail);
+  const words = `${formatted(covered, 0)} of the boxes lie over others, in the last row of a lane.`;
+  const notes = covered ? [element("p", { className: "soft" }, words)] : [];
+  place.append(toolbar(finder, [...along, ...board.buttons]), legend, board.board, detail, ...notes);
   board.resize();
 };
 
@@ -308,11 +310,12 @@ function laidOut(chart) {
   for (const lane of lanes) {
     lane.spans.sort((a, b) => rank(a) - rank(b) || a.start - b.start || b.duration - a.duration);
   }
-  let rows = 0;
+  let [rows, covered] = [0, 0];
   for (const most of ROWS_A_LANE) {
+    covered = 0;
     for (const lane of lanes) {
       lane.rows = [];
-      for (const span of lane.spans) putIntoRow(lane, span, most);
+      for (const span of lane.spans) covered += !putIntoRow(lane, span, most);
       for (const row of lane.rows) row.ends = runningEnds(row.spans);
     }
     rows = lanes.reduce((total, lane) => total + lane.rows.length, 0);
@@ -325,10 +328,10 @@ function laidOut(chart) {
     for (const row of lane.rows) for (const span of row.spans) span.top = top + row.index * rowHeight;
     top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
   }
-  return { spans, lanes, rowHeight, height: Math.max(top, 80) };
+  return { spans, lanes, rowHeight, covered, height: Math.max(top, 80) };
 }
 
-/** Puts a span into the first row of its lane in which its time is free; the last row takes what is left. */
+/** Puts a span into the first row of its lane in which its time is free, else into the last; was it free? */
 function putIntoRow(lane, span, mostRows) {
   const tolerance = 1e-9 * Math.max(1, Math.abs(span.start)); // spans that touch share a row
   const [start, end] = [span.start + tolerance, span.start + span.duration - tolerance];
@@ -339,7 +342,7 @@ function putIntoRow(lane, span, mostRows) {
     const free = (!before || before.start + before.duration <= start) && (!after || after.start >= end);
     if (!free && index < mostRows - 1) continue;
     row.spans.splice(at, 0, span);
-    return;
+    return free;
   }
 }
 

@@ -10,6 +10,7 @@ import pytest
 
 from conftest import run_cli
 from make import GML, write_gpu, x
+from report.colours import PATH
 
 
 @pytest.fixture
@@ -52,9 +53,15 @@ def test_graphml_is_read_by_networkx(gml: Path) -> None:
         ("FW.a", "BW.a"), ("BW.a", "Comm.w"), ("Comm.w", "STEP"), ("STEP", "FW.a")}  # fmt: skip
 
 
-def test_graphml_keeps_the_kind_of_an_edge_of_the_critical_path(gml: Path) -> None:
-    output = gml.with_suffix(".graphml")
-    run_cli("--option", "graph", "--path", gml, "--output", output)
+def test_graphml_keeps_the_kind_of_an_edge_of_the_critical_path(tmp_path: Path) -> None:
+    events = [
+        x("FW.a", "1", 0, 5),
+        x("BW.a", "1", 5, 5),
+        x("Comm.w", "total", 10, 5, "Comm"),
+        x("STEP", "1", 15, 5),
+    ]
+    output = tmp_path / "a.graphml"
+    run_cli("--option", "graph", "--path", write_gpu(tmp_path / "0", GML, events), "--output", output)
     graph = nx.read_graphml(output)
     names = nx.get_node_attributes(graph, "label")
     said = {(names[a], names[b]): (d["kind"], d["critical"]) for a, b, d in graph.edges(data=True)}
@@ -131,3 +138,14 @@ def test_a_graph_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "dag.gml").write_text("graph [\n  directed 1\n]\n")
     code, out, _ = run_cli("--option", "graph", "--path", tmp_path / "dag.gml", "--format", "json")
     assert (code, json.loads(out)["nodes"], json.loads(out)["depth"]) == (0, 0, 0)
+
+
+def test_without_durations_there_is_no_critical_path(tmp_path: Path) -> None:
+    (tmp_path / "dag.gml").write_text(GML)
+    code, _, err = run_cli(
+        "--option", "graph", "--path", tmp_path / "dag.gml", "--output", tmp_path / "a.dot"
+    )
+    assert code == 0, err
+    drawn = (tmp_path / "a.dot").read_text()
+    assert "->" in drawn
+    assert PATH not in drawn

@@ -13,7 +13,7 @@ import options
 from conftest import REPO, open_page
 from report import html
 from report.tables import cell_texts, printable
-from result import Result
+from result import Bars, Result, Timeline
 
 LENET = REPO / "examples" / "lenet"
 SLOW = REPO / "examples" / "lenet-100mbit"
@@ -68,3 +68,28 @@ def test_a_page_shows_its_figures_and_first_rows(
             for column, cell in zip(table.columns, row, strict=True)
         ]
         assert texts(browser, f"#table-{index} tbody tr:first-child td") == first
+
+
+def test_combine_shows_a_step_on_one_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, *others = result_of("combine", [LENET], ["--output", "a.json", "--html", "a.html"]).charts
+    assert isinstance(first, Timeline)
+    assert {span.lane.split()[0] for span in first.spans} == {"wk0.rank0", "wk1.rank0"}
+    assert others  # what was added to the clocks
+    plain = result_of("combine", [LENET / "worker_0"], ["--output", "b.json", "--picture", "b.svg"]).charts
+    assert not plain  # a picture is of the clocks, of which there is one
+
+
+def test_diagnose_marks_the_steps_that_a_finding_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = result_of("diagnose", [LENET], ["--html", "a.html"])
+    (named,) = (
+        one["scope"]["steps"] for one in result.document["findings"] if one["kind"] == "outlier_steps"
+    )
+    (chart,) = (one for one in result.charts if one.title == "Every step")
+    assert isinstance(chart, Bars)
+    usual, far = chart.series["iteration time"], chart.series["far longer than the others"]
+    assert [int(name) for name, ms in zip(chart.x, far, strict=True) if ms] == named
+    assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))

@@ -386,6 +386,15 @@ def test_spans_that_touch_share_a_row(browser: Chrome, tmp_path: Path) -> None:
     assert browser.execute_script(one_row) == [1]
 
 
+def test_boxes_that_lie_over_others_are_counted(browser: Chrome, tmp_path: Path) -> None:
+    # 15 at once on a lane of 12 rows: the last row holds four, three of which lie over others
+    spans = [Span("gpu", f"op{i}", 0.0, 5.0, "FW") for i in range(15)]
+    open_page(browser, page(tmp_path / "a.html", Timeline("T", spans)))
+    assert "3 of the boxes lie over others" in browser.find_element(By.CSS_SELECTOR, ".chart").text
+    open_page(browser, page(tmp_path / "b.html", Timeline("T", spans[:12])))
+    assert "lie over others" not in browser.find_element(By.CSS_SELECTOR, ".chart").text
+
+
 def test_a_timeline_cannot_be_lost(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", LINKED))
     browser.find_element(By.CSS_SELECTOR, ".board canvas").send_keys(*[Keys.ARROW_LEFT] * 60)
@@ -553,6 +562,20 @@ def test_the_answer_and_its_proof_are_shown_before_the_rest_is_made(browser: Chr
         assert browser.execute_script("return document.documentElement.dataset.ready") == "yes"
         top = "return document.getElementById('table-1').getBoundingClientRect().top < innerHeight"
         assert browser.execute_script(top)
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+
+
+def test_what_draws_in_3d_is_run_after_the_answer_is_shown(browser: Chrome, tmp_path: Path) -> None:
+    hold = "window.held = []; window.requestAnimationFrame = window.setTimeout = go => held.push(go);"
+    script = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": hold})
+    try:
+        browser.get(page(tmp_path / "page.html", GRID).as_uri())
+        state = "return [document.querySelector('h1').textContent, typeof Plotly,"
+        state += " document.querySelectorAll('.plot').length]"
+        assert browser.execute_script(state) == ["A run", "undefined", 0]
+        browser.execute_script("for (let i = 0; i < 9; i += 1) for (const one of held.splice(0)) one()")
+        assert browser.execute_script(state) == ["A run", "object", 1]
     finally:
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
