@@ -51,9 +51,10 @@ _TAIL_LIMIT = 64 << 20
 #: may be packed.
 _PATIENCE = 16 << 20
 _PATIENCE_PER_BYTE = 2
-#: Damaged events and things that are no events that a file may hold, at first and for each byte of it.
-_MOST_DAMAGED = 200_000
-_DAMAGED_PER_BYTE = 1 / 8
+#: Damaged events and things that are no events that 1 MiB of a file may hold, and each further byte of it:
+#: as many as it has events where each of them is damaged, packed or not.
+_MOST_DAMAGED = 150_000
+_DAMAGED_PER_BYTE = 1 / 4
 _TO_MEND = 8 << 20  # of it, what is kept for events whose end is known without looking further
 _LEAST_EVENT = len('{"ph":"X"},')
 _BEGIN = 1 << 10  # no event's first member begins later than so many bytes after its bracket
@@ -177,7 +178,7 @@ class EventReader:
     def _check_damage(self) -> None:
         """Refuse (TraceError) what holds more damage than a recording of its size can."""
         damaged = self.damage.lost + self.damage.mended + self.damage.strays
-        if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * self.stream.size:
+        if damaged > _MOST_DAMAGED + _DAMAGED_PER_BYTE * max(0, self.stream.size - (1 << 20)):
             raise TraceError(f"{self.path}: not a trace: {damaged:,} things in it are damaged or no events")
 
     def _land(self, data: bytearray) -> bool:
@@ -302,7 +303,8 @@ class EventReader:
         sight = max(0, min(EVENT_LIMIT, self._patience - _TO_MEND))
         end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
         looked = min(sight, len(data) - at) if end is None else end - at
-        for stop in dict.fromkeys((end, ending)):
+        goes_on = end is not None and self._next.search(data, at, end)  # through what looks like events
+        for stop in dict.fromkeys((ending, end) if goes_on else (end, ending)):
             if stop is not None and stop - at <= self._sight:
                 if self._mend(data[at:stop], events):
                     self._patience -= max(0, looked - (stop - at))
