@@ -22,10 +22,7 @@ _IS_MISSING = re.compile(
     r"\brank \d.* (?:missing|claimed by several \w+)$|: an empty (?:file|directory), left out$|: no trace in "
 )
 #: What loading tells of a file that is whole: what ran when the recording began or ended, and tied clocks.
-_IS_NO_LOSS = re.compile(
-    r"without (?:an end|a beginning) left out$|; tied by [\d,]+ steps? \("
-    r"|^1 list item ignored: no event$"  # XLA's exporter ends its list with an empty object
-)
+_IS_NO_LOSS = re.compile(r"without (?:an end|a beginning) left out$|; tied by [\d,]+ steps? \(")
 _SHOWN = 3
 
 

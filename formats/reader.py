@@ -33,6 +33,7 @@ from formats.event import (
 from formats.scan import (
     BETWEEN,
     BOUNDARY,
+    EMPTY_LAST,
     EVENT_END,
     EVENT_LIMIT,
     LIST_KEY,
@@ -270,6 +271,12 @@ class EventReader:
             items += 1
             if data[at] == 0x5D and not self._lines:  # ]
                 return events, at + 1, True
+            is_empty = data[at + 1 : at + 2] == b"}" and not self._lines
+            if is_empty and (empty := EMPTY_LAST.match(data, at)):
+                if data[empty.end() - 1] == 0x5D:
+                    return events, empty.end(), True
+                if not at_end:
+                    return events, at, False
             if data[at] != 0x7B:  # {
                 end = self._skip_stray(data, at, at_end=at_end)
                 if end is None:

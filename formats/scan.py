@@ -21,6 +21,7 @@ NEXT_LINE = re.compile(rb'\n[ \t\r]*(\{\s*"[^"]*"\s*:)')  # where there is one o
 LIST_KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
 EVENT_END = re.compile(rb"\}(?=\s*(?:,\s*(?:[{\]]|\Z)|[\]{]|\Z))")
 BETWEEN = re.compile(rb"[\s,]*")
+EMPTY_LAST = re.compile(rb"\{\}\s*(?:\]|\Z)")  # how XLA ends its list
 STRAY = re.compile(rb'"(?:[^"\\]|\\.)*"|[^\s,\[\]{}"]+', re.DOTALL)  # a list item that is no object
 # a string that does not end is one token: looking for its end at each of its quotes would take for ever
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
