@@ -9,17 +9,7 @@ from numpy.typing import NDArray
 
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_parts import (
-    Edge,
-    Joint,
-    Kind,
-    Meet,
-    Operation,
-    RankStep,
-    RankSteps,
-    edge_table,
-    meet_table,
-)
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from formats.columns import Track
 
 Float = NDArray[np.float64]
@@ -86,16 +76,10 @@ def _step(number: int, begin: float, end: float, parts: tuple[float, float, floa
     forward, gap, backward = parts
     moments = begin + np.array([0, forward, forward + gap, forward + gap + backward, end - begin])
     at = np.rint(moments * 1e6).astype(np.int64)
-    return RankStep(
-        number=number + 1,
-        begin_ns=int(at[0]),
-        next_ns=int(at[4]),
-        operation=np.arange(3),
-        start_ns=at[[0, 2, 3]],
-        end_ns=at[[1, 3, 4]],
-        edges=edge_table([Edge(0, 1), Edge(1, 2)]),
-        meets=meet_table([Meet(number, 2, True, True, Joint.START_TO_BODY, Kind.GROUP)]),
-    )
+    meet = Meet(number, 2, True, True, Joint.START_TO_BODY, Kind.GROUP)
+    times = at[[(0, 1), (2, 3), (3, 4)]]
+    bounds = int(at[0]), int(at[4])
+    return RankStep.of(number + 1, bounds, np.arange(3), times, [Edge(0, 1), Edge(1, 2)], [meet])
 
 
 def random_job(seed: int) -> KnownJob:

@@ -249,6 +249,19 @@ class RankStep:
     def __len__(self) -> int:
         return len(self.operation)
 
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        bounds: tuple[int, int],
+        operation: Int64,
+        times: Int64,
+        edges: Sequence[Edge],
+        meets: Sequence[Meet] = (),
+    ) -> RankStep:
+        """Return a step of a few events, with the starts and ends `times` (n, 2), between its bounds."""
+        return cls(number, *bounds, operation, times[:, 0], times[:, 1], edge_table(edges), meet_table(meets))
+
     def compact(self) -> RankStep:
         """Return the step in less memory: times from its begin on, all numbers as narrow as they can be."""
         later = self.begin_ns - self.since_ns

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dag.join_ranks import join
 from dag.model import Dag, new_dag
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps, edge_table, meet_table
+from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps
 from formats.columns import Track
 
 
@@ -31,16 +31,7 @@ def rank_steps(
     """Return one step of one rank: its events by name with start and end (ns), numbered in that order."""
     operations = [Operation(event, "", Track(name, 0), link=(links or {}).get(event, "")) for event in events]
     times = np.array(list(events.values()), np.int64).reshape(-1, 2)
-    step = RankStep(
-        number=number,
-        begin_ns=bounds[0],
-        next_ns=bounds[1],
-        operation=np.arange(len(events)),
-        start_ns=times[:, 0],
-        end_ns=times[:, 1],
-        edges=edge_table(edges),
-        meets=meet_table(meets),
-    )
+    step = RankStep.of(number, bounds, np.arange(len(events)), times, edges, meets)
     return RankSteps(name, operations, [step])
 
 

@@ -13,17 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dialects.step_parts import (
-    Edge,
-    Joint,
-    Kind,
-    Meet,
-    Operation,
-    RankStep,
-    RankSteps,
-    edge_table,
-    meet_table,
-)
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from errors import TraceError, counted
 from formats.columns import Trace, Track
 from formats.dasf_records import COMPUTE
@@ -80,17 +70,10 @@ def record(name: str, trace: Trace) -> RankSteps:
         if track in last_on and last_on[track] not in sources:
             edges.append(Edge(last_on[track], event, kind=Kind.DEVICE))
         last_on[track] = event
-    start, end = np.array([(task.start_ns, task.end_ns) for task in tasks], np.int64).T
-    step = RankStep(
-        number=1,
-        begin_ns=int(start.min()),
-        next_ns=int(end.max()),
-        operation=np.array([operations[task.operation] for task in tasks], np.int64),
-        start_ns=start,
-        end_ns=end,
-        edges=edge_table(edges),
-        meets=meet_table(meets),
-    )
+    times = np.array([(task.start_ns, task.end_ns) for task in tasks], np.int64)
+    bounds = int(times[:, 0].min()), int(times[:, 1].max())
+    operation = np.array([operations[task.operation] for task in tasks], np.int64)
+    step = RankStep.of(1, bounds, operation, times, edges, meets)
     return RankSteps(name, list(operations), [step], _notes(runs, elsewhere))
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dialects.masks import Mask, by_name
-from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps, edge_table
+from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps
 from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Id, Int64, Trace, Track
@@ -209,15 +209,8 @@ class _StepBuilder:
             kind = Kind.DATA if joint == Joint.END_TO_HEAD else Kind.GROUP
             self.edges.append(Edge(event, target, joint, kind))
         times = np.array(self.times, np.int64).reshape(-1, 2)
-        return RankStep(
-            number=self.step.label,
-            begin_ns=self.step.start_ns,
-            next_ns=self.step.end_ns,
-            operation=np.array(self.operation, np.int64),
-            start_ns=times[:, 0],
-            end_ns=times[:, 1],
-            edges=edge_table(self.edges),
-        )
+        bounds = self.step.start_ns, self.step.end_ns
+        return RankStep.of(self.step.label, bounds, np.array(self.operation, np.int64), times, self.edges)
 
     def _add_reduction(self, one: _Collective) -> int:
         """Add a reduction and its parts, which follow each other from its begin to its end."""

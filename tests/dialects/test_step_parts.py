@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dag.join_ranks import join
-from dialects.step_parts import Edge, Operation, RankStep, RankSteps, edge_table, narrow_ns, narrowest
+from dialects.step_parts import Edge, Operation, RankStep, RankSteps, narrow_ns, narrowest
 from formats.columns import Track
 
 BEGIN_NS = 1_790_857_026_000_000_000
@@ -38,15 +38,8 @@ def test_two_lengths_of_time_can_be_added(longest: int, bits: int) -> None:
 @pytest.mark.parametrize("long_ns", [9_000, SECOND_NS, 5 * SECOND_NS])
 def test_a_compact_step_that_is_moved_keeps_its_times(long_ns: int) -> None:
     # two operations in a row: 3 µs after the step's begin, and from the first one's end on
-    step = RankStep(
-        number=1,
-        begin_ns=BEGIN_NS,
-        next_ns=BEGIN_NS + 2 * long_ns,
-        operation=np.array([0, 1]),
-        start_ns=np.array([BEGIN_NS + 3_000, BEGIN_NS + long_ns]),
-        end_ns=np.array([BEGIN_NS + long_ns, BEGIN_NS + long_ns + 7]),
-        edges=edge_table([Edge(0, 1)]),
-    )
+    times = BEGIN_NS + np.array([(3_000, long_ns), (long_ns, long_ns + 7)])
+    step = RankStep.of(1, (BEGIN_NS, BEGIN_NS + 2 * long_ns), np.array([0, 1]), times, [Edge(0, 1)])
     operations = [Operation(name, "op", Track(1, 1)) for name in "ab"]
     moved = RankSteps("rank0", operations, [step]).compact().later(-SECOND_NS)
     bits = moved.steps[0].start_ns.dtype.itemsize * 8

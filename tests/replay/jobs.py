@@ -9,17 +9,7 @@ import numpy as np
 
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_parts import (
-    Edge,
-    Joint,
-    Kind,
-    Meet,
-    Operation,
-    RankStep,
-    RankSteps,
-    edge_table,
-    meet_table,
-)
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from formats.columns import Track
 
 MS = 1_000_000
@@ -87,16 +77,8 @@ def _step(
         for one in together
         if one in times
     ]
-    return RankStep(
-        number=number,
-        begin_ns=begin,
-        next_ns=end,
-        operation=np.array([names.index(event) for event in events], np.int64),
-        start_ns=spans[:, 0],
-        end_ns=spans[:, 1],
-        edges=edge_table(edges),
-        meets=meet_table(meets),
-    )
+    operation = np.array([names.index(event) for event in events], np.int64)
+    return RankStep.of(number, (begin, end), operation, spans, edges, meets)
 
 
 def job(*ranks: RankSteps) -> Recording:

@@ -15,17 +15,7 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.step_parts import (
-    Edge,
-    Joint,
-    Kind,
-    Meet,
-    Operation,
-    RankStep,
-    RankSteps,
-    edge_table,
-    meet_table,
-)
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from formats.columns import Track
 from replay.runs import replayed_ns
 from replay.simulation import planned, replay
@@ -77,17 +67,7 @@ def recordings(draw: st.DrawFn, shared_links: bool = True) -> Recording:
             ]
             times = unit * np.array(spans, np.int64).reshape(-1, 2)
             bounds = unit * begin, unit * (begin + length)
-            steps.append(
-                RankStep(
-                    i + 1,
-                    *bounds,
-                    np.arange(n_events),
-                    times[:, 0],
-                    times[:, 1],
-                    edge_table(edges),
-                    meet_table(meets),
-                )
-            )
+            steps.append(RankStep.of(i + 1, bounds, np.arange(n_events), times, edges, meets))
             begin += length
         ranks.append(RankSteps(f"rank{number}", operations, steps))
     return join(ranks)
