@@ -310,8 +310,8 @@ class EventReader:
         sight = max(0, min(EVENT_LIMIT, self._patience - _TO_MEND))
         end = object_end(data, at, sight)  # exact, unless a quote is missing or too many
         looked = min(sight, len(data) - at) if end is None else end - at
-        goes_on = end is not None and self._next.search(data, at, end)  # through what looks like events
-        for stop in dict.fromkeys((ending, end) if goes_on else (end, ending)):
+        inside = None if end is None else self._next.search(data, at, end)  # what looks like the next event
+        for stop in dict.fromkeys((end, ending) if inside is None else (ending, end)):
             if stop is not None and stop - at <= self._sight:
                 if self._mend(data[at:stop], events):
                     self._patience -= max(0, looked - (stop - at))
@@ -321,24 +321,19 @@ class EventReader:
         if end is None:
             return None
         self.damage.lost += 1
-        return self._whole_event_within(data, at, end) or end
+        # one that lacks a bracket seems to go on until another has one too many; whole ones lie between
+        within = None if inside is None else inside.start(1)
+        return end if within is None or not self._is_whole_event(data, within, end) else within
 
-    def _whole_event_within(self, data: bytes | bytearray, at: int, end: int) -> int | None:
-        """Return where the first whole event between `at` and `end` begins.
-
-        One that lacks a bracket seems to go on until another has one too many; whole ones lie between.
-        """
-        following = self._next.search(data, at, end)
-        if following is None:
-            return None
-        begins = following.start(1)
-        sight = min(end - begins, _WAIT, max(0, self._patience))
-        if (ends := object_end(data, begins, sight)) is not None:
+    def _is_whole_event(self, data: bytes | bytearray, at: int, stop: int) -> bool:
+        """Whether a whole event begins at `at` and ends before `stop`, not far from there."""
+        sight = min(stop - at, _WAIT, max(0, self._patience))
+        if (end := object_end(data, at, sight)) is not None:
             with contextlib.suppress(*UNDECODABLE):
-                if msgspec.json.decode(memoryview(data)[begins:ends], type=Event).ph is not None:
-                    return begins
-        self._patience -= sight if ends is None else ends - begins
-        return None
+                if msgspec.json.decode(memoryview(data)[at:end], type=Event).ph is not None:
+                    return True
+        self._patience -= sight if end is None else end - at
+        return False
 
     def _mend(self, text: bytes | bytearray, events: list[Any]) -> bool:
         """Decode one object by all means and keep it; False if `text` is not a whole JSON object."""
