@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,6 +12,7 @@ from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
 from diagnose.job_view import JobView, listed, waited_for, what_runs
+from dialects.kineto.collectives import is_half
 from errors import counted
 from formats.columns import FEWEST
 from replay.uncertainty import Float
@@ -55,10 +55,6 @@ def _whose_unknown(view: JobView) -> str:
     ):
         return ""
     return "the ranks wait for each other at its end, so the recording does not tell whose loading is slow"
-
-
-#: Calls of PyTorch's libraries on the host, one side of a transfer each.
-_HALF_A_TRANSFER = re.compile(r"\w+:i?(?:send|recv)")
 
 
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
@@ -114,7 +110,7 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
         between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
         if chosen[step.operation[target[between]]].any():
             return ""
-    if view.which(lambda one: _HALF_A_TRANSFER.match(one.name) is not None)[chosen].any():
+    if view.which(lambda one: is_half(one.name))[chosen].any():
         return (
             ", nor the waiting for the other side, which only the arguments of the calls tell from them: "
             "record_shapes=True records them"
