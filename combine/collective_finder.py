@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -56,18 +56,19 @@ class SyncFinder:
             self._begins.append(ts[rows])
             self._ends.append(ts[rows] + dur[rows])
 
-    def found(self) -> SyncPoints:
-        """Return the operations, in nanoseconds on the source's own clock."""
+    def found(self, header: Mapping[str, Any]) -> SyncPoints:
+        """Return the operations, in nanoseconds on the source's own clock; `header` as of its `Trace`."""
         if not self._roles:
             return {}
         roles, begins, ends = map(np.concatenate, (self._roles, self._begins, self._ends))
         order = np.argsort(roles, kind="stable")
         parts = list(self._parts)
         first = np.flatnonzero(np.diff(roles[order], prepend=-1))
-        return collected(
+        points = collected(
             (parts[int(roles[rows[0]]) - _FIRST], begins[rows], ends[rows])
             for rows in np.split(order, first[1:])
         )
+        return self._system.in_groups(points, header)
 
     def _looked_at(self, event: WholeEvent) -> int:
         args = args_object(event.args) if isinstance(event.args, msgspec.Raw) else {}

@@ -15,7 +15,6 @@ from combine.external_sort import Run, Shift
 from combine.spill_source import Rewritten
 from combine.stepwise_shift import StepwiseShift, extent, stepwise
 from dialects.composer import clock_sync
-from dialects.kineto.collectives import grouped
 from dialects.sync_points import SyncPoints, merged
 from dialects.system import SecondAxis
 from errors import TraceError
@@ -222,7 +221,7 @@ def _hosts(members: Sequence[Member], sources: Sequence[Rewritten], bases: Seque
     for number in dict.fromkeys(member.host for member in members):
         own = [row for row in rows if row[0].host == number]
         synced = [clock_sync(source.sync_us, source.sync_bound_us) for _, source, _ in own]
-        found = [_on_epoch(grouped(source.sync_points, source.header), base) for _, source, base in own]
+        found = [_on_epoch(source.sync_points, base) for _, source, base in own]
         started = all(source.start_ns is not None for _, source, _ in own)
         by = "clock_sync_timestamp_us" if any(synced) else _STARTED if started else "causality"
         runs = [(run, base) for _, source, base in own for run in source.runs]

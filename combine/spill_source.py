@@ -83,7 +83,7 @@ def rewrite(place: Place, spill: Path) -> Rewritten:
         processes=list(work.tables.processes.values()),
         tracks=list(work.tables.tracks.values()),
         header=reader.header,
-        sync_points=work.anchors.found(),
+        sync_points=work.anchors.found(reader.header),
         sync_us=work.sync.get("clock_sync_timestamp_us"),
         sync_bound_us=work.sync.get("clock_sync_error_bound"),
         start_ns=work.start_ns,

@@ -16,7 +16,6 @@ from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
-from dialects.kineto.collectives import grouped
 from dialects.masks import by_name, ids_in
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
@@ -140,7 +139,7 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
         steps = system.rank_steps(rank, wish.step_by).compact()
     except AnalyzeError as error:
         steps = error
-    points = grouped(system.sync_points(trace), trace.header) if wish.several else {}
+    points = system.sync_points(trace) if wish.several else {}
     return RankRecord(steps, _facts(source, trace, wish), points, pairs is not None, broken)
 
 

@@ -218,11 +218,16 @@ class System:
         """Return the operations that several ranks do together; read `trace` with `sync_args`."""
         wanted = np.flatnonzero(by_name(trace, self.may_synchronise))
         columns = {key: trace.args[key].as_dict() for key in self.sync_args if key in trace.args}
-        return collected(
+        found = collected(
             (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
             for own in _alike(trace, wanted)
             for part, rows in self._sync_parts(trace, own, columns).items()
         )
+        return self.in_groups(found, trace.header)
+
+    def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
+        """Return sync points told apart by the header's groups of ranks, without those of unknown groups."""
+        return points
 
     def _sync_parts(
         self, trace: Trace, rows: Int64, columns: Mapping[str, Mapping[int, Any]]

@@ -14,6 +14,7 @@ from dialects.kineto.collectives import (
     SYNC_ARGS,
     call_sizes,
     collective,
+    grouped,
     is_call_of_all,
     is_collective_call,
     is_collective_kernel,
@@ -22,7 +23,7 @@ from dialects.kineto.collectives import (
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
-from dialects.sync_points import SyncPart
+from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
@@ -144,6 +145,10 @@ class Kineto(System):
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
         """Return a collective: gloo's annotation from entering to leaving, NCCL's kernel."""
         return collective(name, cat, args)
+
+    def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
+        """Return the points with the host's collectives in the group that the header tells."""
+        return grouped(points, header)
 
     def message_sizes(self, trace: Trace) -> MessageSizes:
         """Return what the kernels of collectives move."""

@@ -241,7 +241,7 @@ def test_which_collectives_everybody_waits_in(name: str, cat: str, is_anchor: bo
     event = WholeEvent(ph="X", name=name, cat=cat)
     roles = np.array([finder.role(name, cat, None)])
     finder.add([event].__getitem__, roles, np.array([5], np.int64), np.array([7], np.int64))
-    waited = [point for point in finder.found().values() if point.all_wait]
+    waited = [point for point in finder.found({}).values() if point.all_wait]
     assert [(point.begin_ns.tolist(), point.end_ns.tolist()) for point in waited] == [([5], [12])] * is_anchor
 
 
