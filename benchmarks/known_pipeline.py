@@ -25,6 +25,7 @@ _STREAM = {"F": 7, "B": 7, "update": 7, "send F": 20, "recv F": 21, "send B": 22
            "gather": 24, "scatter": 24, "norm": 25}  # fmt: skip
 _KERNEL = {"F": "forward", "B": "backward", "update": "multi_tensor_adam", "gather": "AllGather_RING_LL",
            "scatter": "ReduceScatter_Sum_bf16_RING_LL", "norm": "AllReduce_Sum_f32_RING_LL"}  # fmt: skip
+_CALLED = {"gather": "_allgather_base", "scatter": "_reduce_scatter_base", "norm": "allreduce"}
 
 
 class Op(NamedTuple):
@@ -210,7 +211,7 @@ class Pipelines:
         if op.kind in _KERNEL:
             everyone = list(range(self.stages * self.replicas))
             group = everyone if op.kind == "norm" else everyone[op.stage :: self.stages]
-            told = {"Collective name": op.kind, "Process Group Name": f"{op.kind} {group[0]}",
+            told = {"Collective name": _CALLED[op.kind], "Process Group Name": f"{op.kind} {group[0]}",
                     "Process Group Ranks": str(group)}  # fmt: skip
             return f"ncclDevKernel_{_KERNEL[op.kind]}{storage}", told
         verb, direction = op.kind.split()
