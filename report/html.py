@@ -173,6 +173,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
              int(part.is_idle), *_known(part.keys, keys))
             for part in chart.path
         ]  # fmt: skip
+        payload |= {"flags": plot.flag_texts(chart), "idle": colours.of("gap")}
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
         payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):

@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from conftest import open_page
-from report import html
+from report import html, plot
 from report.tables import cell_texts, printable
 from result import (
     Bars,
@@ -341,7 +341,8 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     canvas = browser.find_element(By.CSS_SELECTOR, "canvas")
     at = browser.execute_script(
         "const {view, width, height} = timelines[0].state;"
-        "return [Math.round(25 * view.scale + view.x - width / 2), Math.round(42 - height / 2)]"
+        "const top = laidOut(data.charts[0]).lanes[0].top;"
+        "return [Math.round(25 * view.scale + view.x - width / 2), Math.round(top + 9 - height / 2)]"
     )
     ActionChains(browser).move_to_element_with_offset(canvas, *at).click().perform()
     assert browser.execute_script(MARKED) == ["FW.a"]
@@ -356,6 +357,33 @@ def test_the_buttons_go_along_the_path(browser: Chrome, tmp_path: Path) -> None:
     on.click()
     on.click()  # the end
     assert detail.text.endswith("(2 of 2)")
+
+
+def test_the_longest_stretches_are_named_as_in_a_still(browser: Chrome, tmp_path: Path) -> None:
+    stretches = [(i * 30.0, 30.0, f"operation {i}" * (1 + i % 3)) for i in range(10)]
+    expected = [[flag.row, round(flag.left, 6), flag.text] for flag in plot.flags(stretches, float, 400.0)]
+    assert open_page(browser, page(tmp_path / "a.html", LINKED)) == []
+    script = (
+        "return flagsOf(arguments[0], (time) => time, 0, 400, (text) => 5.8 * (text.length + 1))"
+        ".map((flag) => [flag.row, Math.round(flag.left * 1e6) / 1e6, flag.text])"
+    )
+    assert browser.execute_script(script, stretches) == expected
+    drawn = """
+      const done = arguments[arguments.length - 1];
+      const texts = [];
+      const fillText = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+        texts.push(text);
+        fillText.call(this, text, ...at);
+      };
+      timelines[0].redraw();
+      requestAnimationFrame(() => requestAnimationFrame(() => {
+        CanvasRenderingContext2D.prototype.fillText = fillText;
+        done(texts);
+      }));
+    """
+    found = browser.execute_async_script(drawn)
+    assert {"critical path", "FW.a 50.0 ms", "BW.b 50.0 ms"} <= set(found)
 
 
 def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_path: Path) -> None:
