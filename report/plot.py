@@ -181,6 +181,13 @@ def specification(chart: Chart, width: int = WIDTH) -> _Spec:
     raise TypeError(type(chart).__name__)
 
 
+def place_along(chart: Bars | HeatMap) -> int | None:
+    """Return where in the words by which a mark is told stands which of `x` it is; None: nowhere."""
+    if isinstance(chart, HeatMap):
+        return -1
+    return None if chart.horizontal else -2 if chart.strips else 0
+
+
 # ---- kinds of charts
 
 

@@ -286,6 +286,29 @@ def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_p
     assert browser.find_element(By.CSS_SELECTOR, ".chart .tip").text == "r1, 2: 3"
 
 
+def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
+    every = Bars("Every step", "step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, stacked=True)
+    strips = Bars("Parts", "step", "ms", ["7", "8", "7"], {EVIL: [1.0, 2.0, 3.0]}, strips=["r0", "r0", "8"])
+    work = HeatMap("Own work", "step", "rank", "ms", ["8", "9"], ["7", "r1"], [[1.5, 2.0], [None, 3.0]])
+    assert open_page(browser, page(tmp_path / "a.html", every, strips, work, BARS)) == []
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".detail")) == 3  # a chart by rank has none
+    mark = browser.find_element(By.CSS_SELECTOR, "[aria-label='8: 9']")
+    ActionChains(browser).move_to_element(mark).click().perform()
+    shown = (
+        "return [...document.querySelectorAll('[role=graphics-symbol]:not(.aside)')]"
+        ".filter(mark => ['bar', 'rect mark'].includes(mark.ariaRoleDescription)).map(mark => mark.ariaLabel)"
+    )
+    left = set(browser.execute_script(shown))
+    evil = printable(EVIL)
+    assert {"8: 9", f"r0, 8, {evil}: 2", "7, 8: 1.5"} <= left
+    assert not {"7: 5", f"r0, 7, {evil}: 1", f"8, 7, {evil}: 3", "7, 9: 2", "r1, 9: 3"} & left
+    said = [one.text for one in browser.find_elements(By.CSS_SELECTOR, ".detail")]
+    assert said[0] == "Step 8: 9"
+    assert said[2] == "Step 8: 7 1.5"
+    ActionChains(browser).send_keys(Keys.ESCAPE).perform()
+    assert browser.execute_script("return document.querySelectorAll('.aside').length") == 0
+
+
 def test_charts_are_left_out_where_there_is_no_room_for_what_draws_them(
     browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
