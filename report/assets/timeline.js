@@ -27,9 +27,11 @@ drawers.timeline = (chart, place) => {
   let linked = null; // and those that the marked rows of tables are about
   let chosen = null;
   let stop = -1; // place on the path
+  let range = null; // from when to when something is measured
   const about = path.length ? " The line is the critical path, dotted where nothing ran." : "";
   const detail = element("p", { className: "detail", role: "status" },
-    `Drag to move; click, then use the wheel to zoom; keys ← → + − 0.${about}`);
+    "Drag to move, or along the times (or with Shift) to measure; click, then use the wheel to zoom; " +
+    `keys ← → + − 0.${about}`);
 
   const describe = (span) =>
     `${names[span.name]}\n${groups[span.group]} · ${laneNames[span.lane]}\n` +
@@ -44,6 +46,8 @@ drawers.timeline = (chart, place) => {
     hover: (x, y) => { const span = spanAt(x, y); touch(span); return span ? describe(span) : ""; },
     leave: () => touch(null),
     click: (x, y) => { const span = spanAt(x, y); choose(span); links.pin(span?.keys ?? []); },
+    selects: ({ x, y }, isShift) => x >= margin(board.state) && (isShift || y < AXIS),
+    select: measure,
     within,
     moved: () => { for (const other of timelines) if (other !== board) other.show(board.range()); },
     draw,
@@ -66,6 +70,17 @@ drawers.timeline = (chart, place) => {
     const [left, right] = [margin(state) + 40, state.width - 40];
     const x = Math.min(right - first * view.scale, Math.max(left - last * view.scale, view.x));
     return { ...view, x };
+  }
+
+  /** Measures from one place to another; from a place to itself nothing. */
+  function measure(...places) {
+    const { state } = board;
+    const inside = (x) => Math.max(margin(state), Math.min(state.width, x));
+    const [from, to] = places.map((x) => (inside(x) - state.view.x) / state.view.scale).sort((a, b) => a - b);
+    range = from < to ? [from, to] : null;
+    detail.textContent = range
+      ? `Selected: ${milliseconds(to - from)}, from ${milliseconds(from)} to ${milliseconds(to)}.` : "";
+    board.redraw();
   }
 
   let touched = null;
@@ -163,7 +178,9 @@ drawers.timeline = (chart, place) => {
       drawStrip(context, view, state);
       drawFlags(context, view, state, left, ink);
     }
+    if (range) drawRange(context, view, state, ink);
     context.restore();
+    if (range) nameRange(context, view, state, left, ink);
     drawLaneNames(context, state, left, ink);
   }
 
@@ -234,6 +251,26 @@ drawers.timeline = (chart, place) => {
       context.setLineDash([]);
     }
     context.lineCap = "butt";
+  }
+
+  function drawRange(context, view, state, ink) {
+    const [from, to] = range.map((time) => time * view.scale + view.x);
+    context.fillStyle = ink.accent;
+    context.globalAlpha = 0.15;
+    context.fillRect(from, AXIS, to - from, state.height);
+    context.globalAlpha = 1;
+    for (const x of [from, to]) context.fillRect(x - 0.5, AXIS, 1, state.height);
+  }
+
+  function nameRange(context, view, state, left, ink) {
+    const words = milliseconds(range[1] - range[0]);
+    const wide = widthOf(context, words) + 8;
+    const middle = (range[0] + range[1]) / 2 * view.scale + view.x;
+    const x = Math.max(left, Math.min(state.width - wide, middle - wide / 2));
+    context.fillStyle = ink.paper;
+    context.fillRect(x, 0, wide, AXIS - 2);
+    context.fillStyle = ink.accent;
+    context.fillText(words, x + 4, AXIS / 2);
   }
 
   /** Draws the path once more, alone and in one row: what it consists of. */

@@ -409,6 +409,30 @@ def test_the_longest_stretches_are_named_as_in_a_still(browser: Chrome, tmp_path
     assert {"critical path", "FW.a 50.0 ms", "BW.b 50.0 ms"} <= set(found)
 
 
+def test_a_range_that_is_dragged_along_the_times_says_how_long_it_is(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", LINKED))
+    canvas = browser.find_element(By.CSS_SELECTOR, ".board canvas")
+    before = browser.execute_script("return timelines[0].range()")
+    at = (
+        "const {view, width, height} = timelines[0].state;"
+        "const [from, to] = [10, 60].map((ms) => Math.round(ms * view.scale + view.x - width / 2));"
+        "return [from, to, 12 - height / 2]"
+    )
+    start, end, y = browser.execute_script(at)
+    ActionChains(browser).move_to_element_with_offset(canvas, end, int(y)).click_and_hold().move_by_offset(
+        start - end, 30
+    ).release().perform()
+    said = browser.find_element(By.CSS_SELECTOR, ".detail").text
+    found = re.fullmatch(r"Selected: ([\d.]+) ms, from ([\d.]+) ms to ([\d.]+) ms\.", said)
+    assert found, said
+    length, first, last = map(float, found.groups())
+    assert length == pytest.approx(50, abs=0.3)  # a pixel is a tenth of a millisecond
+    assert (first, last) == (pytest.approx(10, abs=0.2), pytest.approx(60, abs=0.2))
+    assert browser.execute_script("return timelines[0].range()") == before  # nothing was moved
+    ActionChains(browser).move_to_element_with_offset(canvas, end, int(y)).click().perform()
+    assert browser.find_element(By.CSS_SELECTOR, ".detail").text == ""
+
+
 def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", LINKED, LINKED))
     until(
