@@ -344,9 +344,8 @@ def _with_partners(meets: _Meets, start: Int64, end: Int64) -> _Meets:
     apart = np.where(may_meet, apart, _FAR_NS)
     before, after = np.append(_FAR_NS, apart[:-1]), np.append(apart[1:], _FAR_NS)
     first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
-    count = np.bincount(owner)
-    if len(unique(count[count > 0])) == 1:
-        _, earliest = np.unique(of_group, return_index=True)
+    _, earliest, size = np.unique(of_group, return_index=True, return_counts=True)
+    if (size == len(unique(owner))).all():
         _, latest = np.unique(of_group[::-1], return_index=True)
         spread = end[event[::-1][latest]] - end[event[earliest]]
         if median(spread) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
