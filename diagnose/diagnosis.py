@@ -95,7 +95,7 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
     (communication is not hidden) is about what the specific ones leave.
     """
     view = JobView(loaded)
-    search = _Search(Gains(view.recording, view.rows))
+    search = _Search(Gains(view.recording, view.rows, view.n_warm_up))
     for level in Level:
         before = search.edits
         looked_at = JobView(loaded, search.gains.as_simulated(before)) if before else view
