@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, overload
@@ -232,6 +233,16 @@ class Timeline:
     x_label: str = "time (ms)"
     path: Sequence[OnPath] = ()
     note: str = ""
+
+    def longest(self, most: int) -> list[tuple[float, float, str]]:
+        """Return start, duration (ms) and name of the longest stretches of the path, in the order of time.
+
+        Those of one name that follow each other are one.
+        """
+        runs = [[*run] for _, run in groupby(self.path, key=lambda part: (part.name, part.keys[:1]))]
+        ends = [(run[0].start_ms, run[-1].start_ms + run[-1].dur_ms, run[0].name) for run in runs]
+        stretches = [(start, end - start, name) for start, end, name in ends]
+        return sorted(sorted(stretches, key=lambda one: -one[1])[:most])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from dialects.step_parts import CALLBACK, narrow_ns
 from errors import counted
 from formats.columns import FEWEST, Int64
 from replay.occurrences import Middles, slots
-from statistic.step_summary import outliers
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
@@ -105,7 +104,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         )
         return
     middle = float(np.median(times))
-    places = np.flatnonzero(outliers(times)).tolist()
+    places = view.far_longer
     if view.n_warm_up:
         yield _warm_up(view, view.n_warm_up)
         places = places[view.n_warm_up :]

@@ -93,11 +93,6 @@ _COVERED = 0.5  # of the time in which its thread is busy
 _ALIKE = 1 / 3  # what of its upper quartile the lower quartile of its durations must be
 
 
-def is_optimizer(name: str) -> bool:
-    """Whether an annotation of that name is a step of an optimizer, as PyTorch records every one."""
-    return name.startswith("Optimizer.step#")
-
-
 def loop_steps(trace: Trace, may_be_body: Mask) -> Steps:
     """Return the steps of the training loop that the recording shows.
 
@@ -128,7 +123,7 @@ def steps_by_name(trace: Trace, name: str) -> Steps:
 
 
 def _by_optimizer(trace: Trace) -> Steps:
-    rows = _outer_rows(trace, is_optimizer)
+    rows = _outer_rows(trace, lambda name: name.startswith("Optimizer.step#"))
     if len(rows) < 2:
         return NO_STEPS
     how = f"end of {trace.names[trace.name_id[rows[0]]]} to the next"

@@ -156,7 +156,12 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
     if not isinstance(chart, tuple(_SCRIPTS)):
         is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
         drawn = plot.svg(chart, _SMALL if is_small else plot.WIDTH)
-        return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn}
+        by = (
+            {"by": chart.x_label, "place": plot.place_along(chart)}
+            if isinstance(chart, Bars | HeatMap)
+            else {}
+        )
+        return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn, **by}
     payload = {
         "kind": type(chart).__name__.lower(),
         **{f.name: getattr(chart, f.name) for f in fields(chart)},
@@ -173,6 +178,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
              int(part.is_idle), *_known(part.keys, keys))
             for part in chart.path
         ]  # fmt: skip
+        payload |= {"flags": plot.flag_texts(chart), "idle": colours.of("gap")}
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
         payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):

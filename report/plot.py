@@ -8,7 +8,7 @@ import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 from atomic_output import open_output
@@ -17,7 +17,20 @@ from output_marks import MARK
 from report import colours, draw
 from report.names import bounded, labels
 from report.tables import display_width
-from result import Bars, Bars3D, Chart, HeatMap, Lines, Network, Points, Result, Span, Timeline, Waterfall
+from result import (
+    Bars,
+    Bars3D,
+    Chart,
+    HeatMap,
+    Lines,
+    Network,
+    Points,
+    Result,
+    Span,
+    Timeline,
+    Waterfall,
+    in_ms,
+)
 
 SUFFIXES = (".svg", ".png", ".pdf")
 #: Pixels of a chart's plotting area, without axes and legend.
@@ -37,6 +50,12 @@ _ROWS_A_LANE = (12, 8, 5, 3)  # at most: the first with which there are no more 
 _ALL_ROWS = 64
 _MANY_ROWS = 80  # of a timeline; more are lower
 _LEAST_PIXELS = 0.3  # of a span
+_MOST_FLAGS = 10  # stretches of a path that are named
+_FLAG, _APART, _BEYOND = (
+    26,
+    6,
+    120,
+)  # columns of a name; pixels between two poles, and to the right of a still
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _MOST_BITMAP_PIXELS = 50_000_000
 _LONGEST_SIDE = 14_400  # points, what PDF allows
@@ -160,6 +179,13 @@ def specification(chart: Chart, width: int = WIDTH) -> _Spec:
         if isinstance(chart, kind):
             return {"config": _CONFIG, **made(chart, width)}
     raise TypeError(type(chart).__name__)
+
+
+def place_along(chart: Bars | HeatMap) -> int | None:
+    """Return where in the words by which a mark is told stands which of `x` it is; None: nowhere."""
+    if isinstance(chart, HeatMap):
+        return -1
+    return None if chart.horizontal else -2 if chart.strips else 0
 
 
 # ---- kinds of charts
@@ -442,6 +468,10 @@ def _timeline(chart: Timeline, width: int) -> _Spec:
     values: _Values = []
     names: list[str] = []
     rows_of: dict[int, int] = {}
+    named = flags(flag_texts(chart), lambda ms: (ms - start) * pixels, room + _BEYOND)
+    if named:  # their rows, one in which poles bend, and the path
+        names += [""] * (2 + max(flag.row for flag in named)) + ["critical path"]
+    strip = len(names) - 1
     for lane, rows in lanes.items():
         for row in rows:
             rows_of |= {id(span): len(names) for span in row}
@@ -463,10 +493,13 @@ def _timeline(chart: Timeline, width: int) -> _Spec:
     texts = {"x": time, "y": place, "text": {"field": "t"}, "color": {"field": "i", "scale": None}}
     layers: list[_Spec] = [
         {"mark": "bar", "encoding": {**boxes, "description": {"field": "d"}}},
-        {"mark": {"type": "text", "align": "left", "dx": 3, "fontSize": 9}, "encoding": texts,
-         "transform": [{"filter": "isValid(datum.t)"}]},
+        {"mark": {"type": "text", "align": "left", "dx": 3, "dy": -2 if named else 0, "fontSize": 9},
+         "encoding": texts, "transform": [{"filter": "isValid(datum.t)"}]},
     ]  # fmt: skip
     layers += _path_layers(chart, rows_of, time, place)
+    layers += _flag_layers(
+        chart, named, shades, strip, lambda at: start + at / pixels, {"x": time, "y": place}
+    )
     height = {"step": 17 if len(names) <= _MANY_ROWS else 9}
     spec = _spec(values, "bar", {}, {"r": names, "s": groups}, width=room, height=height)
     return _layered(spec, layers)
@@ -490,6 +523,83 @@ def _path_layers(
         for colour, width in (("#ffffff", 4.5), (colours.PATH, 2.2))
     ]
     return [{"data": data, "encoding": encoding, "mark": mark} for mark in marks]
+
+
+def flag_texts(chart: Timeline) -> list[tuple[float, float, str]]:
+    """Return start, duration (ms) and what is written of the longest stretches of the path, by time."""
+    stretches = chart.longest(_MOST_FLAGS)
+    names = labels([name for *_, name in stretches], _FLAG)
+    return [
+        (start, ms, f"{name} {in_ms(ms * 1e6)}")
+        for (start, ms, _), name in zip(stretches, names, strict=True)
+    ]
+
+
+class Flag(NamedTuple):
+    """A name that flies from a pole to the right: its row (0 is the lowest), and pixels from the left."""
+
+    row: int
+    left: float  # of the text, and of the pole as high as texts are
+    foot: float  # of the pole: what it stands on
+    text: str
+
+
+def flags(
+    stretches: Sequence[tuple[float, float, str]], across: Callable[[float], float], room: float
+) -> list[Flag]:
+    """Return names of stretches (start, duration, text; by time) so that nothing goes through a text.
+
+    Each stands on the middle of its stretch, `across` pixels from the left of `room`. Those that would not
+    fit fly from elsewhere; their poles bend. `timeline.js` has the same rules.
+    """
+    found: list[Flag] = []
+    before = math.inf  # where the one to the right flies
+    for at in range(len(stretches) - 1, -1, -1):
+        start, ms, text = stretches[at]
+        foot, wide = across(start + ms / 2), _CHARACTER * (display_width(text) + 1)
+        left = max(min(foot, room - wide, before - _APART), at * _APART)  # with room for those before it
+        if left + wide <= room:
+            before = left
+            row = 1 + max((flag.row for flag in found if flag.left <= before + wide), default=-1)
+            found.append(Flag(row, before, foot, text))
+    return found
+
+
+def _flag_layers(
+    chart: Timeline,
+    named: Sequence[Flag],
+    shades: Mapping[str, str],
+    strip: int,
+    ms_at: Callable[[float], float],
+    at: _Spec,
+) -> list[_Spec]:
+    """Return the path as a strip in a row of its own, and above it the names of its longest stretches.
+
+    `ms_at` tells what lies so many pixels from the left, and `at` is how marks are placed.
+    """
+    if not named:
+        return []
+    fills = [
+        colours.of("gap") if part.is_idle else shades[chart.spans[part.span].group] for part in chart.path
+    ]
+    parts = [
+        {"a": part.start_ms, "b": part.start_ms + part.dur_ms, "r": strip, "i": fill,
+         "d": f"{_described(['critical path', part.name], part.dur_ms)} ms"}
+        for part, fill in zip(chart.path, fills, strict=True)
+    ]  # fmt: skip
+    rows = [strip - 2 - flag.row for flag in named]
+    words = [{"a": ms_at(flag.left), "r": row, "t": flag.text} for flag, row in zip(named, rows, strict=True)]
+    poles = [{"a": one["a"], "b": one["a"], "r": one["r"], "q": strip - 1} for one in words]
+    poles += [{"a": ms_at(flag.left), "b": ms_at(flag.foot), "r": strip - 1, "q": strip} for flag in named]
+    colour = {"color": {"field": "i", "scale": None}, "description": {"field": "d"}}
+    text = {"type": "text", "align": "left", "dx": 3, "fontSize": 10, "color": _INK}
+    return [
+        {"data": {"values": parts}, "mark": {"type": "bar", "height": {"band": 0.6}},
+         "encoding": {**at, "x2": {"field": "b"}, **colour}},
+        {"data": {"values": poles}, "mark": {"type": "rule", "color": _SOFT, "strokeWidth": 0.8},
+         "encoding": {**at, "x2": {"field": "b"}, "y2": {"field": "q"}}},
+        {"data": {"values": words}, "mark": text, "encoding": {**at, "text": {"field": "t"}}},
+    ]  # fmt: skip
 
 
 def lane_rows(spans: Sequence[Span]) -> dict[str, list[list[Span]]]:

@@ -22,7 +22,7 @@ from dialects.kineto.collectives import (
     message_sizes,
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
-from dialects.steps import NO_STEPS, Step, Steps, in_first_process, is_optimizer, spans, with_slices
+from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
     DEVICE_CATS,
@@ -117,10 +117,7 @@ class Kineto(System):
         )
 
     def marked_steps(self, trace: Trace) -> Steps:
-        """Return ``ProfilerStep#N`` of the host (that of the device is another interval).
-
-        Where the optimizer runs in every k-th only (gradients are accumulated), k of them are one step.
-        """
+        """Return ``ProfilerStep#N`` of the host (that of the device is another interval)."""
         found = ((i, _PROFILER_STEP.fullmatch(name)) for i, name in enumerate(trace.names))
         numbers = {i: int(match[1]) for i, match in found if match}
         if not numbers:
@@ -129,7 +126,7 @@ class Kineto(System):
         rows = np.flatnonzero(np.isin(trace.name_id, list(numbers)) & ~on_gpu)
         rows = in_first_process(trace, rows)
         steps = spans(trace, rows, [numbers[i] for i in trace.name_id[rows].tolist()])
-        return _optimised(trace, with_slices(trace, steps))
+        return Steps(with_slices(trace, steps), (), "ProfilerStep annotations")
 
     def loop_spans(self, trace: Trace) -> Mask:
         """Return the annotations of the host (n,)."""
@@ -189,29 +186,6 @@ class Kineto(System):
         from dialects.kineto.kineto_graph import record
 
         return record(rank, self.find_steps(rank.trace, by).whole)
-
-
-def _optimised(trace: Trace, steps: tuple[Step, ...]) -> Steps:
-    """Return the profiler's steps, or k of them as one where the optimizer runs in every k-th.
-
-    The number of one is that of its last, over k: so all ranks, and all cycles of a profiler, count alike.
-    """
-    how = "ProfilerStep annotations"
-    on_host = ~by_cat(trace, "gpu_user_annotation".__eq__)
-    begins = np.sort(trace.ts_ns[on_host & by_name(trace, is_optimizer)])
-    bounds = np.array([(step.start_ns, step.end_ns) for step in steps], np.int64).reshape(-1, 2)
-    ends = np.flatnonzero(np.diff(np.searchsorted(begins, bounds), axis=1)[:, 0])
-    labels = np.array([step.label for step in steps], np.int64)
-    each = unique(np.diff(labels[ends]))
-    if len(each) != 1 or each[0] < 2 or (np.diff(labels) != 1).any():
-        return Steps(steps, (), how)
-    k = int(each[0])
-    whole = [
-        Step(steps[last].label // k, steps[last - k + 1].start_ns, steps[last].end_ns)
-        for last in ends.tolist()
-        if last >= k - 1
-    ]
-    return Steps(tuple(whole), (), f"{k} {how} to a step of the optimizer")
 
 
 def has_device(trace: Trace) -> bool:

@@ -1,4 +1,8 @@
-// A chart that came as a drawing (SVG): its marks say what they are under the pointer.
+// A chart that came as a drawing (SVG): its marks say what they are under the pointer. A step that is picked in
+// one is picked in all that are by step.
+
+const MOST_SAID = 12; // marks of a step whose values are written below the chart
+const pickers = []; // function(step or null) of each drawing by step
 
 drawers.drawing = (chart, place) => {
   const parsed = new DOMParser().parseFromString(chart.svg, "image/svg+xml").documentElement;
@@ -9,6 +13,7 @@ drawers.drawing = (chart, place) => {
   const tip = element("div", { className: "tip", hidden: true });
   const frame = element("div", { className: "drawing" }, drawing);
   place.append(frame, tip);
+  if (chart.by === "step" && chart.place !== null) pickSteps(chart, place, drawing);
   frame.addEventListener("pointermove", (event) => {
     const mark = event.target.closest("[role='graphics-symbol'][aria-label]");
     tip.hidden = !mark;
@@ -21,3 +26,33 @@ drawers.drawing = (chart, place) => {
   });
   frame.addEventListener("pointerleave", () => { tip.hidden = true; });
 };
+
+/** Lets a step be picked by a click on one of its marks; a second one, or Escape, shows all again. */
+function pickSteps(chart, place, drawing) {
+  const marks = [...drawing.querySelectorAll("[aria-roledescription='bar'], [aria-roledescription='rect mark']")]
+    .map((mark) => {
+      const label = mark.getAttribute("aria-label");
+      const words = label.slice(0, label.lastIndexOf(": ")).split(", ");
+      const [step] = words.splice(chart.place, 1);
+      return { mark, step, said: [words.join(", "), label.slice(label.lastIndexOf(": ") + 2)].filter(Boolean).join(" ") };
+    });
+  if (new Set(marks.map(({ step }) => step)).size < 2) return;
+  const hint = "Click a step to pick it out, in all charts by step.";
+  const detail = element("p", { className: "detail soft", role: "status" }, hint);
+  place.append(detail);
+  let picked = null;
+  pickers.push((step) => {
+    const own = marks.filter((one) => one.step === step);
+    picked = own.length ? step : null;
+    for (const one of marks) one.mark.classList.toggle("aside", picked !== null && one.step !== step);
+    const more = own.length > MOST_SAID ? ` · and ${formatted(own.length - MOST_SAID, 0)} more` : "";
+    const said = own.slice(0, MOST_SAID).map((one) => one.said).join(" · ");
+    detail.textContent = own.length ? `Step ${step}: ${said}${more}` : step === null ? hint : `Step ${step} is not in this chart.`;
+  });
+  const pick = (step) => { for (const show of pickers) show(step); };
+  drawing.addEventListener("click", (event) => {
+    const hit = marks.find(({ mark }) => mark === event.target);
+    if (hit) pick(hit.step === picked ? null : hit.step);
+  });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") pick(null); });
+}

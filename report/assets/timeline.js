@@ -8,10 +8,13 @@ const AXIS = 26;
 const ROWS_A_LANE = [12, 8, 5, 3]; // at most: the first with which there are no more in all than these
 const ALL_ROWS = 64; // further spans share the last row of their lane
 const STRIPE = 3; // of the path
+const [FLAG_ROW, BEND, PATH_ROW] = [13, 14, 10]; // pixels of a row of names of the path, below them, and of the path
+const APART = 6; // between two poles
 const timelines = []; // of the page: what is zoomed in one is zoomed in all
 
 drawers.timeline = (chart, place) => {
-  const { spans, lanes, height, rowHeight, covered } = laidOut(chart);
+  const { spans, lanes, height, rowHeight, covered, flagRows } = laidOut(chart);
+  const strip = AXIS + flagRows * FLAG_ROW + BEND; // where the path is drawn alone
   const [first, last] = timesOfAll();
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
@@ -24,9 +27,11 @@ drawers.timeline = (chart, place) => {
   let linked = null; // and those that the marked rows of tables are about
   let chosen = null;
   let stop = -1; // place on the path
+  let range = null; // from when to when something is measured
   const about = path.length ? " The line is the critical path, dotted where nothing ran." : "";
   const detail = element("p", { className: "detail", role: "status" },
-    `Drag to move; click, then use the wheel to zoom; keys ← → + − 0.${about}`);
+    "Drag to move, or along the times (or with Shift) to measure; click, then use the wheel to zoom; " +
+    `keys ← → + − 0.${about}`);
 
   const describe = (span) =>
     `${names[span.name]}\n${groups[span.group]} · ${laneNames[span.lane]}\n` +
@@ -41,6 +46,8 @@ drawers.timeline = (chart, place) => {
     hover: (x, y) => { const span = spanAt(x, y); touch(span); return span ? describe(span) : ""; },
     leave: () => touch(null),
     click: (x, y) => { const span = spanAt(x, y); choose(span); links.pin(span?.keys ?? []); },
+    selects: ({ x, y }, isShift) => x >= margin(board.state) && (isShift || y < AXIS),
+    select: measure,
     within,
     moved: () => { for (const other of timelines) if (other !== board) other.show(board.range()); },
     draw,
@@ -63,6 +70,17 @@ drawers.timeline = (chart, place) => {
     const [left, right] = [margin(state) + 40, state.width - 40];
     const x = Math.min(right - first * view.scale, Math.max(left - last * view.scale, view.x));
     return { ...view, x };
+  }
+
+  /** Measures from one place to another; from a place to itself nothing. */
+  function measure(...places) {
+    const { state } = board;
+    const inside = (x) => Math.max(margin(state), Math.min(state.width, x));
+    const [from, to] = places.map((x) => (inside(x) - state.view.x) / state.view.scale).sort((a, b) => a - b);
+    range = from < to ? [from, to] : null;
+    detail.textContent = range
+      ? `Selected: ${milliseconds(to - from)}, from ${milliseconds(from)} to ${milliseconds(to)}.` : "";
+    board.redraw();
   }
 
   let touched = null;
@@ -130,6 +148,10 @@ drawers.timeline = (chart, place) => {
     if (x < margin(state)) return null;
     const time = (x - view.x) / view.scale;
     const slack = 2 / view.scale; // a span narrower than a pixel can be hit too
+    if (path.length && y >= strip && y < strip + PATH_ROW) {
+      const part = path[firstAfter(pathEnds, time)];
+      return part && part.start <= time + slack ? part.span : null;
+    }
     for (const lane of lanes) {
       const row = lane.rows[Math.floor((y - lane.top) / rowHeight)];
       if (y < lane.top || !row) continue;
@@ -151,8 +173,14 @@ drawers.timeline = (chart, place) => {
     context.rect(left, AXIS, state.width - left, state.height);
     context.clip();
     for (const lane of lanes) for (const row of lane.rows) drawRow(context, view, state, lane, row, ink);
-    if (path.length) drawPath(context, view, state, ink);
+    if (path.length) {
+      drawPath(context, view, state, ink);
+      drawStrip(context, view, state);
+      drawFlags(context, view, state, left, ink);
+    }
+    if (range) drawRange(context, view, state, ink);
     context.restore();
+    if (range) nameRange(context, view, state, left, ink);
     drawLaneNames(context, state, left, ink);
   }
 
@@ -225,6 +253,62 @@ drawers.timeline = (chart, place) => {
     context.lineCap = "butt";
   }
 
+  function drawRange(context, view, state, ink) {
+    const [from, to] = range.map((time) => time * view.scale + view.x);
+    context.fillStyle = ink.accent;
+    context.globalAlpha = 0.15;
+    context.fillRect(from, AXIS, to - from, state.height);
+    context.globalAlpha = 1;
+    for (const x of [from, to]) context.fillRect(x - 0.5, AXIS, 1, state.height);
+  }
+
+  function nameRange(context, view, state, left, ink) {
+    const words = milliseconds(range[1] - range[0]);
+    const wide = widthOf(context, words) + 8;
+    const middle = (range[0] + range[1]) / 2 * view.scale + view.x;
+    const x = Math.max(left, Math.min(state.width - wide, middle - wide / 2));
+    context.fillStyle = ink.paper;
+    context.fillRect(x, 0, wide, AXIS - 2);
+    context.fillStyle = ink.accent;
+    context.fillText(words, x + 4, AXIS / 2);
+  }
+
+  /** Draws the path once more, alone and in one row: what it consists of. */
+  function drawStrip(context, view, state) {
+    const to = (state.width - view.x) / view.scale;
+    let drawnTo = -1;
+    for (let at = firstAfter(pathEnds, -view.x / view.scale); at < path.length && path[at].start <= to; at += 1) {
+      const { start, duration, idle, span } = path[at];
+      const [x, width] = [start * view.scale + view.x, Math.max(duration * view.scale, 1)];
+      if (x + width < drawnTo + 1) continue; // its pixel is taken
+      drawnTo = Math.floor(x + width);
+      context.fillStyle = idle ? chart.idle : colourOf(groups[span.group]);
+      context.fillRect(x, strip, width > 3 ? width - 0.6 : width, PATH_ROW);
+    }
+  }
+
+  /** Names the longest stretches of the path that are in sight. */
+  function drawFlags(context, view, state, left, ink) {
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    context.lineWidth = 1;
+    const across = (time) => time * view.scale + view.x;
+    const inSight = chart.flags.filter(([start, duration]) =>
+      across(start + duration / 2) >= left && across(start + duration / 2) <= state.width);
+    for (const flag of flagsOf(inSight, across, left, state.width - 4, (text) => widthOf(context, text) + 10)) {
+      if (flag.row >= flagRows) continue;
+      const y = strip - BEND - (flag.row + 0.5) * FLAG_ROW;
+      context.strokeStyle = ink.soft;
+      context.beginPath();
+      context.moveTo(flag.left, y - FLAG_ROW / 2 + 2);
+      context.lineTo(flag.left, strip - BEND + 2);
+      context.lineTo(flag.foot, strip + 2);
+      context.stroke();
+      context.fillStyle = ink.ink;
+      context.fillText(flag.text, flag.left + 4, y);
+    }
+  }
+
   function drawName(context, span, x, top, width, state) {
     const from = Math.max(x, margin(state));
     const room = Math.min(x + width, state.width) - from - 8;
@@ -255,6 +339,8 @@ drawers.timeline = (chart, place) => {
 
   function drawLaneNames(context, state, left, ink) {
     context.font = "12px system-ui, sans-serif";
+    context.fillStyle = ink.ink;
+    if (path.length) context.fillText("critical path", 8, strip + PATH_ROW / 2);
     for (const [index, lane] of lanes.entries()) {
       const bottom = lane.top + Math.max(lane.rows.length * rowHeight, NAMED_ROW);
       context.fillStyle = ink.paper;
@@ -322,13 +408,36 @@ function laidOut(chart) {
     if (rows <= ALL_ROWS) break;
   }
   const rowHeight = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, Math.floor(WANTED_HEIGHT / Math.max(rows, 1))));
-  let top = AXIS + LANE_GAP;
+  const [first, last] = timesOfAll();
+  const wide = Math.min(1150, 0.7 * document.documentElement.clientWidth); // about what a drawing has
+  const across = (time) => (time - first) * wide / (last - first);
+  const flying = flagsOf(chart.flags, across, 0, wide, (text) => 6 * text.length);
+  const flagRows = Math.max(0, ...flying.map((flag) => flag.row + 1));
+  let top = AXIS + LANE_GAP + (onPath.size ? flagRows * FLAG_ROW + BEND + PATH_ROW : 0);
   for (const lane of lanes) {
     lane.top = top;
     for (const row of lane.rows) for (const span of row.spans) span.top = top + row.index * rowHeight;
     top += Math.max(lane.rows.length * rowHeight, NAMED_ROW) + LANE_GAP;
   }
-  return { spans, lanes, rowHeight, covered, height: Math.max(top, 80) };
+  return { spans, lanes, rowHeight, covered, flagRows, height: Math.max(top, 80) };
+}
+
+/**
+ * Names of stretches ([start, duration, text], by time) so that nothing goes through a text: each stands on the
+ * middle of its stretch and flies to the right, or from elsewhere, its pole bent. `plot.py` has the same rules.
+ */
+function flagsOf(named, across, left, right, widthOfText) {
+  const found = [];
+  let before = Infinity; // where the one to the right flies
+  for (const [at, [start, duration, text]] of [...named.entries()].reverse()) {
+    const [foot, wide] = [across(start + duration / 2), widthOfText(text)];
+    const place = Math.max(Math.min(foot, right - wide, before - APART), left + at * APART);
+    if (place + wide > right) continue;
+    before = place;
+    const below = found.filter((flag) => flag.left <= before + wide).map((flag) => flag.row);
+    found.push({ row: 1 + Math.max(-1, ...below), left: before, foot, text });
+  }
+  return found;
 }
 
 /** Puts a span into the first row of its lane in which its time is free, else into the last; was it free? */

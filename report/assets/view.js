@@ -4,8 +4,8 @@
  * Makes the canvas of a drawing and keeps `view` (scale and offset, in CSS pixels) up to date.
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
  * `flat` for a drawing that zooms only sideways, `kept` for one that is drawn once while it moves, and if
- * wanted leave(), within(view) -> view that shows something, and moved() after the user moved it. Call
- * `resize` once the board is in the page: until then it has no width.
+ * wanted leave(), within(view) -> view that shows something, moved() after the user moved it, and for what a drag
+ * selects instead of moving it: selects({ x, y }, isShift) -> is it so there?, select(from x, to x). Call `resize` once the board is in the page: until then it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
@@ -130,6 +130,7 @@ function listenToKeys(canvas, { zoom, move, fit }) {
 function listenToPointers(canvas, tip, hooks, { zoom, move }) {
   const down = new Map(); // pointer id -> last place
   let travelled = 0;
+  let from = null; // where a selection began
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
     return { x: event.clientX - box.left, y: event.clientY - box.top };
@@ -137,7 +138,11 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
 
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
-    if (!down.size) travelled = 0;
+    if (!down.size) {
+      travelled = 0;
+      from = hooks.selects?.(at(event), event.shiftKey) ? at(event).x : null;
+      if (from !== null) hooks.select(from, from);
+    }
     down.set(event.pointerId, at(event));
     tip.hidden = true;
   });
@@ -150,13 +155,14 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
     const before = down.get(event.pointerId);
     const [dx, dy] = [now.x - before.x, now.y - before.y];
     travelled += Math.abs(dx) + Math.abs(dy);
-    if (down.size === 1) move(dx, dy);
+    if (from !== null) hooks.select(from, now.x);
+    else if (down.size === 1) move(dx, dy);
     else if (down.size === 2) pinch(event.pointerId, before, now);
     down.set(event.pointerId, now);
   });
   const up = (event) => {
     const pressed = down.delete(event.pointerId);
-    if (pressed && event.type === "pointerup" && travelled < 6) hooks.click(at(event).x, at(event).y);
+    if (pressed && event.type === "pointerup" && travelled < 6 && from === null) hooks.click(at(event).x, at(event).y);
   };
   canvas.addEventListener("pointerup", up);
   canvas.addEventListener("pointercancel", up);
@@ -176,7 +182,7 @@ function listenToPointers(canvas, tip, hooks, { zoom, move }) {
 
   function showTip({ x, y }) {
     const text = hooks.hover(x, y);
-    canvas.style.cursor = text ? "pointer" : "grab";
+    canvas.style.cursor = text ? "pointer" : hooks.selects?.({ x, y }) ? "col-resize" : "grab";
     tip.hidden = !text;
     if (!text) return;
     tip.textContent = text;

@@ -221,28 +221,6 @@ def test_kineto_steps_are_the_annotations_of_the_cpu() -> None:
     assert whole_steps(trace) == [Step(7, 0, 90), Step(8, 100, 195)]
 
 
-def accumulating(labels: range, every: int) -> Trace:
-    """Return a trace of profiler's steps of 100 ns, the optimizer at the end of every so manieth."""
-    slices: list[Slice] = []
-    for label in labels:
-        slices += [(f"ProfilerStep#{label}", 100 * label, 100), ("aten::mm", 100 * label + 1, 50)]
-        if label % every == every - 1:
-            slices.append(("Optimizer.step#SGD.step", 100 * label + 60, 30))
-    return make(slices, dialect="kineto")
-
-
-def test_where_gradients_are_accumulated_a_step_is_one_of_the_optimizer() -> None:
-    # with 4 to each, 3, 7, 11, 15 end one; of the first, which begins with 0, steps 2 and 3 are recorded
-    assert whole_steps(accumulating(range(2, 17), 4)) == [(1, 400, 800), (2, 800, 1200), (3, 1200, 1600)]
-
-
-def test_profiler_steps_stay_where_the_optimizer_runs_in_each_or_in_no_regular_one() -> None:
-    each = accumulating(range(5), 1)
-    assert [step.label for step in whole_steps(each)] == [0, 1, 2, 3, 4]
-    once = accumulating(range(5), 4)  # one optimizer's step tells nothing of the next
-    assert [step.label for step in whole_steps(once)] == [0, 1, 2, 3, 4]
-
-
 def test_numbers_that_the_recording_counts_anew_are_counted_here() -> None:
     marks = [("ProfilerStep#1", 0, 90), ("ProfilerStep#2", 100, 90), ("ProfilerStep#1", 200, 90)]
     slices = [*marks, marks[1], *[("aten::add", k, 1) for k in (5, 105, 205)]]

@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from conftest import open_page
-from report import html
+from report import html, plot
 from report.tables import cell_texts, printable
 from result import (
     Bars,
@@ -286,6 +286,29 @@ def test_a_mark_says_its_name_and_value_under_the_pointer(browser: Chrome, tmp_p
     assert browser.find_element(By.CSS_SELECTOR, ".chart .tip").text == "r1, 2: 3"
 
 
+def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tmp_path: Path) -> None:
+    every = Bars("Every step", "step", "ms", ["7", "8"], {"time": [5.0, 9.0]}, stacked=True)
+    strips = Bars("Parts", "step", "ms", ["7", "8", "7"], {EVIL: [1.0, 2.0, 3.0]}, strips=["r0", "r0", "8"])
+    work = HeatMap("Own work", "step", "rank", "ms", ["8", "9"], ["7", "r1"], [[1.5, 2.0], [None, 3.0]])
+    assert open_page(browser, page(tmp_path / "a.html", every, strips, work, BARS)) == []
+    assert len(browser.find_elements(By.CSS_SELECTOR, ".detail")) == 3  # a chart by rank has none
+    mark = browser.find_element(By.CSS_SELECTOR, "[aria-label='8: 9']")
+    ActionChains(browser).move_to_element(mark).click().perform()
+    shown = (
+        "return [...document.querySelectorAll('[role=graphics-symbol]:not(.aside)')]"
+        ".filter(mark => ['bar', 'rect mark'].includes(mark.ariaRoleDescription)).map(mark => mark.ariaLabel)"
+    )
+    left = set(browser.execute_script(shown))
+    evil = printable(EVIL)
+    assert {"8: 9", f"r0, 8, {evil}: 2", "7, 8: 1.5"} <= left
+    assert not {"7: 5", f"r0, 7, {evil}: 1", f"8, 7, {evil}: 3", "7, 9: 2", "r1, 9: 3"} & left
+    said = [one.text for one in browser.find_elements(By.CSS_SELECTOR, ".detail")]
+    assert said[0] == "Step 8: 9"
+    assert said[2] == "Step 8: 7 1.5"
+    ActionChains(browser).send_keys(Keys.ESCAPE).perform()
+    assert browser.execute_script("return document.querySelectorAll('.aside').length") == 0
+
+
 def test_charts_are_left_out_where_there_is_no_room_for_what_draws_them(
     browser: Chrome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +364,8 @@ def test_a_row_goes_to_what_it_is_about_and_a_box_to_its_rows(browser: Chrome, t
     canvas = browser.find_element(By.CSS_SELECTOR, "canvas")
     at = browser.execute_script(
         "const {view, width, height} = timelines[0].state;"
-        "return [Math.round(25 * view.scale + view.x - width / 2), Math.round(42 - height / 2)]"
+        "const top = laidOut(data.charts[0]).lanes[0].top;"
+        "return [Math.round(25 * view.scale + view.x - width / 2), Math.round(top + 9 - height / 2)]"
     )
     ActionChains(browser).move_to_element_with_offset(canvas, *at).click().perform()
     assert browser.execute_script(MARKED) == ["FW.a"]
@@ -356,6 +380,57 @@ def test_the_buttons_go_along_the_path(browser: Chrome, tmp_path: Path) -> None:
     on.click()
     on.click()  # the end
     assert detail.text.endswith("(2 of 2)")
+
+
+def test_the_longest_stretches_are_named_as_in_a_still(browser: Chrome, tmp_path: Path) -> None:
+    stretches = [(i * 30.0, 30.0, f"operation {i}" * (1 + i % 3)) for i in range(10)]
+    expected = [[flag.row, round(flag.left, 6), flag.text] for flag in plot.flags(stretches, float, 400.0)]
+    assert open_page(browser, page(tmp_path / "a.html", LINKED)) == []
+    script = (
+        "return flagsOf(arguments[0], (time) => time, 0, 400, (text) => 5.8 * (text.length + 1))"
+        ".map((flag) => [flag.row, Math.round(flag.left * 1e6) / 1e6, flag.text])"
+    )
+    assert browser.execute_script(script, stretches) == expected
+    drawn = """
+      const done = arguments[arguments.length - 1];
+      const texts = [];
+      const fillText = CanvasRenderingContext2D.prototype.fillText;
+      CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {
+        texts.push(text);
+        fillText.call(this, text, ...at);
+      };
+      timelines[0].redraw();
+      requestAnimationFrame(() => requestAnimationFrame(() => {
+        CanvasRenderingContext2D.prototype.fillText = fillText;
+        done(texts);
+      }));
+    """
+    found = browser.execute_async_script(drawn)
+    assert {"critical path", "FW.a 50.0 ms", "BW.b 50.0 ms"} <= set(found)
+
+
+def test_a_range_that_is_dragged_along_the_times_says_how_long_it_is(browser: Chrome, tmp_path: Path) -> None:
+    open_page(browser, page(tmp_path / "a.html", LINKED))
+    canvas = browser.find_element(By.CSS_SELECTOR, ".board canvas")
+    before = browser.execute_script("return timelines[0].range()")
+    at = (
+        "const {view, width, height} = timelines[0].state;"
+        "const [from, to] = [10, 60].map((ms) => Math.round(ms * view.scale + view.x - width / 2));"
+        "return [from, to, 12 - height / 2]"
+    )
+    start, end, y = browser.execute_script(at)
+    ActionChains(browser).move_to_element_with_offset(canvas, end, int(y)).click_and_hold().move_by_offset(
+        start - end, 30
+    ).release().perform()
+    said = browser.find_element(By.CSS_SELECTOR, ".detail").text
+    found = re.fullmatch(r"Selected: ([\d.]+) ms, from ([\d.]+) ms to ([\d.]+) ms\.", said)
+    assert found, said
+    length, first, last = map(float, found.groups())
+    assert length == pytest.approx(50, abs=0.3)  # a pixel is a tenth of a millisecond
+    assert [first, last] == pytest.approx([10, 60], abs=0.2)
+    assert browser.execute_script("return timelines[0].range()") == before  # nothing was moved
+    ActionChains(browser).move_to_element_with_offset(canvas, end, int(y)).click().perform()
+    assert browser.find_element(By.CSS_SELECTOR, ".detail").text == ""
 
 
 def test_what_is_zoomed_in_one_timeline_is_zoomed_in_all(browser: Chrome, tmp_path: Path) -> None:

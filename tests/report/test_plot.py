@@ -153,6 +153,49 @@ def test_the_path_is_a_line_through_the_boxes(tmp_path: Path) -> None:
     assert (x3 - x2) * 5 == pytest.approx(x1 - x0, rel=0.01)  # 5 ms and 1
 
 
+def test_stretches_of_one_name_that_follow_each_other_are_one() -> None:
+    spans = [Span("l", "a", 0.0, 20.0, "FW")]
+    parts = [("a", 0.0, 2.0), ("a", 2.0, 3.0), ("b", 5.0, 4.0), ("a", 9.0, 1.0)]
+    chart = Timeline("T", spans, path=[OnPath(0, start, ms, name) for name, start, ms in parts])
+    assert chart.longest(9) == [(0.0, 5.0, "a"), (5.0, 4.0, "b"), (9.0, 1.0, "a")]
+    assert chart.longest(2) == [(0.0, 5.0, "a"), (5.0, 4.0, "b")]
+
+
+def test_names_of_a_path_fly_below_each_other_where_they_would_overlap() -> None:
+    # the middles are at 10, 20 and 500 of 1,000 pixels; a text of 9 characters takes about 58
+    found = plot.flags(
+        [(0.0, 20.0, "first one"), (15.0, 10.0, "secondone"), (450.0, 100.0, "third")], float, 1e3
+    )
+    assert [(flag.text, flag.row, flag.left) for flag in found] == [
+        ("third", 0, 500.0), ("secondone", 0, 20.0), ("first one", 1, 10.0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [1.0, 30.0, 70.0])
+def test_nothing_goes_through_the_name_of_a_stretch(step: float) -> None:
+    stretches = [(i * step, step, f"operation {i}" * (1 + i % 3)) for i in range(10)]
+    found = plot.flags(stretches, float, 720.0)
+    assert len(found) == 10
+    ends = {flag.text: flag.left + 5.8 * len(flag.text) for flag in found}
+    assert max(ends.values()) <= 720
+    assert [flag.left for flag in found] == sorted(
+        (flag.left for flag in found), reverse=True
+    )  # no poles cross
+    for one in found:
+        for other in found:
+            if one is not other and one.left <= other.left <= ends[one.text]:
+                assert other.row < one.row  # it ends below the text, and its own text is in another row
+
+
+def test_a_still_names_the_longest_stretches_of_the_path(tmp_path: Path) -> None:
+    spans = [Span("l", f"op{i}", float(i), 1.0, "FW") for i in range(12)]
+    path = [OnPath(i, float(i), 0.5 + i / 100, f"op{i}") for i in range(12)]
+    written = texts(write_still(Timeline("T", spans, path=path), tmp_path / "a.svg"))
+    said = [text for text in written if text.endswith(" ms")]
+    assert sorted(said) == sorted(f"op{i} 0.{50 + i}0 ms" for i in range(2, 12))
+    assert "critical path" in written
+
+
 def test_each_bar_of_a_waterfall_begins_where_the_one_before_ended(tmp_path: Path) -> None:
     found = [e for e in elements(write_still(WATERFALL, tmp_path / "a.svg")) if e.get("aria-label")]
     of = {(e.get("aria-label") or "").partition(" of ")[0]: e.get("d") or "" for e in found if e.get("d")}
