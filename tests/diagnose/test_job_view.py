@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from diagnose.job_view import connected
+from dag_utils import load_steps
+from diagnose.job_view import JobView, connected
 
 _PAIRS = st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=60)
 
@@ -25,3 +29,44 @@ def test_what_edges_connect_has_the_number_of_its_least_node(pairs: list[tuple[i
 def test_a_long_chain_is_one_part() -> None:
     nodes = np.random.default_rng(1).permutation(5000)
     assert not connected(5000, nodes[1:], nodes[:-1]).any()
+
+
+def two_gpus(directory: Path, *, later: int) -> Path:
+    """Write a BytePS worker of two GPUs of which the second is ready to reduce `later` µs after the first."""
+    for rank in range(2):
+        events = []
+
+        def add(name: str, start: int, end: int, tid: str = "7") -> None:
+            cat = name.partition(".")[0]
+            at = {"ts": start, "dur": end - start}
+            events.append({"ph": "X", "name": name, "cat": cat, "pid": name, "tid": tid, **at})  # noqa: B023
+
+        for step in range(6):
+            begin = 100_000 * step
+            ready, pushed = begin + 60_000 + later * rank, begin + 60_000 + later
+            add("I/O", begin, begin + 1000)
+            add("FW.a", begin + 1000, begin + 20_000)
+            add("BW.a", begin + 20_000, ready)
+            if step == 5:
+                continue
+            add("Comm.a_weight", ready, begin + 95_000, "total")
+            add("Comm.a_weight.REDUCE", ready, pushed, "65536")
+            if rank == 0:
+                add("Comm.a_weight.PUSH", pushed, pushed + 2000, "65536")
+                add("Comm.a_weight.PULL", pushed + 2000, pushed + 4000, "65536")
+            # the root is through with the pull a moment sooner, or later, than the other one hears of it
+            add("Comm.a_weight.BROADCAST", pushed + 4000 + 10 * (1 - rank), begin + 95_000, "65536")
+        home = directory / str(rank)
+        home.mkdir(parents=True)
+        (home / "bps_trace_local_rank0_6step.json").write_text(json.dumps({"traceEvents": events}))
+        (home / "dag.gml").write_text("graph [\n  directed 1\n]\n")
+    return directory
+
+
+def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_to_reduce(
+    tmp_path: Path,
+) -> None:
+    view = JobView(load_steps([two_gpus(tmp_path / "job", later=20_000)], jobs=1, progress=False))
+    arrivals = view.last_arrivals()
+    assert [who.tolist() for who, _ in arrivals] == [[1]] * 5
+    assert [after.tolist() for _, after in arrivals] == [[20_000_000]] * 5
