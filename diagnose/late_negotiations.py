@@ -117,10 +117,9 @@ def _waited_for(view: JobView) -> dict[str, Float]:
     found: dict[str, Float] = {}
     waits = recording.which(_is_wait)
     for place, row in enumerate(view.rows):
-        step = recording.steps[row]
-        for events, late in _lateness(recording, row, waits).values():
-            name = recording.operations[int(step.operation[events[0]])].name
-            found.setdefault(name, np.zeros(len(view.rows)))[place] = float(late.max(initial=0))
+        for name, (_, late, anew) in _lateness(recording, row, waits).items():
+            most = np.maximum.reduceat(late, np.flatnonzero(anew))
+            found.setdefault(name, np.zeros(len(view.rows)))[place] = float(most.sum())
     return found
 
 
@@ -128,22 +127,34 @@ def _is_wait(one: Operation) -> bool:
     return one.cat == WAIT
 
 
-def _lateness(recording: Recording, row: int, waits: Bool) -> dict[str, tuple[Int64, Int64]]:
+def _gives_input(one: Operation) -> bool:
+    """Whether what follows needs its result: of an exchange; that of a reduction only the update needs."""
+    return one.is_collective and "REDUCE" not in one.stage
+
+
+def _lateness(recording: Recording, row: int, waits: Bool) -> dict[str, tuple[Int64, Int64, Bool]]:
     """Return by name the computations of a step that negotiations wait for, in order, and how late each was.
 
     `waits` (n,) are the negotiations. How late: from when the first rank was ready (the negotiation's
-    begin) to the computation's end.
+    begin) to the computation's end. The third are those that began with all ranks alike: the first, and
+    what follows an exchange.
     """
     step = recording.steps[row]
     edges = step.edges[(step.edges[:, 3] == Kind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
     late: dict[int, int] = {}
     for source, target in edges[:, :2].tolist():
         late[source] = max(late.get(source, 0), int(step.end_ns[source] - step.start_ns[target]))
+    gives = recording.which(_gives_input)[step.operation[step.edges[:, 0]]]
+    follows = set(step.edges[gives & (step.edges[:, 3] == Kind.DATA), 1].tolist())
     by_name: dict[str, list[int]] = {}
     for event in sorted(late, key=lambda one: int(step.end_ns[one])):
         by_name.setdefault(recording.operations[int(step.operation[event])].name, []).append(event)
     return {
-        name: (np.array(events, np.int64), np.array([late[one] for one in events], np.int64))
+        name: (
+            np.array(events, np.int64),
+            np.array([late[one] for one in events], np.int64),
+            np.array([one in follows or one == events[0] for one in events], np.bool_),
+        )
         for name, events in by_name.items()
     }
 
@@ -159,10 +170,11 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
     waits = recording.which(_is_wait)
     for row, step in enumerate(recording.steps):
         work = step.work_ns.copy()
-        events, late = _lateness(recording, row, waits).get(who, (np.empty(0, np.int64),) * 2)
-        if len(events):
+        lateness = _lateness(recording, row, waits)
+        if who in lateness:
+            events, late, anew = lateness[who]
             before = np.append(0, late[:-1])
-            before[2 * late < before] = 0
+            before[anew | (2 * late < before)] = 0
             before[before == 0] = round(later_ns)
             work[events] = np.maximum(work[events] - np.maximum(late - before, 0), 0)
         steps.append(replace(step, work_ns=work))

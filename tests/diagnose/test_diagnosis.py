@@ -417,3 +417,34 @@ def test_a_compiled_graph_is_the_same_on_ranks_with_other_shapes(tmp_path: Path)
     assert late.finding.ranks == ["rank1"]
     assert late.finding.operations[0] == "## Call CompiledFxGraph ##"
     holds(late, 30.0)
+
+
+def test_in_a_timeline_a_rank_is_late_anew_after_an_exchange_but_not_after_a_reduction(
+    tmp_path: Path,
+) -> None:
+    # rank 1 is ready to exchange 10 ms after rank 0, and 15 ms after it with what follows: 25 ms a step. With
+    # the second gradient it is as late as with the first, because nobody waited for the reduction.
+    tensors = ["tokens", "b", "a"]
+    events: list[dict[str, object]] = [
+        {"ph": "M", "name": "process_name", "pid": i, "args": {"name": name}}
+        for i, name in enumerate(tensors, 1)
+    ]
+
+    def collective(pid: int, kind: str, ready: list[int], begin: int, end: int) -> None:
+        events.append({"ph": "B", "name": f"NEGOTIATE_{kind}", "pid": pid, "ts": ready[0]})
+        for rank, at in enumerate(ready):
+            events.append({"ph": "X", "name": str(rank), "pid": pid, "ts": at, "dur": 0})
+        events.append({"ph": "E", "pid": pid, "ts": ready[1]})
+        events.append({"ph": "B", "name": kind, "pid": pid, "ts": begin})
+        events.append({"ph": "E", "pid": pid, "ts": end})
+
+    for step in range(10):
+        at = 1000 + 100_000 * step
+        collective(1, "ALLTOALL", [at + 20_000, at + 30_000], at + 30_000, at + 34_000)
+        collective(2, "ALLREDUCE", [at + 60_000, at + 75_000], at + 75_000, at + 78_000)
+        collective(3, "ALLREDUCE", [at + 70_000, at + 85_000], at + 85_000, at + 90_000)
+    (tmp_path / "timeline.json").write_text(json.dumps(events))
+    late = winning(diagnosed(tmp_path / "timeline.json"))[0]
+    assert late.finding.ranks == ["rank1"]
+    assert "they wait 25.0 ms a step for it" in late.finding.title
+    holds(late, 25.0)
