@@ -85,6 +85,7 @@ class Diagnosis:
     numbers: Sequence[int]
     ranks: Sequence[str]
     limit: str = ""  # words of the headline: what makes up most of the path
+    one_step: str = "A step"  # or what it is called where none are marked
 
 
 def diagnose(loaded: LoadedSteps) -> Diagnosis:
@@ -110,6 +111,7 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
         numbers=view.numbers,
         ranks=view.recording.owners,
         limit=_limit(view),
+        one_step=view.recording.one_step,
     )
 
 
@@ -168,7 +170,7 @@ def headline(diagnosis: Diagnosis) -> str:
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
-    step = f"A step takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
+    step = f"{diagnosis.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."

@@ -41,6 +41,7 @@ from dialects.kineto.kineto_device import (
 from dialects.kineto.kineto_host import PHASES, Segments, segments
 from dialects.masks import Mask, by_cat, by_name
 from dialects.step_parts import (
+    UNMARKED,
     Joint,
     Kind,
     Meet,
@@ -96,7 +97,7 @@ def record(rank_trace: RankTrace, steps: Sequence[Step]) -> RankSteps:
     if not bounds and len(events.kind):
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
-        notes = ["no steps are marked; the whole recording is taken for one"]
+        notes = [UNMARKED]
     check_sizes(trace.path, events.start_ns, events.end_ns, bounds)
     operations, found = cut_into_steps(events, bounds)
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
