@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import dialects
-from clocks.job_clocks import on_one_clock, remarks
+from clocks.job_clocks import remarks, shifted
 from clocks.offsets import Clock, align
 from dag.contracted_step import ContractedStep, critical_paths, examined, slacks
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
@@ -192,7 +192,7 @@ def _load_traces(
     """Load the traces of a job whose clocks are known, without those that hold no slice."""
     wanted = how if args is None else {**how, "args": args}
     traces = [trace for trace in load_paths(paths, **wanted).traces if len(trace)]
-    return on_one_clock(traces, hosts, clocks)
+    return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
 
 
 def _hosts(sources: Sequence[Source]) -> list[int]:

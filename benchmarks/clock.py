@@ -12,17 +12,20 @@ delay after the last one has begun. The peers see the same windows: the end of t
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+import dialects
 from benchmarks import measure
-from clocks.job_clocks import align_job, shifted
-from clocks.offsets import Clock, align
+from clocks.job_clocks import shifted
+from clocks.offsets import Alignment, Clock, align
 from dialects.kineto import Kineto
-from dialects.sync_points import SyncPoint
+from dialects.sync_points import SyncPoint, merged
+from formats.columns import Trace
 from trace_utils import load_job
 
 Int64 = NDArray[np.int64]
@@ -108,6 +111,14 @@ def _recorded(path: Path, trials: int = 20) -> list[object]:
     worst = error[1:].max(axis=1)
     outside = int((error > bound + 0.01).sum())
     return [path.name, n, error[0].max(), np.median(worst), worst.max(), bound[1:].max(), outside]
+
+
+def align_job(traces: Sequence[Trace], hosts: Sequence[int]) -> Alignment:
+    """Estimate the clocks of hosts against the first one's; `hosts` (n,) says whose each trace is, from 0."""
+    own = [[t for t, h in zip(traces, hosts, strict=True) if h == host] for host in range(max(hosts) + 1)]
+    points = [merged(dialects.of(trace).sync_points(trace) for trace in each) for each in own]
+    spans = [(min(int(t.ts_ns.min()) for t in each), max(int(t.end_ns.max()) for t in each)) for each in own]
+    return align(points, spans)
 
 
 def _job(case: Case, rng: np.random.Generator) -> tuple[Int64, Int64]:

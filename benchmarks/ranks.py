@@ -247,10 +247,11 @@ class _Devices:
         peer = ranks - stage_of + np.where(stage_of == source, target, source)
         end = np.maximum(begin, begin[peer]) + 150
         first = ranks - stage_of
-        for stage, kind in ((source, "send"), (target, "recv")):
+        sides = ((source, "send", "Dst Rank", target), (target, "recv", "Src Rank", source))
+        for stage, kind, end_of, other in sides:  # PyTorch names the other rank alone
             own = [
                 f', "Collective name": "{kind}", "Process Group Name": "pipeline{rank // STAGES}", '
-                f'"Src Rank": {first[rank] + source}, "Dst Rank": {first[rank] + target}, '
+                f'"{end_of}": {first[rank] + other}, '
                 '"In msg nelems": 1048576, "Out msg nelems": 1048576, "Group size": 2, "dtype": "Float"'
                 for rank in range(self.n)
             ]

@@ -6,26 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import dialects
-from clocks.offsets import Alignment, Clock, align
-from dialects.sync_points import merged
+from clocks.offsets import Alignment, Clock
 from formats.columns import Trace
 
 _LISTED = 16  # clocks that are named one by one
-
-
-def align_job(traces: Sequence[Trace], hosts: Sequence[int]) -> Alignment:
-    """Estimate the clocks of a job's hosts against the first one's.
-
-    Parameters
-    ----------
-    traces : read with the `sync_args` of their dialects (`dialects.of`)
-    hosts : (n,) the host of each trace, from 0. Traces of one rank, and of one worker, share a host:
-        nothing is shifted against what ran beside it.
-    """
-    own = [[t for t, h in zip(traces, hosts, strict=True) if h == host] for host in range(max(hosts) + 1)]
-    points = [merged(dialects.of(trace).sync_points(trace) for trace in each) for each in own]
-    return align(points, [_recorded(each) for each in own])
 
 
 def machine_of(header: Mapping[str, Any]) -> str:
@@ -35,11 +19,6 @@ def machine_of(header: Mapping[str, Any]) -> str:
     """
     name = str(header.get("host_name") or "")
     return "" if name.startswith("localhost") else name
-
-
-def on_one_clock(traces: Sequence[Trace], hosts: Sequence[int], clocks: Sequence[Clock]) -> list[Trace]:
-    """Return the traces with their times on the first host's clock; `hosts` (n,) as for `align_job`."""
-    return [shifted(trace, clocks[host]) for trace, host in zip(traces, hosts, strict=True)]
 
 
 def shifted(trace: Trace, clock: Clock) -> Trace:
@@ -83,9 +62,3 @@ def _moved(moved: Sequence[tuple[str, Clock]], n_clocks: int) -> str:
     sure = f", each known to ±{max(known):,.1f} or better" if len(known) == len(bounds) else ""
     span = f"{min(offsets):+,.1f} to {max(offsets):+,.1f} µs"
     return f"clocks moved: {len(moved):,} of {n_clocks:,}, by {span}{sure}"
-
-
-def _recorded(traces: Sequence[Trace]) -> tuple[int, int] | None:
-    """Return when the first event begins and the last one ends; None if there is none."""
-    spans = [(int(trace.ts_ns.min()), int(trace.end_ns.max())) for trace in traces if len(trace)]
-    return (min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else None

@@ -49,6 +49,9 @@ _PICKED_UP_NS = 50_000
 _TOLERANCE_NS = 50_000
 #: Of what more ranks than this do together, not each waits for each: all come to one event, and leave it.
 _MOST_PAIRED = 16
+#: A transfer's two ends, on clocks that are as one, are no further apart than this.
+_ENDS_AGREE_NS = 20_000
+_FAR_NS = 1 << 62
 #: Memory is given back when so many events have left the form that ranks have them in, about 40 bytes each.
 _MANY_FREED = 500_000
 _MEETING = Operation("the last rank", "", Track("", "meetings"), is_communication=True, is_traced=False,
@@ -188,7 +191,7 @@ def _join_step(
     start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
     own = [_moved(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
-    meets = _meets(parts, offsets)
+    meets = _with_partners(_meets(parts, offsets), start, end)
     many, few = _by_size(meets)
     start, edges = _agreeing(start, end, np.concatenate([*own, _meetings(few)]))
     meeting = _joint_meetings(many, start, end, len(start))
@@ -321,6 +324,38 @@ def _meets(parts: Sequence[RankStep], offsets: Sequence[int]) -> _Meets:
     _, first, which = np.unique(pair, return_index=True, return_inverse=True)
     group = np.argsort(np.argsort(first))[which.reshape(-1)]  # by first appearance
     return _Meets(group, owner, event + np.array(offsets)[owner], *others)
+
+
+def _with_partners(meets: _Meets, start: Int64, end: Int64) -> _Meets:
+    """Return the parts with those of exchanges in what only the ranks do together that exchange something.
+
+    All take part in each where all have as many of them, and the n-th end together. Otherwise ranks send to
+    each other in pairs, both of which end when the last byte has arrived: within `_ENDS_AGREE_NS`, nearer
+    than any other. Those that end with nobody meet nobody; where most do, clocks are not as one, and having
+    as many of them is enough.
+    """
+    rows = np.flatnonzero(meets.kind == Kind.EXCHANGE)
+    if not len(rows):
+        return meets
+    rows = rows[np.argsort(end[meets.event[rows]], kind="stable")]
+    event, owner, of_group = meets.event[rows], meets.owner[rows], meets.group[rows]
+    apart = np.diff(end[event])
+    may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS) & (start[event[1:]] < end[event[:-1]])
+    apart = np.where(may_meet, apart, _FAR_NS)
+    before, after = np.append(_FAR_NS, apart[:-1]), np.append(apart[1:], _FAR_NS)
+    first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
+    count = np.bincount(owner)
+    if len(unique(count[count > 0])) == 1:
+        _, earliest = np.unique(of_group, return_index=True)
+        _, latest = np.unique(of_group[::-1], return_index=True)
+        spread = end[event[::-1][latest]] - end[event[earliest]]
+        if median(spread) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
+            return meets._replace(kind=np.where(meets.kind == Kind.EXCHANGE, Kind.GROUP, meets.kind))
+    group, kind = meets.group.copy(), meets.kind.copy()
+    for half in (rows[first], rows[first + 1]):
+        group[half] = int(meets.group.max()) + 1 + np.arange(len(first))
+        kind[half] = Kind.DATA
+    return meets._replace(group=group, kind=kind).select(kind != Kind.EXCHANGE)
 
 
 def _by_size(meets: _Meets) -> tuple[_Meets, _Meets]:

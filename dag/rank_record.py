@@ -96,13 +96,12 @@ class RankFacts:
 class RankRecord:
     """One rank's steps on its own clock, or why there are none, and what joining them needs beside.
 
-    `broken` says why the graph beside the trace cannot be used; `has_graph` whether one can.
+    `broken` says why the graph beside the trace cannot be used.
     """
 
     steps: RankSteps | AnalyzeError
     facts: RankFacts
     points: SyncPoints
-    has_graph: bool = False
     broken: str = ""
 
     def later(self, by_ns: int) -> RankRecord:
@@ -140,7 +139,7 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
     except AnalyzeError as error:
         steps = error
     points = system.sync_points(trace) if wish.several else {}
-    return RankRecord(steps, _facts(source, trace, wish), points, pairs is not None, broken)
+    return RankRecord(steps, _facts(source, trace, wish), points, broken)
 
 
 def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, str]:

@@ -42,6 +42,7 @@ class Kind(IntEnum):
     HAND_OVER = 6  # a thread that was idle resumed when it ended
     QUEUE = 7  # the launch queue had no room before it began
     PART = 8  # is a part of it, or has it as a part
+    EXCHANGE = 9  # only of a `Meet`: with which ranks it is done is not recorded
 
     @property
     def label(self) -> str:

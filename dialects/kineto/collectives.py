@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,7 @@ _PIPELINE = re.compile(r"(?:^|_)pp|pipe", re.IGNORECASE)  # a group's descriptio
 _WAIT = re.compile(r"_?c10d_functional::wait_tensor")
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
 
 
@@ -84,19 +85,57 @@ def is_collective(name: str, cat: str) -> bool:
     return is_collective_kernel(name) if cat in DEVICE_CATS else is_collective_call(name)
 
 
-def of_group(key: Hashable, group: tuple[int | None, ...] | None) -> Hashable | None:
-    """Return a collective's key as it is in a group of the host (`host_group`); None if that is unknown."""
+class HalfTransfer(NamedTuple):
+    """What one rank's kernel tells of a transfer: of its ends, PyTorch records only the other rank."""
+
+    sends: bool
+    source: int | None
+    target: int | None
+    group: str
+    members: str
+
+    def ends(self, rank: int | None) -> tuple[int, int] | None:
+        """Return (source, target), seen from `rank`; None if the other one is unknown."""
+        members = [int(number) for number in _NUMBER.findall(self.members)]
+        others = [member for member in members if member != rank]
+        peer = others[0] if len(members) == 2 and len(others) == 1 else None
+        own = (rank, peer) if self.sends else (peer, rank)
+        source = own[0] if self.source is None else self.source
+        target = own[1] if self.target is None else self.target
+        return None if source is None or target is None else (source, target)
+
+
+def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | None) -> Hashable | None:
+    """Return a collective's key as `rank` knows it, which is the same on all ranks that meet there.
+
+    None where that is not recorded: who is at the other end of a transfer, or the host's `group`
+    (`host_group`).
+    """
+    if isinstance(key, HalfTransfer):
+        ends = key.ends(rank)
+        return None if ends is None else (*ends, key.group)
     is_host_call = isinstance(key, tuple) and len(key) == 1 and is_call_of_all(str(key[0]))
     if not group or not is_host_call:
         return None if group is None and is_host_call else key
     return (key, group)
 
 
+def exchange_key(key: Hashable, name: str) -> Hashable | None:
+    """Return what several ranks may know a kernel by that does not say which ranks it moves data between.
+
+    None for any other. NCCL has one kernel for all-to-all and for what two ranks send to each other.
+    """
+    if isinstance(key, HalfTransfer):
+        return (key.group,)
+    return key if isinstance(key, tuple) and len(key) == 1 and _EXCHANGE.search(name) else None
+
+
 def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
-    """Return a trace's sync points without the host's collectives whose group of ranks is unknown."""
+    """Return a trace's sync points as `known_key` names them, without those that it does not know."""
     info = header.get("distributedInfo")
-    group = host_group(header, integer(info.get("rank")) if isinstance(info, Mapping) else None)
-    keyed = ((of_group(key, group), point) for key, point in points.items())
+    rank = integer(info.get("rank")) if isinstance(info, Mapping) else None
+    group = host_group(header, rank)
+    keyed = ((known_key(key, rank, group), point) for key, point in points.items())
     return {key: point for key, point in keyed if key is not None}
 
 
@@ -111,9 +150,10 @@ def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:
     if not is_collective_kernel(name):
         return None
     kind, group, ranks, sequence, *ends = (args.get(key) for key in SYNC_ARGS)
-    if kind in TRANSFERS:  # both are known by their ends; half a transfer without its ends by nothing
-        together = SyncPart((*ends, str(group)), all_wait=False, end_together=True)
-        return None if None in ends else together
+    if kind in TRANSFERS:
+        source, target = map(integer, ends)
+        half = HalfTransfer(kind == TRANSFERS[0], source, target, str(group), str(ranks))
+        return SyncPart(half, all_wait=False, end_together=True)
     if kind is None:
         name = name.split("(")[0]
         return _all_ranks((name,), name)

@@ -18,12 +18,13 @@ from dialects.kineto.collectives import (
     SYNC_ARGS,
     TRANSFERS,
     collective,
+    exchange_key,
     host_group,
     is_collective,
     is_half,
     is_lasting_call,
     is_wait,
-    of_group,
+    known_key,
     transfers,
 )
 from dialects.kineto.kineto_device import (
@@ -384,10 +385,15 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
         args = {key: column.get(row) for key, column in columns.items()}
-        part = collective(trace.names[trace.name_id[row]], trace.cats[trace.cat_id[row]], args)
-        key = None if part is None else of_group(part.key, group)
+        name = trace.names[trace.name_id[row]]
+        part = collective(name, trace.cats[trace.cat_id[row]], args)
+        if part is None:
+            continue
+        kind = Kind.DATA if args.get(SYNC_ARGS[0]) in TRANSFERS else Kind.GROUP
+        key = known_key(part.key, trace.rank, group)
+        if (key is None or key == part.key) and (exchange := exchange_key(part.key, name)) is not None:
+            key, kind = exchange, Kind.EXCHANGE
         if key is not None:
-            kind = Kind.DATA if args.get(SYNC_ARGS[0]) in TRANSFERS else Kind.GROUP
             meets.append(Meet(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
             count[key] += 1
     first, _ = rank.host.of_rows(len(trace) + 1)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clocks.job_clocks import align_job, machine_of, on_one_clock, remarks, shifted
+from benchmarks.clock import align_job
+from clocks.job_clocks import machine_of, remarks, shifted
 from clocks.offsets import Alignment, Clock
 from dialects.kineto import Kineto
 from formats.columns import Trace
@@ -71,13 +72,6 @@ def test_a_clock_does_not_depend_on_which_worker_is_first(shared_data: Path, cas
     assert abs(there.offset_ns + back.offset_ns) <= 1_000  # both are rounded
     assert there.bound_ns is not None and back.bound_ns is not None
     assert there.bound_ns == pytest.approx(back.bound_ns, rel=0.01)  # both allow for some drift
-
-
-def test_shifted_traces_are_on_the_first_clock(shared_data: Path) -> None:
-    traces, hosts = _job(shared_data / _DLRM)
-    skewed = _ahead(traces, hosts, [1000 * i for i in range(8)])
-    back = on_one_clock(skewed, hosts, [Clock(-1000 * i) for i in range(8)])
-    assert all(np.array_equal(a.ts_ns, b.ts_ns) for a, b in zip(traces, back, strict=True))
 
 
 def test_what_is_said_of_the_clocks() -> None:

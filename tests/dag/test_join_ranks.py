@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dag import join_ranks
 from dag.critical_path import critical_path, slack_ns
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Joint, Meet
+from dialects.step_parts import Edge, Joint, Kind, Meet
 from make import rank_steps, recording
 from replay.simulation import replay
 
@@ -91,3 +91,65 @@ def test_only_collectives_meet_in_one_event() -> None:
         patched.setattr(join_ranks, "_MOST_PAIRED", 1)
         ranks = [rank_steps(f"rank{i}", {"a": (0, 5)}, bounds=(0, 5), meets=meets) for i in range(3)]
         assert len(recording(*ranks).steps[0]) == 3
+
+
+# -- exchanges: which ranks take part is not recorded
+
+
+def exchanging(*ranks: list[tuple[int, int]]) -> Recording:
+    """Return a step in which each rank's kernels move data from begin to end (us), with whom is unknown."""
+    return recording(
+        *(
+            rank_steps(
+                f"rank{number}",
+                {f"SendRecv{i}": (1000 * begin, 1000 * end) for i, (begin, end) in enumerate(kernels)},
+                bounds=(0, 1_000_000),
+                meets=[
+                    Meet("SendRecv", i, enters=True, leaves=True, kind=Kind.EXCHANGE, turn=i)
+                    for i in range(len(kernels))
+                ],
+            )
+            for number, kernels in enumerate(ranks)
+        )
+    )
+
+
+def partners(found: Recording) -> set[frozenset[tuple[int, int]]]:
+    """Return which kernels, as (rank, n-th of its kernels), wait for each other."""
+    step = found.steps[0]
+    first = [0, *np.cumsum(np.bincount(step.owner)).tolist()]
+    named = [(owner, event - first[owner]) for event, owner in enumerate(step.owner.tolist())]
+    return {
+        frozenset((named[source], named[target]))
+        for source, target in step.edges[:, :2].tolist()
+        if step.owner[source] != step.owner[target]
+    }
+
+
+def test_ranks_of_a_pipeline_meet_whom_they_end_with() -> None:
+    # rank 0 sends to 1 twice, which sends to 2 in between; the last one's kernel ends with nobody's
+    found = exchanging([(0, 50), (60, 205)], [(10, 52), (60, 120), (130, 200)], [(0, 123), (300, 400)])
+    pairs = {((0, 0), (1, 0)), ((0, 1), (1, 2)), ((1, 1), (2, 0))}
+    assert partners(found) == {frozenset(pair) for pair in pairs}
+    work = dict(zip([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0)], found.steps[0].work_ns, strict=False))
+    assert work[2, 0] == 63_000  # 60, when rank 1 began, to 123
+    assert work[0, 1] == 75_000  # 130 to 205
+
+
+def test_what_all_ranks_do_as_often_and_end_together_is_of_all() -> None:
+    found = exchanging([(0, 50), (60, 90)], [(10, 52), (60, 93)], [(5, 54), (70, 95)])
+    assert partners(found) == {
+        frozenset(((a, n), (b, n))) for n in range(2) for a in range(3) for b in range(a)
+    }
+
+
+def test_two_pipelines_of_two_ranks_are_told_apart_by_their_ends() -> None:
+    found = exchanging(
+        [(0, 50), (60, 90)], [(10, 52), (60, 93)], [(5, 350), (370, 695)], [(5, 352), (370, 699)]
+    )
+    assert partners(found) == {frozenset(((a, n), (a + 1, n))) for n in range(2) for a in (0, 2)}
+
+
+def test_on_clocks_that_are_not_one_as_many_exchanges_are_enough() -> None:
+    found = exchanging([(0, 50), (60, 90)], [(30, 580), (60, 990)])
+    assert partners(found) == {frozenset(((0, n), (1, n))) for n in range(2)}

@@ -10,8 +10,8 @@ import pytest
 from answers import holds, kinds, winning
 
 import dialects
+from benchmarks.clock import align_job
 from benchmarks.ranks import STAGES, Job, Times, write
-from clocks.job_clocks import align_job
 from dag_utils import LoadedSteps, choose_step, load_steps
 from diagnose.diagnosis import diagnose
 from trace_utils import load_paths

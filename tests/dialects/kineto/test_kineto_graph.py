@@ -22,7 +22,7 @@ from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
-from dialects.step_parts import Joint, Kind, RankStep, RankSteps, RankTrace
+from dialects.step_parts import Joint, Kind, Meets, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
 from dialects.steps import Step
 from formats.columns import Trace
@@ -567,15 +567,33 @@ def test_a_transfer_of_the_host_waits_for_the_other_side_where_its_peer_is_recor
     assert unknown["rank1", "gloo:recv"] == 405  # 20 to 425
 
 
-def test_half_a_transfer_meets_the_other_half_only_where_both_ends_are_known(steps_of: Any) -> None:
-    ends: dict[str, Any] = {"Src Rank": 0, "Dst Rank": 1, "Process Group Name": "pp"}
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        ({"Dst Rank": 1}, {"Src Rank": 0}),  # as PyTorch says it: each rank names the other
+        ({"Src Rank": 0, "Dst Rank": 1}, {"Src Rank": 0, "Dst Rank": 1}),
+        ({"Process Group Ranks": "[0, 1]"}, {"Process Group Ranks": "[0, 1]"}),
+    ],
+)
+def test_both_halves_of_a_transfer_are_known_by_its_ends(
+    steps_of: Any, sent: dict[str, Any], received: dict[str, Any]
+) -> None:
+    def meets(rank: int, kind: str, args: dict[str, Any]) -> Meets:
+        args = {"Collective name": kind, "Process Group Name": "pp", **args}
+        event = work("ncclDevKernel_SendRecv(args)", 0, 10, None, 7, "kernel", **args)
+        found: Meets = steps_of([event], rank).steps[0].meets
+        return found
+
+    there, back = meets(0, "send", sent), meets(1, "recv", received)
+    assert there.keys == back.keys == [(0, 1, "pp")]
+    assert there.kind.tolist() == back.kind.tolist() == [Kind.DATA]  # nobody is late for it
+
+
+def test_where_no_end_of_a_transfer_is_known_it_may_be_with_any_rank(steps_of: Any) -> None:
     kernel = "ncclDevKernel_SendRecv(args)"
-    sent = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send", **ends})])
-    received = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "recv", **ends})])
-    assert sent.steps[0].meets.keys == received.steps[0].meets.keys != []
-    assert set(sent.steps[0].meets.kind.tolist()) == {Kind.DATA}  # nobody is late for it
-    unknown = steps_of([work(kernel, 0, 10, None, 7, "kernel", **{"Collective name": "send"})])
-    assert len(unknown.steps[0].meets) == 0
+    for args in ({}, {"Collective name": "send", "Process Group Ranks": "[0, 1, 2]"}):
+        found = steps_of([work(kernel, 0, 10, None, 7, "kernel", **args)]).steps[0].meets
+        assert found.kind.tolist() == [Kind.EXCHANGE]
 
 
 # -- laws

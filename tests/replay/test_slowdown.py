@@ -1,0 +1,33 @@
+"""The slowdown S of pipelines whose S is arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.known_pipeline import Pipelines
+from dag_utils import load_steps
+from replay.slowdown import slowdown
+
+
+@pytest.mark.parametrize("names_peers", [True, False])
+@pytest.mark.parametrize(
+    "job",
+    [
+        Pipelines({(replica, 3): 1.35 for replica in range(2)}),  # the last stage has more layers
+        Pipelines({(1, 2): 2.2}),  # one machine is slow
+        Pipelines({}, uneven=0.35),  # sequences differ in length
+    ],
+    ids=["stage", "rank", "lengths"],
+)
+def test_of_pipelines_s_is_what_arithmetic_says(tmp_path: Path, job: Pipelines, names_peers: bool) -> None:
+    job.write(tmp_path / "job", names_peers=names_peers)
+    found = slowdown(load_steps([tmp_path / "job"]).recording)
+    assert found.ratio == pytest.approx(job.slowdown(), abs=0.01)
+    for stage in range(job.stages):
+        of_stage = job.slowdown(lambda op, stage=stage: op.stage == stage)  # type: ignore[misc]
+        assert found.by["stage"][str(stage)] == pytest.approx(of_stage, abs=0.02)
+    for rank in range(job.stages * job.replicas):
+        of_rank = job.slowdown(lambda op, rank=rank: op.replica * job.stages + op.stage == rank)  # type: ignore[misc]
+        assert found.by["rank"][f"rank{rank}"] == pytest.approx(of_rank, abs=0.02)
