@@ -27,7 +27,7 @@ from dag.contracted_step import ContractedStep, critical_paths, examined, slacks
 from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
 from dag.drawn_step import drawn_step
 from dag.join_ranks import join
-from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw
+from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
 from dag.marked_timeline import marked_events
 from dag.mean_graph import mean_dags
 from dag.model import Dag, LongestPath, longest_path
@@ -58,9 +58,9 @@ __all__ = [
     "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "ContractedStep", "CriticalPath", "CriticalPaths",
     "Dag", "Label", "LoadedSteps", "LongestPath", "NamedPath", "Partitions", "Recording", "StepGraph",
     "by_category", "by_name", "category", "choose_step", "critical_path", "critical_paths", "draw",
-    "drawn_step", "examined", "headline", "key_of", "load_steps", "longest_path", "marked_events",
-    "mean_dags", "named_path", "path_waterfall", "read_partitions", "records", "slack_ns", "slacks",
-    "step_timeline", "stretch_key", "waterfall",
+    "draw_folded", "drawn_step", "examined", "headline", "key_of", "load_steps", "longest_path",
+    "marked_events", "mean_dags", "named_path", "path_waterfall", "read_partitions", "records", "slack_ns",
+    "slacks", "step_timeline", "stretch_key", "waterfall",
 ]  # fmt: skip
 
 

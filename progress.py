@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import cast
 
 #: Seconds without a word.
@@ -63,16 +64,9 @@ def heartbeat(enabled: bool | None = None) -> Iterator[None]:
         yield
         return
     import threading
-    import time
 
-    begin, over, handle = time.monotonic(), threading.Event(), sys.stderr.fileno()
-
-    def beat() -> None:
-        while not over.wait(_SILENT):
-            words = _shown_bar() or f"working: {time.monotonic() - begin:.0f} s"
-            os.write(handle, f"\r{words}\r".encode())
-
-    thread = threading.Thread(target=beat, daemon=True)
+    over, handle = threading.Event(), sys.stderr.fileno()
+    thread = threading.Thread(target=beat, args=(handle, "working", over.wait), daemon=True)
     with contextlib.suppress(RuntimeError):  # no more threads: no heartbeat
         thread.start()
     try:
@@ -81,7 +75,20 @@ def heartbeat(enabled: bool | None = None) -> Iterator[None]:
         over.set()
         if thread.is_alive():
             thread.join()
-            os.write(handle, b"\r\x1b[K")
+            erase(handle)
+
+
+def beat(handle: int, what: str, is_over: Callable[[float], object] = time.sleep) -> None:
+    """Write each second to a terminal how long `what` has gone on, until `is_over` (which waits) says so."""
+    begin = time.monotonic()
+    while not is_over(_SILENT):
+        words = _shown_bar() or f"{what}: {time.monotonic() - begin:.0f} s"
+        os.write(handle, f"\r{words}\r".encode())
+
+
+def erase(handle: int) -> None:
+    """Take away what `beat` wrote last."""
+    os.write(handle, b"\r\x1b[K")
 
 
 def _shown_bar() -> str:

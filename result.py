@@ -278,6 +278,7 @@ class Network:
     edges: Sequence[tuple[int, int, str]]  # source, target, kind
     note: str = ""
     path: Collection[tuple[int, int]] = ()  # (source, target)
+    folded: Network | None = None  # what a page shows instead: a node with ``members`` (name, ms) opens
 
     def looks(self) -> list[tuple[int, int, str]]:
         """Return the edges as they are drawn: those of the path as kind ``critical``."""

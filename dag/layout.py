@@ -14,6 +14,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ MOST_IN_A_STILL = 5_000
 #: What a condensed graph aims at, at most and at least.
 _CONDENSED = 2_000
 _FEW = 60
+_CHAIN = 3  # operations
 #: Width and height of a node's place: what makes a page of bands look well filled.
 _PLACE = (190, 34)
 _ASPECT = 1.6
@@ -68,6 +70,67 @@ def draw(dag: Dag, path: LongestPath, title: str = "", *, most: int = MOST_NODES
             node |= {"operations": members} if members > 1 else {}
     onward = dict.fromkeys((a, b) for a, b in itertools.pairwise(walk) if layer[a] < layer[b])
     return Network(title, nodes, edges, note, list(onward))
+
+
+def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
+    """Return `draw`'s picture; of more than 60 operations with each chain of three or more as one node.
+
+    A chain is what follows each other and nothing else, all of it on the path or none. Its node has its
+    ``members``: names and milliseconds, in order.
+    """
+    if len(dag) <= _FEW:
+        return draw(dag, path, title)
+    chains = _chains(dag, path)
+    group = np.arange(len(dag))
+    for chain in chains:
+        group[chain] = chain[0]
+    heads, group = np.unique(group, return_inverse=True)
+    n, group = len(heads), group.reshape(-1)
+    kept = group[dag.edges[:, 0]] != group[dag.edges[:, 1]]
+    folded = replace(
+        dag,
+        names=[dag.names[head] for head in heads.tolist()],
+        cats=[dag.cats[head] for head in heads.tolist()],
+        dur_ns=np.bincount(group, dag.dur_ns, n).astype(np.int64),
+        edges=np.column_stack([group[dag.edges[kept, :2]], dag.edges[kept, 2]]),
+        next_edges=group[dag.next_edges],
+    )
+    slack = np.full(n, np.iinfo(np.int64).max)
+    np.minimum.at(slack, group, path.slack_ns)
+    nodes = [node for node, _ in itertools.groupby(group[path.nodes].tolist())] if path.nodes else []
+    chart = draw(folded, LongestPath(nodes, path.length_ns, slack), title)
+    if len(chart.nodes) < n or not chains:
+        return chart
+    shown = [dict(node) for node in chart.nodes]
+    for chain in chains:
+        own = [(dag.names[at], float(dag.dur_ns[at]) / 1e6) for at in chain]
+        cats = Counter({dag.cats[at]: 0 for at in chain})
+        for at in chain:
+            cats[dag.cats[at]] += int(dag.dur_ns[at])
+        label = f"{len(chain):,} operations"
+        shown[int(group[chain[0]])] |= {"label": label, "cat": cats.most_common(1)[0][0], "members": own}
+    note = f"{len(dag):,} operations are drawn as {n:,}: a chain is one box, which a click opens"
+    return replace(chart, nodes=shown, note=note)
+
+
+def _chains(dag: Dag, path: LongestPath) -> list[list[int]]:
+    """Return the nodes of each chain (see `draw_folded`)."""
+    source, target = np.unique(dag.edges[:, :2], axis=0).T
+    is_alone = (np.bincount(source, minlength=len(dag))[source] == 1) & (
+        np.bincount(target, minlength=len(dag))[target] == 1
+    )
+    on_path = np.zeros(len(dag), np.bool_)
+    on_path[path.nodes] = True
+    is_alone &= on_path[source] == on_path[target]
+    after = dict(zip(source[is_alone].tolist(), target[is_alone].tolist(), strict=True))
+    chains = []
+    for head in after.keys() - set(after.values()):
+        chain = [head]
+        while chain[-1] in after:
+            chain.append(after[chain[-1]])
+        if len(chain) >= _CHAIN:
+            chains.append(chain)
+    return chains
 
 
 def _layers(dag: Dag, group: Int64, n: int) -> list[int]:

@@ -42,7 +42,7 @@ class _Loaded(NamedTuple):
 
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
-    from dag_utils import MOST_IN_A_STILL, MOST_NODES, draw
+    from dag_utils import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
 
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: graph has no variants")
@@ -51,7 +51,12 @@ def run(args: Namespace) -> Result:
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
     title = f"{args.path[0]}: {len(loaded.dag):,} operations"
     with bars.bar(1, "graphs", what="laying out", enabled=args.progress):
-        chart = draw(loaded.dag, loaded.path, title, most=most)
+        if output.suffix.lower() == ".html":
+            chart = draw_folded(loaded.dag, loaded.path, title)
+        else:
+            chart = draw(loaded.dag, loaded.path, title, most=most)
+            if args.html:
+                chart = replace(chart, folded=draw_folded(loaded.dag, loaded.path, title))
     return _result(args, loaded, chart, output)
 
 

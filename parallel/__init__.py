@@ -145,6 +145,23 @@ def process_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextlib.contextmanager
+def beside(work: Callable[..., object], *args: object) -> Iterator[None]:
+    """Let another process work while the block runs, which may let no other thread of this one run.
+
+    Where no more processes can be started the work is not done.
+    """
+    process = fork_context().Process(target=_start_alone, args=(os.getpid(), work, args), daemon=True)
+    with contextlib.suppress(OSError):
+        process.start()
+    try:
+        yield
+    finally:
+        if process.pid is not None:
+            process.kill()
+            process.join()
+
+
 def run_program(command: Sequence[str], seconds: float) -> None:
     """Run another program, its output caught, for at most so long.
 
@@ -198,6 +215,11 @@ def _start(parent: int, initializer: Callable[..., object] | None, initargs: tup
     _engine.set(None)  # its connection is the parent's
     if initializer is not None:
         initializer(*initargs)
+
+
+def _start_alone(parent: int, work: Callable[..., object], args: tuple[object, ...]) -> None:
+    end_with(parent)
+    work(*args)
 
 
 def _watch(parent: int) -> None:

@@ -6,6 +6,7 @@ A face of standard output has ``write(result, stream, args)``; a face in a file 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import os
@@ -71,17 +72,32 @@ def _write_files(result: Result, args: Namespace, outputs: Outputs) -> AnalyzeEr
     wanted = list(_wanted_files(result, args))
     shown = getattr(args, "progress", None) if wanted else False
     try:
-        with bars.bar(len(wanted), "files", what="drawing", enabled=shown) as bar:
+        with _said(shown):
             for path, module in wanted:
                 import_module(module).write(result, path)
                 written.append(path)
-                bar.update()
         outputs.commit()
     except AnalyzeError as error:
         return type(error)(f"{error}; no file was written")
     for path in written:
         logging.info("wrote %s", path)
     return None
+
+
+@contextlib.contextmanager
+def _said(enabled: bool | None) -> Iterator[None]:
+    """Say each second that something is drawn, where somebody watches; what draws lets no thread run."""
+    if enabled is False or not sys.stderr.isatty():
+        yield
+        return
+    from parallel import beside
+
+    handle = sys.stderr.fileno()
+    try:
+        with beside(bars.beat, handle, "drawing"):
+            yield
+    finally:
+        bars.erase(handle)
 
 
 def _wanted_files(result: Result, args: Namespace) -> Iterator[tuple[Path, str]]:

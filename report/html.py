@@ -162,6 +162,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
             else {}
         )
         return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn, **by}
+    if isinstance(chart, Network) and chart.folded:
+        chart = chart.folded
     payload = {
         "kind": type(chart).__name__.lower(),
         **{f.name: getattr(chart, f.name) for f in fields(chart)},
@@ -187,7 +189,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         payload["edges"] = [
             (a, b, kinds[kind], *((1,) if (a, b) in path else ())) for a, b, kind in chart.edges
         ]
-        payload |= {"kinds": list(kinds), "path": None}
+        payload |= {"kinds": list(kinds), "path": None, "folded": None}
         few = len(chart.nodes) <= _MOST_SHORT_NAMES
         payload["short"] = labels([node["label"] for node in chart.nodes], _IN_A_BOX) if few else None
         payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}

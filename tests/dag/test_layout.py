@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dag.layout import FreeRows, draw
+from dag.layout import FreeRows, draw, draw_folded
 from dag.model import Dag, longest_path, new_dag
 from make import random_dags
 from result import Network
@@ -59,6 +59,31 @@ def test_a_large_graph_is_condensed_by_its_names_and_says_so() -> None:
         found.note
         == f"condensed: 600 operations are drawn as {len(found.nodes)}, by the beginnings of their names"
     )
+
+
+def test_chains_of_a_large_graph_are_one_box_each() -> None:
+    # 0 leads to a chain of 40 (the longer) and to one of 30; both lead to 71, which leads to 72
+    first, second = [*range(1, 41)], [*range(41, 71)]
+    edges = [(0, 1), (0, 41), (40, 71), (70, 71), (71, 72)]
+    edges += [(a, a + 1) for chain in (first, second) for a in chain[:-1]]
+    cats = ["FW"] * 41 + ["BW"] * 32
+    dag = new_dag([f"op{i}" for i in range(73)], cats, [2_000_000] * 73, edges)
+    found = draw_folded(dag, longest_path(dag))
+    assert column(found, "label") == ["op0", "40 operations", "30 operations", "op71", "op72"]
+    assert column(found, "cat") == ["FW", "FW", "BW", "BW", "BW"]
+    assert column(found, "dur_ms") == [2, 80, 60, 2, 2]
+    assert column(found, "slack_ms") == [0, 0, 20, 0, 0]
+    assert column(found, "critical") == [True, True, False, True, True]
+    assert found.nodes[2]["members"] == [(f"op{i}", 2.0) for i in second]
+    assert {(a, b) for a, b, _ in found.edges} == {(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)}
+    assert set(found.path) == {(0, 1), (1, 3), (3, 4)}
+    assert found.note == "73 operations are drawn as 5: a chain is one box, which a click opens"
+
+
+@settings(max_examples=100, deadline=None)
+@given(random_dags())
+def test_a_small_graph_is_not_folded(dag: Dag) -> None:
+    assert draw_folded(dag, longest_path(dag)) == draw(dag, longest_path(dag))
 
 
 def test_nothing_can_be_drawn_too() -> None:

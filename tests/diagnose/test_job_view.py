@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import coo_array
@@ -70,3 +71,31 @@ def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_t
     arrivals = view.last_arrivals()
     assert [who.tolist() for who, _ in arrivals] == [[1]] * 5
     assert [after.tolist() for _, after in arrivals] == [[20_000_000]] * 5
+
+
+def accumulating(path: Path, longer: int) -> Path:
+    """Write 16 steps of 10 ms, each fourth with 4 ms of an optimizer; step `longer` takes 30 ms more."""
+    events: list[dict[str, object]] = []
+    at = 0.0
+
+    def add(name: str, cat: str, begin: float, dur: float) -> None:
+        events.append({"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": begin, "dur": dur})
+
+    for number in range(16):
+        work, update = 9_000 + 30_000 * (number == longer), 4_000 * (number % 4 == 3)
+        add(f"ProfilerStep#{number}", "user_annotation", at, work + update + 1_000)
+        add("aten::mm", "cpu_op", at + 100, work)
+        if update:
+            add("Optimizer.step#SGD.step", "user_annotation", at + work + 200, update)
+            add("aten::add_", "cpu_op", at + work + 300, update - 200)
+        at += work + update + 1_000
+    path.write_text(json.dumps({"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 1}}))
+    return path
+
+
+@pytest.mark.parametrize(("longer", "expected"), [(-1, []), (9, [9]), (7, [7])])
+def test_steps_that_update_the_model_are_compared_among_themselves(
+    tmp_path: Path, longer: int, expected: list[int]
+) -> None:
+    loaded = load_steps([accumulating(tmp_path / "rank0.json", longer)], progress=False)
+    assert JobView(loaded).far_longer == expected

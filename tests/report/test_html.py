@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -507,6 +508,18 @@ def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, t
         assert words in facts
     aside.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
     assert aside.find_element(By.TAG_NAME, "h3").text.startswith("</script>")
+
+
+def test_a_chain_that_is_one_box_opens_and_is_found_by_its_members(browser: Chrome, tmp_path: Path) -> None:
+    pile = {**NETWORK.nodes[0], "label": "2 operations", "members": [("FW.inner", 0.25), (EVIL, 1.25)]}
+    folded = replace(NETWORK, nodes=[pile, NETWORK.nodes[1]])
+    path = page(tmp_path / "a.html", replace(NETWORK, folded=folded))
+    assert open_page(browser, path) == []
+    browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("inner", Keys.ENTER)
+    shown = [item.text for item in browser.find_elements(By.CSS_SELECTOR, "aside ul:first-of-type li")]
+    assert shown == ["FW.inner: 0.250 ms", f"{printable(EVIL)}: 1.25 ms"]
+    assert browser.execute_script("return window.pwned") is None
+    assert "FW.first" not in path.read_text()  # what is folded is not in the page twice
 
 
 def test_edges_have_a_legend_and_those_of_the_path_keep_their_kind(browser: Chrome, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import io
 import json
 import logging
 import math
+import os
+import pty
 import subprocess
 import sys
 from argparse import Namespace
@@ -19,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import progress as bars
 import report
 import report.csv
 import report.json
@@ -247,13 +250,22 @@ def test_every_face_of_the_registry_exists() -> None:
         assert (REPO / (module.replace(".", "/") + ".py")).is_file()
 
 
-def test_drawing_is_not_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("progress", "is_said"), [(None, True), (False, False)])
+def test_drawing_is_not_silent_on_a_terminal(
+    progress: bool | None, is_said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     result = Result("o", "T", {}, charts=(Bars("Time", "rank", "ms", ["r0"], {"FW": [1.0]}),))
-    args = Namespace(format="json", picture=tmp_path / "a.svg", xlsx=None, html=None, progress=True)
-    report.show(result, args)
-    assert "drawing" in capsys.readouterr().err
-    report.show(result, Namespace(**{**vars(args), "progress": False, "picture": tmp_path / "b.svg"}))
-    assert "drawing" not in capsys.readouterr().err
+    args = Namespace(format="json", picture=tmp_path / "a.png", xlsx=None, html=None, progress=progress)
+    monkeypatch.setattr(bars, "_SILENT", 0.01)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stderr, os.fdopen(ours, "rb", buffering=0) as terminal:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        report.show(result, args)
+        os.write(stderr.fileno(), b"done")
+        text = ""
+        while "done" not in text:
+            text += terminal.read(1024).decode()
+    assert ("drawing: 0 s" in text) is is_said
 
 
 @pytest.mark.parametrize("name", ["a\rb", "a\nb", "a\r\nb", "a,b", 'a"b'])
