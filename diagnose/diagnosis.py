@@ -84,6 +84,7 @@ class Diagnosis:
     iteration_ns: Float  # (steps,)
     numbers: Sequence[int]
     ranks: Sequence[str]
+    view: JobView  # of the job as it was recorded
     limit: str = ""  # words of the headline: what makes up most of the path
 
 
@@ -109,6 +110,7 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
         iteration_ns=view.iteration_ns,
         numbers=view.numbers,
         ranks=view.recording.owners,
+        view=view,
         limit=_limit(view),
     )
 
