@@ -191,7 +191,7 @@ def _join_step(
     start = np.maximum(np.concatenate([part.start_ns for part in parts]) + since, begin[owner])
     end = np.maximum(np.concatenate([part.end_ns for part in parts]) + since, start)
     own = [_moved(part.edges, at) for part, at in zip(parts, offsets, strict=True)]
-    meets = _with_partners(_meets(parts, offsets), start, end)
+    meets = _with_partners(_meets(parts, offsets), end)
     many, few = _by_size(meets)
     start, edges = _agreeing(start, end, np.concatenate([*own, _meetings(few)]))
     meeting = _joint_meetings(many, start, end, len(start))
@@ -326,7 +326,7 @@ def _meets(parts: Sequence[RankStep], offsets: Sequence[int]) -> _Meets:
     return _Meets(group, owner, event + np.array(offsets)[owner], *others)
 
 
-def _with_partners(meets: _Meets, start: Int64, end: Int64) -> _Meets:
+def _with_partners(meets: _Meets, end: Int64) -> _Meets:
     """Return the parts with those of exchanges in what only the ranks do together that exchange something.
 
     All take part in each where all have as many of them, and the n-th end together. Otherwise ranks send to
@@ -340,13 +340,12 @@ def _with_partners(meets: _Meets, start: Int64, end: Int64) -> _Meets:
     rows = rows[np.argsort(end[meets.event[rows]], kind="stable")]
     event, owner, of_group = meets.event[rows], meets.owner[rows], meets.group[rows]
     apart = np.diff(end[event])
-    may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS) & (start[event[1:]] < end[event[:-1]])
+    may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS)
     apart = np.where(may_meet, apart, _FAR_NS)
     before, after = np.append(_FAR_NS, apart[:-1]), np.append(apart[1:], _FAR_NS)
     first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
-    count = np.bincount(owner)
-    if len(unique(count[count > 0])) == 1:
-        _, earliest = np.unique(of_group, return_index=True)
+    _, earliest, size = np.unique(of_group, return_index=True, return_counts=True)
+    if (size == len(unique(owner))).all():
         _, latest = np.unique(of_group[::-1], return_index=True)
         spread = end[event[::-1][latest]] - end[event[earliest]]
         if median(spread) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):

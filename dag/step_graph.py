@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.step_parts import Joint, Operation, Operations, from_start
+from dialects.step_parts import UNMARKED, Joint, Operation, Operations, from_start
 from formats.columns import Int64, unique
 
 Bool = NDArray[np.bool_]
@@ -183,6 +183,11 @@ class Recording:
         """The operations as a table of the distinct ones."""
         assert isinstance(self.operations, Operations)
         return self.operations
+
+    @property
+    def one_step(self) -> str:
+        """What a step of it is called at the begin of a sentence: no step is, where none are marked."""
+        return "The recording" if UNMARKED in self.notes and len(self.steps) == 1 else "A step"
 
     @property
     def whole_steps(self) -> list[int]:

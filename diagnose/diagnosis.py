@@ -86,6 +86,7 @@ class Diagnosis:
     ranks: Sequence[str]
     view: JobView  # of the job as it was recorded
     limit: str = ""  # words of the headline: what makes up most of the path
+    one_step: str = "A step"  # or what it is called where none are marked
 
 
 def diagnose(loaded: LoadedSteps) -> Diagnosis:
@@ -96,7 +97,7 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
     (communication is not hidden) is about what the specific ones leave.
     """
     view = JobView(loaded)
-    search = _Search(Gains(view.recording, view.rows))
+    search = _Search(Gains(view.recording, view.rows, view.n_warm_up))
     for level in Level:
         before = search.edits
         looked_at = JobView(loaded, search.gains.as_simulated(before)) if before else view
@@ -112,6 +113,7 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
         ranks=view.recording.owners,
         view=view,
         limit=_limit(view),
+        one_step=view.recording.one_step,
     )
 
 
@@ -170,7 +172,7 @@ def headline(diagnosis: Diagnosis) -> str:
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
-    step = f"A step takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
+    step = f"{diagnosis.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."

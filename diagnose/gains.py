@@ -12,7 +12,7 @@ from diagnose.finding import Edit, Finding
 from replay.answer import measured_ns
 from replay.occurrences import UsualGaps
 from replay.runs import Runs
-from replay.uncertainty import MODEL_ERROR, Float, paired_change
+from replay.uncertainty import MODEL_ERROR, Float, paired_change, without_outliers
 
 #: Edits of a job, made one after the other.
 Edits = tuple[Edit, ...]
@@ -40,18 +40,22 @@ class Gains:
     """Simulations of the whole steps of a job as `recording` has it, and with edits one after the other.
 
     As in a what-if, gaps are no longer than usual, and the recorded time changes in the ratio of the
-    simulated ones; with `own_gaps` every gap is as recorded.
+    simulated ones; with `own_gaps` every gap is as recorded. The mean step, `recorded_ns`, of which a gain
+    is a share, is without the first `n_warm_up`: no later step is like them.
     """
 
-    def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
+    def __init__(self, recording: Recording, rows: Sequence[int], n_warm_up: int = 0) -> None:
         self.rows = rows
         self._recording = recording
         self._edited: dict[Edits, Recording] = {}
         self._runs = [Runs(recording, rows)]
         self._usual_gaps = UsualGaps(recording)
         self._times: dict[tuple[Edits, bool], Float] = {}
-        self.recorded_ns = self._recorded_ns()
-        self._usual_ns = float(self.times_ns((), own_gaps=False).mean())
+        recorded = self._recorded_ns()
+        self.recorded_ns = float(recorded[n_warm_up:].mean())
+        # what one step took longer once is no measure of what the others would win
+        usual_ns = without_outliers(self.times_ns((), own_gaps=False)).mean()
+        self._scale = float(without_outliers(recorded).mean() / max(usual_ns, 1.0))
 
     def edited(self, edits: Edits) -> Recording:
         """Return the recording after some edits; the latest are kept."""
@@ -113,14 +117,17 @@ class Gains:
         self._runs[1:] = [Runs(recording, self.rows)]
         return self._runs[1]
 
-    def _recorded_ns(self) -> float:
-        """Return the recorded iteration time; that of the simulation where none is known."""
+    def _recorded_ns(self) -> Float:
+        """Return the recorded steps (n,), the mean over owners; as simulated where none is known."""
         times = measured_ns(self._recording)[list(self.rows)]
         if not np.isnan(times).all():
-            return float(np.nanmean(np.nanmean(times[:, ~np.isnan(times).all(axis=0)], axis=0)))
+            times = times[:, ~np.isnan(times).all(axis=0)]
+            steps: Float = np.nanmean(times, axis=1)
+            return steps
         runs = self._runs[0]
         schedule = runs.simulate(self._steps(self._recording, own_gaps=True))
-        return float((schedule.end_ns[runs.end_run] - schedule.start_ns[runs.begin_run]).mean())
+        lasted: Float = (schedule.end_ns[runs.end_run] - schedule.start_ns[runs.begin_run]).mean(axis=1)
+        return lasted
 
     def of(self, finding: Finding, before: Edits) -> Gain:
         """Return what is won without a finding that has an edit, in the job after the edits `before`.
@@ -131,7 +138,7 @@ class Gains:
         assert finding.edit is not None
         own_gaps = finding.as_recorded
         old, new = (self.times_ns(edits, own_gaps=own_gaps) for edits in (before, (*before, finding.edit)))
-        scale = 1.0 if own_gaps else self.recorded_ns / max(self._usual_ns, 1.0)
+        scale = 1.0 if own_gaps else self._scale
         old_mean, new_mean = float(old.mean()) * scale, float(new.mean()) * scale
         mid = old_mean - new_mean
         change = paired_change(old, new)

@@ -18,7 +18,12 @@ from formats.columns import Int64, unique
 from replay.answer import measured_ns
 from replay.uncertainty import Float
 from replay.whatif.selection import pipeline_stages
+from statistic.step_summary import outliers
 
+#: Phases of operations that update the model.
+_UPDATES = frozenset(("STEP", "UPDATE"))
+#: Steps that the warm-up takes at most.
+_WARM_UP = 3
 #: Steps whose critical paths are walked at most.
 _MOST_PATHS = 20
 #: Steps times kinds of operations that are many, and how many more than events a table of them may have.
@@ -94,6 +99,28 @@ class JobView:
         follows = np.diff(self.numbers, prepend=self.numbers[:1]) == 1
         begins[1:] = np.where(follows[1:], ends[:-1], begins[1:])
         return np.where([(one.next_ns < 0).any() for one in bounds], self.iteration_ns, ends - begins)
+
+    @cached_property
+    def n_warm_up(self) -> int:
+        """How many of the whole steps, the first ones, are far longer than the others: what is done once."""
+        places = self.far_longer
+        n_first = next((i for i, place in enumerate(places) if place != i), len(places))
+        return n_first if n_first <= _WARM_UP else 0
+
+    @cached_property
+    def far_longer(self) -> list[int]:
+        """Which of the whole steps took far longer than the others.
+
+        Where gradients are accumulated, only each so manieth step updates the model, and takes longer
+        because it does. So steps that do and that do not are compared among themselves.
+        """
+        if not outliers(self.job_ns).any():
+            return []
+        is_update = self.which(lambda one: one.phase in _UPDATES)
+        steps = (self.recording.steps[row] for row in self.rows)
+        updates = np.array([is_update[step.operation].any() for step in steps], np.bool_)
+        alike = (np.flatnonzero(updates == which) for which in (False, True))
+        return sorted(place for one in alike for place in one[outliers(self.job_ns[one])].tolist())
 
     @cached_property
     def stage(self) -> Int64:

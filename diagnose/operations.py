@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import Bool, Recording
+from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed
-from dialects.step_parts import CALLBACK
+from dialects.step_parts import CALLBACK, narrow_ns
 from errors import counted
-from formats.columns import FEWEST
+from formats.columns import FEWEST, Int64
 from replay.occurrences import Middles, slots
-from statistic.step_summary import outliers
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
 #: Callbacks that take less than this share of the step's path are no matter.
 _LEAST_CALLBACKS = 0.05
-#: Steps that the warm-up takes at most.
-_WARM_UP = 3
 #: An operation whose longest event is this many times the average is uneven.
 _UNEVEN = 5.0
 #: An operation with this share of all work of its phase stands for the phase.
@@ -107,11 +104,10 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         )
         return
     middle = float(np.median(times))
-    places = np.flatnonzero(outliers(times)).tolist()
-    n_first = next((i for i, place in enumerate(places) if place != i), len(places))
-    if 0 < n_first <= _WARM_UP:
-        yield _warm_up(view, n_first)
-        places = places[n_first:]
+    places = view.far_longer
+    if view.n_warm_up:
+        yield _warm_up(view, view.n_warm_up)
+        places = places[view.n_warm_up :]
     if not places:
         return
     rows = [view.rows[place] for place in places]
@@ -157,33 +153,56 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
 
 
 def _grown(view: JobView, row: int) -> Evidence:
-    """Return what exceeds its usual length most in a step: an event's work, a gap, or a step's tail."""
+    """Return what exceeds its usual length most in a step: an operation's work, its gaps, or a step's tail.
+
+    Of an operation the longest of its events, or of the gaps before them.
+    """
     recording = view.recording
-    number = slots(recording.steps)
-    step, own = recording.steps[row], number[row]
-    work, gap = (
-        getattr(step, column) - Middles(column, recording.steps, number).medians()[own]
-        for column in ("work_ns", "gap_ns")
-    )
-    tail = step.tail_ns - np.median([one.tail_ns for one in recording.steps], axis=0)
-    longest = [int(one.argmax()) for one in (work, gap, tail)]
-    most = int(np.argmax([one[at] for one, at in zip((work, gap, tail), longest, strict=True)]))
-    return (view.event, view.gap_before, view.tail)[most](step, longest[most])
+    step, usual = recording.steps[row], at_usual_length(recording, [row]).steps[row]
+    of_event = view.kind_of[1][step.operation] * len(recording.owners) + step.owner
+    more = [step.work_ns - usual.work_ns, step.gap_ns - usual.gap_ns]
+    by_kind = [np.bincount(of_event, one, 1) for one in more]
+    tail = step.tail_ns - usual.tail_ns
+    most = int(np.argmax([one.max() for one in (*by_kind, tail)]))
+    if most == len(more):
+        return view.tail(step, int(tail.argmax()))
+    grew = np.where(of_event == by_kind[most].argmax(), more[most], -1)
+    return (view.event, view.gap_before)[most](step, int(grew.argmax()))
 
 
 def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
     """Return the recording in which no event of the steps `rows` takes longer, or comes later, than usual."""
     number = slots(recording.steps)
-    work, gap = (Middles(column, recording.steps, number).medians() for column in ("work_ns", "gap_ns"))
-    tails = np.array([step.tail_ns for step in recording.steps])
-    usual_tail = np.median(tails, axis=0).astype(np.int64)
+    usual = [_Usual(column, recording, number) for column in ("work_ns", "gap_ns")]
+    usual_tail = np.median([step.tail_ns for step in recording.steps], axis=0).astype(np.int64)
     steps = list(recording.steps)
     for row in rows:
-        step, own = steps[row], number[row]
-        steps[row] = replace(
-            step,
-            work_ns=np.minimum(step.work_ns, work[own]),
-            gap_ns=np.minimum(step.gap_ns, gap[own]),
-            tail_ns=np.minimum(step.tail_ns, usual_tail),
-        )
+        work_ns, gap_ns = (one.of(steps[row], number[row]) for one in usual)
+        tail_ns = np.minimum(steps[row].tail_ns, usual_tail)
+        steps[row] = replace(steps[row], work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
     return replace(recording, steps=steps)
+
+
+class _Usual:
+    """How long the events of a recording take as a rule, of a column (``work_ns``, ``gap_ns``).
+
+    That is the median of the event's over the steps. What is not in most steps (an evaluation) takes no
+    time as a rule, unless it is in the place of something else: then no more than all takes otherwise.
+    """
+
+    def __init__(self, column: str, recording: Recording, number: Sequence[Int64]) -> None:
+        middles = Middles(column, recording.steps, number)
+        self._column, self._median = column, middles.medians()
+        self._is_rare = 2 * middles.count < len(recording.steps)
+        owners = len(recording.owners)
+        totals = [np.bincount(step.owner, getattr(step, column), owners) for step in recording.steps]
+        self._total = np.median(totals, axis=0)
+
+    def of(self, step: StepGraph, number: Int64) -> Int64:
+        """Return the times of a step's events (n,), none longer than usual; `number` are their slots."""
+        own = getattr(step, self._column)
+        is_rare, n_owners = self._is_rare[number], len(self._total)
+        limited = np.minimum(own, self._median[number])
+        usual, rare = (np.bincount(step.owner[one], limited[one], n_owners) for one in (~is_rare, is_rare))
+        kept = np.clip((self._total - usual) / np.maximum(rare, 1), 0, 1)[step.owner]
+        return narrow_ns(np.where(is_rare, limited * kept, limited).astype(np.int64))

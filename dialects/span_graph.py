@@ -16,7 +16,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from dialects.masks import Mask, by_name
-from dialects.step_parts import Joint, Kind, Meet, Meets, Operation, RankSteps, edge_rows, meet_table
+from dialects.step_parts import (
+    UNMARKED,
+    Joint,
+    Kind,
+    Meet,
+    Meets,
+    Operation,
+    RankSteps,
+    edge_rows,
+    meet_table,
+)
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last
 from dialects.steps import Step
 from errors import TraceError
@@ -52,10 +62,11 @@ def record_spans(name: str, trace: Trace, steps: Sequence[Step], meaning: Meanin
     """Return the steps of one rank from its spans; without `steps` the whole recording is step 1."""
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
+    notes = () if steps else (UNMARKED,)
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
     events = _events(trace, steps, meaning)
     check_sizes(trace.path, events.start_ns, events.end_ns, steps)
-    return RankSteps(name, *cut_into_steps(events, steps))
+    return RankSteps(name, *cut_into_steps(events, steps), notes)
 
 
 def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RecordedEvents:

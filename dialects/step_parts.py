@@ -69,6 +69,10 @@ class Joint(IntEnum):
         return self in (Joint.END_TO_BODY, Joint.START_TO_BODY)
 
 
+#: What a rank's steps note where its recording marks none.
+UNMARKED = "no steps are marked; the whole recording is taken for one"
+
+
 class Operation(NamedTuple):
     """What one event does, the same in every step in which it occurs."""
 

@@ -30,7 +30,13 @@ DEVICE_CATS = KERNEL_CATS | COPY_CATS
 _HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
 _REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
 _RECORDING = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
-_COMM_NAME = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|nccl", re.IGNORECASE)
+#: XLA writes a hyphen, and calls it a broadcast when one rank repeats a value along an axis.
+_COMM_NAME = re.compile(
+    r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective[-_]?permute|nccl"
+    r"|broadcast(?!\.\d|_in_dim|\w*fusion)",
+    re.IGNORECASE,
+)
+_COMM_CAT = re.compile(r"comm(?:unication)?|collective", re.IGNORECASE)
 
 
 class Activity(IntEnum):
@@ -113,8 +119,8 @@ class System:
     name = "chrome"
     #: By which rule slices count as communication and computation.
     counted_by = (
-        "Communication: operations named after a collective (allreduce, nccl, …) with all that they "
-        "call; all else computes."
+        "Communication: operations named after a collective (allreduce, nccl, …), or of a category so "
+        "called (comm), with all that they call; all else computes."
     )
     #: How B and E events pair.
     pairing = Rule.NESTED
@@ -168,6 +174,7 @@ class System:
         found = framed(trace)
         found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
         comm = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
+        comm |= by_cat(trace, lambda cat: bool(_COMM_CAT.fullmatch(cat)))
         comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
         found[comm] = Activity.COMM
         return found

@@ -173,7 +173,7 @@ def _range(interval_ns: tuple[float, float] | None) -> str:
 
 def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:
     known = dict(figures)
-    answer = f"A step takes {found.iteration_ns / 1e6:.1f} ms"
+    answer = f"{found.recording.one_step} takes {found.iteration_ns / 1e6:.1f} ms"
     if found.interval_ns is not None:
         answer += f"; the next steps will take {known[_FURTHER]} on average (95 %)"
     if _FROM_OTHERS in known:

@@ -46,7 +46,8 @@ _WAIT = re.compile(r"_?c10d_functional::wait_tensor")
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_EXCHANGE = re.compile(r"sendrecv", re.IGNORECASE)  # all-to-all, or between two ranks: the name does not say
+#: All-to-all, or between two ranks: the name does not say.
+_EXCHANGE = re.compile(r"send|recv|receive", re.IGNORECASE)
 
 
 @lru_cache(maxsize=65536)  # ranks have the same kernels, with long names

@@ -8,6 +8,7 @@ resumes when something elsewhere has ended.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ from dialects.kineto.kineto_device import (
 from dialects.kineto.kineto_host import PHASES, Segments, segments
 from dialects.masks import Mask, by_cat, by_name
 from dialects.step_parts import (
+    UNMARKED,
     Joint,
     Kind,
     Meet,
@@ -53,9 +55,12 @@ from dialects.step_parts import (
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
-from formats.columns import Int32, Int64, Trace, unique
+from formats.columns import Int32, Int64, Trace, numbered, unique
 
 _ENQUEUES = "c10d::"
+#: What follows a compiled graph's name is a digest of its shapes too, and the count of its compilations: on
+#: a rank with more tokens the same graph has others.
+_COMPILED = re.compile(r"(## Call CompiledFxGraph) \w+|(Torch-Compiled Region: \d+)/\d+")
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
 #: … and the main thread resumes within this share of its idle time after what it waited for has ended.
@@ -92,7 +97,7 @@ def record(rank_trace: RankTrace, steps: Sequence[Step]) -> RankSteps:
     if not bounds and len(events.kind):
         bounds = [(1, int(events.start_ns.min()), int(events.end_ns.max()))]
         events = replace(events, leads=np.zeros(len(events.kind), np.bool_))
-        notes = ["no steps are marked; the whole recording is taken for one"]
+        notes = [UNMARKED]
     check_sizes(trace.path, events.start_ns, events.end_ns, bounds)
     operations, found = cut_into_steps(events, bounds)
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
@@ -150,12 +155,14 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     """Return the distinct operations, and which one each event is."""
     trace = rank.trace
     on_device = np.arange(len(rows)) >= rank.first_work
-    columns = (trace.name_id[rows], trace.cat_id[rows], trace.track_id[rows], phase, on_device, communicates)
-    sizes = (len(trace.names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2)
+    names, name_of = numbered(_COMPILED.sub(r"\1\2", one) for one in trace.names)
+    name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
+    columns = (name_ids, cat_ids, tracks, phase, on_device, communicates)
+    sizes = (len(names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2)
     distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
     kinds = [
         Operation(
-            name=trace.names[name],
+            name=names[name],
             cat=trace.cats[cat],
             track=trace.tracks[track],
             phase="Comm" if communicates else PHASES[phase],

@@ -79,7 +79,8 @@ def jobs(draw: st.DrawFn) -> list[RankSteps]:
             if is_group
             else draw(st.sampled_from([Joint.START_TO_BODY, Joint.END_TO_BODY]))
         )
-        kind = Kind.GROUP if is_group else Kind.MESSAGE
+        of_group = st.sampled_from([Kind.GROUP, Kind.EXCHANGE])
+        kind = draw(of_group) if is_group else Kind.MESSAGE
         for rank in members:
             enters, leaves = (True, True) if is_group else draw(st.tuples(st.booleans(), st.booleans()))
             event = draw(st.integers(0, lengths[rank] - 1))

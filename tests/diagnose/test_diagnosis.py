@@ -359,3 +359,61 @@ def test_in_a_pipeline_whose_peers_are_recorded_waiting_for_a_stage_is_no_transf
     (transfers,) = [one.finding for one in unknown if one.finding.kind == "exposed_communication"]
     assert transfers.title.endswith(" 30.1 ms of transfers on the critical path")
     assert transfers.caveat.endswith("record_shapes=True records them")
+
+
+def test_what_only_one_step_does_is_won_whole_and_named(tmp_path: Path) -> None:
+    # at the end of step 7 the last rank evaluates: 8 times 20 ms of an operator that no other step has
+    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, pause_after=(4, 160.0)))
+    path = directory / "rank3.pt.trace.json"
+    document = json.loads(path.read_text())
+    (step,) = (one for one in document["traceEvents"] if one["name"] == "ProfilerStep#7")
+    end = step["ts"] + step["dur"]
+    document["traceEvents"] += [
+        {**step, "cat": "cpu_op", "name": "aten::evaluate", "ts": end - 20_000 * (i + 1), "dur": 20_000}
+        for i in range(8)
+    ]
+    path.write_text(json.dumps(document))
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["outlier_steps"]
+    (outlier,) = winning(diagnosis)
+    assert (outlier.finding.ranks, outlier.finding.operations) == (["rank3"], ["aten::evaluate"])
+    holds(outlier, 160.0 / HEALTHY.steps)
+
+
+def test_one_pause_of_two_seconds_makes_no_late_rank_later(tmp_path: Path) -> None:
+    # rank 1 has 20 ms more in each step of 120; that step 8 took 2 s longer makes no more of it
+    job = replace(HEALTHY, more_forward=[0.0, 20.0, 0.0, 0.0], pause_after=(5, 2000.0))
+    late = next(
+        one
+        for one in winning(diagnosed(WRITERS["kineto"](tmp_path / "job", job)))
+        if "rank1" in one.finding.ranks
+    )
+    holds(late, 20.0)
+
+
+@pytest.mark.parametrize("system", WITH_WORK)
+def test_what_a_late_rank_costs_is_a_share_of_the_steps_after_the_warm_up(
+    tmp_path: Path, system: str
+) -> None:
+    job = replace(HEALTHY, more_forward=[0.0, 15.0, 0.0, 0.0], more_in_step=(0, 2000.0))
+    (late,) = winning(diagnosed(WRITERS[system](tmp_path / "job", job)))
+    # load 1, forward 40 + 15, backward 50, transfer 4, update 5: 115 ms; in step 0 another rank is longer
+    holds(late, 15.0 * 9 / 10)
+    assert late.gain is not None
+    assert late.share == pytest.approx(late.gain.mid_ns / 115e6, rel=0.01)
+
+
+def test_a_compiled_graph_is_the_same_on_ranks_with_other_shapes(tmp_path: Path) -> None:
+    # the digest in its name is that of the shapes too; rank 1 has 30 ms more, half of it in such graphs
+    directory = WRITERS["kineto"](tmp_path / "job", replace(HEALTHY, more_forward=[0.0, 30.0, 0.0, 0.0]))
+    for rank in range(4):
+        path = directory / f"rank{rank}.pt.trace.json"
+        text = path.read_text()
+        for layer in "ab":
+            compiled = f"## Call CompiledFxGraph f{'x' if rank == 1 else 'y'}{layer}7q ##"
+            text = text.replace(f"aten::forward_{layer}", compiled)
+        path.write_text(text)
+    (late,) = winning(diagnosed(directory))
+    assert late.finding.ranks == ["rank1"]
+    assert late.finding.operations[0] == "## Call CompiledFxGraph ##"
+    holds(late, 30.0)

@@ -12,7 +12,8 @@ import dialects
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_parts import RankSteps, RankTrace
+from dialects.step_parts import UNMARKED, RankSteps, RankTrace
+from dialects.system import Activity
 from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace
@@ -143,3 +144,74 @@ def test_mxnet_s_own_profile_is_a_plain_trace(shared_data: Path) -> None:
     path = shared_data / "byteps" / "fork_lenet_base" / "worker_0" / "0" / "temp.json"
     job = join([record(read_trace(path))])
     assert all(critical_path(step).length_ns == step.iteration_ns[0] for step in job.steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "cat", "communicates"),
+    [
+        ("all-reduce.1", "", True),
+        ("collective-permute-start", "", True),
+        ("ncclDevKernel_AllGather", "", True),
+        ("broadcast_parameters", "", True),
+        ("send_forward", "comm", True),
+        ("broadcast.5", "", False),  # XLA's: a value repeated along an axis
+        ("loop_broadcast_fusion", "", False),
+        ("compile", "common", False),
+    ],
+)
+def test_what_moves_data_is_told_by_its_name_or_its_category(
+    tmp_path: Path, name: str, cat: str, communicates: bool
+) -> None:
+    event = {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": 0, "ts": 0, "dur": 9}
+    (tmp_path / "t.json").write_text(json.dumps([event]))
+    trace = read_trace(tmp_path / "t.json")
+    expected = Activity.COMM if communicates else Activity.COMPUTE
+    assert dialects.of(trace).activities(trace).tolist() == [expected]
+
+
+def test_the_steps_of_xla_are_those_of_its_device_and_only_that_works(tmp_path: Path) -> None:
+    def named(kind: str, pid: int, tid: int, name: str) -> dict[str, object]:
+        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+
+    def slice_of(name: str, pid: int, tid: int, start: int, dur: int) -> dict[str, object]:
+        return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start, "dur": dur}
+
+    events = [
+        named("process_name", 701, 0, "/host:CPU"),
+        named("process_name", 1, 0, "/device:GPU:0"),
+        named("thread_name", 1, 2, "Steps"),
+        named("thread_name", 1, 3, "XLA Ops"),
+        named("thread_name", 1, 4, "XLA Modules"),
+    ]
+    for step in (7, 8, 9):
+        begin = 1000 * step
+        events += [
+            slice_of("train", 701, 5, begin - 100, 990),
+            slice_of(str(step), 1, 2, begin, 900),
+            slice_of("jit_step", 1, 4, begin, 900),
+            slice_of("fusion.1", 1, 3, begin, 600),
+            slice_of("all-reduce.1", 1, 3, begin + 600, 300),
+        ]
+    (tmp_path / "t.json").write_text(json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
+    trace = read_trace(tmp_path / "t.json")
+    steps = dialects.of(trace).find_steps(trace).whole
+    assert [(step.label, step.dur_ns) for step in steps] == [(7, 900_000), (8, 900_000), (9, 900_000)]
+    kinds = {
+        trace.names[name]: Activity(activity)
+        for name, activity in zip(trace.name_id, dialects.of(trace).activities(trace), strict=True)
+    }
+    assert kinds == {
+        "train": Activity.HOST,
+        **dict.fromkeys(["7", "8", "9", "jit_step"], Activity.IGNORED),
+        "fusion.1": Activity.COMPUTE,
+        "all-reduce.1": Activity.COMM,
+    }
+
+
+def test_where_no_steps_are_marked_the_recording_is_called_no_step(tmp_path: Path) -> None:
+    unmarked = join([record(trace_of(tmp_path, [("a", 0, 0, 5), ("b", 0, 5, 9)], "one"))])
+    assert (unmarked.one_step, UNMARKED in unmarked.notes) == ("The recording", True)
+    loop = [(name, 0, start, end) for at in (0, 10, 20, 30) for name, start, end in
+            (("step", at, at + 9), ("work", at + 1, at + 8))]  # fmt: skip
+    marked = join([record(trace_of(tmp_path, loop, "many"))])
+    assert (marked.one_step, UNMARKED in marked.notes) == ("A step", False)
