@@ -84,6 +84,7 @@ class Diagnosis:
     iteration_ns: Float  # (steps,)
     numbers: Sequence[int]
     ranks: Sequence[str]
+    view: JobView  # of the job as it was recorded
     limit: str = ""  # words of the headline: what makes up most of the path
     one_step: str = "A step"  # or what it is called where none are marked
 
@@ -110,6 +111,7 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
         iteration_ns=view.iteration_ns,
         numbers=view.numbers,
         ranks=view.recording.owners,
+        view=view,
         limit=_limit(view),
         one_step=view.recording.one_step,
     )

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dag_utils import LoadedSteps
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
+    from diagnose.job_view import JobView
 
 HELP = (
     "what is slow, why, and what to do first: findings ranked by the milliseconds a step that a replay "
@@ -163,22 +164,21 @@ def _charts(
         *_gains(ranked),
         path_waterfall(f"Where the time of step {step.number} goes", recording, step, path),
         step_timeline(title, recording, step, path, first=named),
-        *_transfers(loaded),
+        *_transfers(diagnosis.view),
         *_every_step(diagnosis),
         *_work_map(loaded),
     ]  # fmt: skip
 
 
-def _transfers(loaded: LoadedSteps) -> list[Chart]:
+def _transfers(view: JobView) -> list[Chart]:
     """Return what rate transfers reach by their bytes, where these are known; of many the most exposed."""
-    from diagnose.job_view import JobView
     from diagnose.slow_transfers import transfers
 
-    found, best = transfers(JobView(loaded))
+    found, best = transfers(view)
     if not found:
         return []
     largest = sorted(found, key=lambda one: -one.exposed_ns)[:_MOST_POINTS]
-    owners = loaded.recording.owners
+    owners = view.recording.owners
     points = [
         Point(
             f"{owners[one.operation.owner]} {without_parameters(one.operation.label)}",

@@ -259,7 +259,7 @@ def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
     from formats.columns import FEWEST
     from replay.answer import Asked, forecasts
     from replay.replay_tables import sweep_chart
-    from replay.whatif.edits import apply, bounds
+    from replay.whatif.edits import Links, apply, bounds
 
     if not any(one.link or one.is_communication for one in loaded.recording.table.kinds):
         return []
@@ -272,10 +272,12 @@ def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
     n_steps = min(len(rows), max(FEWEST, _MOST_SWEPT // max(in_a_step, 1)))
     if n_steps * in_a_step > _MOST_SWEPT:
         return []
-    asked = []
+    asked, links = [], Links(recording)
     for ratio in _BANDWIDTHS:
         edit = [f"bandwidth={ratio:g}"]
-        asked.append(Asked(edit[0], partial(apply, edits=edit), bounds(recording, edit)))
+        asked.append(
+            Asked(edit[0], partial(apply, edits=edit, links=links), bounds(recording, edit, links=links))
+        )
     found = []
     with bars.bar(len(asked), "bandwidths", what="replaying", enabled=args.progress) as bar:
         for one in forecasts(recording, asked, n_steps):

@@ -375,7 +375,7 @@ def _points(chart: Points, width: int) -> _Spec:
         axis["axis"] |= {"format": form, "tickCount": max(6, len(inside))}  # or it keeps some values only
         axis["axis"] |= {"values": inside} if len(inside) > 1 else {}
     size: _Spec = {"title": bounded(chart.size_label), "symbolType": "circle", "titleColor": _INK}
-    size |= {"orient": "right", "columns": 1}
+    size |= {"orient": "right", "columns": 1, "symbolFillColor": "#9aa5b4"}  # on dark pages, too
     encoding = {
         **axes,
         "size": {"field": "z", "type": "quantitative", "scale": {"range": [12, 500]}, "legend": size},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -46,12 +46,31 @@ class Guess(NamedTuple):
 _LIKELY = Guess()
 
 
+class Links:
+    """What the links of a recording carry, worked out once for any number of edits of it."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    @cached_property
+    def rate(self) -> LinkRate | None:
+        """What `link_rate` says of the recording."""
+        return link_rate(self.recording)
+
+    @cached_property
+    def sized(self) -> tuple[Recording, LinkRate | None]:
+        """The recording with the sizes of partitions, and its rate."""
+        sized = with_sizes(self.recording)
+        return sized, link_rate(sized)
+
+
 def apply(
     recording: Recording,
     edits: Iterable[str],
     traces: Sequence[Trace] = (),
     *,
     guess: Guess = _LIKELY,
+    links: Links | None = None,
 ) -> Recording:
     """Return the recording with all `edits` made; `traces` are those it was made of, one per owner.
 
@@ -65,11 +84,13 @@ def apply(
         An edit that is none, a value out of range, or a name that no operation has.
     """
     texts = list(edits)
-    parsed = [(_rank(text), parse(text, recording, traces, guess)) for text in texts]
-    apart = {text.rpartition("=")[0] for text in texts if _takes_apart(text, recording, guess)}
+    if links is None or links.recording is not recording:
+        links = Links(recording)
+    parsed = [(_rank(text), parse(text, recording, traces, guess, links)) for text in texts]
+    apart = {text.rpartition("=")[0] for text in texts if _takes_apart(text, links, guess)}
     if apart:
-        sized = with_sizes(recording)
-        if (found := link_rate(sized)) is not None:
+        sized, found = links.sized
+        if found is not None:
             recording = as_messages(sized, guess.rate(found), by_bytes="partition_bytes" in apart)
     for _, edit in sorted(parsed, key=lambda pair: pair[0]):
         recording = edit(recording)
@@ -81,35 +102,37 @@ def _rank(text: str) -> int:
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)
 
 
-def _takes_apart(text: str, recording: Recording, guess: Guess = _LIKELY) -> bool:
+def _takes_apart(text: str, links: Links, guess: Guess = _LIKELY) -> bool:
     """Whether an edit changes what waits for whom on a link.
 
     That do faster ones, other partitions and, where links are full, computation of another length. On slower
     links nobody is made to wait for more than he did.
     """
     name, _, value = text.rpartition("=")
+    recording = links.recording
     if name == "partition_bytes":
         return bool(changed_tensors(recording, int(value)))
     if name == "straggler":
-        return bool(value == "none" and stragglers(recording)) and _has_full_links(recording)
+        return bool(value == "none" and stragglers(recording)) and _has_full_links(links)
     if name != "bandwidth":
         timed = name not in ("schedule", "drop") and _change(text, value) != Change()
-        return timed and _has_full_links(recording)
+        return timed and _has_full_links(links)
     if target := _absolute(value):
-        found = link_rate(recording)
+        found = links.rate
         return times(target, None if found is None else guess.rate(found)) > 1
     return float(value) > 1
 
 
-def _has_full_links(recording: Recording) -> bool:
+def _has_full_links(links: Links) -> bool:
     """Whether links are the limit for long, of transfers whose bytes are known."""
-    if not recording.links or not is_sized(recording):
+    if not links.recording.links or not is_sized(links.recording):
         return False
-    found = link_rate(recording)
-    return found is not None and found.is_told
+    return links.rate is not None and links.rate.is_told
 
 
-def bounds(recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = ()) -> list[Edit]:
+def bounds(
+    recording: Recording, edits: Sequence[str], traces: Sequence[Trace] = (), links: Links | None = None
+) -> list[Edit]:
     """Return the edits with other guesses at what the recording does not tell; [] where it tells all.
 
     Raises as `apply`.
@@ -117,18 +140,19 @@ def bounds(recording: Recording, edits: Sequence[str], traces: Sequence[Trace] =
     That is the rate of links that never were the limit, whether waits that nothing explains are for bytes,
     what a partition costs, and where new ones go.
     """
+    links = links or Links(recording)
     for text in edits:
-        parse(text, recording, traces)  # refuses what is none
-    found, guesses = link_rate(recording), []
+        parse(text, recording, traces, links=links)  # refuses what is none
+    found, guesses = links.rate, []
     names = {text.rpartition("=")[0] for text in edits}
     if "bandwidth" in names and found is not None and not found.is_told:
         guesses += [Guess(rate=lambda one: one.at_least), Guess(rate=lambda one: one.at_most)]
-    apart = {text.rpartition("=")[0] for text in edits if _takes_apart(text, recording)}
+    apart = {text.rpartition("=")[0] for text in edits if _takes_apart(text, links)}
     if "bandwidth" in apart and found is not None:
         guesses.append(Guess(waits_stay=True))
     if "partition_bytes" in apart:
         guesses += [Guess(part=0.1), Guess(part=0.9), Guess(same_server=True)]
-    return [partial(apply, edits=edits, traces=traces, guess=guess) for guess in guesses]
+    return [partial(apply, edits=edits, traces=traces, guess=guess, links=links) for guess in guesses]
 
 
 def parse(
@@ -136,18 +160,19 @@ def parse(
     recording: Recording,
     traces: Sequence[Trace] = (),
     guess: Guess = _LIKELY,
+    links: Links | None = None,
 ) -> Edit:
     """Return the edit of `recording` that `text` (``name=value``) describes; `guess` as in `apply`."""
     name, equals, value = text.rpartition("=")
     if not equals or not name or not value:
         raise UsageError(f"--set {text}: an edit is name=value, e.g. BW=0.8, bandwidth=2, schedule=priority")
     if name == "bandwidth":
-        found = link_rate(recording)
+        found = (links or Links(recording)).rate
         return _bandwidth(text, value, None if found is None else guess.rate(found), guess.waits_stay)
     if name == "partition_bytes":
         if not whole_number(value):
             raise UsageError(f"--set {text}: {value} is not a number of bytes above 0")
-        found = link_rate(recording)
+        found = (links or Links(recording)).rate
         rate = None if found is None else guess.rate(found)
         cut = partial(at_partition_bytes, part=guess.part, same_server=guess.same_server)
         return partial(cut, n_bytes=int(value), rate=rate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from dag.step_graph import Recording
 from dag_utils import load_steps, read_partitions
 from replay.answer import Asked, measured_ns, what_if
 from replay.simulation import replay
-from replay.whatif.bandwidth import link_rate
-from replay.whatif.edits import apply, bounds
+from replay.whatif.bandwidth import LinkRate, link_rate
+from replay.whatif.edits import Links, apply, bounds
 from replay.whatif.messages import as_messages
 
 JOB = BytePSJob(
@@ -42,6 +43,30 @@ def test_the_rate_of_a_busy_link_is_found(recording: Recording) -> None:
     rate = link_rate(recording)
     assert rate is not None and rate.is_told
     assert rate.at_least == pytest.approx(JOB.rate / 1.045 / 1e6, rel=0.03)
+
+
+def test_the_rate_is_worked_out_once_for_all_edits_of_a_recording(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = [replay(apply(recording, [f"bandwidth={times}"]), [0]).iteration_ns for times in (0.5, 2, 4)]
+    seen: list[Recording] = []
+
+    def counted(one: Recording) -> LinkRate | None:
+        seen.append(one)
+        return link_rate(one)
+
+    monkeypatch.setattr("replay.whatif.edits.link_rate", counted)
+    links = Links(recording)
+    together = []
+    for times in (0.5, 2, 4):
+        bounds(recording, [f"bandwidth={times}"], links=links)
+        edited = apply(recording, [f"bandwidth={times}"], links=links)
+        together.append(replay(edited, [0]).iteration_ns)
+    assert np.array_equal(alone, together)
+    assert len(seen) == 2  # as recorded, and with the sizes of partitions
+    other = replace(recording)
+    assert np.array_equal(replay(apply(other, ["bandwidth=2"], links=links), [0]).iteration_ns, alone[1])
+    assert len(seen) == 4  # what is known of one recording is not taken for another's
 
 
 @pytest.mark.parametrize("by_bytes", [False, True])

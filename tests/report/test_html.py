@@ -618,6 +618,29 @@ def test_charts_follow_the_screen_from_light_to_dark(browser: Chrome, tmp_path: 
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+def test_words_stay_whole_on_paper_and_hints_are_not_printed(browser: Chrome, tmp_path: Path) -> None:
+    names = [Column(name, name) for name in ("scope", "operation", "category", "rank")]
+    long = "before BW.hybridsequential0_conv0_weight_and_more_that_breaks"
+    table = Table("t", "T", (*names, COUNT, AVERAGE), [("job", long, "user_annotation", "wk1.rank0", 1, 2.5)])
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    width = {"width": 720, "height": 1000, "deviceScaleFactor": 1, "mobile": False}  # A4 within its margins
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", width)
+    try:
+        open_page(browser, page(tmp_path / "a.html", TIMELINE, tables=(table,)))
+        assert not browser.find_element(By.CSS_SELECTOR, ".detail").is_displayed()
+        lines = (
+            "return [...document.querySelectorAll('tbody td')].map((cell) => {"
+            " const text = document.createRange(); text.selectNodeContents(cell);"
+            " return new Set([...text.getClientRects()].map((box) => box.top)).size; })"
+        )
+        scope, _, category, rank, *numbers = browser.execute_script(lines)
+        assert [scope, category, rank, *numbers] == [1, 1, 1, 1, 1]
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 720
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_plotly_is_in_a_page_once_and_only_if_needed(tmp_path: Path) -> None:
     with_bars = page(tmp_path / "a.html", GRID, GRID).read_text(encoding="utf-8")
     without = page(tmp_path / "b.html", BARS, LINES, TIMELINE, NETWORK).read_text(encoding="utf-8")
