@@ -13,7 +13,7 @@ def counted(n: int, noun: str) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that a user's `text` says in at most 18 digits, which 64 bits hold; else None."""
+    """Return the number that `text` says in at most 18 digits, which 64 bits hold; else None."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dialects.system import SecondAxis
-from errors import TraceError
+from errors import TraceError, whole_number
 
 _FIRST_INVENTED = 2_000_000_000  # above every thread number of an operating system, below 2^31
 _RANK = ("rank",)  # key of the process that stands for the rank: no pid of a file
@@ -110,8 +110,8 @@ class Tables:
 
 def _number(value: Any) -> Any:
     """Return numeric text as the number it is, so that 7 and "7" are one process or track."""
-    if isinstance(value, str) and value.isdecimal() and value.isascii():
-        return int(value)
+    if isinstance(value, str) and value.isascii() and (number := whole_number(value)) is not None:
+        return number
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from atomic_output import open_output
+from errors import whole_number
 from formats.values import cleaned
 from output_marks import MEMBER, PROGRAM
 
@@ -105,7 +106,7 @@ class Places:
     """
 
     def __init__(self, kept: Iterable[object] = ()) -> None:
-        numbers = {int(str(key)) for key in kept if str(key).isdecimal()}
+        numbers = (whole_number(str(key)) or 0 for key in kept)
         self._kept = {number for number in numbers if 0 < number < _LARGEST}
         self._pids: dict[Hashable, int] = {}
         self._tids: dict[tuple[int, Hashable], int] = {}
@@ -124,7 +125,7 @@ class Places:
         """Return the thread `key` of a process; `name` may be "" where the key is one of the numbers kept."""
         tid = self._tids.get((pid, key))
         if tid is None:
-            own = int(str(key)) if str(key).isdecimal() else 0
+            own = whole_number(str(key)) or 0
             tid = self._tids[pid, key] = own if own in self._kept else self._free(pid)
             self._name("thread", pid, tid, name or ("" if own in self._kept else "events"), len(self._tids))
         return Thread(pid, tid, key, name)

@@ -87,6 +87,8 @@ def key_text(key: object) -> str:
 def function_of(key: object) -> str:
     """Return the function that a task's key names: ``('sum-<hash>', 1, 2)`` -> ``sum``."""
     first = key[0] if isinstance(key, list | tuple) and key else key
+    if first is None:
+        return COMPUTE
     text = str(first).strip("()'\"").split("'")[0]
     return text.rpartition("-")[0] or text
 
@@ -184,7 +186,8 @@ class _Builder:
                 self._point_args.append(cleaned(record.args or {}))
         elif record.name == COMPUTE:
             args = record.args or {}
-            name = str(args.get("name") or function_of(args.get("key", COMPUTE)))
+            name, key = (cleaned(args.get(what)) for what in ("name", "key"))
+            name = str(name or function_of(key))
             self._add_slice(record, at_ns - dur_ns, dur_ns, name, COMPUTE)
         else:
             self._add_slice(record, at_ns, dur_ns, record.name)

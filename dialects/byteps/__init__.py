@@ -14,6 +14,7 @@ from dialects.masks import Mask, ids_in
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
 from dialects.system import Activity, System, is_communication
+from errors import whole_number
 from formats.columns import Int64, Trace, median
 from opname import OpName, may_be_within
 
@@ -136,9 +137,9 @@ class BytePS(System):
 def with_key(name: str, tid: object) -> str:
     """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
     op = OpName.parse(name)
-    if op.queue is None or op.key is not None or not str(tid).isdecimal():
+    if op.queue is None or op.key is not None or (key := whole_number(str(tid))) is None:
         return name
-    return str(op._replace(key=int(str(tid))))
+    return str(op._replace(key=key))
 
 
 def partition(name: str, tid: object) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from dialects.byteps.gradient_names import renamed
 from dialects.step_parts import UNTRACED, Operation, RankTrace
 from dialects.step_windows import turns
+from errors import whole_number
 from formats.columns import Int64, Track, numbered
 from opname import OpName
 
@@ -78,8 +79,8 @@ def _partition(name: OpName, track: Track) -> tuple[OpName, int | None]:
     """Return the name without its partition's key, and the key; None for what is no partition's stage."""
     if name.queue is None:
         return name, None
-    if str(track.tid).isdecimal():
-        return name._replace(key=None), int(str(track.tid))
+    if (key := whole_number(str(track.tid))) is not None:
+        return name._replace(key=None), key
     if name.key is not None:
         return name._replace(key=None), name.key
     return OpName("Comm", f"{name.label}.{name.queue}"), None  # a tensor called like a stage

@@ -198,7 +198,7 @@ def transfers(
 
 def _member(trace: Trace, place: str) -> int | None:
     """Return which rank has that place in the group of a transfer; None where groups disagree about it."""
-    if not place.isascii() or not place.isdigit():
+    if not _NUMBER.fullmatch(place):
         return None
     groups = _groups(trace.header, trace.rank)
     members = [ranks for about, ranks in groups if _PIPELINE.search(about)] or [ranks for _, ranks in groups]

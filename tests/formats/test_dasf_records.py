@@ -185,3 +185,9 @@ def test_a_recorded_database_cut_anywhere_keeps_every_whole_record(tmp_path: Pat
 def test_real_databases_hold_what_their_description_says(shared_data: Path) -> None:
     trace = dasf.read(shared_data / "dasf/one-host-2workers/trace/demo-TracePlugin-vm.msgpack", points=True)
     assert (len(trace), len(trace.points), trace.repairs) == (148, 193, [])
+
+
+@pytest.mark.parametrize("args", [{"key": float("nan")}, {"key": [float("nan"), 0]}, {"name": float("nan")}])
+def test_a_key_that_is_no_number_names_no_function(tmp_path: Path, args: dict[str, Any]) -> None:
+    record = compute(1.0, 0.5) | {"args": args}
+    assert dasf.read(written(tmp_path, record)).names == ["Compute"]

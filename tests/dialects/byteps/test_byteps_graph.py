@@ -12,6 +12,7 @@ import dialects
 from conftest import REPO, quickly_read
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
+from dialects.byteps import with_key
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
 from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from errors import TraceError
@@ -575,3 +576,8 @@ def test_the_documented_forms_have_a_longest_chain(tmp_path: Path) -> None:
     )
     ((_, _, dag),) = mean_dags([tmp_path / "dag.gml"]).gpus
     assert (len(dag.edges), len(dag.next_edges)) == (2, 1)
+
+
+def test_a_thread_with_more_digits_than_a_key_is_none() -> None:
+    assert with_key("Comm.a.PUSH", "65536") == with_key("Comm.a.PUSH", 65536) == "Comm.a.PUSH.65536"
+    assert with_key("Comm.a.PUSH", "9" * 5000) == "Comm.a.PUSH"
