@@ -208,8 +208,14 @@ function widthOf(context, text) {
   return width;
 }
 
-/** Shortens a text until a canvas draws it in `room` pixels; "" where not even its ends fit. */
-function fitted(context, text, room) {
+/**
+ * Shortens a text until a canvas draws it in `room` pixels; "" where not even its ends fit.
+ *
+ * A function's parameters go first: its name tells more than how they end.
+ */
+function fitted(context, full, room) {
+  if (widthOf(context, full) <= room) return full;
+  const text = full.replace(/^(.+?)\(.*\)$/s, "$1");
   const width = widthOf(context, text);
   if (width <= room) return text;
   let length = Math.floor((Array.from(text).length * room) / width);

@@ -410,6 +410,25 @@ def test_the_longest_stretches_are_named_as_in_a_still(browser: Chrome, tmp_path
     assert {"critical path", "FW.a 50.0 ms", "BW.b 50.0 ms"} <= set(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "drawn"),
+    [
+        ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_SendRecv"),
+        ("(anonymous namespace)::sum(int)", "(anonymous namespace)::sum"),
+        ("FW.conv1", "FW.conv1"),
+    ],
+)
+def test_what_does_not_fit_loses_its_parameters_first(
+    browser: Chrome, tmp_path: Path, name: str, drawn: str
+) -> None:
+    open_page(browser, page(tmp_path / "a.html", LINKED))
+    script = (
+        "const context = document.createElement('canvas').getContext('2d');"
+        "return fitted(context, arguments[0], context.measureText(arguments[1]).width + 1)"
+    )
+    assert browser.execute_script(script, name, drawn) == drawn
+
+
 def test_a_range_that_is_dragged_along_the_times_says_how_long_it_is(browser: Chrome, tmp_path: Path) -> None:
     open_page(browser, page(tmp_path / "a.html", LINKED))
     canvas = browser.find_element(By.CSS_SELECTOR, ".board canvas")
