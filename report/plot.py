@@ -51,11 +51,9 @@ _ALL_ROWS = 64
 _MANY_ROWS = 80  # of a timeline; more are lower
 _LEAST_PIXELS = 0.3  # of a span
 _MOST_FLAGS = 10  # stretches of a path that are named
-_FLAG, _APART, _BEYOND = (
-    26,
-    6,
-    120,
-)  # columns of a name; pixels between two poles, and to the right of a still
+_FLAG = 26  # columns of a name
+_APART = 6  # pixels between two poles
+_BEYOND = 120  # pixels to the right of a still, for names
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _MOST_BITMAP_PIXELS = 50_000_000
 _LONGEST_SIDE = 14_400  # points, what PDF allows
