@@ -12,9 +12,12 @@ from typing import Any
 from atomic_output import open_output
 from output_marks import MARK
 from report import colours, plot
+from report.charts import place_along
 from report.json import encode
 from report.names import bounded, labels
 from report.tables import printable
+from report.timeline_chart import flag_texts
+from report.vega import WIDTH
 from result import (
     Bars,
     Bars3D,
@@ -155,12 +158,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
     """Return what the script that draws this kind of chart reads; texts that recur are numbers of a list."""
     if not isinstance(chart, tuple(_SCRIPTS)):
         is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
-        drawn = plot.svg(chart, _SMALL if is_small else plot.WIDTH)
-        by = (
-            {"by": chart.x_label, "place": plot.place_along(chart)}
-            if isinstance(chart, Bars | HeatMap)
-            else {}
-        )
+        drawn = plot.svg(chart, _SMALL if is_small else WIDTH)
+        by = {"by": chart.x_label, "place": place_along(chart)} if isinstance(chart, Bars | HeatMap) else {}
         return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn, **by}
     if isinstance(chart, Network) and chart.folded:
         chart = chart.folded
@@ -180,7 +179,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
              int(part.is_idle), *_known(part.keys, keys))
             for part in chart.path
         ]  # fmt: skip
-        payload |= {"flags": plot.flag_texts(chart), "idle": colours.of("gap")}
+        payload |= {"flags": flag_texts(chart), "idle": colours.of("gap")}
         payload |= {"lane_names": list(lanes), "names": list(names), "groups": list(groups)}
         payload |= {"colours": colours.assign(groups)}
     elif isinstance(chart, Network):

@@ -16,8 +16,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from conftest import open_page
-from report import html, plot
+from report import html
 from report.tables import cell_texts, printable
+from report.timeline_chart import flags
 from result import (
     Bars,
     Bars3D,
@@ -385,7 +386,7 @@ def test_the_buttons_go_along_the_path(browser: Chrome, tmp_path: Path) -> None:
 
 def test_the_longest_stretches_are_named_as_in_a_still(browser: Chrome, tmp_path: Path) -> None:
     stretches = [(i * 30.0, 30.0, f"operation {i}" * (1 + i % 3)) for i in range(10)]
-    expected = [[flag.row, round(flag.left, 6), flag.text] for flag in plot.flags(stretches, float, 400.0)]
+    expected = [[flag.row, round(flag.left, 6), flag.text] for flag in flags(stretches, float, 400.0)]
     assert open_page(browser, page(tmp_path / "a.html", LINKED)) == []
     script = (
         "return flagsOf(arguments[0], (time) => time, 0, 400, (text) => 5.8 * (text.length + 1))"

@@ -1,0 +1,314 @@
+"""Bars, lines, points and maps as Vega-Lite specifications."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from report import colours
+from report.names import bounded
+from report.vega import (
+    HEIGHT,
+    INK,
+    MANY,
+    SOFT,
+    Spec,
+    Values,
+    described,
+    faint,
+    is_number,
+    layered,
+    looked_up,
+    measure,
+    names_axis,
+    room_beside,
+    series,
+    specified,
+)
+from result import Bars, Bars3D, HeatMap, Lines, Points, Waterfall
+
+_WIDEST_BAR = 90
+_MOST_POINTS = 60  # of a line that shows them
+_TALL_STRIPS = 8
+_MOST_RUNS = 12  # beside each other as bars; more become a heat map
+_HEAT = {"scheme": "yelloworangered"}
+_FAR = 0.95  # of the ratios of a map are not beyond its last colour
+_LEAST_RATIO = 1.1  # of the last colour
+
+
+def place_along(chart: Bars | HeatMap) -> int | None:
+    """Return where in the words by which a mark is told stands which of `x` it is; None: nowhere."""
+    if isinstance(chart, HeatMap):
+        return -1
+    return None if chart.horizontal else -2 if chart.strips else 0
+
+
+def bars(chart: Bars, width: int) -> Spec:
+    """Return bars of several series, with their bounds where these are known; in strips where it has some."""
+    if chart.strips:
+        return _strips(chart, width)
+    names = list(chart.series)
+    values = [
+        {"n": at, "s": s, "v": value, "d": described([chart.x[at], name][: len(names)], value)}
+        for s, name in enumerate(names)
+        for at, value in enumerate(chart.series[name])
+        if is_number(value)
+    ]
+    beside = 1 if chart.stacked else max(1, len(names))
+    if chart.horizontal:
+        named, measured, names_title, title, room = "y", "x", "", chart.x_label, width
+        size: Spec = {"width": room_beside(width, chart.x), "height": {"step": 9 + 9 * beside}}
+    else:
+        named, measured, names_title, title = "x", "y", chart.x_label, chart.y_label
+        few = 40 + _WIDEST_BAR * len(chart.x)  # a few bars are no walls
+        size = {"width": min(width, few), "height": HEIGHT}
+        room = min(width, few)
+    encoding = {
+        named: names_axis("n", chart.x, names_title, upright=chart.horizontal, room=room),
+        measured: measure("v", title),
+        "color": series(names),
+        "order": {"field": "s"},
+        **faint(names),
+    }
+    if beside > 1:
+        encoding[f"{named}Offset"] = {"field": "s", "type": "ordinal"}
+    spec = specified(values, "bar", encoding, {"n": chart.x, "s": names}, **size)
+    return _with_bounds(spec, chart.between, named, measured) if any(chart.between) else spec
+
+
+def _with_bounds(
+    spec: Spec, between: Sequence[tuple[float, float] | None], named: str, measured: str
+) -> Spec:
+    """Return bars with a line over each, from the lowest to the highest that it may be."""
+    bounds = dict(enumerate(between))
+    values = [
+        value | dict(zip(("low", "high"), bounds[value["n"]] or (), strict=False))
+        for value in spec["data"]["values"]
+    ]
+    for value in values:
+        if "low" in value:
+            value["d"] += f" ({value['low']:,.4g} to {value['high']:,.4g})"
+    bars = {key: spec[key] for key in ("mark", "encoding")}
+    place = {channel: bars["encoding"][channel] for channel in (named, measured)}
+    line = {
+        named: place[named],
+        measured: {**place[measured], "field": "low"},
+        f"{measured}2": {"field": "high"},
+    }
+    rule = {"type": "rule", "color": INK, "strokeWidth": 2}
+    layers: list[Spec] = [
+        {**bars, "mark": {"type": "bar", "opacity": 0.85}},
+        {"mark": rule, "encoding": line, "transform": [{"filter": "isValid(datum.low)"}]},
+    ]
+    return layered(spec, layers) | {"data": {"values": values}}
+
+
+def waterfall(chart: Waterfall, width: int) -> Spec:
+    """Return what parts add up to."""
+    groups = list(dict.fromkeys(group for *_, group in chart.parts if group))
+    names = [*(name for name, *_ in chart.parts), chart.total]
+    number = {**{group: i for i, group in enumerate(groups)}, "": len(groups)}
+    values: Values = []
+    at = 0.0
+    whole = sum(value for _, value, _ in chart.parts)
+    for n, (name, value, group) in enumerate(chart.parts):
+        words = f"{described([name], value)} of {whole:,.4g} ({value / (whole or 1):.0%})"
+        ends = {"a": at, "b": at + value}
+        values.append({"n": n, **ends, "s": number[group], "d": words, "t": f"{value:,.3g}"})
+        at += value
+    last = {"n": len(chart.parts), "a": 0.0, "b": at, "s": len(groups)}
+    values.append({**last, "d": described([chart.total], at), "t": f"{at:,.4g}"})
+    colour = series(groups, always=True)
+    colour["scale"] = {
+        "domain": [*range(len(groups) + 1)],
+        "range": [*colour["scale"]["range"], SOFT],
+    }
+    colour["legend"] = {**colour["legend"], "values": [*range(len(groups))], "columns": 5}
+    place = names_axis("n", names, "", upright=True)
+    along = {**measure("a", chart.label), "scale": {"zero": True}}
+    bars = {"y": place, "x": along, "x2": {"field": "b"}, "color": colour, "description": {"field": "d"}}
+    texts = {"y": place, "x": {**along, "field": "b"}, "text": {"field": "t"}}
+    spec = specified(values, "bar", {}, {"n": names, "s": groups}, width=room_beside(width, names) - 40,
+                 height={"step": 20})  # fmt: skip
+    text = {"type": "text", "align": "left", "dx": 4, "fontSize": 10, "color": INK}
+    layers: list[Spec] = [{"mark": "bar", "encoding": bars}, {"mark": text, "encoding": texts}]
+    return layered(spec, layers)
+
+
+def _strips(chart: Bars, width: int) -> Spec:
+    """Return bars in strips below each other, so that what has one place in each can be compared."""
+    strips, places, names = (
+        list(dict.fromkeys(chart.strips)),
+        list(dict.fromkeys(chart.x)),
+        list(chart.series),
+    )
+    row, column = {name: i for i, name in enumerate(strips)}, {name: i for i, name in enumerate(places)}
+    values = [
+        {"n": column[x], "r": row[strip], "s": s, "v": value, "d": described([strip, x, name], value)}
+        for s, name in enumerate(names)
+        for x, strip, value in zip(chart.x, chart.strips, chart.series[name], strict=True)
+        if is_number(value)
+    ]
+    header = {"labelAngle": 0, "labelAlign": "left", "labelOrient": "right", "title": None}
+    encoding = {
+        "x": names_axis("n", places, chart.x_label),
+        "y": {**measure("v", chart.y_label), "axis": {"title": bounded(chart.y_label), "tickCount": 3}},
+        "color": series(names),
+        "order": {"field": "s"},
+        **faint(names),
+        "row": {**looked_up("r", "header", header), "spacing": 8},
+    }
+    lists = {"n": places, "s": names, "r": strips}
+    height = 90 if len(strips) <= _TALL_STRIPS else 48
+    return specified(values, "bar", encoding, lists, width=room_beside(width, strips), height=height)
+
+
+def lines(chart: Lines, width: int) -> Spec:
+    """Return lines, with a band where it has one."""
+    names = sorted(chart.series, key=lambda name: name in chart.dashed)
+    values = [
+        {"x": x, "s": s, "v": value, "d": described([f"{chart.x_label} {x:g}", name], value)}
+        for s, name in enumerate(names)
+        for x, value in zip(chart.x, chart.series[name], strict=True)
+        if value is None or is_number(value)
+    ]
+    solid = [name for name in names if name not in chart.dashed]
+    shades = colours.assign(solid)
+    colour = series(names)
+    colour["scale"] = {**colour["scale"], "range": [shades[chart.dashed.get(name, name)] for name in names]}
+    if chart.dashed and colour["legend"]:
+        colour["legend"] = {**colour["legend"], "values": [*range(len(solid))]}
+    upper = {} if chart.most is None else {"scale": {"domainMax": chart.most}}
+    across: Spec = {"zero": False, "nice": False}
+    encoding = {
+        "x": {**measure("x", chart.x_label), "scale": across},
+        "y": {**measure("v", chart.y_label), **upper},
+        "color": colour,
+    }
+    if chart.dashed:
+        dashed = {"test": f"datum.s >= {len(solid)}", "value": [5, 3]}
+        encoding["strokeDash"] = {"condition": dashed, "value": [1, 0]}
+        encoding["detail"] = {"field": "s"}
+    if chart.log:
+        across |= {"type": "log", "base": 2}
+        encoding["x"]["axis"] |= {"values": list(chart.x), "tickCount": len(chart.x)}
+    mark = {"type": "line", "clip": True, "strokeWidth": 1.8, "point": len(chart.x) <= _MOST_POINTS}
+    spec = specified(values, mark, encoding, {"s": names}, width=width, height=HEIGHT)
+    if not any(chart.band):
+        return spec
+    ends = [(x, *both) for x, both in zip(chart.x, chart.band, strict=True) if both]
+    area = {
+        "data": {"values": [{"x": x, "low": low, "high": high} for x, low, high in ends]},
+        "mark": {"type": "area", "opacity": 0.2, "color": shades[solid[0]]},
+        "encoding": {
+            "description": {"value": bounded(f"{solid[0]}: between its bounds")},
+            "x": encoding["x"],
+            "y": {**encoding["y"], "field": "low", "scale": {"zero": True}},
+            "y2": {"field": "high"},
+        },
+    }
+    return layered(spec, [area, {"mark": mark, "encoding": spec["encoding"]}])
+
+
+def points(chart: Points, width: int) -> Spec:
+    """Return points of two sizes on logarithmic axes."""
+    groups = list(dict.fromkeys(point.group for point in chart.points))
+    values: Values = [
+        {"x": one.x, "v": one.y, "z": one.size, "s": groups.index(one.group),
+         "d": f"{described([one.name], one.x)} {chart.x_label}, {one.y:,.4g} {chart.y_label}, "
+              f"{one.size:,.4g} {chart.size_label}"}
+        for one in chart.points
+        if one.x > 0 and one.y > 0
+    ]  # fmt: skip
+    axes = {
+        channel: {**measure(field, title), "scale": {"type": "log", "nice": False, "padding": 12}}
+        for channel, field, title in (("x", "x", chart.x_label), ("y", "v", chart.y_label))
+    }
+    tens = [10.0**power for power in range(-12, 19)]
+    for axis, form, shown in ((axes["x"], "~s", "x"), (axes["y"], "~g", "v")):
+        least, most = (end((value[shown] for value in values), default=1.0) for end in (min, max))
+        inside = [one for one in tens if least <= one <= most]
+        axis["axis"] |= {"format": form, "tickCount": max(6, len(inside))}  # or it keeps some values only
+        axis["axis"] |= {"values": inside} if len(inside) > 1 else {}
+    size: Spec = {"title": bounded(chart.size_label), "symbolType": "circle", "titleColor": INK}
+    size |= {"orient": "right", "columns": 1, "symbolFillColor": "#9aa5b4"}  # on dark pages, too
+    encoding = {
+        **axes,
+        "size": {"field": "z", "type": "quantitative", "scale": {"range": [12, 500]}, "legend": size},
+        "color": series(groups, always=True),
+    }
+    mark = {"type": "circle", "opacity": 0.65}
+    spec = specified(values, mark, encoding, {"s": groups}, width=width - 120, height=HEIGHT)
+    if chart.roof is None:
+        return spec
+    high, name = chart.roof
+    place = {"y": {**axes["y"], "field": "y"}}
+    words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
+    layers: list[Spec] = [
+        {"mark": mark, "encoding": spec["encoding"]},
+        {"data": {"values": [{"y": high, "d": f"{bounded(name)}: {high:,.4g}"}]}, "layer": [
+            {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
+             "encoding": {**place, "description": {"field": "d"}}},
+            {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": INK},
+             "encoding": {**place, **words}},
+        ]},
+    ]  # fmt: skip
+    return layered(spec, layers)
+
+
+def heat_map(chart: HeatMap, width: int) -> Spec:
+    """Return a map."""
+    values: Values = [
+        {"n": x, "r": y, "v": value, "d": described([chart.y[y], chart.x[x]], value)}
+        for y, row in enumerate(chart.values)
+        for x, value in enumerate(row)
+        if is_number(value)
+    ]
+    gradient: Spec = {
+        "title": bounded(chart.value_label),
+        "gradientLength": 220,
+        "titleColor": INK,
+        "titleLimit": 400,
+    }
+    scale: Spec = _HEAT
+    if chart.ratios:
+        sizes = sorted(abs(math.log(value["v"])) for value in values if value["v"] > 0)
+        most = max(math.exp(sizes[int(_FAR * (len(sizes) - 1))]) if sizes else 1.0, _LEAST_RATIO)
+        scale = {"type": "log", "scheme": "redblue", "reverse": True, "domain": [1 / most, most]}
+        scale["clamp"] = True
+        gradient |= {"values": [1 / most, 1, most], "format": ".3~g"}
+    wide = min(room_beside(width, chart.y), 48 * max(1, len(chart.x)))
+    encoding = {
+        "x": names_axis("n", chart.x, chart.x_label, room=wide),
+        "y": names_axis("r", chart.y, "", upright=True),
+        "color": {"field": "v", "type": "quantitative", "scale": scale, "legend": gradient},
+    }
+    mark = {"type": "rect", "stroke": "white", "strokeWidth": 1 if len(chart.x) < MANY else 0}
+    lists = {"n": chart.x, "r": chart.y}
+    return specified(values, mark, encoding, lists, width=wide, height={"step": 18})
+
+
+def bars_3d(chart: Bars3D, width: int) -> Spec:
+    """Return a grid of bars as small multiples: a column for each run, all to one scale."""
+    if len(chart.x) > _MOST_RUNS:
+        words = (chart.title, chart.x_label, chart.y_label, chart.z_label)
+        return heat_map(HeatMap(*words, chart.x, chart.y, chart.z), width)
+    groups = list(dict.fromkeys(chart.group))
+    number = {name: i for i, name in enumerate(groups)}
+    values = [
+        {"r": y, "c": run, "s": number[group], "v": value, "d": described([name, chart.x[run]], value)}
+        for y, (row, group, name) in enumerate(zip(chart.z, chart.group, chart.y, strict=True))
+        for run, value in enumerate(row)
+        if is_number(value)
+    ]
+    each = max(56, room_beside(width, chart.y) // max(1, len(chart.x)) - 14)
+    title = chart.z_label if each > 7 * len(chart.z_label) else ""
+    header = {"title": None, "labelFontWeight": "bold", "labelLimit": each}
+    encoding = {
+        "y": names_axis("r", chart.y, "", upright=True),
+        "x": {**measure("v", title), "axis": {"title": bounded(title) or None, "tickCount": each // 60}},
+        "color": series(groups),
+        "column": {**looked_up("c", "header", header, len(chart.x)), "spacing": 14},
+    }
+    lists = {"r": chart.y, "s": groups, "c": chart.x}
+    return specified(values, "bar", encoding, lists, width=each, height={"step": 15})

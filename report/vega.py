@@ -1,0 +1,161 @@
+"""Parts of Vega-Lite specifications: axes, colours and words.
+
+Names occur only as data and are looked up by number, so that equal ones stay apart and none is read as an
+expression.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from report import colours
+from report.names import bounded, labels
+from report.tables import display_width
+
+Values = list[dict[str, Any]]
+Spec = dict[str, Any]
+
+#: Pixels of a chart's plotting area, without axes and legend.
+WIDTH, HEIGHT = 860, 260
+CHARACTER = 5.8  # pixels of one, on average
+MANY = 120  # names
+
+INK, SOFT = "#1b1f24", "#5a6472"
+_GRID = "#e1e5ea"
+_WIDEST_LABEL = 300
+_LABEL, _NARROW_LABEL = 44, 20  # columns of a name; the second where there are many
+_MOST_TICKS = 40  # names along the bottom; beyond, every n-th
+_AXIS = {
+    "labelColor": SOFT,
+    "titleColor": SOFT,
+    "gridColor": _GRID,
+    "domainColor": "#9aa5b4",
+    "tickColor": "#9aa5b4",
+    "labelFontSize": 11,
+    "titleFontSize": 11,
+    "titleFontWeight": "normal",
+    "labelLimit": 340,
+    "titlePadding": 8,
+}
+#: What is alike in all charts.
+CONFIG: dict[str, Any] = {
+    "font": colours.FONT,
+    "background": None,
+    "view": {"stroke": None},
+    "axis": _AXIS,
+    "header": {"labelColor": INK, "labelFontSize": 11, "titleColor": SOFT, "labelLimit": 240},
+    "legend": {
+        "orient": "top",
+        "title": None,
+        "labelColor": INK,
+        "labelFontSize": 11,
+        "labelLimit": 300,
+        "symbolType": "square",
+        "symbolSize": 120,
+        "columns": 8,
+    },
+    "title": {
+        "anchor": "start",
+        "color": INK,
+        "fontSize": 16,
+        "offset": 14,
+        "frame": "bounds",
+        "subtitleColor": SOFT,
+        "subtitleFontSize": 12,
+        "subtitlePadding": 6,
+    },
+}
+
+
+def specified(
+    values: Values, mark: str | Spec, encoding: Spec, lists: Mapping[str, Sequence[str]], **size: Any
+) -> Spec:
+    """Return a specification; `lists` are the names that axes and legends look up, by the field's name."""
+    return {
+        "data": {"values": values},
+        "params": [{"name": f"names_{field}", "value": _shown(names)} for field, names in lists.items()],
+        "mark": mark,
+        "encoding": {**encoding, "description": {"field": "d"}},
+        **size,
+    }
+
+
+def layered(spec: Spec, layers: list[Spec]) -> Spec:
+    """Return a specification with layers in place of its one mark."""
+    return {key: part for key, part in spec.items() if key not in ("mark", "encoding")} | {"layer": layers}
+
+
+def looked_up(field: str, guide: str, look: Spec, count: int = 0) -> Spec:
+    """Return an encoding by numbers whose axis, legend or header shows the names of `field`."""
+    scale = {"scale": {"domain": list(range(count))}} if count and guide == "axis" else {}
+    return {
+        "field": field,
+        "type": "ordinal",
+        **scale,
+        guide: {"labelExpr": f"names_{field}[datum.value]", **look},
+    }
+
+
+def names_axis(
+    field: str, names: Sequence[str], title: str, *, upright: bool = False, room: int = WIDTH
+) -> Spec:
+    """Return the axis of things with names, up the side or along the bottom (there every n-th, if many)."""
+    look: Spec = {"title": bounded(title) or None, "grid": False}
+    if upright:
+        look |= {"domain": False, "ticks": False}
+    else:
+        every = max(1, math.ceil(len(names) / _MOST_TICKS))
+        longest = max(map(len, _shown(names)), default=0)
+        fits = (longest + 1) * math.ceil(len(names) / every) * CHARACTER < room
+        look |= {"labelAngle": 0 if fits else -40, "values": list(range(0, len(names), every))}
+    return looked_up(field, "axis", look, len(names))
+
+
+def measure(field: str, title: str) -> Spec:
+    """Return the axis of a quantity."""
+    axis = {"title": bounded(title) or None, "tickCount": 6, "domain": False, "labelFlush": False}
+    return {"field": field, "type": "quantitative", "axis": axis}
+
+
+def series(names: Sequence[str], *, always: bool = False) -> Spec:
+    """Return the colours of series, with a legend where there are several."""
+    shades = colours.assign(names)
+    scale = {"domain": list(range(len(names))), "range": [shades[name] for name in names]}
+    legend = looked_up("s", "legend", {}) if always or len(names) > 1 else {"field": "s", "legend": None}
+    return {**legend, "type": "nominal", "scale": scale}
+
+
+def faint(names: Sequence[str]) -> Spec:
+    """Return how bars look that stand for what was not recorded: hollow, with a dashed edge."""
+    places = [at for at, name in enumerate(names) if "not recorded" in name]
+    if not places:
+        return {}
+    test = f"indexof({places}, datum.s) >= 0"
+    looks = {"fillOpacity": (0.25, 1), "strokeWidth": (1, 0), "strokeDash": ([3, 2], [1, 0])}
+    return {
+        channel: {"condition": {"test": test, "value": hollow}, "value": full}
+        for channel, (hollow, full) in looks.items()
+    } | {"stroke": {"condition": {"test": test, "value": SOFT}, "value": None}}
+
+
+def _shown(names: Sequence[str]) -> list[str]:
+    return labels(names, _LABEL if len(names) <= MANY else _NARROW_LABEL)
+
+
+def described(places: Sequence[str], value: float | None) -> str:
+    """Return the words by which a mark is told: what it is of, and its value."""
+    words = ", ".join(bounded(place) for place in places if place)
+    return words if value is None else f"{words}: {value:,.4g}"
+
+
+def room_beside(width: int, names: Sequence[str]) -> int:
+    """Return the pixels that are left of `width` beside names."""
+    longest = max(map(display_width, _shown(names)), default=0)
+    return max(120, width - min(_WIDEST_LABEL, round(longest * CHARACTER) + 12))
+
+
+def is_number(value: float | None) -> bool:
+    """Whether it can be drawn."""
+    return value is not None and math.isfinite(value)
