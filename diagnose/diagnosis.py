@@ -11,7 +11,7 @@ import numpy as np
 from dag_utils import LoadedSteps
 from diagnose.capture import capture_quality
 from diagnose.device import computes_on_device, copies, host_bound, host_sync, idle
-from diagnose.exposed import exposed_communication, slow_input
+from diagnose.exposed import exposed_communication, idle_stages, slow_input
 from diagnose.finding import Finding, Skipped
 from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
@@ -45,6 +45,7 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.RANK, late_ranks),
     (Level.RANK, outlier_steps),
     (Level.RANK, idle),
+    (Level.RANK, idle_stages),
     (Level.RANK, profiling_overhead),
     (Level.RANK, memory),
     (Level.RANK, capture_quality),

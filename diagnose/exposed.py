@@ -1,4 +1,4 @@
-"""What nothing hides: the loading of input, transfers, and the waiting for whichever rank is last."""
+"""What nothing hides: the loading of input, transfers, and the waiting for other ranks and stages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from dag.step_graph import Bool
 from diagnose.chance import EXPOSED
+from diagnose.device import computes_on_device
 from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
@@ -96,6 +97,31 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
             look=EVEN_IN_REPLAY,
         )
+
+
+def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find a pipeline of which even the busiest stage mostly waits: it fills and drains in each step."""
+    if not view.stage.any():
+        return
+    on_device = view.which(computes_on_device)
+    work = view.owner_work_ns(on_device if on_device.any() else view.is_own)
+    by_stage = np.array([work[:, view.stage == one].mean(axis=1) for one in range(view.stage.max() + 1)])
+    busiest = int(by_stage.mean(axis=1).argmax())
+    share = float(np.median(by_stage[busiest] / view.iteration_ns))
+    if 1 - share < EXPOSED:
+        return
+    yield Finding(
+        kind="idle",
+        title=f"even the busiest stage of the pipeline computes in only {share:.0%} of the step",
+        cause=f"stage {busiest} computes for {np.median(by_stage[busiest]) / 1e6:.1f} ms a step; in the rest "
+        "it waits for other stages, as the pipeline fills and drains, or for transfers",
+        action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
+        "interleaved schedule)",
+        ranks=view.recording.owners,
+        caveat="no gain is claimed: how a step is cut into micro-batches is not recorded",
+        look=("--option", "critical"),
+        weight=1 - share,
+    )
 
 
 def _waits_unknown(view: JobView, chosen: Bool) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Operation
+from dialects.step_parts import Kind, Operation
 from errors import UsageError
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
@@ -129,7 +129,8 @@ def _nearest(recording: Recording, name: str) -> str:
 def pipeline_stages(recording: Recording) -> list[int] | None:
     """Return the stage of each owner; None where the recording has no pipeline.
 
-    Owners that send to each other make one pipeline; the n-th of each are stage n.
+    Owners that send to each other make one pipeline; the n-th of each are stage n. In an all-to-all, which
+    NCCL makes of sends, a group meets.
     """
     is_sent = recording.which(lambda one: _POINT_TO_POINT.search(one.name))
     if not is_sent.any():
@@ -138,6 +139,7 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     for step in recording.steps[:1]:
         source, target = step.edges[:, 0], step.edges[:, 1]
         crosses = (step.owner[source] != step.owner[target]) & is_sent[step.operation[target]]
+        crosses &= step.edges[:, 3] != Kind.GROUP
         pairs = np.unique(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]), axis=1)
         for a, b in pairs.T.tolist():
             pipeline[pipeline == pipeline[b]] = pipeline[a]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from answers import holds, kinds, winning
+from answers import holds, kinds, titles, winning
 
 import dialects
 from benchmarks.clock import align_job
+from benchmarks.known_pipeline import Pipelines
 from benchmarks.ranks import STAGES, Job, Times, write
 from dag_utils import LoadedSteps, choose_step, load_steps
 from diagnose.diagnosis import diagnose
@@ -87,3 +88,16 @@ def test_of_many_ranks_one_is_named_from_three_steps_although_it_is_not_much_slo
     assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
     assert first.gain is not None
     assert first.gain.low_ns is None
+
+
+@pytest.mark.parametrize("names_peers", [True, False])
+def test_even_stages_of_a_pipeline_wait_while_it_fills_and_drains(tmp_path: Path, names_peers: bool) -> None:
+    job = Pipelines({})
+    job.write(tmp_path / "job", names_peers=names_peers)
+    diagnosis = diagnose(loaded(tmp_path / "job"))
+    # 8 micro-batches of 20 and 40 ms, and 8 ms of update; a step has 3 more of these and the transfers
+    step_ms = np.mean([max(job.run(work, lambda: 0.02)[1].values()) for work in job.works()]) / 1e3
+    expected = f"computes in only {(8 * 60 + 8) / step_ms:.0%} of the step"
+    (title,) = titles(diagnosis, "idle")
+    assert title == f"even the busiest stage of the pipeline {expected}"
+    assert kinds(diagnosis) == ["hot_operation"]

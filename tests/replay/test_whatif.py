@@ -15,6 +15,7 @@ from jobs import KEY, MS, job, lockstep, one_gpu, partitions, rank
 from conftest import REPO, run_cli
 from dag.step_graph import Recording
 from dag_utils import load_steps
+from dialects.step_parts import Kind
 from errors import TraceError, UsageError
 from replay.answer import answer, what_if
 from replay.sensitivity import delay_each, speed_up_each
@@ -22,7 +23,7 @@ from replay.simulation import replay
 from replay.slowdown import slowdown
 from replay.whatif.bandwidth import LinkRate, link_rate
 from replay.whatif.edits import Guess, apply, bounds
-from replay.whatif.selection import communication, computation, select
+from replay.whatif.selection import communication, computation, pipeline_stages, select
 from replay.whatif.straggler import stragglers, why_none
 
 
@@ -366,7 +367,7 @@ def test_the_slowdown_is_the_own_work_over_its_mean() -> None:
     assert "stage" not in found.by
 
 
-def pipeline() -> Recording:
+def pipeline(kind: Kind = Kind.DATA) -> Recording:
     """Two pipelines of two stages: the first stage computes 10 and sends, the second one 30."""
     ranks = []
     for number in range(4):
@@ -375,7 +376,8 @@ def pipeline() -> Recording:
         inputs = {"BW.a": ["send"]} if is_late else {"send": ["BW.a"]}
         made = rank(f"rank{number}", [(times, (0, 42))], inputs, together=["send"])
         step = made.steps[0]
-        meets = replace(step.meets, keys=[number // 2])
+        sent = np.full(len(step.meets), kind)
+        meets = replace(step.meets, keys=[number // 2], kind=sent)
         ranks.append(replace(made, steps=[replace(step, meets=meets)]))
     return job(*ranks)
 
@@ -390,6 +392,7 @@ def test_ranks_that_send_to_each_other_are_the_stages_of_a_pipeline() -> None:
     assert found.by["stage"] == pytest.approx({"1": 52 / 42, "0": 32 / 42})
     with pytest.raises(UsageError, match="stages 0 to 1"):
         apply(pipeline(), ["stage2=0.5"])
+    assert pipeline_stages(pipeline(Kind.GROUP)) is None  # an all-to-all
 
 
 # ---- each in turn
