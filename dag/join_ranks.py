@@ -349,8 +349,7 @@ def _with_partners(meets: _Meets, end: Int64) -> _Meets:
         _, latest = np.unique(of_group[::-1], return_index=True)
         spread = end[event[::-1][latest]] - end[event[earliest]]
         if median(spread) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
-            of_all = Kind.DATA if size[0] == 2 else Kind.GROUP
-            return meets._replace(kind=np.where(meets.kind == Kind.EXCHANGE, of_all, meets.kind))
+            return meets._replace(kind=np.where(meets.kind == Kind.EXCHANGE, Kind.GROUP, meets.kind))
     group, kind = meets.group.copy(), meets.kind.copy()
     for half in (rows[first], rows[first + 1]):
         group[half] = int(meets.group.max()) + 1 + np.arange(len(first))
