@@ -52,6 +52,8 @@ _MOST_PAIRED = 16
 #: A transfer's two ends, on clocks that are as one, are no further apart than this.
 _ENDS_AGREE_NS = 20_000
 _FAR_NS = 1 << 62
+#: Two ranks that end something together less often than this share of what two others do, do so by chance.
+_BY_CHANCE = 0.1
 #: Memory is given back when so many events have left the form that ranks have them in, about 40 bytes each.
 _MANY_FREED = 500_000
 _MEETING = Operation("the last rank", "", Track("", "meetings"), is_communication=True, is_traced=False,
@@ -330,31 +332,42 @@ def _with_partners(meets: _Meets, end: Int64) -> _Meets:
     """Return the parts with those of exchanges in what only the ranks do together that exchange something.
 
     All take part in each where all have as many of them, and the n-th end together. Otherwise ranks send to
-    each other in pairs, both of which end when the last byte has arrived: within `_ENDS_AGREE_NS`, nearer
-    than any other. Those that end with nobody meet nobody; where most do, clocks are not as one, and having
-    as many of them is enough.
+    each other in pairs, both of which end when the last byte has arrived. Those that end with nobody meet
+    nobody; where most do, clocks are not as one, and having as many of them is enough.
     """
     rows = np.flatnonzero(meets.kind == Kind.EXCHANGE)
     if not len(rows):
         return meets
     rows = rows[np.argsort(end[meets.event[rows]], kind="stable")]
-    event, owner, of_group = meets.event[rows], meets.owner[rows], meets.group[rows]
-    apart = np.diff(end[event])
-    may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS)
-    apart = np.where(may_meet, apart, _FAR_NS)
-    before, after = np.append(_FAR_NS, apart[:-1]), np.append(apart[1:], _FAR_NS)
-    first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
+    ends, owner, of_group = end[meets.event[rows]], meets.owner[rows], meets.group[rows]
+    first = _pairs(owner, ends)
     _, earliest, size = np.unique(of_group, return_index=True, return_counts=True)
     if (size == len(unique(owner))).all():
         _, latest = np.unique(of_group[::-1], return_index=True)
-        spread = end[event[::-1][latest]] - end[event[earliest]]
-        if median(spread) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
+        if median(ends[::-1][latest] - ends[earliest]) <= _ENDS_AGREE_NS or 4 * len(first) < len(rows):
             return meets._replace(kind=np.where(meets.kind == Kind.EXCHANGE, Kind.GROUP, meets.kind))
     group, kind = meets.group.copy(), meets.kind.copy()
     for half in (rows[first], rows[first + 1]):
         group[half] = int(meets.group.max()) + 1 + np.arange(len(first))
         kind[half] = Kind.DATA
     return meets._replace(group=group, kind=kind).select(kind != Kind.EXCHANGE)
+
+
+def _pairs(owner: Int64, end: Int64) -> Int64:
+    """Return which events (n,), in order of their ends, are a transfer together with the next one.
+
+    They are of two owners, end within `_ENDS_AGREE_NS`, nearer than any other, and such of these owners end
+    together about as often as of others.
+    """
+    apart = np.diff(end)
+    may_meet = (owner[1:] != owner[:-1]) & (apart <= _ENDS_AGREE_NS)
+    apart = np.where(may_meet, apart, _FAR_NS)
+    before, after = np.append(_FAR_NS, apart[:-1]), np.append(apart[1:], _FAR_NS)
+    first = np.flatnonzero(may_meet & (apart < before) & (apart <= after))
+    both = np.sort(np.stack([owner[first], owner[first + 1]]), axis=0)
+    _, who, often = np.unique(both, axis=1, return_inverse=True, return_counts=True)
+    known: Int64 = first[often[who.reshape(-1)] >= _BY_CHANCE * often.max(initial=0)]
+    return known
 
 
 def _by_size(meets: _Meets) -> tuple[_Meets, _Meets]:

@@ -14,6 +14,9 @@ from errors import UsageError
 
 _OWNER = re.compile(r"(?:wk(?P<worker>\d{1,18})\.?)?(?:rank(?P<rank>\d{1,18})\.?)?(?P<target>.*)", re.DOTALL)
 _PARSED_OWNER = re.compile(r"(?:wk(\d+)\.)?rank(\d+)")
+#: Steps that tell which ranks send to each other; a pair that meets in less than this share of the most may
+#: have ended something at the same time by chance.
+_LOOKED_AT, _BY_CHANCE = 4, 0.1
 #: What passes activations and gradients from one stage to the next.
 _POINT_TO_POINT = re.compile(r"send|recv|p2p|pp[-_]?comm", re.IGNORECASE)
 
@@ -135,14 +138,16 @@ def pipeline_stages(recording: Recording) -> list[int] | None:
     is_sent = recording.which(lambda one: _POINT_TO_POINT.search(one.name))
     if not is_sent.any():
         return None
-    pipeline = np.arange(len(recording.owners))
-    for step in recording.steps[:1]:
+    ends = []
+    for step in recording.steps[:_LOOKED_AT]:
         source, target = step.edges[:, 0], step.edges[:, 1]
         crosses = (step.owner[source] != step.owner[target]) & is_sent[step.operation[target]]
         crosses &= step.edges[:, 3] != Kind.GROUP
-        pairs = np.unique(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]), axis=1)
-        for a, b in pairs.T.tolist():
-            pipeline[pipeline == pipeline[b]] = pipeline[a]
+        ends.append(np.stack([step.owner[source[crosses]], step.owner[target[crosses]]]))
+    pairs, count = np.unique(np.concatenate(ends, axis=1), axis=1, return_counts=True)
+    pipeline = np.arange(len(recording.owners))
+    for a, b in pairs[:, count >= _BY_CHANCE * count.max(initial=0)].T.tolist():
+        pipeline[pipeline == pipeline[b]] = pipeline[a]
     members = [np.flatnonzero(pipeline == one).tolist() for one in np.unique(pipeline)]
     if len({len(owners) for owners in members}) != 1 or len(members[0]) < 2:
         return None

@@ -136,6 +136,13 @@ def test_ranks_of_a_pipeline_meet_whom_they_end_with() -> None:
     assert work[0, 1] == 75_000  # 130 to 205
 
 
+def test_ranks_that_once_end_together_by_chance_do_not_meet() -> None:
+    # ranks 0 and 1 end eleven transfers together; one of rank 1 ends with one of rank 2, which has no other
+    one = [(100 * i, 100 * i + 50) for i in range(11)]
+    found = exchanging(one, [*one, (2000, 2100)], [(1900, 2101)])
+    assert partners(found) == {frozenset(((0, i), (1, i))) for i in range(11)}
+
+
 def test_what_all_ranks_do_as_often_and_end_together_is_of_all() -> None:
     found = exchanging([(0, 50), (60, 90)], [(10, 52), (60, 93)], [(5, 54), (70, 95)])
     assert partners(found) == {
