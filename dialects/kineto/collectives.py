@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dialects.masks import by_cat, by_name
+from dialects.step_parts import Kind
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
 from formats.columns import Int64, Trace
@@ -121,14 +122,21 @@ def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | N
     return (key, group)
 
 
-def exchange_key(key: Hashable, name: str) -> Hashable | None:
-    """Return what several ranks may know a kernel by that does not say which ranks it moves data between.
+def meeting(
+    key: Hashable, name: str, rank: int | None, group: tuple[int | None, ...] | None
+) -> tuple[Hashable, Kind] | None:
+    """Return by which key ranks meet in a collective of that name, and how; None for an unknown group.
 
-    None for any other. NCCL has one kernel for all-to-all and for what two ranks send to each other.
+    An exchange does not say which ranks it moves data between: half a transfer whose other end is unknown,
+    and NCCL's one kernel for all-to-all and for what two ranks send to each other.
     """
+    known = known_key(key, rank, group)
     if isinstance(key, HalfTransfer):
-        return (key.group,)
-    return key if isinstance(key, tuple) and len(key) == 1 and _EXCHANGE.search(name) else None
+        return ((key.group,), Kind.EXCHANGE) if known is None else (known, Kind.DATA)
+    if known is None:
+        return None
+    is_name = known == key and isinstance(key, tuple) and len(key) == 1
+    return known, Kind.EXCHANGE if is_name and _EXCHANGE.search(name) else Kind.GROUP
 
 
 def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:

@@ -17,15 +17,13 @@ import numpy as np
 
 from dialects.kineto.collectives import (
     SYNC_ARGS,
-    TRANSFERS,
     collective,
-    exchange_key,
     host_group,
     is_collective,
     is_half,
     is_lasting_call,
     is_wait,
-    known_key,
+    meeting,
     transfers,
 )
 from dialects.kineto.kineto_device import (
@@ -59,7 +57,8 @@ from formats.columns import Int32, Int64, Trace, numbered, unique
 
 _ENQUEUES = "c10d::"
 #: What follows a compiled graph's name is a digest of its shapes too, and the count of its compilations: on
-#: a rank with more tokens the same graph has others.
+#: a rank with more tokens the same graph has others. Names are many: those with the word are searched.
+_IS_COMPILED = "Compiled"
 _COMPILED = re.compile(r"(## Call CompiledFxGraph) \w+|(Torch-Compiled Region: \d+)/\d+")
 #: A thread that was idle for less than this may just not have been recorded …
 _PAUSE_NS = 20_000
@@ -155,7 +154,9 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
     """Return the distinct operations, and which one each event is."""
     trace = rank.trace
     on_device = np.arange(len(rows)) >= rank.first_work
-    names, name_of = numbered(_COMPILED.sub(r"\1\2", one) for one in trace.names)
+    names, name_of = numbered(
+        _COMPILED.sub(r"\1\2", one) if _IS_COMPILED in one else one for one in trace.names
+    )
     name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
     columns = (name_ids, cat_ids, tracks, phase, on_device, communicates)
     sizes = (len(names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2)
@@ -394,13 +395,9 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         args = {key: column.get(row) for key, column in columns.items()}
         name = trace.names[trace.name_id[row]]
         part = collective(name, trace.cats[trace.cat_id[row]], args)
-        if part is None:
-            continue
-        kind = Kind.DATA if args.get(SYNC_ARGS[0]) in TRANSFERS else Kind.GROUP
-        key = known_key(part.key, trace.rank, group)
-        if (key is None or key == part.key) and (exchange := exchange_key(part.key, name)) is not None:
-            key, kind = exchange, Kind.EXCHANGE
-        if key is not None:
+        met = None if part is None else meeting(part.key, name, trace.rank, group)
+        if met is not None:
+            key, kind = met
             meets.append(Meet(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
             count[key] += 1
     first, _ = rank.host.of_rows(len(trace) + 1)
