@@ -87,7 +87,6 @@ class Diagnosis:
     ranks: Sequence[str]
     view: JobView  # of the job as it was recorded
     limit: str = ""  # words of the headline: what makes up most of the path
-    one_step: str = "A step"  # or what it is called where none are marked
 
 
 def diagnose(loaded: LoadedSteps) -> Diagnosis:
@@ -114,7 +113,6 @@ def diagnose(loaded: LoadedSteps) -> Diagnosis:
         ranks=view.recording.owners,
         view=view,
         limit=_limit(view),
-        one_step=view.recording.one_step,
     )
 
 
@@ -173,7 +171,7 @@ def headline(diagnosis: Diagnosis) -> str:
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
-    step = f"{diagnosis.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
+    step = f"{diagnosis.view.recording.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         return f"{step}; nothing stands out that would make it 1 % shorter."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
-from dag.step_graph import Bool, Recording
+from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
@@ -20,6 +21,11 @@ from replay.uncertainty import Float
 _LAST_OF_TWO, _APART = 1.128, 2.772
 #: Without ticks, the wait for whichever rank is last is taken for that of one where it is half of the step.
 _HALF = 0.5
+
+#: Of one step, by the name of a computation that negotiations wait for: its events, in order; how late each
+#: was, from when the first rank was ready (the negotiation's begin) to the event's end; which of them began
+#: with all ranks alike: the first, and what follows an exchange.
+_Lateness: TypeAlias = dict[str, tuple[Int64, Int64, Bool]]
 
 
 def late_in_negotiations(view: JobView) -> Iterator[Finding | Skipped]:
@@ -115,9 +121,8 @@ def _waited_for(view: JobView) -> dict[str, Float]:
     """Return how long negotiations waited in each whole step for whose computation, by its name."""
     recording = view.recording
     found: dict[str, Float] = {}
-    waits = recording.which(_is_wait)
-    for place, row in enumerate(view.rows):
-        for name, (_, late, anew) in _lateness(recording, row, waits).items():
+    for place, lateness in enumerate(_lateness(recording, view.rows)):
+        for name, (_, late, anew) in lateness.items():
             most = np.maximum.reduceat(late, np.flatnonzero(anew))
             found.setdefault(name, np.zeros(len(view.rows)))[place] = float(most.sum())
     return found
@@ -132,20 +137,20 @@ def _gives_input(one: Operation) -> bool:
     return one.is_collective and "REDUCE" not in one.stage
 
 
-def _lateness(recording: Recording, row: int, waits: Bool) -> dict[str, tuple[Int64, Int64, Bool]]:
-    """Return by name the computations of a step that negotiations wait for, in order, and how late each was.
+def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[_Lateness]:
+    """Yield how late the computations of each step were; `rows` are those of the steps."""
+    waits, gives = recording.which(_is_wait), recording.which(_gives_input)
+    for row in rows:
+        yield _of_step(recording, recording.steps[row], waits, gives)
 
-    `waits` (n,) are the negotiations. How late: from when the first rank was ready (the negotiation's
-    begin) to the computation's end. The third are those that began with all ranks alike: the first, and
-    what follows an exchange.
-    """
-    step = recording.steps[row]
+
+def _of_step(recording: Recording, step: StepGraph, waits: Bool, gives: Bool) -> _Lateness:
     edges = step.edges[(step.edges[:, 3] == Kind.GROUP) & waits[step.operation[step.edges[:, 1]]]]
     late: dict[int, int] = {}
     for source, target in edges[:, :2].tolist():
         late[source] = max(late.get(source, 0), int(step.end_ns[source] - step.start_ns[target]))
-    gives = recording.which(_gives_input)[step.operation[step.edges[:, 0]]]
-    follows = set(step.edges[gives & (step.edges[:, 3] == Kind.DATA), 1].tolist())
+    given = gives[step.operation[step.edges[:, 0]]]
+    follows = set(step.edges[given & (step.edges[:, 3] == Kind.DATA), 1].tolist())
     by_name: dict[str, list[int]] = {}
     for event in sorted(late, key=lambda one: int(step.end_ns[one])):
         by_name.setdefault(recording.operations[int(step.operation[event])].name, []).append(event)
@@ -167,10 +172,9 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
     chain's first.
     """
     steps = []
-    waits = recording.which(_is_wait)
-    for row, step in enumerate(recording.steps):
+    of_steps = _lateness(recording, range(len(recording.steps)))
+    for step, lateness in zip(recording.steps, of_steps, strict=True):
         work = step.work_ns.copy()
-        lateness = _lateness(recording, row, waits)
         if who in lateness:
             events, late, anew = lateness[who]
             before = np.append(0, late[:-1])
