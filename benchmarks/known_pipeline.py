@@ -8,8 +8,8 @@ the same stage of the other pipelines, agrees with all ranks on the norm of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +38,36 @@ class Op(NamedTuple):
 
 
 Times = Mapping[Op, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """When the operations of a step begin and end (us), as far as they are known."""
+
+    work: Times
+    gap: Callable[[], float]
+    begin: dict[Op, float] = field(default_factory=dict)
+    end: dict[Op, float] = field(default_factory=dict)
+
+    def together(self, ops: Sequence[Op], ready: Sequence[float]) -> None:
+        """Do what ends only when the last rank has begun."""
+        self.begin.update((op, at + self.gap()) for op, at in zip(ops, ready, strict=True))
+        last = max(self.begin[op] for op in ops)
+        self.end.update((op, last + self.work[op]) for op in ops)
+
+    def receive(self, op: Op, sent: Op, ready: float) -> float:
+        """Receive what `op` needs of the operation `sent`, and return when that has come."""
+        send, receive = sent._replace(kind=f"send {op.kind}"), op._replace(kind=f"recv {op.kind}")
+        self.begin[send], self.begin[receive] = self.end[sent] + self.gap(), ready + self.gap()
+        come = max(self.begin[send], self.begin[receive]) + self.work[send]
+        self.end[send] = self.end[receive] = come
+        return come
+
+    def compute(self, op: Op, ready: float) -> float:
+        """Compute, and return when that is done."""
+        self.begin[op] = ready + self.gap()
+        self.end[op] = self.begin[op] + self.work[op]
+        return self.end[op]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,37 +109,35 @@ class Pipelines:
                 work |= {Op(replica, stage, "norm"): of_all, Op(replica, stage, "update"): usual("update")}
         return work
 
-    def run(self, work: Times, gap: Callable[[], float]) -> tuple[dict[Op, float], dict[Op, float]]:
-        """Return when each operation of a step begins and ends (us), each `gap` after its last input."""
-        begin: dict[Op, float] = {}
-        end: dict[Op, float] = {}
-
-        def together(ops: list[Op], ready: list[float]) -> None:
-            begin.update((op, at + gap()) for op, at in zip(ops, ready, strict=True))
-            last = max(begin[op] for op in ops)
-            end.update((op, last + work[op]) for op in ops)
-
+    def run(self, work: Times, gap: Callable[[], float]) -> _Step:
+        """Return a step in which each operation begins a `gap` (us) after its last input."""
+        step = _Step(work, gap)
         ranks = [(replica, stage) for replica in range(self.replicas) for stage in range(self.stages)]
-        done = {}
-        for stage in range(self.stages):
-            together([Op(replica, stage, "gather") for replica in range(self.replicas)], [0] * self.replicas)
-        for replica, stage in ranks:
-            done[replica, stage] = end[Op(replica, stage, "gather")]
+        of_stage = [[rank for rank in ranks if rank[1] == stage] for stage in range(self.stages)]
+        for alike in of_stage:
+            step.together([Op(*rank, "gather") for rank in alike], [0.0] * len(alike))
+        done = {rank: step.end[Op(*rank, "gather")] for rank in ranks}
         left = {rank: self._order(rank[1]) for rank in ranks}
         while any(left.values()):
-            for replica, stage in ranks:
-                while left[replica, stage] and self._compute(
-                    replica, stage, *left[replica, stage][0], (work, begin, end), done, gap
-                ):
-                    left[replica, stage].pop(0)
-        for stage in range(self.stages):
-            ops = [Op(replica, stage, "scatter") for replica in range(self.replicas)]
-            together(ops, [done[op[:2]] for op in ops])
-        together([Op(*rank, "norm") for rank in ranks], [end[Op(*rank, "scatter")] for rank in ranks])
+            for rank in ranks:
+                while left[rank]:
+                    op = Op(*rank, *left[rank][0])
+                    sent = op._replace(stage=op.stage + (-1 if op.kind == "F" else 1))
+                    if not 0 <= sent.stage < self.stages:
+                        ready = done[rank]
+                    elif sent in step.end:
+                        ready = step.receive(op, sent, done[rank])
+                    else:
+                        break
+                    done[rank] = step.compute(op, ready)
+                    left[rank].pop(0)
+        for alike in of_stage:
+            step.together([Op(*rank, "scatter") for rank in alike], [done[rank] for rank in alike])
+        scattered = [step.end[Op(*rank, "scatter")] for rank in ranks]
+        step.together([Op(*rank, "norm") for rank in ranks], scattered)
         for rank in ranks:
-            begin[Op(*rank, "update")] = end[Op(*rank, "norm")] + gap()
-            end[Op(*rank, "update")] = begin[Op(*rank, "update")] + work[Op(*rank, "update")]
-        return begin, end
+            step.compute(Op(*rank, "update"), step.end[Op(*rank, "norm")])
+        return step
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
         """Return what a stage computes, one after the other, as (kind, micro-batch)."""
@@ -118,32 +146,6 @@ class Pipelines:
         for i in range(self.micro_batches):
             order += [("F", i + ahead)] * (i + ahead < self.micro_batches) + [("B", i)]
         return order
-
-    def _compute(
-        self,
-        replica: int,
-        stage: int,
-        kind: str,
-        i: int,
-        of_step: tuple[Times, dict[Op, float], dict[Op, float]],
-        done: dict[tuple[int, int], float],
-        gap: Callable[[], float],
-    ) -> bool:
-        """Receive a micro-batch and compute it, after the rank's last one; whether it has been computed."""
-        work, begin, end = of_step
-        ready = done[replica, stage]
-        before = Op(replica, stage - 1 if kind == "F" else stage + 1, kind, i)
-        if 0 <= before.stage < self.stages:
-            if before not in end:
-                return False
-            send, receive = before._replace(kind=f"send {kind}"), Op(replica, stage, f"recv {kind}", i)
-            begin[send], begin[receive] = end[before] + gap(), ready + gap()
-            end[send] = end[receive] = max(begin[send], begin[receive]) + work[send]
-            ready = end[receive]
-        op = Op(replica, stage, kind, i)
-        begin[op] = ready + gap()
-        end[op] = done[replica, stage] = begin[op] + work[op]
-        return True
 
     def slowdown(self, chosen: Callable[[Op], bool] = lambda op: True) -> float:
         """Return S: the mean over the steps of T(work) / T(ideal work), without gaps.
@@ -162,7 +164,7 @@ class Pipelines:
         }
 
         def takes(work: Times) -> float:
-            return max(self.run(work, lambda: 0.0)[1].values())
+            return max(self.run(work, lambda: 0.0).end.values())
 
         times = [
             takes({op: each if chosen(op) else ideal[op.kind] for op, each in work.items()}) for work in works
@@ -179,16 +181,16 @@ class Pipelines:
         events: list[list[dict[str, Any]]] = [[] for _ in range(self.stages * self.replicas)]
         base = 1e6
         for number, work in enumerate(self.works()):
-            begin, end = self.run(work, lambda: abs(draw.normal(_GAP_US, _GAP_US / 2)))
-            for op, at in begin.items():
+            of_step = self.run(work, lambda: abs(draw.normal(_GAP_US, _GAP_US / 2)))
+            for op, at in of_step.begin.items():
                 name, args = self._kernel(op, names_peers)
                 stream = _STREAM[op.kind]
-                at_us, dur_us = round(base + at, 3), round(end[op] - at, 3)
+                at_us, dur_us = round(base + at, 3), round(of_step.end[op] - at, 3)
                 events[self._rank(op)].append(
                     {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": at_us,
                      "dur": dur_us, "args": {"device": 0, "stream": stream, **args}}
                 )  # fmt: skip
-            last = max(end.values())
+            last = max(of_step.end.values())
             step = {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "pid": 9, "tid": 9,
                     "ts": round(base, 3), "dur": round(last, 3)}  # fmt: skip
             for own in events:

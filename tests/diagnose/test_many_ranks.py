@@ -96,7 +96,7 @@ def test_even_stages_of_a_pipeline_wait_while_it_fills_and_drains(tmp_path: Path
     job.write(tmp_path / "job", names_peers=names_peers)
     diagnosis = diagnose(loaded(tmp_path / "job"))
     # 8 micro-batches of 20 and 40 ms, and 8 ms of update; a step has 3 more of these and the transfers
-    step_ms = np.mean([max(job.run(work, lambda: 0.02)[1].values()) for work in job.works()]) / 1e3
+    step_ms = np.mean([max(job.run(work, lambda: 0.02).end.values()) for work in job.works()]) / 1e3
     expected = f"computes in only {(8 * 60 + 8) / step_ms:.0%} of the step"
     (title,) = titles(diagnosis, "idle")
     assert title == f"even the busiest stage of the pipeline {expected}"
