@@ -32,8 +32,10 @@ class Chrome(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return the steps by the first kind of mark that the trace has."""
-        found = (system.marked_steps(trace) for system in _MARKS)
-        return next((steps for steps in found if steps.whole or steps.partial), _steps_of_device(trace))
+        for find in (*(system.marked_steps for system in _MARKS), _steps_of_device):
+            if (steps := find(trace)).whole or steps.partial:
+                return steps
+        return NO_STEPS
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,); see `rule`."""
@@ -62,11 +64,11 @@ def _steps_of_device(trace: Trace) -> Steps:
 
 def _of(trace: Trace, kind: str, accept: Callable[[str], bool]) -> Mask:
     """Return which slices (n,) are of processes (``process_name``) or threads with an accepted name."""
+    is_thread = kind == "thread_name"
     named = {
-        (event["pid"], event.get("tid") if kind == "thread_name" else None)
+        (event["pid"], event.get("tid") if is_thread else None)
         for event in trace.metadata
         if event["name"] == kind and accept(str(event["args"].get("name")))
     }
-    is_thread = kind == "thread_name"
     keys = [(track.pid, track.tid if is_thread else None) in named for track in trace.tracks]
     return np.array(keys or [False], np.bool_)[trace.track_id]

@@ -151,7 +151,7 @@ def beside(work: Callable[..., object], *args: object) -> Iterator[None]:
 
     Where no more processes can be started the work is not done.
     """
-    process = fork_context().Process(target=_start_alone, args=(os.getpid(), work, args), daemon=True)
+    process = fork_context().Process(target=_start, args=(os.getpid(), work, args), daemon=True)
     with contextlib.suppress(OSError):
         process.start()
     try:
@@ -215,11 +215,6 @@ def _start(parent: int, initializer: Callable[..., object] | None, initargs: tup
     _engine.set(None)  # its connection is the parent's
     if initializer is not None:
         initializer(*initargs)
-
-
-def _start_alone(parent: int, work: Callable[..., object], args: tuple[object, ...]) -> None:
-    end_with(parent)
-    work(*args)
 
 
 def _watch(parent: int) -> None:

@@ -41,18 +41,20 @@ function pickSteps(chart, place, drawing) {
   const detail = element("p", { className: "detail soft", role: "status" }, hint);
   place.append(detail);
   let picked = null;
-  pickers.push((step) => {
+  const show = (step) => {
     const own = marks.filter((one) => one.step === step);
     picked = own.length ? step : null;
     for (const one of marks) one.mark.classList.toggle("aside", picked !== null && one.step !== step);
     const more = own.length > MOST_SAID ? ` · and ${formatted(own.length - MOST_SAID, 0)} more` : "";
     const said = own.slice(0, MOST_SAID).map((one) => one.said).join(" · ");
     detail.textContent = own.length ? `Step ${step}: ${said}${more}` : step === null ? hint : `Step ${step} is not in this chart.`;
-  });
-  const pick = (step) => { for (const show of pickers) show(step); };
+  };
+  pickers.push(show);
   drawing.addEventListener("click", (event) => {
     const hit = marks.find(({ mark }) => mark === event.target);
-    if (hit) pick(hit.step === picked ? null : hit.step);
+    if (!hit) return;
+    const chosen = hit.step === picked ? null : hit.step;
+    for (const showAlike of pickers) showAlike(chosen);
   });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") pick(null); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") show(null); });
 }

@@ -177,9 +177,11 @@ drawers.network = (chart, place) => {
       const [x, y] = [node.x * UNIT_X - BOX_X / 2, node.y * UNIT_Y - BOX_Y / 2];
       context.globalAlpha = fadedNode(index) ? 0.15 : 1;
       context.fillStyle = colourOf(node.cat);
-      if (node.members) context.fillRect(x + 4, y + 4, BOX_X, BOX_Y); // looks like a pile
-      if (node.members) context.strokeStyle = ink.paper;
-      if (node.members) context.strokeRect(x, y, BOX_X, BOX_Y);
+      if (node.members) { // looks like a pile
+        context.fillRect(x + 4, y + 4, BOX_X, BOX_Y);
+        context.strokeStyle = ink.paper;
+        context.strokeRect(x, y, BOX_X, BOX_Y);
+      }
       context.fillRect(x, y, BOX_X, BOX_Y);
       if (node.critical || index === chosen) {
         context.strokeStyle = index === chosen ? ink.ink : ink.path;

@@ -424,7 +424,7 @@ function laidOut(chart) {
 
 /**
  * Names of stretches ([start, duration, text], by time) so that nothing goes through a text: each stands on the
- * middle of its stretch and flies to the right, or from elsewhere, its pole bent. `plot.py` has the same rules.
+ * middle of its stretch and flies to the right, or from elsewhere, its pole bent. `timeline_chart.py` has the same rules.
  */
 function flagsOf(named, across, left, right, widthOfText) {
   const found = [];

@@ -5,7 +5,8 @@
  * hooks: draw(context, view), fit() -> view, click(x, y), hover(x, y) -> text or "", limits {min, max},
  * `flat` for a drawing that zooms only sideways, `kept` for one that is drawn once while it moves, and if
  * wanted leave(), within(view) -> view that shows something, moved() after the user moved it, and for what a drag
- * selects instead of moving it: selects({ x, y }, isShift) -> is it so there?, select(from x, to x). Call `resize` once the board is in the page: until then it has no width.
+ * selects instead of moving it: selects({ x, y }, isShift) -> is it so there?, select(from x, to x). Call
+ * `resize` once the board is in the page: until then it has no width.
  */
 function makeBoard(label, height, hooks) {
   const canvas = element("canvas", { tabIndex: 0, role: "application", "aria-label": label });
@@ -215,7 +216,8 @@ function widthOf(context, text) {
  */
 function fitted(context, full, room) {
   if (widthOf(context, full) <= room) return full;
-  const text = full.replace(/^(.+?)\(.*\)$/s, "$1");
+  const bracket = full.endsWith(")") ? full.indexOf("(", 1) : -1;
+  const text = bracket > 0 ? full.slice(0, bracket) : full;
   const width = widthOf(context, text);
   if (width <= room) return text;
   let length = Math.floor((Array.from(text).length * room) / width);
