@@ -156,18 +156,34 @@ def _charts(
     from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
 
     recording = loaded.recording
-    step = recording.steps[choose_step(recording)]
-    path = critical_path(step)
+    usual = recording.steps[choose_step(recording)]
     named = [rank for _, one in ranked for rank in one.finding.ranks]
-    title = f"Step {step.number}, of median length, and its critical path"
+    drawn = {usual.number: (usual, "of median length")}
+    for number in _worst_outlier(ranked):
+        far = next(step for step in recording.steps if step.number == number)
+        drawn.setdefault(number, (far, "far longer than the others"))
     return [
         *_gains(ranked),
-        path_waterfall(f"Where the time of step {step.number} goes", recording, step, path),
-        step_timeline(title, recording, step, path, first=named),
+        path_waterfall(
+            f"Where the time of step {usual.number} goes", recording, usual, critical_path(usual)
+        ),
+        *(
+            step_timeline(
+                f"Step {step.number}, {what}, and its critical path",
+                recording, step, critical_path(step), first=named,
+            )
+            for step, what in drawn.values()
+        ),
         *_transfers(diagnosis.view),
         *_every_step(diagnosis),
         *_work_map(loaded),
     ]  # fmt: skip
+
+
+def _worst_outlier(ranked: Sequence[tuple[int, Ranked]]) -> list[int]:
+    """Return the number of the step in which was seen what made steps far longer, if any are."""
+    found = [one.finding for _, one in ranked if one.finding.kind == "outlier_steps"]
+    return [evidence.step for finding in found for evidence in finding.evidence]
 
 
 def _transfers(view: JobView) -> list[Chart]:

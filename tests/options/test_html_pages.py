@@ -93,3 +93,17 @@ def test_diagnose_marks_the_steps_that_a_finding_names(
     usual, far = chart.series["iteration time"], chart.series["far longer than the others"]
     assert [int(name) for name, ms in zip(chart.x, far, strict=True) if ms] == named
     assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))
+
+
+def test_diagnose_draws_the_outlier_beside_the_usual_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = result_of("diagnose", [LENET], ["--html", "a.html"])
+    (evidence,) = (
+        one["evidence"][0] for one in result.document["findings"] if one["kind"] == "outlier_steps"
+    )
+    usual, far = (one for one in result.charts if isinstance(one, Timeline))
+    assert "of median length" in usual.title
+    assert far.title.startswith(f"Step {evidence['step']}, far longer than the others")
+    assert any(evidence["name"].endswith(one.name) for one in far.spans), evidence
