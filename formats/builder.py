@@ -164,7 +164,7 @@ class Builder:
             values = itertools.compress(msgspec.json.decode(_as_list(found.ids)), timed.tolist())
             self._point_key.frombytes(ids[points[timed]].tobytes())
             self._point_ts.frombytes(ts[points[timed]].tobytes())
-            self._point_ids.extend(None if value is None else str(value) for value in values)
+            self._point_ids += [None if value is None else str(value) for value in values]
         if found.args:
             place = np.full(len(ids), -1, np.int64)
             place[rows] = np.arange(first, first + len(rows))

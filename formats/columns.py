@@ -17,6 +17,7 @@ from formats.values import FARTHEST_NS
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+Objects = NDArray[np.object_]
 
 Id = str | int | float | None
 #: Steps below which nothing tells how much steps vary.
@@ -63,12 +64,12 @@ class Points:
     all arguments were asked for, else empty.
     """
 
-    phase: Sequence[str]  # (n) "s", "t", "f", "b", "e", "i", "C", ...
+    phase: Objects  # (n) str: "s", "t", "f", "b", "e", "i", "C", ...
     name_id: Int32
     cat_id: Int32
     track_id: Int32
     ts_ns: Int64
-    ids: Sequence[str | None]
+    ids: Objects  # (n) str or None
     args: Sequence[Mapping[str, Any]] = ()
 
     def __len__(self) -> int:
@@ -76,20 +77,20 @@ class Points:
 
     def select(self, rows: Int64) -> Points:
         """Return the points of these rows."""
-        at = rows.tolist()
         return Points(
-            [self.phase[i] for i in at],
+            self.phase[rows],
             self.name_id[rows],
             self.cat_id[rows],
             self.track_id[rows],
             self.ts_ns[rows],
-            [self.ids[i] for i in at],
-            [self.args[i] for i in at] if self.args else (),
+            self.ids[rows],
+            [self.args[i] for i in rows.tolist()] if self.args else (),
         )
 
 
 _NO_IDS = np.empty(0, np.int32)
-NO_POINTS = Points((), _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.int64), ())
+_NO_OBJECTS = np.empty(0, np.object_)
+NO_POINTS = Points(_NO_OBJECTS, _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.int64), _NO_OBJECTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +201,9 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         dur_ns=np.concatenate([trace.dur_ns for trace in traces]),
         args=args,
         points=Points(
-            phase=[phase for trace in traces for phase in trace.points.phase],
+            phase=np.concatenate([trace.points.phase for trace in traces]),
             ts_ns=np.concatenate([trace.points.ts_ns for trace in traces]),
-            ids=[each for trace in traces for each in trace.points.ids],
+            ids=np.concatenate([trace.points.ids for trace in traces]),
             **points,
         ),
         metadata=[event for trace in traces for event in trace.metadata],

@@ -64,12 +64,12 @@ class Horovod(System):
         if not n:
             return trace
         points = Points(
-            phase=[*points.phase, *["i"] * n],
+            phase=np.append(points.phase, np.full(n, "i", np.object_)),
             name_id=np.append(points.name_id, trace.name_id[ticks]),
             cat_id=np.append(points.cat_id, trace.cat_id[ticks]),
             track_id=np.append(points.track_id, trace.track_id[ticks]),
             ts_ns=np.append(points.ts_ns, trace.ts_ns[ticks]),
-            ids=[*points.ids, *[None] * n],
+            ids=np.append(points.ids, np.full(n, None)),
             args=[*points.args, *[{}] * n] if points.args else (),
         )
         return replace(trace.select(~ticks), points=points)

@@ -336,11 +336,10 @@ def _backward(rank: _Rank, first: Int64, last: Int64) -> Int64:
     trace, points = rank.trace, rank.trace.points
     flows = np.flatnonzero(np.array([*(cat == "fwdbwd" for cat in trace.cats), False])[points.cat_id])
     begins = _rows_beginning(trace, rank.host.row, points.track_id[flows], points.ts_ns[flows])
-    known = begins >= 0
-    found = list(zip(flows[known].tolist(), begins[known].tolist(), strict=True))
-    phase, ids = points.phase, points.ids
-    first_of = {ids[i]: row for i, row in found if phase[i] == "s"}
-    last_of = {ids[i]: row for i, row in found if phase[i] == "f"}
+    first_of, last_of = (
+        dict(zip(points.ids[flows[is_end]], begins[is_end].tolist(), strict=True))
+        for is_end in ((points.phase[flows] == phase) & (begins >= 0) for phase in ("s", "f"))
+    )
     pairs = [(row, last_of[flow]) for flow, row in first_of.items() if flow in last_of]
     forward, backward = np.array(pairs, np.int64).reshape(-1, 2).T
     source, target = last[forward], first[backward]
