@@ -120,18 +120,21 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     if not view.which(computes).any():
         yield Skipped("idle", NO_COMPUTATION)
         return
-    gaps, share = view.path_gap_ns(), view.path_gap_share()
+    idle_ns, share = view.path_idle_ns()
     if share < _LEAST:
         return
     by_kind = view.path_gaps_by_kind
-    by_name = view.by_name(by_kind[:-1])
-    largest = view.longest(by_name)
-    outside = by_kind[-1] > by_name.max(initial=0.0)
-    where = "between the steps" if outside else f"before {listed(largest)}"
+    before = view.by_name(by_kind[:-1])
+    within = view.by_name(np.where(view.is_frame, view.path_work_by_kind, 0.0))
+    places = {"before": before, "in": within}
+    word = max(places, key=lambda one: places[one].sum())
+    largest = view.longest(places[word])
+    outside = by_kind[-1] > max(before.max(initial=0.0), within.max(initial=0.0))
+    where = "between the steps" if outside else f"{word} {listed(largest)}"
     told = "Python's stacks tell what ran there" if view.has_stacks else "what ran there is not in the trace"
     yield Finding(
         kind="idle",
-        title=f"in {gaps / 1e6:.1f} ms ({share:.0%}) of the critical path nothing was recorded",
+        title=f"in {idle_ns / 1e6:.1f} ms ({share:.0%}) of the critical path nothing was recorded",
         cause=f"most of it lies {where}; {told}",
         action=what_runs(view)
         if view.has_stacks

@@ -12,7 +12,7 @@ from dag.critical_path import CATS
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
-from dialects.step_parts import GAP, Kind, Operation
+from dialects.step_parts import FRAME, GAP, Kind, Operation
 from errors import TraceError, counted
 from formats.columns import Int64, unique
 from replay.answer import measured_ns
@@ -281,14 +281,20 @@ class JobView:
         mean: Float = self._path_ns[0][:, :-1].mean(axis=0)
         return mean
 
-    def path_gap_ns(self) -> float:
-        """Return the gaps on the path of a step, the median over steps."""
-        return float(np.median(self._path_ns[1].sum(axis=1)))
+    def path_idle_ns(self) -> tuple[float, float]:
+        """Return how long nothing ran on a step's path, and what share of it that is; medians over steps.
 
-    def path_gap_share(self) -> float:
-        """Return what share of the path of a step gaps are, the median over steps."""
-        work, gaps = (column.sum(axis=1) for column in self._path_ns)
-        return float(np.median(gaps / np.maximum(work + gaps, 1)))
+        Those are gaps, and the own time of what only surrounds other operations.
+        """
+        work, gaps = self._path_ns
+        idle = gaps.sum(axis=1) + work[:, :-1][:, self.is_frame].sum(axis=1)
+        share = idle / np.maximum(work.sum(axis=1) + gaps.sum(axis=1), 1)
+        return float(np.median(idle)), float(np.median(share))
+
+    @cached_property
+    def is_frame(self) -> Bool:
+        """Which kinds of operations (k,) only surround others."""
+        return np.array([one.phase == FRAME for one in self.recording.table.kinds], np.bool_)
 
     @cached_property
     def path_gaps_by_kind(self) -> Float:

@@ -28,6 +28,8 @@ _HALF = 1 << 30
 WAIT = "wait"
 #: Phase of what a training loop calls beside the training: logging, checkpoints, schedules.
 CALLBACK = "callback"
+#: Phase of what surrounds other operations: its own time is that in which none of them ran.
+FRAME = "frame"
 
 
 class Kind(IntEnum):

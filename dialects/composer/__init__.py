@@ -39,6 +39,7 @@ _PHASES = {
     "event/backward": "BW",
     "event/optimizer": "STEP",
 }
+_FRAMES = ("event/fit", "event/epoch", "event/iteration", "event/batch", "event/train_batch")
 _CALLBACK = "callback/"
 _CALL = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl):.*")  # the collective, not the operator that asks for it
 _LATEST_US = 1 << 51  # the year 2041: a later instant is damage
@@ -103,7 +104,7 @@ class Composer(System):
         last has begun it.
         """
         from dialects.span_graph import Meaning, record_spans
-        from dialects.step_parts import CALLBACK
+        from dialects.step_parts import CALLBACK, FRAME
 
         trace = rank.trace
         calls = by_name(trace, _CALL.fullmatch)
@@ -113,6 +114,7 @@ class Composer(System):
             collective=calls if calls.any() else by_name(trace, _WHERE_RANKS_MEET.__contains__),
             phases={
                 **_PHASES,
+                **dict.fromkeys(_FRAMES, FRAME),
                 **{name: CALLBACK for name in trace.names if name.startswith(_CALLBACK)},
             },
             category=self.category,

@@ -57,6 +57,22 @@ def test_callbacks_of_the_training_loop_are_found_with_what_they_take(tmp_path: 
     holds(found, 25.0 * 9 / 10)  # that before the first of ten steps belongs to no recorded one
 
 
+def test_time_that_only_the_batch_itself_covers_is_as_idle_as_a_gap(tmp_path: Path) -> None:
+    directory = composer(tmp_path / "job", replace(HEALTHY, pause=25.0))
+    for (
+        path
+    ) in directory.iterdir():  # a batch ends 20 ms after the last operation in it, 5 before the next load
+        events = json.loads(path.read_text())
+        for event in events:
+            event["ts"] = event.get("ts", 0) + 20_000 * (
+                event["name"] == "event/batch" and event["ph"] == "E"
+            )
+        path.write_text(json.dumps(events))
+    (idle,) = (one.finding for one in diagnosed(directory).findings if one.finding.kind == "idle")
+    assert idle.title.startswith("in 25.0 ms (")
+    assert idle.cause.startswith("most of it lies in event/batch;")
+
+
 def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_its_end(tmp_path: Path) -> None:
     """Composer's ranks ask each other, before they leave the loading, whether one has no batch left."""
     job = replace(HEALTHY, load=20.0)
