@@ -174,7 +174,9 @@ def headline(diagnosis: Diagnosis) -> str:
     step = f"{diagnosis.view.recording.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
-        return f"{step}; nothing stands out that would make it 1 % shorter."
+        idle = [one.finding.title for one in diagnosis.findings if one.finding.kind == "idle"]
+        known = f": {idle[0]}; nothing else" if idle else "; nothing"
+        return f"{step}{known} stands out that would make it 1 % shorter."
     named = sorted(winning[:_NAMED], key=lambda one: one.finding.kind == "outlier_steps")
     return f"{step}: {'; then '.join(map(_with_gain, named))}."
 

@@ -40,6 +40,9 @@ def test_the_one_thing_that_is_wrong_is_all_that_is_found(
     assert kind in [one.finding.kind for one in diagnosis.findings]
     if cell.won_ms is None:
         assert kinds(diagnosis) == ALSO.get((kind, system), [])
+        titles = [one.finding.title for one in diagnosis.findings if one.finding.kind == kind]
+        is_told = any(title in headline(diagnosis) for title in titles)
+        assert is_told == (kind == "idle" and not kinds(diagnosis))
         return
     assert kinds(diagnosis) == [kind]
     (found,) = winning(diagnosis)

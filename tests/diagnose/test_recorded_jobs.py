@@ -36,7 +36,7 @@ KNOWN = {
     "kineto/gpu-hta-rank1of2-memory": ": launching is the limit",
     "horovod/2ranks-slow-rank1": ": rank1 holds up the others",
     # what was done to this one is not in its recording: the loader works ahead, and both ranks load alike
-    "composer/ws2-slow-rank1": "; nothing stands out",
+    "composer/ws2-slow-rank1": ": in 56.8 ms (18%) of the critical path nothing was recorded; nothing else",
 }
 
 
