@@ -1,4 +1,4 @@
-"""What keeps a device from work: a host that launches too slowly or waits for it, and copies."""
+"""What keeps a device from work: a host that launches too slowly or waits for it, allocations, and copies."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ _SHORT_NS = 10_000
 #: From the end of a kernel to the begin of one that was launched long ago.
 _BACK_TO_BACK_NS = 2_000
 _BETWEEN = re.compile(r"\b(?:HtoD|DtoH)\b|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
+#: Calls of the driver for memory of the device; not those for pinned memory of the host.
+_ALLOCATES = re.compile(
+    r"(?:cuda|hip)(?:Malloc|Free)(?:3D|Array|Async|Managed|Pitch)?"
+    r"|(?:cu|hip)Mem(?:Alloc|Create|Free|Map|Release|SetAccess|Unmap)(?:Async)?"
+)
 NO_DEVICE = "no work of a device is recorded"
 NO_COMPUTATION = "no computation is recorded; the time before a transfer stands for it"
 
@@ -38,7 +43,9 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return
     launching = view.which(_prepares)
     on_path = view.path_work_ns(launching)
-    if on_path < _MOSTLY * view.step_ns:
+    step = view.usual_step
+    longest = int(step.work_ns[launching[step.operation]].max(initial=0))
+    if on_path < _MOSTLY * view.step_ns or longest > _MOSTLY * on_path:  # one long call is no launching
         return
     operations = view.recording.table.kinds
     cats = {one.cat for one in operations if _prepares(one)} - {
@@ -69,9 +76,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     if not _on_device(view).any():
         yield Skipped("host_sync", NO_DEVICE)
         return
-    waits = _sync_waits(view)
-    if not waits:
-        return
+    waits = {name: wait for name, wait in _sync_waits(view).items() if not _ALLOCATES.fullmatch(name)}
     total = sum(waits.values())
     if total < _LEAST * view.step_ns:
         return
@@ -88,6 +93,35 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
         operations=largest,
         evidence=view.show(chosen, 3),
         caveat="the host is taken to need none of the results at once",
+    )
+
+
+def allocations(view: JobView) -> Iterator[Finding]:
+    """Find calls of the driver that allocate and free memory of the device in every step."""
+    calls = view.which(_allocates)
+    n_calls, took_ns = [], []
+    for row in view.rows:
+        step = view.recording.steps[row]
+        events = np.flatnonzero(calls[step.operation])
+        n_calls.append(len(events))
+        took_ns.append(int((step.end_ns - step.start_ns)[events].sum()))
+    n_owners = len(view.recording.owners)
+    usual_ns = float(np.median(took_ns)) / n_owners
+    if usual_ns < _LEAST * view.step_ns:
+        return
+    names = sorted({one.name for one in view.recording.chosen_kinds(calls)})
+    yield Finding(
+        kind="memory",
+        title=f"allocating memory of the device takes {usual_ns / 1e6:.1f} ms, in {listed(names)}",
+        cause=f"{np.median(n_calls) / n_owners:,.0f} calls: while one runs nothing is launched, and one that "
+        "frees waits until the device has nothing left to do",
+        action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True against fragmentation, or less memory in use "
+        "(a smaller batch, checkpointing)",
+        edit=without_allocations,
+        ranks=view.recording.owners,
+        operations=names,
+        evidence=view.show(calls, 3),
     )
 
 
@@ -164,6 +198,10 @@ def computes_on_device(one: Operation) -> bool:
     return one.on_device and one.cat not in COPY_CATS and not one.is_communication
 
 
+def _allocates(one: Operation) -> bool:
+    return not one.on_device and _ALLOCATES.fullmatch(one.name) is not None
+
+
 def _prepares(one: Operation) -> bool:
     return one.is_traced and one.is_compute and not one.on_device
 
@@ -231,4 +269,15 @@ def without_synchronisation(recording: Recording) -> Recording:
         replace(step, edges=step.edges[~_is_sync(step.edges, device[step.operation])])
         for step in recording.steps
     ]
+    return replace(recording, steps=steps)
+
+
+def without_allocations(recording: Recording) -> Recording:
+    """Return the recording in which memory of the device takes no time to have, and nobody waits for it."""
+    device, calls = recording.which(lambda one: one.on_device), recording.which(_allocates)
+    steps = []
+    for step in recording.steps:
+        frees = _is_sync(step.edges, device[step.operation]) & calls[step.operation[step.edges[:, 1]]]
+        work_ns = np.where(calls[step.operation], 0, step.work_ns)
+        steps.append(replace(step, work_ns=work_ns, edges=step.edges[~frees]))
     return replace(recording, steps=steps)

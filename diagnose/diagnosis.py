@@ -10,7 +10,7 @@ import numpy as np
 
 from dag_utils import LoadedSteps
 from diagnose.capture import capture_quality
-from diagnose.device import computes_on_device, copies, host_bound, host_sync, idle
+from diagnose.device import allocations, computes_on_device, copies, host_bound, host_sync, idle
 from diagnose.exposed import exposed_communication, idle_stages, slow_input
 from diagnose.finding import Finding, Skipped
 from diagnose.gains import Edits, Gain, Gains
@@ -57,6 +57,7 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.CAUSE, slow_server),
     (Level.CAUSE, priority_inversion),
     (Level.CAUSE, negotiation),
+    (Level.CAUSE, allocations),
     (Level.CAUSE, host_sync),
     (Level.CAUSE, copies),
     (Level.SYMPTOM, host_bound),

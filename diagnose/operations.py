@@ -23,8 +23,8 @@ _HOT, _FASTER = 0.30, 0.10
 _LEAST_CALLBACKS = 0.05
 #: An operation whose longest event is this many times the average is uneven.
 _UNEVEN = 5.0
-#: An operation with this share of all work of its phase stands for the phase.
-_ALL = 0.9
+#: An operation with this share of all work of its phase, which has few more, stands for the phase.
+_ALL, _FEW = 0.9, 3
 
 
 def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
@@ -85,7 +85,9 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     """Whether the `chosen` operations (n,) are nearly all that there is of their phase."""
     phases = {one.phase for one in view.recording.chosen_kinds(chosen)} - {""}
     of_phase = view.which(lambda one: one.phase in phases)
-    return bool(phases) and view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum()
+    if not phases or len(view.mains(of_phase)) > _FEW:
+        return False
+    return bool(view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum())
 
 
 def _spread(view: JobView, chosen: Bool) -> float:

@@ -271,7 +271,8 @@ def _work_map(loaded: LoadedSteps) -> list[Chart]:
 
 def _sentence(text: str) -> str:
     """Return a clause as a sentence; the name of a rank or an operation stays as it is."""
-    is_word = text.split(" ", 1)[0].isalpha()
+    first = text.split(" ", 1)[0]
+    is_word = first.isalpha() and first.islower()
     return f"{text[:1].upper() if is_word else text[:1]}{text[1:]}."
 
 

@@ -141,7 +141,13 @@ CELLS: dict[str, dict[str, list[Cell]]] = {
         ]
         for system in WITH_WORK
     },
-    "memory": {"device": [on_device(None, peak_gb=[39.0] * 8)]},
+    "memory": {
+        "device": [
+            on_device(None, "peak", peak_gb=[39.0] * 8),
+            # as of "host_sync": after every 4 kernels memory is freed, which waits, and allocated for 1 ms
+            on_device(10 * (1.0 + 0.05 + 0.01), "allocation", sync_every=4, think=1.0, allocates=True),
+        ]
+    },
     "negotiation": {"horovod": [Cell(lambda path: cycles(path, wait=3.0), 4 * 3.0)]},
     "capture_quality": {system: [made(system, None, steps=3)] for system in WRITERS},
 }

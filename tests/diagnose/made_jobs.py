@@ -174,8 +174,9 @@ class DeviceStep:
     """What one rank with a device does in a step: the host launches kernels one by one, then waits for all.
 
     A launch takes `launch`, its kernel `kernel`. Before the launches `copy` ms are copied to the device;
-    after every `sync_every`-th launch the host waits for the device, and computes for `think`. With `twins`
-    each kernel has another one beside it, on a second stream.
+    after every `sync_every`-th launch the host waits for the device, and computes for `think`; or where that
+    `allocates`, it frees memory, which waits, and gets some for `think`. With `twins` each kernel has another
+    one beside it, on a second stream.
     """
 
     kernels: int = 40
@@ -184,6 +185,7 @@ class DeviceStep:
     copy: float = 0.0
     sync_every: int = 0
     think: float = 0.0
+    allocates: bool = False
     gap: float = 0.0  # before the first launch, not recorded
     load: float = 0.0  # of input, before the first launch
     names: int = 8  # of kernels
@@ -221,8 +223,9 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
                 events.add(f"twin_of_{name}", free - lasts, free, cat=cat, pid=0, tid=8, args=twin)
             at += job.launch
             if job.sync_every and k % job.sync_every == job.sync_every - 1:
-                at = _synchronise(events, at, free)
-                events.add("aten::item", at, at + job.think, cat="cpu_op", pid=1, tid=1, args={})
+                at = _synchronise(events, at, free, "cudaFree" if job.allocates else "cudaStreamSynchronize")
+                name, cat = ("cudaMalloc", "cuda_runtime") if job.allocates else ("aten::item", "cpu_op")
+                events.add(name, at, at + job.think, cat=cat, pid=1, tid=1, args={})
                 at += job.think
         at = _synchronise(events, at, free)
         events.add(f"ProfilerStep#{i}", begin, at, cat="user_annotation", pid=1, tid=1, args={})
@@ -239,10 +242,10 @@ def _allocated(gb: float, at: float) -> Event:
             "ts": round(at * 1000), "args": args}  # fmt: skip
 
 
-def _synchronise(events: Events, at: float, free: float) -> float:
+def _synchronise(events: Events, at: float, free: float, call: str = "cudaStreamSynchronize") -> float:
     end = max(at, free) + 0.01
     where: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": -1}}
-    events.add("cudaStreamSynchronize", at, end, **where)
+    events.add(call, at, end, **where)
     return end
 
 

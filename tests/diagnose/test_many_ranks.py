@@ -35,8 +35,8 @@ def test_a_slow_rank_is_found_with_what_it_costs_the_job(tmp_path: Path, kind: s
     even = replace(EVEN, kind=kind)
     healthy = loaded(write(tmp_path / "even", even, 1_300_000))
     slowed = loaded(write(tmp_path / "slow", replace(even, slow=0.2), 1_300_000))
-    claimed = [one for one in diagnose(healthy).findings if one.gain is not None]
-    assert [one.finding.title for one in claimed] == []
+    # on the host one operator is most of the backward pass, and so of the step, on every rank
+    assert kinds(diagnose(healthy)) == ["hot_operation"] * (kind == "host")
     first = diagnose(slowed).findings[0]
     assert (first.finding.kind, first.finding.ranks) == ("late_rank", ["rank9"])
     holds(first, (step_ns(slowed) - step_ns(healthy)) / 1e6)
