@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import Bool, Recording
+from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed, what_runs
@@ -76,16 +76,19 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     if not _on_device(view).any():
         yield Skipped("host_sync", NO_DEVICE)
         return
-    waits = {name: wait for name, wait in _sync_waits(view).items() if not _ALLOCATES.fullmatch(name)}
+    waits = {calls: wait for calls, wait in _sync_waits(view).items() if not _ALLOCATES.fullmatch(calls[0])}
     total = sum(waits.values())
     if total < _LEAST * view.step_ns:
         return
-    largest = sorted(waits, key=lambda name: -waits[name])[:3]
+    ordered = sorted(waits, key=lambda calls: -waits[calls])
+    largest = list(dict.fromkeys(name for name, _ in ordered))[:3]
+    callers = list(dict.fromkeys(caller for _, caller in ordered if caller))[:3]
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
     yield Finding(
         kind="host_sync",
         title=f"the host waits {total / 1e6:.1f} ms a step for the device, in {listed(largest)}",
-        cause="while it waits it launches nothing, so the device runs out of work after each of these calls",
+        cause=(f"{listed(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
+        + "while it waits it launches nothing, so the device runs out of work after each of these calls",
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
         "non-blocking copies",
         edit=without_synchronisation,
@@ -227,19 +230,41 @@ def _busy_share(view: JobView) -> float:
     return min(float(np.median(shares)), 1.0)
 
 
-def _sync_waits(view: JobView) -> dict[str, float]:
-    """Return how long the calls of each name wait for a device in a step, a mean over owners and steps."""
-    device = _on_device(view)
-    total: dict[str, float] = {}
+def _sync_waits(view: JobView) -> dict[tuple[str, str], float]:
+    """Return how long calls wait for a device in a step, by their names and callers; means over owners."""
+    recording, device = view.recording, _on_device(view)
+    _, thread = recording.numbered(lambda one: (one.owner, one.track))
+    is_operator = view.which(lambda one: one.cat == "cpu_op")
+    total: dict[tuple[str, str], float] = {}
     for row in view.rows:
-        step = view.recording.steps[row]
+        step = recording.steps[row]
         targets = np.unique(step.edges[_is_sync(step.edges, device[step.operation]), 1])
         waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
-        for event, wait in zip(targets.tolist(), waits.tolist(), strict=True):
-            name = view.recording.operations[int(step.operation[event])].name
-            total[name] = total.get(name, 0.0) + wait
-    parts = len(view.rows) * len(view.recording.owners)
-    return {name: wait / parts for name, wait in total.items() if wait}
+        operators = np.flatnonzero(is_operator[step.operation])
+        callers = _callers(step, operators, targets, thread[step.operation])
+        for event, caller, wait in zip(targets.tolist(), callers.tolist(), waits.tolist(), strict=True):
+            name, by = (
+                recording.operations[int(step.operation[one])].name if one >= 0 else ""
+                for one in (event, caller)
+            )
+            total[name, by] = total.get((name, by), 0.0) + wait
+    parts = len(view.rows) * len(recording.owners)
+    return {calls: wait / parts for calls, wait in total.items() if wait}
+
+
+def _callers(step: StepGraph, operators: Int64, targets: Int64, thread: Int64) -> Int64:
+    """Return which of the events `operators` called each of `targets` (k,); -1 for none.
+
+    `thread` (n,) is that of each event. The time of an operator itself ends where it calls something.
+    """
+    since = int(step.start_ns.min(initial=0))
+    span = int(step.end_ns.max(initial=0)) - since + 1
+    ends = thread[operators] * span + step.end_ns[operators] - since
+    order = np.argsort(ends, kind="stable")
+    wanted = thread[targets] * span + step.start_ns[targets] - since
+    at = np.searchsorted(ends[order], wanted)
+    found = np.append(operators[order], -1)[at]
+    return np.where(np.append(ends[order], -1)[at] == wanted, found, -1)
 
 
 def _is_sync(edges: Int64, device: Bool) -> Bool:

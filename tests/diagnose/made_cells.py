@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from made_jobs import WRITERS, DeviceStep, Job, device, iteration_ms
+from made_jobs import CALL, WRITERS, DeviceStep, Job, device, iteration_ms
 from made_transfers import Partitions, batches, cycles, gloo, nccl, reductions, slices
 
 JOB, DEVICE, PARTITIONS = Job(), DeviceStep(), Partitions()
@@ -115,7 +115,7 @@ CELLS: dict[str, dict[str, list[Cell]]] = {
     # the device needs 40 x 0.05 = 2 ms for what the host launches in 40 x 0.5, and waits 0.01 for
     "host_bound": {"device": [on_device(40 * 0.5 + 0.01 - 40 * 0.05, launch=0.5, kernel=0.05)]},
     # after every 4 kernels the host waits, and computes 1 ms before it launches again: 10 times a step
-    "host_sync": {"device": [on_device(10 * (1.0 + 0.05 + 0.01), sync_every=4, think=1.0)]},
+    "host_sync": {"device": [on_device(10 * (CALL + 0.01 + 1.0 + 0.05), sync_every=4, think=1.0)]},
     "copies": {"device": [on_device(12.0, copy=12.0)]},
     "idle": {system: [made(system, None, pause=15.0)] for system in WITH_WORK},
     "hot_operation": {
@@ -145,7 +145,7 @@ CELLS: dict[str, dict[str, list[Cell]]] = {
         "device": [
             on_device(None, "peak", peak_gb=[39.0] * 8),
             # as of "host_sync": after every 4 kernels memory is freed, which waits, and allocated for 1 ms
-            on_device(10 * (1.0 + 0.05 + 0.01), "allocation", sync_every=4, think=1.0, allocates=True),
+            on_device(10 * (CALL + 0.01 + 1.0 + 0.05), "allocation", sync_every=4, think=1.0, allocates=True),
         ]
     },
     "negotiation": {"horovod": [Cell(lambda path: cycles(path, wait=3.0), 4 * 3.0)]},

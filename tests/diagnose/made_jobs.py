@@ -24,6 +24,8 @@ LAYERS = ("a", "b", "c", "d")
 #: Microseconds since the epoch at which the recordings begin.
 _EPOCH_US = 1_700_000_000_000_000
 _LAUNCH = 0.01
+#: From the begin of an operator to that of the call in it that waits for the device, in milliseconds.
+CALL = 0.005
 _NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -223,10 +225,14 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
                 events.add(f"twin_of_{name}", free - lasts, free, cat=cat, pid=0, tid=8, args=twin)
             at += job.launch
             if job.sync_every and k % job.sync_every == job.sync_every - 1:
-                at = _synchronise(events, at, free, "cudaFree" if job.allocates else "cudaStreamSynchronize")
-                name, cat = ("cudaMalloc", "cuda_runtime") if job.allocates else ("aten::item", "cpu_op")
-                events.add(name, at, at + job.think, cat=cat, pid=1, tid=1, args={})
-                at += job.think
+                call_name = "cudaFree" if job.allocates else "cudaStreamSynchronize"
+                over = _synchronise(events, at + CALL, free, call_name) + job.think
+                if job.allocates:
+                    runtime: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {}}
+                    events.add("cudaMalloc", over - job.think, over, **runtime)
+                else:
+                    events.add("aten::item", at, over, cat="cpu_op", pid=1, tid=1, args={})
+                at = over
         at = _synchronise(events, at, free)
         events.add(f"ProfilerStep#{i}", begin, at, cat="user_annotation", pid=1, tid=1, args={})
         events += [_allocated(gb, begin + 1) for gb in job.peak_gb[i : i + 1]]

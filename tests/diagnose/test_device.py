@@ -50,6 +50,13 @@ def test_a_host_that_waits_for_a_busy_device_does_not_hold_it_up(tmp_path: Path)
     assert [one.finding.kind for one in diagnosis.findings] == []
 
 
+def test_who_called_what_waits_for_the_device_is_named(tmp_path: Path) -> None:
+    job = replace(DEVICE_BOUND, sync_every=4, think=1.0)
+    (found,) = winning(diagnosed(device(tmp_path / "job", job)[0]))
+    assert found.finding.title.endswith("in cudaStreamSynchronize")
+    assert found.finding.cause.startswith("aten::item called it; ")
+
+
 def test_input_that_the_device_waits_for(tmp_path: Path) -> None:
     diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, load=10.0))[0])
     assert kinds(diagnosis) == ["input"]
