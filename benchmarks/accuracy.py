@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import known_byteps
+from benchmarks import known_byteps, known_gains
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError
@@ -148,6 +148,9 @@ def tables(data: Path, ddp: Path | None) -> Iterator[str]:
     yield from _cluster()
     if ddp is not None:
         yield from _ddp([path for path in sorted(ddp.iterdir()) if path.is_dir()])
+    yield "## 7. What `diagnose` claims for a slow worker"
+    yield ""
+    yield from known_gains.table()
 
 
 def _model(recordings: dict[str, Recording]) -> Iterator[str]:

@@ -44,6 +44,7 @@ class Finding:
     edit : the job without it; None where nothing can be claimed to be won
     change : the same in the words of ``replay --set``, separated by blanks; "" where there are none
     doubt_ns : by how much more than the replay knows its gain may be off, 19 times in 20
+    queued_ns : transfers on the critical path that queue for links, and may queue otherwise without it
     least_share : of a step, what it has to win at least
     weight : how much it matters where nothing is claimed to be won, as a share of the step
     look : arguments of the command that shows more; the job's path is added
@@ -62,6 +63,7 @@ class Finding:
     caveat: str = ""
     look: Sequence[str] = field(default_factory=lambda: ("--option", "critical"))
     doubt_ns: float = 0.0
+    queued_ns: float = 0.0
     least_share: float = 0.0
     weight: float = 0.0
     as_recorded: bool = False  # it is about what happened in these steps, unusual gaps included

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +32,12 @@ def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
     if len(view.recording.owners) < 2:
         yield from late_in_negotiations(view)
         return
+    queued_ns = view.path_work_ns(view.is_communication) if view.recording.links else 0.0
+    for one in _late_ranks(view):
+        yield replace(one, queued_ns=queued_ns)
+
+
+def _late_ranks(view: JobView) -> Iterator[Finding]:
     late, pausing = behind_peers(view, view.owner_work_ns(view.is_compared)), _pausing(view)
     pauses_more = bool(pausing) and (
         not late
