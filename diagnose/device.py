@@ -102,6 +102,8 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
 def allocations(view: JobView) -> Iterator[Finding]:
     """Find calls of the driver that allocate and free memory of the device in every step."""
     calls = view.which(_allocates)
+    if not calls.any():
+        return
     n_calls, took_ns = [], []
     for row in view.rows:
         step = view.recording.steps[row]

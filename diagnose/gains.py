@@ -18,7 +18,7 @@ from replay.uncertainty import MODEL_ERROR, Float, paired_change, without_outlie
 Edits = tuple[Edit, ...]
 
 _Z = 1.959964  # of the normal distribution, 19 times in 20
-#: Standard deviation of what is won by less work, as a share of what transfers that queue can take of it.
+#: Standard deviation of what less work wins: a share of it, or of the transfers that queue if these are less.
 _QUEUE_ERROR = 0.25
 #: Edited recordings that are kept at most; any other is made again when it is wanted.
 _KEPT = 3
@@ -135,9 +135,9 @@ class Gains:
         """Return what is won without a finding that has an edit, in the job after the edits `before`.
 
         The interval covers which steps were recorded, the model's error (as of a what-if, a share of the
-        edited step, but no more than in proportion to what the edit changes), and any other doubt. Of 50 slow
-        workers in a simulated BytePS cluster (`benchmarks/known_byteps.py`) where nothing queued on the path
-        was within 3 %, what did could make half of the gain.
+        edited step, but no more than in proportion to what the edit changes), and any other doubt. Where
+        transfers queue on the path, what a slow worker costs was off by a quarter of itself in simulated
+        clusters, and hardly where none do (docs/accuracy.md, 7).
         """
         assert finding.edit is not None
         own_gaps = finding.as_recorded
