@@ -9,17 +9,20 @@ from enum import IntEnum
 import numpy as np
 
 from dag_utils import LoadedSteps
-from diagnose.capture import capture_quality
-from diagnose.device import allocations, computes_on_device, copies, host_bound, host_sync, idle
-from diagnose.exposed import exposed_communication, idle_stages, slow_input
+from diagnose.detectors.capture import capture_quality
+from diagnose.detectors.device import allocations, computes_on_device, copies, host_bound, host_sync, idle
+from diagnose.detectors.exposed import exposed_communication, idle_stages, slow_input
+from diagnose.detectors.late_ranks import late_ranks, uneven_work
+from diagnose.detectors.memory import memory
+from diagnose.detectors.negotiations import negotiation
+from diagnose.detectors.operations import hot_operation, outlier_steps, slow_callbacks
+from diagnose.detectors.overhead import profiling_overhead
+from diagnose.detectors.servers import priority_inversion, slow_server
+from diagnose.detectors.slow_transfers import slow_links
+from diagnose.detectors.small_messages import small_messages
 from diagnose.finding import Finding, Skipped
 from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
-from diagnose.late_ranks import late_ranks, uneven_work
-from diagnose.memory import memory
-from diagnose.operations import hot_operation, outlier_steps, slow_callbacks
-from diagnose.overhead import profiling_overhead
-from diagnose.slow_transfers import negotiation, priority_inversion, slow_links, slow_server, small_messages
 from replay.uncertainty import Float
 
 #: Of a step: what wins less is not shown.

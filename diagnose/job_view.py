@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -12,7 +12,8 @@ from dag.critical_path import CATS
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
-from dialects.step_parts import FRAME, GAP, Kind, Operation
+from diagnose.meetings import Meetings, meetings_of
+from dialects.step_parts import FRAME, GAP, Operation
 from errors import TraceError, counted
 from formats.columns import Int64, unique
 from replay.answer import measured_ns
@@ -28,24 +29,6 @@ _WARM_UP = 3
 _MOST_PATHS = 20
 #: Steps times kinds of operations that are many, and how many more than events a table of them may have.
 _MOST_CELLS, _MOST_AN_EVENT = 10_000_000, 10
-
-
-@dataclass(frozen=True, slots=True)
-class Meetings:
-    """Who came when to what several ranks do together in one step: k arrivals.
-
-    `meeting` (k,) counts from 0; `owner`, `event` (k,) of the arrival; `at_ns` (k,) when the event began.
-    """
-
-    meeting: Int64
-    owner: Int64
-    event: Int64
-    at_ns: Int64
-
-    @property
-    def n_meetings(self) -> int:
-        """How many meetings there were."""
-        return int(self.meeting.max(initial=-1)) + 1
 
 
 class JobView:
@@ -307,9 +290,7 @@ class JobView:
     @cached_property
     def meetings(self) -> list[Meetings]:
         """The meetings of each whole step."""
-        pieces, is_meeting = _pieces(self.recording), self.which(lambda one: one.is_meeting)
-        steps = (self.recording.steps[row] for row in self.rows)
-        return [_meetings(len(self.recording.owners), step, pieces, is_meeting) for step in steps]
+        return meetings_of(self.recording, self.rows)
 
     def last_arrivals(self, *, of_own_step: bool = False) -> list[tuple[Int64, Int64]]:
         """Return for each whole step who came last to each meeting, and how long after the one before.
@@ -394,57 +375,6 @@ def waited_for(arrivals: Sequence[tuple[Int64, Int64]]) -> Int64:
     """Return who was waited for longest in each step with a meeting; `arrivals` as of `last_arrivals`."""
     found = [np.bincount(who, after_ns).argmax() for who, after_ns in arrivals if len(who)]
     return np.array(found, np.int64)
-
-
-def _meetings(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) -> Meetings:
-    """Return the meetings of a step: events that edges between owners connect, or one partition's pushes.
-
-    `piece_of` (n,) is the partition of each operation (see `_pieces`), `is_meeting` (n,) whether it is one.
-    """
-    edges = step.edges[np.isin(step.edges[:, 3], (Kind.GROUP, Kind.MESSAGE))]
-    meets = is_meeting[step.operation[edges[:, :2]]].any(axis=1)
-    edges = edges[(step.owner[edges[:, 0]] != step.owner[edges[:, 1]]) | meets]
-    source, target = edges[:, 0], edges[:, 1]
-    pieces = piece_of[step.operation[source]]
-    order = np.argsort(pieces, kind="stable")
-    alike = (pieces[order[1:]] == pieces[order[:-1]]) & (pieces[order[1:]] >= 0)
-    tails = np.concatenate([source, source[order[1:][alike]]])
-    heads = np.concatenate([target, source[order[:-1][alike]]])
-    events, place = np.unique(np.concatenate([tails, heads]), return_inverse=True)
-    part = connected(len(events), *place.reshape(2, -1))
-    source = unique(source[~is_meeting[step.operation[source]]])
-    part, owner = part[np.searchsorted(events, source)], step.owner[source]
-    arrivals = np.column_stack([part, owner, source, step.start_ns[source]])
-    arrivals = arrivals[np.lexsort((source, owner, part))]
-    cell = arrivals[:, 0] * n_owners + arrivals[:, 1]
-    in_turn = np.lexsort((arrivals[:, 3], cell))
-    first = in_turn[np.append(np.ones(min(len(cell), 1), np.bool_), np.diff(cell[in_turn]) != 0)]
-    arrivals = arrivals[first]  # GPUs of a worker reduce together, and broadcast together later
-    meeting = np.unique(arrivals[:, 0], return_inverse=True)[1].reshape(-1)
-    return Meetings(meeting, arrivals[:, 1], arrivals[:, 2], arrivals[:, 3])
-
-
-def connected(n: int, tails: Int64, heads: Int64) -> Int64:
-    """Return for each of n nodes the least one that edges (e,) connect it with, whatever their direction.
-
-    Where an edge joins two groups, the group of the larger number goes to the other, until none does;
-    scipy's way takes a tenth of a second to load.
-    """
-    part: Int64 = np.arange(n)
-    while True:
-        before, part = part, part.copy()
-        least = np.minimum(before[tails], before[heads])
-        np.minimum.at(part, before[tails], least)
-        np.minimum.at(part, before[heads], least)
-        part = part[part]
-        if (part == before).all():
-            return part
-
-
-def _pieces(recording: Recording) -> Int64:
-    """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
-    number = recording.numbered(lambda one: (one.main, one.key))[1]
-    return np.where(recording.which(lambda one: one.key is not None), number, -1)
 
 
 def what_runs(view: JobView) -> str:

@@ -188,7 +188,7 @@ def _worst_outlier(ranked: Sequence[tuple[int, Ranked]]) -> list[int]:
 
 def _transfers(view: JobView) -> list[Chart]:
     """Return what rate transfers reach by their bytes, where these are known; of many the most exposed."""
-    from diagnose.slow_transfers import transfers
+    from diagnose.detectors.slow_transfers import transfers
 
     found, best = transfers(view)
     if not found:

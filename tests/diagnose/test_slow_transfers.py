@@ -11,9 +11,10 @@ from answers import diagnosed, holds, kinds, winning
 from made_transfers import Partitions, gloo, nccl, reductions
 
 from dag_utils import load_steps, read_partitions
+from diagnose.detectors.servers import priority_inversion
+from diagnose.detectors.slow_transfers import transfers
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
-from diagnose.slow_transfers import priority_inversion, transfers
 
 HEALTHY = Partitions()
 

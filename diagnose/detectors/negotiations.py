@@ -1,4 +1,4 @@
-"""Ranks that are ready late, in a timeline that one rank recorded for all: negotiations wait for them."""
+"""Negotiations, in a timeline that one rank recorded for all: who is late, and what passes after the last."""
 
 from __future__ import annotations
 
@@ -182,4 +182,45 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
             before[before == 0] = round(later_ns)
             work[events] = np.maximum(work[events] - np.maximum(late - before, 0), 0)
         steps.append(replace(step, work_ns=work))
+    return replace(recording, steps=steps)
+
+
+# ---- after all are ready
+
+
+def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find time that passes although all ranks are ready: until the negotiating thread looks again."""
+    waits = view.which(lambda one: one.cat == WAIT)
+    if not waits.any():
+        yield Skipped("negotiation", "no negotiation is recorded")
+        return
+    recording = view.recording
+    found = []
+    for row in view.rows:
+        step = recording.steps[row]
+        negotiated = waits[step.operation]
+        reduced = step.edges[negotiated[step.edges[:, 0]], 1]
+        found.append(step.work_ns[negotiated].max(initial=0) + step.gap_ns[reduced].max(initial=0))
+    n_reduced = np.median([waits[recording.steps[row].operation].sum() for row in view.rows])
+    yield Finding(
+        kind="negotiation",
+        title=f"reductions begin up to {np.median(found) / 1e6:.1f} ms after all ranks are ready",
+        cause=f"{n_reduced:.0f} tensors are negotiated in a step, and looked at once in a cycle",
+        action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
+        edit=without_negotiation,
+        ranks=recording.owners,
+        operations=view.mains(waits)[:3],
+        evidence=view.show(waits, 1),
+    )
+
+
+def without_negotiation(recording: Recording) -> Recording:
+    """Return the recording in which a reduction begins as soon as the last rank is ready."""
+    waits = recording.which(lambda one: one.cat == WAIT)
+    steps = []
+    for step in recording.steps:
+        negotiated = waits[step.operation]
+        gap = step.gap_ns.copy()
+        gap[step.edges[negotiated[step.edges[:, 0]], 1]] = 0
+        steps.append(replace(step, work_ns=np.where(negotiated, 0, step.work_ns), gap_ns=gap))
     return replace(recording, steps=steps)

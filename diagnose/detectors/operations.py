@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
-from diagnose.device import NO_COMPUTATION, computes
+from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed

@@ -9,11 +9,11 @@ import numpy as np
 
 from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
+from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
 from diagnose.job_view import JobView, listed, waited_for, what_runs
-from diagnose.late_negotiations import late_in_negotiations
 from formats.columns import FEWEST
 from replay.uncertainty import Float
 from replay.whatif.edits import apply

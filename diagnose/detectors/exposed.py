@@ -8,7 +8,7 @@ import numpy as np
 
 from dag.step_graph import Bool
 from diagnose.chance import EXPOSED
-from diagnose.device import computes_on_device
+from diagnose.detectors.device import computes_on_device
 from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped

@@ -1,0 +1,225 @@
+"""Transfers that take longer than others of their bytes: slow links, slow collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from dag.step_graph import Bool, Recording, StepGraph
+from diagnose.even_work import scaled
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView
+from dialects.step_parts import Operation
+from errors import counted
+from formats.columns import Int64, unique
+from intervals import at_once, union
+from replay.uncertainty import Float
+from replay.whatif.bandwidth import is_sized, link_rate
+from replay.whatif.edits import apply
+
+#: A link or collective that takes this much longer than its peers is slow.
+_SLOW = 1.5
+#: Collectives of one size class that it takes to know what is usual.
+_PEERS = 3
+NO_BYTES = "the bytes of the transfers are not recorded"
+#: The end of an event and that of its slice differ by no more than this.
+_TOLERANCE_NS = 2_000
+
+
+class Transfer(NamedTuple):
+    """One operation that moves data, over all steps: its rate (GB/s) is that of the link."""
+
+    operation: Operation
+    n_bytes: float
+    rate: float
+    exposed_ns: float  # of an average step: while the rank computed nothing
+
+
+def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find the worker whose pushes take longer than those of the same partitions elsewhere."""
+    recording = view.recording
+    pushes = view.which(lambda one: one.link and one.stage == "PUSH")
+    if not pushes.any() or len(recording.owners) < 2:
+        yield from slow_collectives(view)
+        return
+    ratios = _push_ratios(view, pushes)
+    owner = int(ratios.argmax())
+    if ratios[owner] <= _SLOW:
+        return
+    name = recording.owners[owner]
+    edit = f"{name}.PUSH={1 / ratios[owner]:.3g}"
+    chosen = pushes & view.which(lambda one: one.owner == owner)
+    yield Finding(
+        kind="slow_collective",
+        title=f"the link of {name} is slow: its pushes take {ratios[owner]:.1f} times as long as its peers'",
+        cause="pushes of the same partitions are compared, without the waiting for the link",
+        action="look at its network: speed of the port, errors, other traffic, the path to the servers",
+        edit=lambda one: apply(one, [edit]),
+        change=edit,
+        ranks=[name],
+        operations=["PUSH"],
+        evidence=view.show(chosen, 3),
+    )
+
+
+def _push_ratios(view: JobView, pushes: Bool) -> Float:
+    """Return how much longer the pushes of each owner (m,) take than the same ones of its peers; 0: none."""
+    n_owners = len(view.recording.owners)
+    keys, number = view.recording.numbered(lambda one: (one.main, one.key))
+    total = np.zeros((n_owners, len(keys)))
+    for row in view.rows:
+        step = view.recording.steps[row]
+        mine = pushes[step.operation]
+        np.add.at(total, (step.owner[mine], number[step.operation[mine]]), step.work_ns[mine])
+    pushing = np.flatnonzero(total.sum(axis=1))  # of several GPUs of a worker only one pushes
+    total = total[pushing][:, (total[pushing] > 0).all(axis=0)]
+    ratios = np.zeros(n_owners)
+    if len(pushing) > 1 and total.size:
+        sums = total.sum(axis=1)
+        peers = [np.median(np.delete(sums, place)) for place in range(len(pushing))]
+        ratios[pushing] = sums / np.maximum(peers, 1)
+    return ratios
+
+
+def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find collectives whose bus bandwidth is below that of others of their kind and size."""
+    found = _bandwidths(view)
+    if not len(found):
+        yield Skipped("slow_collective", NO_BYTES)
+        return
+    operation, group, rate, place = found[:, 0].astype(np.int64), found[:, 1], found[:, 2], found[:, 3]
+    factor = np.ones(len(view.recording.operations))
+    slow = []
+    for one in unique(group):
+        members = np.flatnonzero(group == one)
+        # tensors that are reduced together are one collective
+        usual = float(np.median(rate[members[np.unique(place[members], return_index=True)[1]]]))
+        if len(np.unique(place[members])) >= _PEERS:
+            late = members[rate[members] * _SLOW < usual]
+            factor[operation[late]] = rate[late] / usual
+            slow += [(int(operation[i]), float(rate[i]), usual, int(place[i])) for i in late.tolist()]
+    if not slow:
+        return
+    worst, its_rate, usual, _ = min(slow, key=lambda one: one[1] / one[2])
+    name = view.recording.operations[worst].main
+    n_slow = len({place for *_, place in slow})
+    yield Finding(
+        kind="slow_collective",
+        title=f"{counted(n_slow, 'collective')} {'is' if n_slow == 1 else 'are'} slower than others of "
+        f"{'its' if n_slow == 1 else 'their'} size, {name}{'' if n_slow == 1 else ' most'}",
+        cause=f"its bus bandwidth is {its_rate:.1f} GB/s where others of its kind and size have {usual:.1f}",
+        action="look at what runs beside it, at the ranks of its group, and at the links between their hosts",
+        edit=lambda one: _scaled(one, factor),
+        ranks=[
+            view.recording.owners[i] for i in sorted({view.recording.operations[j].owner for j, *_ in slow})
+        ],
+        operations=sorted({view.recording.operations[i].main for i, *_ in slow}),
+        evidence=view.show(factor < 1, 3),
+    )
+
+
+def _bandwidths(view: JobView) -> Float:
+    """Return operation, class, bus bandwidth (GB/s), turn and bytes of collectives (k, 5).
+
+    The class is their kind, group and size. The turn counts a rank's collectives of a step; tensors that are
+    reduced together have the same.
+    """
+    found: list[tuple[int, int, float, int, float]] = []
+    classes: dict[object, int] = {}
+    steps = [view.loaded.recording.steps[row] for row in view.rows]
+    events = [view.by_owner(step, view.is_communication) for step in steps]
+    for owner, rank in enumerate(view.loaded.ranks):
+        sizes, ends = rank.sizes, rank.sizes_end_ns
+        if not len(sizes.row):
+            continue
+        order = np.argsort(ends, kind="stable")
+        ends = np.append(ends[order], np.iinfo(np.int64).max)
+        times: dict[int, list[float]] = {}
+        which: dict[int, tuple[int, int]] = {}
+        for step, by_owner in zip(steps, events, strict=True):
+            mine = by_owner[owner]
+            at = np.searchsorted(ends, step.end_ns[mine] - _TOLERANCE_NS)
+            near = ends[at] - step.end_ns[mine] <= _TOLERANCE_NS
+            sized = mine[near]
+            places, turn = order[at[near]], turns(step, sized)
+            for event, *of_event in zip(sized.tolist(), places.tolist(), turn.tolist(), strict=True):
+                operation = int(step.operation[event])
+                which[operation] = of_event[0], of_event[1]
+                times.setdefault(operation, []).append(float(step.work_ns[event]))
+        for operation, (place, number) in which.items():
+            n_bytes, n_ranks = float(sizes.n_bytes[place]), int(sizes.n_ranks[place])
+            kind = (sizes.kind[place], n_ranks, round(np.log2(max(n_bytes, 1.0))))
+            rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
+            found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes))
+    return np.array(found, np.float64).reshape(-1, 5)
+
+
+def transfers(view: JobView) -> tuple[list[Transfer], float]:
+    """Return the transfers whose bytes are known, and what their link carries (GB/s).
+
+    That is what BytePS's links do; for collectives it is the best bus bandwidth seen.
+    """
+    recording = view.recording
+    exposed = _exposed_ns(view)
+    if len(found := _bandwidths(view)):
+        rows = zip(found[:, 0].astype(np.int64).tolist(), found[:, 4], found[:, 2], strict=True)
+        best = float(found[:, 2].max())
+    else:
+        known = link_rate(recording) if is_sized(recording) else None
+        if known is None:
+            return [], 0.0
+        n_bytes = recording.column(lambda one: one.n_bytes if one.link else 0)
+        at = np.flatnonzero(n_bytes)
+        rows = zip(at.tolist(), n_bytes[at], n_bytes[at] / _usual_work_ns(view)[at], strict=True)
+        best = known.carried
+    operations = recording.operations
+    return [
+        Transfer(operations[i], float(n_bytes), float(rate), float(exposed[i])) for i, n_bytes, rate in rows
+    ], best
+
+
+def _usual_work_ns(view: JobView) -> Float:
+    """Return the median work of each operation (n,) over the whole steps, 1 at least."""
+    operation, work = (
+        np.concatenate([getattr(view.recording.steps[row], column) for row in view.rows])
+        for column in ("operation", "work_ns")
+    )
+    order = np.lexsort((work, operation))
+    count = np.bincount(operation, minlength=len(view.recording.operations))
+    middle = np.cumsum(count) - count + count // 2
+    usual = work[order][np.minimum(middle, len(order) - 1)]
+    return np.maximum(np.where(count > 0, usual, 1), 1).astype(np.float64)
+
+
+def _exposed_ns(view: JobView) -> Float:
+    """Return for how long of a step, on average, each operation (n,) ran while its rank computed nothing."""
+    recording = view.recording
+    exposed = np.zeros(len(recording.operations))
+    on_device = view.which(lambda one: one.on_device)  # where there is one, it is what computes
+    is_compute = view.which(
+        lambda one: one.is_compute and one.cat != "STEP"
+    )  # in which BytePS waits for them
+    is_compute &= on_device == on_device.any()
+    for row in view.rows:
+        step = recording.steps[row]
+        by_owner = view.by_owner(step, view.is_communication)
+        for mine, computing in zip(by_owner, view.by_owner(step, is_compute), strict=True):
+            start, end = step.start_ns[mine], step.end_ns[mine]
+            begin, until = union(step.start_ns[computing], step.end_ns[computing])
+            busy = np.cumsum(np.stack([begin * 0, until - begin], 1).reshape(-1))
+            edges = np.stack([begin, until], 1).reshape(-1)
+            hidden = np.interp(end, edges, busy) - np.interp(start, edges, busy) if len(edges) else 0
+            np.add.at(exposed, step.operation[mine], end - start - hidden)
+    return exposed / max(len(view.rows), 1)
+
+
+def turns(step: StepGraph, events: Int64) -> Int64:
+    """Return a number for each of some events of a step: the same for those that work at the same time."""
+    return at_once(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
+
+
+def _scaled(recording: Recording, factor: Float) -> Recording:
+    """Return the recording with the work of each operation (n,) times its factor; 1 for any that is new."""
+    return scaled(recording, np.append(factor, np.ones(len(recording.operations) - len(factor))))

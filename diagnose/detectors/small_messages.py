@@ -1,0 +1,116 @@
+"""Transfers so small that their time is latency, not bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dag.step_graph import Recording, StepGraph
+from diagnose.detectors.slow_transfers import NO_BYTES, turns
+from diagnose.finding import Finding, Skipped
+from diagnose.job_view import JobView
+from dialects.step_parts import Operation
+from formats.columns import Int64, unique
+from replay.whatif.bandwidth import link_rate
+from replay.whatif.partition import at_partition_bytes
+
+#: A collective that takes no longer than this many times the shortest is latency, hardly bytes; so many
+#: of them in a step are many; and merging leaves one in so many.
+_LATENCY, _MANY, _MERGED = 2.0, 16, 10
+#: Partitions below this size are small, and merged into such of that size.
+_SMALL_BYTES, _LARGE_BYTES = 256 << 10, 4 << 20
+
+
+def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
+    """Find many transfers whose time is latency, not bytes."""
+    parts = [one for one in view.recording.operations if one.key is not None]
+    if not view.is_communication.any():
+        yield Skipped("small_messages", "no communication between ranks is recorded")
+        return
+    if not parts:
+        yield from _short_collectives(view)
+        return
+    if not any(one.n_bytes for one in parts):
+        yield Skipped("small_messages", f"{NO_BYTES}; BytePS's log has them")
+        return
+    sizes = np.array([one.n_bytes for one in parts if one.n_bytes])
+    per_tensor = len({(one.owner, one.main, one.key) for one in parts}) / len(
+        {(one.owner, one.main) for one in parts}
+    )
+    if np.median(sizes) > _SMALL_BYTES or per_tensor < 2:
+        return
+    known = link_rate(view.recording)
+    rate = None if known is None else known.carried
+    yield Finding(
+        kind="small_messages",
+        title=f"partitions are small: {np.median(sizes) / 1024:,.0f} KiB, {per_tensor:.0f} to a tensor",
+        cause="every partition costs a request and an answer, whatever its size",
+        action=f"raise BYTEPS_PARTITION_BYTES (here it is about {sizes.max():,})",
+        edit=lambda one: at_partition_bytes(one, _LARGE_BYTES, rate),
+        change=f"partition_bytes={_LARGE_BYTES}",
+        ranks=view.recording.owners,
+        operations=sorted({one.main for one in parts})[:3],
+        evidence=view.show(view.which(lambda one: one.stage == "PUSH"), 1),
+    )
+
+
+def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
+    collectives = view.which(_is_reduced)
+    if not collectives.any():
+        return
+    steps = view.recording.steps  # each is made anew when it is asked for: together they are large
+    works = [step.work_ns[collectives[step.operation]] for step in map(steps.__getitem__, view.rows)]
+    shortest = _shortest_ns(works)
+    at_most = [(work <= _LATENCY * shortest).sum() / len(view.recording.owners) for work in works]
+    if np.median(at_most) < _MANY:
+        return
+    counts = []
+    for step in map(steps.__getitem__, view.rows):
+        short = (own[step.work_ns[own] <= _LATENCY * shortest] for own in view.by_owner(step, collectives))
+        counts.append(np.mean([_n_turns(step, own) for own in short]))
+    often = float(np.median(counts))
+    if often < _MANY:
+        return
+    names, kind = view.kind_of
+    chosen = [names[i] for i in unique(kind[collectives]).tolist()]
+    yield Finding(
+        kind="small_messages",
+        title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",
+        cause=f"they take at most {_LATENCY * shortest / 1e3:.0f} µs each, not much more than the shortest",
+        action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
+        edit=lambda one: _merged(one, shortest),
+        ranks=view.recording.owners,
+        operations=chosen[:3],
+        evidence=view.show(collectives, 1),
+        caveat=f"the gain is for one in {_MERGED} of them",
+    )
+
+
+def _n_turns(step: StepGraph, events: Int64) -> int:
+    return len(np.unique(turns(step, events)))
+
+
+def _is_reduced(one: Operation) -> bool:
+    return one.is_collective and one.is_communication
+
+
+def _shortest_ns(works: Sequence[Int64]) -> float:
+    work = np.concatenate(works)
+    work = work[work > 0]
+    return float(np.quantile(work, 0.05)) if len(work) else 0.0
+
+
+def _merged(recording: Recording, shortest: float) -> Recording:
+    """Return the recording in which one in some of the short collectives of each owner takes any time."""
+    collectives = recording.which(_is_reduced)
+    steps = []
+    for step in recording.steps:
+        work = step.work_ns.copy()
+        events = np.flatnonzero(collectives[step.operation] & (work <= _LATENCY * shortest))
+        for owner in range(len(recording.owners)):
+            own = events[step.owner[events] == owner]
+            work[own[turns(step, own) % _MERGED > 0]] = 0
+        steps.append(replace(step, work_ns=work))
+    return replace(recording, steps=steps)
