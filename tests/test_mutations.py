@@ -29,6 +29,7 @@ _OPTIONS: dict[str, Callable[[Path, Path], list[object]]] = {
     "combine": lambda job, out: ["--path", job, "--output", out / "all.json"],
     "compare": lambda job, out: ["--path", job, job],
     "critical": lambda job, out: ["--path", job],
+    "diagnose": lambda job, out: ["--path", job, "--html", out / "page.html"],
     "replay": lambda job, out: ["--path", job, "--output", "-", "--jobs", "1"],
     "graph": lambda job, out: ["--path", job, "--output", out / "graph.dot"],
     "collect": lambda job, out: ["--path", job],
