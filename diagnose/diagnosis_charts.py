@@ -1,0 +1,129 @@
+"""The pictures of a diagnosis: what can be won, where the time goes, and the steps that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dag.step_graph import Recording, StepGraph
+from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
+from diagnose.detectors.slow_transfers import transfers
+from diagnose.diagnosis import Diagnosis, Ranked
+from diagnose.job_view import JobView
+from opname import without_parameters
+from result import Bars, Chart, Point, Points
+from statistic.breakdown_charts import rank_map
+
+#: Transfers that are drawn at most.
+_MOST_POINTS = 500
+#: So many steps have room in half a page.
+_FEW_STEPS = 40
+
+
+def diagnosis_charts(diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
+    """Return what the findings that are shown, each with its place, can win, and what they are seen in."""
+    recording = diagnosis.view.recording
+    usual = recording.steps[choose_step(recording)]
+    named = [rank for _, one in ranked for rank in one.finding.ranks]
+    drawn = {usual.number: (usual, "of median length")}
+    for number in _worst_outlier(ranked):
+        far = next(step for step in recording.steps if step.number == number)
+        drawn.setdefault(number, (far, "far longer than the others"))
+    title = f"Where the time of step {usual.number} goes"
+    return [
+        *_gains(ranked),
+        path_waterfall(title, recording, usual, critical_path(usual)),
+        *(_timeline(recording, step, what, named) for step, what in drawn.values()),
+        *_transfers(diagnosis.view),
+        *_every_step(diagnosis),
+        *_work_map(recording),
+    ]  # fmt: skip
+
+
+def _timeline(recording: Recording, step: StepGraph, what: str, first: Sequence[str]) -> Chart:
+    title = f"Step {step.number}, {what}, and its critical path"
+    return step_timeline(title, recording, step, critical_path(step), first=first)
+
+
+def _worst_outlier(ranked: Sequence[tuple[int, Ranked]]) -> list[int]:
+    """Return the number of the step in which was seen what made steps far longer, if any are."""
+    found = [one.finding for _, one in ranked if one.finding.kind == "outlier_steps"]
+    return [evidence.step for finding in found for evidence in finding.evidence]
+
+
+def _transfers(view: JobView) -> list[Chart]:
+    """Return what rate transfers reach by their bytes, where these are known; of many the most exposed."""
+    found, best = transfers(view)
+    if not found:
+        return []
+    largest = sorted(found, key=lambda one: -one.exposed_ns)[:_MOST_POINTS]
+    owners = view.recording.owners
+    points = [
+        Point(
+            f"{owners[one.operation.owner]} {without_parameters(one.operation.label)}",
+            one.operation.stage or one.operation.phase or one.operation.cat or "other",
+            one.n_bytes,
+            one.rate,
+            one.exposed_ns / 1e6,
+        )
+        for one in largest
+    ]
+    roof = (
+        best,
+        f"{best:,.3g} GB/s, {'what a link carries' if found[0].operation.link else 'the best seen'}",
+    )
+    title = "Bytes and rate of each transfer"
+    if len(largest) < len(found):
+        title += f": the {len(largest)} most exposed of {len(found):,}"
+    return [Points(title, "bytes", "GB/s", "exposed (ms a step)", points, roof)]
+
+
+def _every_step(diagnosis: Diagnosis) -> list[Chart]:
+    """Return how long each step took, where there are several; outliers have a colour of their own."""
+    numbers = diagnosis.numbers
+    if len(numbers) < 2:
+        return []
+    found = [one.finding for one in diagnosis.findings if one.finding.kind == "outlier_steps"]
+    far = {number for finding in found for number in finding.steps}
+    of = dict(zip(numbers, (diagnosis.iteration_ns / 1e6).tolist(), strict=True))
+    series = {"iteration time": [None if number in far else of[number] for number in numbers]}
+    if far:
+        series["far longer than the others"] = [of[number] if number in far else None for number in numbers]
+    names = list(map(str, numbers))
+    return [Bars("Every step", "step", "ms", names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
+
+
+def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
+    """Return what each finding is worth, with its bounds, as bars."""
+    known = [(place, one, one.gain) for place, one in ranked if one.gain is not None]
+    if not known:
+        return []
+    names = []
+    for place, one, _ in known:
+        kind, ranks = one.finding.kind.replace("_", " "), one.finding.ranks
+        names.append(f"{place}. {kind}" + (f", {ranks[0]}" if len(ranks) == 1 else ""))
+    values = {"to win": [gain.mid_ns / 1e6 for *_, gain in known]}
+    between = [
+        None if gain.low_ns is None or gain.high_ns is None else (gain.low_ns / 1e6, gain.high_ns / 1e6)
+        for *_, gain in known
+    ]
+    label = "ms a step, with the bounds that hold it 19 times in 20" if any(between) else "ms a step"
+    return [
+        Bars("What can be won", label, "", names, values, horizontal=True, between=between, is_small=True)
+    ]
+
+
+def _work_map(recording: Recording) -> list[Chart]:
+    """Return how long each rank worked itself in each step, waiting and communication left out."""
+    n = len(recording.owners)
+    if n == 1:
+        return []
+    # in BytePS's STEP lies the wait for communication
+    is_own = recording.which(lambda one: not one.is_communication and one.cat != "STEP")
+    steps = [recording.steps[row] for row in recording.whole_steps]
+    work = [np.bincount(step.owner, step.work_ns * is_own[step.operation], n) for step in steps]
+    numbers = [str(step.number) for step in steps]
+    found = rank_map("Own work", recording.owners, numbers, np.transpose(work) / 1e6)
+    return [replace(found, is_small=len(steps) <= _FEW_STEPS)]
