@@ -27,7 +27,7 @@ EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by", "save"})
 
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank, and a page a bar
-_MOST_BARS = 20
+_MOST_BARS, _MOST_CATS = 20, 64
 _IDLE = "nothing recorded"
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
@@ -350,11 +350,15 @@ def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
     longest = longest_first(stats)[:_MOST_BARS]
     names = [stat.name for stat in longest]
     averages = _by_colour([(stat.cat, stat.mean_ns / 1e6) for stat in longest])
-    of_cats = [cat.cat or "(none)" for cat in cats]
-    totals = _by_colour([(cat.cat, cat.total_ns / 1e6) for cat in cats])
+    shown, title = cats, "Time per category"
+    if len(cats) > _MOST_CATS:
+        shown = sorted(cats, key=lambda cat: -cat.total_ns)[:_MOST_CATS]
+        title += f": the {_MOST_CATS} longest of {len(cats):,}"
+    of_cats = [cat.cat or "(none)" for cat in shown]
+    totals = _by_colour([(cat.cat, cat.total_ns / 1e6) for cat in shown])
     return [
         Bars("Longest operations on average", "average (ms)", "operation", names, averages, True, True),
-        Bars("Time per category", "category", "total (ms)", of_cats, totals, stacked=True),
+        Bars(title, "category", "total (ms)", of_cats, totals, stacked=True),
     ]
 
 

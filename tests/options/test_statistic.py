@@ -85,3 +85,17 @@ def test_without_marked_steps_averages_are_drawn(tmp_path: Path) -> None:
     write(tmp_path / "a.json", [span("a", 0, 5, "x"), span("b", 5, 3, "y")])
     titles = [chart.title for chart in result(tmp_path / "a.json", "--html", "a.html").charts]
     assert titles == ["Longest operations on average", "Time per category"]
+
+
+def test_of_many_categories_the_longest_are_drawn(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "name": "op", "cat": f"c{i}", "pid": 1, "tid": 1, "ts": 1000 * i, "dur": i + 1}
+        for i in range(100)
+    ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    code, _, err = run_cli(
+        "--option", "statistic", "--path", tmp_path / "rank0.json", "--html", tmp_path / "a.html"
+    )
+    assert code == 0, err
+    page = (tmp_path / "a.html").read_text()
+    assert "Time per category: the 64 longest of 100" in page
