@@ -88,14 +88,9 @@ def test_without_marked_steps_averages_are_drawn(tmp_path: Path) -> None:
 
 
 def test_of_many_categories_the_longest_are_drawn(tmp_path: Path) -> None:
-    events = [
-        {"ph": "X", "name": "op", "cat": f"c{i}", "pid": 1, "tid": 1, "ts": 1000 * i, "dur": i + 1}
-        for i in range(100)
-    ]
-    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
-    code, _, err = run_cli(
-        "--option", "statistic", "--path", tmp_path / "rank0.json", "--html", tmp_path / "a.html"
-    )
-    assert code == 0, err
-    page = (tmp_path / "a.html").read_text()
-    assert "Time per category: the 64 longest of 100" in page
+    write(tmp_path / "rank0.json", [span("op", 1000.0 * i, i + 1, f"c{i}") for i in range(100)])
+    _, chart = result(tmp_path / "rank0.json", "--html", "a.html").charts
+    assert isinstance(chart, Bars)
+    assert chart.title == "Time per category: the 64 longest of 100"
+    # that of number i takes i + 1 microseconds
+    assert values(chart) == {(f"c{i}", f"c{i}"): pytest.approx((i + 1) / 1000) for i in range(36, 100)}
