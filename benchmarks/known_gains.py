@@ -69,7 +69,6 @@ def claim(seed: int) -> Claim:
 def table(n_jobs: int = _JOBS) -> Iterator[str]:
     """Yield the lines of a table of some jobs."""
     claims = [claim(seed) for seed in range(n_jobs)]
-    named = [one for one in claims if one.gain is not None]
     low, high = _FACTORS
     yield (
         f"{n_jobs} jobs of 2 to 4 workers, {_STEPS} recorded steps each, in which one worker computes "
@@ -80,13 +79,13 @@ def table(n_jobs: int = _JOBS) -> Iterator[str]:
     yield "| --- | --: | --: | --: | --: | --: | --: |"
     for title, least, most in (("less than 5 % of a step", -np.inf, 0.05), ("5 % or more", 0.05, np.inf)):
         chosen = [one for one in claims if least <= one.cost_ms / one.step_ms < most]
-        of_these = [one for one in named if one in chosen]
+        named = [one for one in chosen if one.gain is not None]
         errors = [one.error for one in chosen]
         median, p90 = np.percentile(errors, [50, 90])
-        inside = sum(one.holds for one in of_these)
+        inside = sum(one.holds for one in named)
         yield (
-            f"| {title} | {len(chosen)} | {len(of_these)} | {median:.1%} | {p90:.1%} | {max(errors):.1%} "
-            f"| {inside} of {len(of_these)} |"
+            f"| {title} | {len(chosen)} | {len(named)} | {median:.1%} | {p90:.1%} | {max(errors):.1%} "
+            f"| {inside} of {len(named)} |"
         )
     yield ""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import Recording, StepGraph
+from dag.step_graph import Recording
 from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
 from diagnose.detectors.slow_transfers import transfers
 from diagnose.diagnosis import Diagnosis, Ranked
+from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from opname import without_parameters
 from result import Bars, Chart, Point, Points
@@ -25,32 +26,33 @@ _FEW_STEPS = 40
 def diagnosis_charts(diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
     """Return what the findings that are shown, each with its place, can win, and what they are seen in."""
     recording = diagnosis.view.recording
-    usual = recording.steps[choose_step(recording)]
+    usual = choose_step(recording)
+    drawn = {usual: "of median length"}
+    for one in _outliers(found for _, found in ranked):
+        drawn.setdefault(choose_step(recording, one.evidence[0].step), "far longer than the others")
     named = [rank for _, one in ranked for rank in one.finding.ranks]
-    drawn = {usual.number: (usual, "of median length")}
-    for number in _worst_outlier(ranked):
-        far = next(step for step in recording.steps if step.number == number)
-        drawn.setdefault(number, (far, "far longer than the others"))
-    title = f"Where the time of step {usual.number} goes"
+    of_steps: list[Chart] = []
+    for row, what in drawn.items():
+        step = recording.steps[row]
+        path = critical_path(step)
+        if row == usual:
+            of_steps.append(
+                path_waterfall(f"Where the time of step {step.number} goes", recording, step, path)
+            )
+        title = f"Step {step.number}, {what}, and its critical path"
+        of_steps.append(step_timeline(title, recording, step, path, first=named))
     return [
         *_gains(ranked),
-        path_waterfall(title, recording, usual, critical_path(usual)),
-        *(_timeline(recording, step, what, named) for step, what in drawn.values()),
+        *of_steps,
         *_transfers(diagnosis.view),
         *_every_step(diagnosis),
         *_work_map(recording),
     ]  # fmt: skip
 
 
-def _timeline(recording: Recording, step: StepGraph, what: str, first: Sequence[str]) -> Chart:
-    title = f"Step {step.number}, {what}, and its critical path"
-    return step_timeline(title, recording, step, critical_path(step), first=first)
-
-
-def _worst_outlier(ranked: Sequence[tuple[int, Ranked]]) -> list[int]:
-    """Return the number of the step in which was seen what made steps far longer, if any are."""
-    found = [one.finding for _, one in ranked if one.finding.kind == "outlier_steps"]
-    return [evidence.step for finding in found for evidence in finding.evidence]
+def _outliers(found: Iterable[Ranked]) -> list[Finding]:
+    """Return what was found of steps that are far longer than the others."""
+    return [one.finding for one in found if one.finding.kind == "outlier_steps"]
 
 
 def _transfers(view: JobView) -> list[Chart]:
@@ -85,8 +87,7 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     numbers = diagnosis.numbers
     if len(numbers) < 2:
         return []
-    found = [one.finding for one in diagnosis.findings if one.finding.kind == "outlier_steps"]
-    far = {number for finding in found for number in finding.steps}
+    far = {number for finding in _outliers(diagnosis.findings) for number in finding.steps}
     of = dict(zip(numbers, (diagnosis.iteration_ns / 1e6).tolist(), strict=True))
     series = {"iteration time": [None if number in far else of[number] for number in numbers]}
     if far:

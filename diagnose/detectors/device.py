@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
+from diagnose.even_work import scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, listed, what_runs
@@ -43,10 +44,11 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
         return
     launching = view.which(_prepares)
     on_path = view.path_work_ns(launching)
-    step = view.usual_step
-    longest = int(step.work_ns[launching[step.operation]].max(initial=0))
-    if on_path < _MOSTLY * view.step_ns or longest > _MOSTLY * on_path:  # one long call is no launching
+    if on_path < _MOSTLY * view.step_ns:
         return
+    step = view.usual_step
+    if step.work_ns[launching[step.operation]].max(initial=0) > _MOSTLY * on_path:
+        return  # one long call is no launching
     operations = view.recording.table.kinds
     cats = {one.cat for one in operations if _prepares(one)} - {
         one.cat for one in operations if not _prepares(one)
@@ -289,22 +291,19 @@ def without_host(recording: Recording, edits: Sequence[str]) -> Recording:
     return replace(edited, steps=steps)
 
 
-def without_synchronisation(recording: Recording) -> Recording:
-    """Return the recording in which no call of the host waits for a device."""
+def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
+    """Return the recording in which no call of the host, or none of `calls` (n,), waits for a device."""
     device = recording.which(lambda one: one.on_device)
-    steps = [
-        replace(step, edges=step.edges[~_is_sync(step.edges, device[step.operation])])
-        for step in recording.steps
-    ]
+    steps = []
+    for step in recording.steps:
+        waits = _is_sync(step.edges, device[step.operation])
+        if calls is not None:
+            waits &= calls[step.operation[step.edges[:, 1]]]
+        steps.append(replace(step, edges=step.edges[~waits]))
     return replace(recording, steps=steps)
 
 
 def without_allocations(recording: Recording) -> Recording:
     """Return the recording in which memory of the device takes no time to have, and nobody waits for it."""
-    device, calls = recording.which(lambda one: one.on_device), recording.which(_allocates)
-    steps = []
-    for step in recording.steps:
-        frees = _is_sync(step.edges, device[step.operation]) & calls[step.operation[step.edges[:, 1]]]
-        work_ns = np.where(calls[step.operation], 0, step.work_ns)
-        steps.append(replace(step, work_ns=work_ns, edges=step.edges[~frees]))
-    return replace(recording, steps=steps)
+    calls = recording.which(_allocates)
+    return scaled(without_synchronisation(recording, calls), np.where(calls, 0.0, 1.0))

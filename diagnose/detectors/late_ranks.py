@@ -186,8 +186,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     taken = float(np.median(view.owner_work_ns(chosen)[:, list(late)].mean(axis=1)))
     left = max(1 - min(excess, its_time) / max(taken, 1.0), 0.0)
     ranks = [recording.owners[owner] for owner in late]
-    by_name = view.by_name(np.where(view.of_kinds(chosen), view.work_by_kind.mean(axis=0), 0.0))
-    names = view.longest(by_name, 1 if by_name.max() >= _NAMED * by_name.sum() else 3)
+    names = _most_of(view, chosen, view.work_by_kind)
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
@@ -280,14 +279,19 @@ def _pausing(view: JobView) -> list[int]:
     return late if np.isin(waited, late).sum() > len(view.rows) / 2 else []
 
 
+def _most_of(view: JobView, chosen: Bool, by_kind: Float) -> list[str]:
+    """Return the name that has most of some times (steps, k) of the `chosen` operations (n,), else three."""
+    by_name = view.by_name(np.where(view.of_kinds(chosen), by_kind.mean(axis=0), 0.0))
+    return view.longest(by_name, 1 if by_name.max() >= _NAMED * by_name.sum() else 3)
+
+
 def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     gaps, recording = view.owner_gap_ns(view.is_own), view.recording
     ranks = [recording.owners[owner] for owner in late]
     peers = float(np.median(np.delete(gaps, list(late), axis=1)))
     slow = float(np.median(gaps[:, list(late)]))
     chosen = view.is_own & view.which(lambda one: one.owner in late)
-    by_name = view.by_name(np.where(view.of_kinds(chosen), view.gap_by_kind.mean(axis=0), 0.0))
-    before = view.longest(by_name, 1 if by_name.max() >= _NAMED * by_name.sum() else 3)
+    before = _most_of(view, chosen, view.gap_by_kind)
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'}: "

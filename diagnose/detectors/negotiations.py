@@ -190,22 +190,22 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
 
 def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
     """Find time that passes although all ranks are ready: until the negotiating thread looks again."""
-    waits = view.which(lambda one: one.cat == WAIT)
+    waits = view.which(_is_wait)
     if not waits.any():
         yield Skipped("negotiation", "no negotiation is recorded")
         return
     recording = view.recording
-    found = []
+    found, counts = [], []
     for row in view.rows:
         step = recording.steps[row]
         negotiated = waits[step.operation]
         reduced = step.edges[negotiated[step.edges[:, 0]], 1]
         found.append(step.work_ns[negotiated].max(initial=0) + step.gap_ns[reduced].max(initial=0))
-    n_reduced = np.median([waits[recording.steps[row].operation].sum() for row in view.rows])
+        counts.append(negotiated.sum())
     yield Finding(
         kind="negotiation",
         title=f"reductions begin up to {np.median(found) / 1e6:.1f} ms after all ranks are ready",
-        cause=f"{n_reduced:.0f} tensors are negotiated in a step, and looked at once in a cycle",
+        cause=f"{np.median(counts):.0f} tensors are negotiated in a step, and looked at once in a cycle",
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edit=without_negotiation,
         ranks=recording.owners,
@@ -216,7 +216,7 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
 
 def without_negotiation(recording: Recording) -> Recording:
     """Return the recording in which a reduction begins as soon as the last rank is ready."""
-    waits = recording.which(lambda one: one.cat == WAIT)
+    waits = recording.which(_is_wait)
     steps = []
     for step in recording.steps:
         negotiated = waits[step.operation]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium.webdriver import Chrome
@@ -80,29 +81,31 @@ def test_combine_shows_a_step_on_one_clock(tmp_path: Path, monkeypatch: pytest.M
     assert not plain  # a picture is of the clocks, of which there is one
 
 
+def diagnosed_outliers(monkeypatch: pytest.MonkeyPatch, directory: Path) -> tuple[Result, dict[str, Any]]:
+    """Diagnose an example in which some steps are far longer; return the result, and that finding of it."""
+    monkeypatch.chdir(directory)
+    result = result_of("diagnose", [LENET], ["--html", "a.html"])
+    (finding,) = (one for one in result.document["findings"] if one["kind"] == "outlier_steps")
+    return result, finding
+
+
 def test_diagnose_marks_the_steps_that_a_finding_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = result_of("diagnose", [LENET], ["--html", "a.html"])
-    (named,) = (
-        one["scope"]["steps"] for one in result.document["findings"] if one["kind"] == "outlier_steps"
-    )
+    result, finding = diagnosed_outliers(monkeypatch, tmp_path)
     (chart,) = (one for one in result.charts if one.title == "Every step")
     assert isinstance(chart, Bars)
     usual, far = chart.series["iteration time"], chart.series["far longer than the others"]
-    assert [int(name) for name, ms in zip(chart.x, far, strict=True) if ms] == named
+    named = [int(name) for name, ms in zip(chart.x, far, strict=True) if ms]
+    assert named == finding["scope"]["steps"]
     assert all((a is None) != (b is None) for a, b in zip(usual, far, strict=True))
 
 
 def test_diagnose_draws_the_outlier_beside_the_usual_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = result_of("diagnose", [LENET], ["--html", "a.html"])
-    (evidence,) = (
-        one["evidence"][0] for one in result.document["findings"] if one["kind"] == "outlier_steps"
-    )
+    result, finding = diagnosed_outliers(monkeypatch, tmp_path)
+    evidence = finding["evidence"][0]
     usual, far = (one for one in result.charts if isinstance(one, Timeline))
     assert "of median length" in usual.title
     assert far.title.startswith(f"Step {evidence['step']}, far longer than the others")
