@@ -142,6 +142,9 @@ class Waterfall:
     parts: Sequence[tuple[str, float, str]]  # name, value, and the group that decides the colour
     total: str  # name of the last bar
     is_small: bool = True  # as of `Bars`
+    step: str = (
+        ""  # of pictures with a step a page shows those of the first, beside them those of one to pick
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +236,7 @@ class Timeline:
     x_label: str = "time (ms)"
     path: Sequence[OnPath] = ()
     note: str = ""
+    step: str = ""  # as of a `Waterfall`
 
     def longest(self, most: int) -> list[tuple[float, float, str]]:
         """Return start, duration (ms) and name of the longest stretches of the path, in the order of time.

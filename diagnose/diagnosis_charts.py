@@ -15,39 +15,65 @@ from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from opname import without_parameters
 from result import Bars, Chart, Point, Points
-from statistic.breakdown_charts import rank_map
+from statistic.breakdown import Breakdown
+from statistic.breakdown_charts import exposed_map, rank_map
 
 #: Transfers that are drawn at most.
 _MOST_POINTS = 500
 #: So many steps have room in half a page.
 _FEW_STEPS = 40
+#: Steps that a page draws at most, and boxes of those that nobody asked for; a box takes 50 bytes of it.
+_MOST_STEPS, _MOST_BOXES = 12, 10_000
 
 
-def diagnosis_charts(diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
-    """Return what the findings that are shown, each with its place, can win, and what they are seen in."""
-    recording = diagnosis.view.recording
-    usual = choose_step(recording)
-    drawn = {usual: "of median length"}
-    for one in _outliers(found for _, found in ranked):
-        drawn.setdefault(choose_step(recording, one.evidence[0].step), "far longer than the others")
+def diagnosis_charts(
+    diagnosis: Diagnosis, ranked: Sequence[tuple[int, Ranked]], parts: Sequence[Breakdown]
+) -> list[Chart]:
+    """Return what the findings that are shown, each with its place, can win, and what they are seen in.
+
+    `parts` tells where the time of each rank's steps went.
+    """
     named = [rank for _, one in ranked for rank in one.finding.ranks]
-    of_steps: list[Chart] = []
-    for row, what in drawn.items():
-        step = recording.steps[row]
-        path = critical_path(step)
-        if row == usual:
-            of_steps.append(
-                path_waterfall(f"Where the time of step {step.number} goes", recording, step, path)
-            )
-        title = f"Step {step.number}, {what}, and its critical path"
-        of_steps.append(step_timeline(title, recording, step, path, first=named))
     return [
         *_gains(ranked),
-        *of_steps,
-        *_transfers(diagnosis.view),
         *_every_step(diagnosis),
-        *_work_map(recording),
-    ]  # fmt: skip
+        *_of_steps(diagnosis, [found for _, found in ranked], named),
+        *_transfers(diagnosis.view),
+        *_work_map(diagnosis.view.recording),
+        *_exposed_map([part for part in parts if part.step in diagnosis.numbers]),
+    ]
+
+
+def _of_steps(diagnosis: Diagnosis, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
+    """Return where the time of steps goes, and their timelines with the ranks to be drawn `first`.
+
+    The usual step comes first, then the worst of those that are far longer than the others, then the others,
+    the longest first: as many as there is room for.
+    """
+    view = diagnosis.view
+    recording = view.recording
+    what = {choose_step(recording): ", of median length,"}
+    far = _outliers(found)
+    for one in far:
+        what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
+    by_length = np.argsort(-diagnosis.iteration_ns, kind="stable").tolist()
+    waterfalls: list[Chart] = []
+    timelines: list[Chart] = []
+    room = _MOST_BOXES
+    for row in dict.fromkeys([*what, *(view.rows[at] for at in by_length)]):
+        step = recording.steps[row]
+        path = critical_path(step)
+        title = f"Step {step.number}{what.get(row, '')} and its critical path"
+        timeline = step_timeline(title, recording, step, path, first=first)
+        if row not in what:
+            room -= len(timeline.spans)
+            if room < 0 or len(timelines) == _MOST_STEPS:
+                break
+        title = f"Where the time of step {step.number} goes"
+        waterfall = path_waterfall(title, recording, step, path)
+        waterfalls.append(replace(waterfall, step=str(step.number)))
+        timelines.append(replace(timeline, step=str(step.number)))
+    return [*waterfalls, *timelines]
 
 
 def _outliers(found: Iterable[Ranked]) -> list[Finding]:
@@ -128,3 +154,11 @@ def _work_map(recording: Recording) -> list[Chart]:
     numbers = [str(step.number) for step in steps]
     found = rank_map("Own work", recording.owners, numbers, np.transpose(work) / 1e6)
     return [replace(found, is_small=len(steps) <= _FEW_STEPS)]
+
+
+def _exposed_map(parts: Sequence[Breakdown]) -> list[Chart]:
+    """Return how long each rank communicated in each step while it computed nothing, if any did."""
+    if len({part.rank for part in parts}) < 2 or not any(part.comm_ns for part in parts):
+        return []
+    n_steps = len({part.step for part in parts})
+    return [replace(exposed_map(parts), is_small=n_steps <= _FEW_STEPS)]

@@ -6,6 +6,8 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace, _ArgumentGroup
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from dag_utils import LoadedSteps
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
+    from formats.columns import Trace
+    from jobfiles import Source
+    from statistic.breakdown import Breakdown
 
 HELP = (
     "what is slow, why, and what to do first: findings ranked by the milliseconds a step that a replay "
@@ -78,7 +83,7 @@ def run(args: Namespace) -> Result:
     if args.html or args.picture or args.xlsx:
         from diagnose.diagnosis_charts import diagnosis_charts
 
-        charts = diagnosis_charts(diagnosis, ranked)
+        charts = diagnosis_charts(diagnosis, ranked, _breakdowns(args))
     return Result(
         option="diagnose",
         title="",
@@ -96,6 +101,25 @@ def run(args: Namespace) -> Result:
         repairs=loaded.repairs,
         beside=args.path[0],
     )
+
+
+def _breakdowns(args: Namespace) -> list[Breakdown]:
+    """Return where the time of each rank's steps went; for that its files are read once more."""
+    from dag.rank_tasks import map_ranks
+
+    work = partial(_rank_breakdown, step_by=args.step_by)
+    job = map_ranks(args.path, work, only=args.filter, jobs=args.jobs, progress=args.progress)
+    return [
+        replace(part, rank=name)
+        for name, rank in zip(job.names, job.ranks, strict=True)
+        for part in rank.made
+    ]
+
+
+def _rank_breakdown(source: Source, trace: Trace, step_by: str | None) -> list[Breakdown]:
+    from statistic.breakdown import breakdown
+
+    return breakdown(source.prefix, trace, step_by)
 
 
 def _where(one: Ranked) -> str:

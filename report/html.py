@@ -160,7 +160,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
         drawn = plot.svg(chart, _SMALL if is_small else WIDTH)
         by = {"by": chart.x_label, "place": place_along(chart)} if isinstance(chart, Bars | HeatMap) else {}
-        return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn, **by}
+        of = {"step": chart.step} if isinstance(chart, Waterfall) else {}
+        return {"kind": "drawing", "title": chart.title, "narrow": is_small, "svg": drawn, **by, **of}
     if isinstance(chart, Network) and chart.folded:
         chart = chart.folded
     payload = {

@@ -37,11 +37,18 @@ def can_draw(charts: Sequence[Chart]) -> bool:
     return any(map(_block, charts))
 
 
+def _at_first(charts: Sequence[Chart]) -> list[Chart]:
+    """Return the charts without those that a page shows only when their step is picked."""
+    of_steps = [getattr(chart, "step", "") for chart in charts]
+    shown = list(dict.fromkeys(filter(None, of_steps)))[:2]
+    return [chart for chart, step in zip(charts, of_steps, strict=True) if not step or step in shown]
+
+
 def write_charts(workbook: Any, sheet: Any, charts: Sequence[Chart], heading: Any) -> None:
     """Fill the sheet; its rows are written in order, as a workbook that is not kept in memory needs it."""
     sheet.set_column(0, 0, _NAME)
     row = 0
-    for block in filter(None, map(_block, charts)):
+    for block in filter(None, map(_block, _at_first(charts))):
         sheet.write_string(row, 0, block.title, heading)
         first = row + 2
         for column, (name, _, _) in enumerate(block.series, 1):

@@ -22,12 +22,14 @@ def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
     """Return where the time of each step goes, by rank (milliseconds); nothing if no step lasts any."""
     if not any(part.wall_ns for part in parts):
         return []
-    ranks = list(dict.fromkeys(part.rank for part in parts))
-    exposed = _map("Communication that nothing hides", parts, ranks, lambda part: part.exposed_comm_ns)
-    if len(ranks) <= _MOST_STRIPS:
-        return [_bars(parts), exposed]
-    computed = _map("Computation", parts, ranks, lambda part: part.compute_ns)
-    return [exposed, computed]
+    if len({part.rank for part in parts}) <= _MOST_STRIPS:
+        return [_bars(parts), exposed_map(parts)]
+    return [exposed_map(parts), _map("Computation", parts, lambda part: part.compute_ns)]
+
+
+def exposed_map(parts: Sequence[Breakdown]) -> HeatMap:
+    """Return how long each rank communicated in each step while it computed nothing."""
+    return _map("Communication that nothing hides", parts, lambda part: part.exposed_comm_ns)
 
 
 def _bars(parts: Sequence[Breakdown]) -> Bars:
@@ -49,9 +51,8 @@ def idle_or_not_recorded(parts: Sequence[Breakdown]) -> str:
     return "idle" if any(part.compute_ns for part in parts) else "not recorded"
 
 
-def _map(
-    title: str, parts: Sequence[Breakdown], ranks: Sequence[str], value: Callable[[Breakdown], int]
-) -> HeatMap:
+def _map(title: str, parts: Sequence[Breakdown], value: Callable[[Breakdown], int]) -> HeatMap:
+    ranks = list(dict.fromkeys(part.rank for part in parts))
     steps = list(dict.fromkeys(map(_step, sorted(parts, key=lambda part: part.step or 0))))
     row, column = {name: i for i, name in enumerate(ranks)}, {name: i for i, name in enumerate(steps)}
     ms = np.full((len(ranks), len(steps)), np.nan)

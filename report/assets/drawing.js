@@ -2,7 +2,6 @@
 // one is picked in all that are by step.
 
 const MOST_SAID = 12; // marks of a step whose values are written below the chart
-const pickers = []; // function(step or null) of each drawing by step
 
 drawers.drawing = (chart, place) => {
   const parsed = new DOMParser().parseFromString(chart.svg, "image/svg+xml").documentElement;
@@ -37,7 +36,8 @@ function pickSteps(chart, place, drawing) {
       return { mark, step, said: [words.join(", "), label.slice(label.lastIndexOf(": ") + 2)].filter(Boolean).join(" ") };
     });
   if (new Set(marks.map(({ step }) => step)).size < 2) return;
-  const hint = "Click a step to pick it out, in all charts by step.";
+  const beside = steps.drawn.length > 1 ? `, and to draw it beside step ${steps.drawn[0]}` : "";
+  const hint = `Click a step to pick it out, in all charts by step${beside}.`;
   const detail = element("p", { className: "detail soft", role: "status" }, hint);
   place.append(detail);
   let picked = null;
@@ -49,12 +49,10 @@ function pickSteps(chart, place, drawing) {
     const said = own.slice(0, MOST_SAID).map((one) => one.said).join(" · ");
     detail.textContent = own.length ? `Step ${step}: ${said}${more}` : step === null ? hint : `Step ${step} is not in this chart.`;
   };
-  pickers.push(show);
+  steps.followers.push(show);
   drawing.addEventListener("click", (event) => {
     const hit = marks.find(({ mark }) => mark === event.target);
     if (!hit) return;
-    const chosen = hit.step === picked ? null : hit.step;
-    for (const showAlike of pickers) showAlike(chosen);
+    steps.pick(hit.step === picked ? null : hit.step);
   });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") show(null); });
 }

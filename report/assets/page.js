@@ -102,6 +102,20 @@ const links = {
   release() { if (this.marked.size || this.pinned.length) this.mark(this.pinned); },
 };
 
+/** Of pictures that are of one step each, those of the first are shown, and beside them those of the picked one. */
+const steps = {
+  drawn: [...new Set(data.charts.map((chart) => chart.step).filter(Boolean))],
+  beside: null,
+  followers: [], // called with the step that is picked, or null
+  pick(step) {
+    if (step === null || this.drawn.includes(step)) this.beside = step ?? this.drawn[1];
+    for (const follow of this.followers) follow(step);
+  },
+  shows({ step }) { return !step || step === this.drawn[0] || step === this.beside; },
+};
+steps.pick(null);
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") steps.pick(null); });
+
 const drawers = {}; // kind of chart -> function(chart, place); the scripts after this one fill it
 
 function list(lines) {
@@ -111,7 +125,8 @@ function list(lines) {
 function header() {
   const parts = [element("p", { className: "option" }, `analyze.py --option ${data.option}`)];
   parts.push(element("h1", {}, data.title));
-  const sections = [...data.charts, ...data.tables];
+  const lasting = data.charts.filter((chart) => !chart.step || chart.step === steps.drawn[0]);
+  const sections = [...lasting, ...data.tables];
   if (sections.length > 2) {
     const links = sections.map((section) => element("a", { href: `#${section.id}` }, section.title));
     parts.push(element("nav", { "aria-label": "Contents" }, list(links)));
@@ -176,7 +191,32 @@ function chartSection(chart) {
   const place = element("div", { className: "chart" });
   const figure = element("figure", { "aria-label": chart.title }, element("h2", {}, chart.title), place);
   if (chart.note) figure.append(element("p", { className: "soft" }, chart.note));
-  return { section: element("section", { id: chart.id }, figure), draw: () => drawers[chart.kind](chart, place) };
+  const section = element("section", { id: chart.id, hidden: !steps.shows(chart) }, figure);
+  let isDrawn = false;
+  const draw = () => {
+    section.hidden = !steps.shows(chart);
+    if (isDrawn || section.hidden) return;
+    isDrawn = true;
+    drawers[chart.kind](chart, place);
+  };
+  if (chart.step) steps.followers.push(draw);
+  return { section, draw };
+}
+
+/** Which step is drawn beside the first one; it is picked here, or in a chart by step. */
+function stepPicker() {
+  const names = steps.drawn.slice(1).sort((a, b) => a - b);
+  const choice = element("select", {}, ...names.map((name) => element("option", {}, name)));
+  const said = element("span", { className: "soft", role: "status" });
+  choice.addEventListener("change", () => steps.pick(choice.value));
+  const follow = (step) => {
+    choice.value = steps.beside;
+    said.textContent = step === null || steps.drawn.includes(step) ? ""
+      : ` Step ${step} is not drawn in this page; --option critical --step ${step} --html FILE draws it.`;
+  };
+  steps.followers.push(follow);
+  follow(null);
+  return element("p", { className: "picker" }, element("label", {}, `Drawn beside step ${steps.drawn[0]}: step `, choice), said);
 }
 
 /** Goes on when the browser has shown what there is; at once where it shows nothing (a hidden tab). */
@@ -192,11 +232,13 @@ function sections(main) {
   const tables = [...data.tables];
   const table = (one) => () => main.append(tableSection(one));
   let row = null;
-  const steps = data.charts.flatMap((chart, index) => {
+  const charts = data.charts.flatMap((chart, index) => {
     const put = () => {
       const { section, draw } = chartSection(chart);
-      if (!chart.narrow) row = null;
-      else if (!row) main.append((row = element("div", { className: "beside" })));
+      const isFirst = steps.drawn.length > 1 && chart === data.charts.find((one) => one.step);
+      if (isFirst) main.append(stepPicker());
+      if (isFirst || !chart.narrow) row = null;
+      if (chart.narrow && !row) main.append((row = element("div", { className: "beside" })));
       (row ?? main).append(section);
       draw(); // in the document already, so that it knows its width
     };
@@ -204,7 +246,7 @@ function sections(main) {
     const at = chart.kind === "timeline" && isLast ? tables.findIndex((one) => one.about.length) : -1;
     return at < 0 ? [put] : [put, ...tables.splice(at, 1).map(table)]; // below it what it is linked with
   });
-  return [...steps, ...tables.map(table)];
+  return [...charts, ...tables.map(table)];
 }
 
 /** The answer and what proves it come first; the rest when these are on the screen. */

@@ -10,12 +10,12 @@ const ALL_ROWS = 64; // further spans share the last row of their lane
 const STRIPE = 3; // of the path
 const [FLAG_ROW, BEND, PATH_ROW] = [13, 14, 10]; // pixels of a row of names of the path, below them, and of the path
 const APART = 6; // between two poles
-const timelines = []; // of the page: what is zoomed in one is zoomed in all
+const timelines = []; // of the page: what is zoomed in one is zoomed in all that are shown
 
 drawers.timeline = (chart, place) => {
   const { spans, lanes, height, rowHeight, covered, flagRows } = laidOut(chart);
   const strip = AXIS + flagRows * FLAG_ROW + BEND; // where the path is drawn alone
-  const [first, last] = timesOfAll();
+  let [first, last] = timesOfAll();
   const path = chart.path.map(([span, start, duration, name, idle, ...keys]) => (
     { span: spans[span], start, duration, name: chart.names[name], idle, keys }));
   const pathEnds = runningEnds(path);
@@ -56,8 +56,17 @@ drawers.timeline = (chart, place) => {
     const { view, width } = board.state;
     return [(margin(board.state) - view.x) / view.scale, (width - view.x) / view.scale];
   };
+  let { beside } = steps;
+  steps.followers.push(() => {
+    if (beside === steps.beside) return;
+    beside = steps.beside;
+    [first, last] = timesOfAll();
+    board.resize();
+    if (board.state.width) board.fit();
+  });
   board.show = ([from, to]) => {
     const { state } = board;
+    if (!state.width) return; // hidden
     const scale = (state.width - margin(state)) / Math.max(to - from, 1e-9);
     state.view = within({ scale, x: margin(state) - from * scale, y: 0 }, state);
     state.fitted = false;
@@ -372,12 +381,12 @@ drawers.timeline = (chart, place) => {
   board.resize();
 };
 
-/** When the first box of all timelines begins and the last ends: they are shown to one scale. */
+/** When the first box of all timelines that are shown begins and the last ends: they have one scale. */
 function timesOfAll() {
   let [first, last] = [Infinity, -Infinity];
-  for (const { kind, spans } of data.charts) {
-    if (kind !== "timeline") continue;
-    for (const [, , start, duration] of spans) {
+  for (const chart of data.charts) {
+    if (chart.kind !== "timeline" || !steps.shows(chart)) continue;
+    for (const [, , start, duration] of chart.spans) {
       first = Math.min(first, start);
       last = Math.max(last, start + duration);
     }

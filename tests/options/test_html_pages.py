@@ -14,7 +14,7 @@ import options
 from conftest import REPO, open_page
 from report import html
 from report.tables import cell_texts, printable
-from result import Bars, Result, Timeline
+from result import Bars, HeatMap, Result, Timeline, Waterfall
 
 LENET = REPO / "examples" / "lenet"
 SLOW = REPO / "examples" / "lenet-100mbit"
@@ -35,7 +35,7 @@ COMMANDS: tuple[tuple[str, str, list[Path], list[str]], ...] = (
 
 def result_of(option: str, inputs: list[Path], words: list[str]) -> Result:
     """Run an option on copies of `inputs` in the current directory."""
-    copies = [str(shutil.copytree(path, Path.cwd() / path.name)) for path in inputs]
+    copies = [str(shutil.copytree(path, Path.cwd() / path.name, dirs_exist_ok=True)) for path in inputs]
     args = analyze.build_parser().parse_args(["--option", option, "--path", *copies, *words])
     args.path = analyze.expand_paths(args.path)
     return options.load(option).run(args)
@@ -106,7 +106,49 @@ def test_diagnose_draws_the_outlier_beside_the_usual_step(
 ) -> None:
     result, finding = diagnosed_outliers(monkeypatch, tmp_path)
     evidence = finding["evidence"][0]
-    usual, far = (one for one in result.charts if isinstance(one, Timeline))
+    usual, far, *others = (one for one in result.charts if isinstance(one, Timeline))
     assert "of median length" in usual.title
     assert far.title.startswith(f"Step {evidence['step']}, far longer than the others")
     assert any(evidence["name"].endswith(one.name) for one in far.spans), evidence
+    drawn = [int(one.step) for one in (usual, far, *others)]
+    assert sorted(drawn) == result.document["steps"]  # a small job: there is room for all
+    assert drawn == [int(one.step) for one in result.charts if isinstance(one, Waterfall)]
+
+
+def test_diagnose_draws_as_many_steps_as_a_page_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("diagnose.diagnosis_charts._MOST_STEPS", 4)
+    result = result_of("diagnose", [LENET], ["--html", "a.html"])
+    _, _, *others = (one for one in result.charts if isinstance(one, Timeline))
+    assert len(others) == 2
+    (chart,) = (one for one in result.charts if one.title == "Every step")
+    assert isinstance(chart, Bars)
+    ms = {step: max(filter(None, bars)) for step, *bars in zip(chart.x, *chart.series.values(), strict=True)}
+    left = sorted(ms[one] for one in ms if one not in {far.step for far in _timelines(result)[:2]})
+    assert [ms[one.step] for one in others] == left[:-3:-1]  # the longest of those that are left
+
+
+def _timelines(result: Result) -> list[Timeline]:
+    return [one for one in result.charts if isinstance(one, Timeline)]
+
+
+def test_diagnose_maps_the_exposed_communication_that_the_breakdown_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (chart,) = (
+        one
+        for one in result_of("diagnose", [LENET], ["--html", "a.html"]).charts
+        if one.title.startswith("Communication that nothing hides")
+    )
+    assert isinstance(chart, HeatMap)
+    told = result_of("statistic", [LENET], ["--sub_option", "breakdown"]).document["breakdown"]
+    expected = {(one["rank"], str(one["step"])): one["exposed_comm_ms"] for one in told}
+    cells = {
+        (rank, step): value
+        for rank, values in zip(chart.y, chart.values, strict=True)
+        for step, value in zip(chart.x, values, strict=True)
+    }
+    assert cells == pytest.approx(expected)

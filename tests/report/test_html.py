@@ -13,6 +13,8 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from conftest import open_page
@@ -33,6 +35,7 @@ from result import (
     Span,
     Table,
     Timeline,
+    Waterfall,
 )
 
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u2028\"'&lt;\x1b[31m"
@@ -309,6 +312,46 @@ def test_a_step_that_is_picked_in_one_chart_is_picked_in_all(browser: Chrome, tm
     assert said[2] == "Step 8: 7 1.5"
     ActionChains(browser).send_keys(Keys.ESCAPE).perform()
     assert browser.execute_script("return document.querySelectorAll('.aside').length") == 0
+
+
+def of_step(step: str, ms: float) -> tuple[Waterfall, Timeline]:
+    parts = Waterfall(f"Parts of {step}", "ms", [("FW", ms, "FW")], "the step", step=step)
+    return parts, Timeline(f"Step {step}", [Span("r0", "FW", 0.0, ms, "FW")], step=step)
+
+
+def test_the_pictures_of_a_step_that_is_picked_are_shown_beside_those_of_the_first(
+    browser: Chrome, tmp_path: Path
+) -> None:
+    every = Bars("Every step", "step", "ms", ["7", "8", "9", "10"], {"time": [5.0, 9.0, 20.0, 4.0]})
+    pictures = [of_step("7", 5.0), of_step("9", 20.0), of_step("8", 9.0)]
+    charts: list[Chart] = [every, *(parts for parts, _ in pictures), *(timeline for _, timeline in pictures)]
+    assert open_page(browser, page(tmp_path / "a.html", *charts)) == []
+
+    def shown() -> list[str]:
+        titles = (one.text for one in browser.find_elements(By.CSS_SELECTOR, "h2") if one.is_displayed())
+        return [title for title in titles if re.search(r"\d$", title)]
+
+    def ends() -> list[float]:
+        ranges: list[list[float]] = browser.execute_script(
+            "return timelines.filter(one => one.state.width).map(one => one.range())"
+        )
+        return [end for _, end in ranges]
+
+    assert shown() == ["Parts of 7", "Parts of 9", "Step 7", "Step 9"]
+    assert ends() == pytest.approx([20, 20], rel=0.05)  # to one scale, that of the longer one
+    Select(browser.find_element(By.CSS_SELECTOR, ".picker select")).select_by_visible_text("8")
+    assert shown() == ["Parts of 7", "Parts of 8", "Step 7", "Step 8"]
+    assert ends() == pytest.approx([9, 9], rel=0.05)
+    ActionChains(browser).move_to_element(mark_of(browser, "9: 20")).click().perform()
+    assert shown() == ["Parts of 7", "Parts of 9", "Step 7", "Step 9"]
+    assert ends() == pytest.approx([20, 20], rel=0.05)
+    ActionChains(browser).move_to_element(mark_of(browser, "10: 4")).click().perform()
+    assert "Step 10 is not drawn in this page" in browser.find_element(By.CSS_SELECTOR, ".picker").text
+    assert shown() == ["Parts of 7", "Parts of 9", "Step 7", "Step 9"]
+
+
+def mark_of(browser: Chrome, name: str) -> WebElement:
+    return browser.find_element(By.CSS_SELECTOR, f"[aria-label='{name}']")
 
 
 def test_charts_are_left_out_where_there_is_no_room_for_what_draws_them(

@@ -53,6 +53,12 @@ def test_each_part_of_a_waterfall_stands_on_those_before(tmp_path: Path) -> None
     assert sheet._charts[0].series[0].spPr.noFill
 
 
+def test_of_pictures_of_steps_a_workbook_has_those_that_a_page_shows_at_first(tmp_path: Path) -> None:
+    steps = [Waterfall(f"Parts of {step}", "ms", [("a", 3.0, "FW")], "it", step=step) for step in "798"]
+    sheet = read_back(tmp_path / "a.xlsx", *steps)["Charts"]
+    assert [row[0] for row in rows_of(sheet) if "Parts" in str(row[0])] == ["Parts of 7", "Parts of 9"]
+
+
 def test_a_waterfall_may_lead_from_one_total_to_another_and_fall(tmp_path: Path) -> None:
     parts = [("old", 9.0, ""), ("a", 3.0, "FW"), ("b", -2.0, "Comm")]
     sheet = read_back(tmp_path / "a.xlsx", Waterfall("Parts", "ms", parts, "new"))["Charts"]
