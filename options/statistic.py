@@ -28,7 +28,7 @@ FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", 
 
 _MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank, and a page a bar
 _MOST_BARS, _MOST_CATS = 20, 64
-_IDLE = "nothing recorded"
+_IDLE, _OTHERS = "nothing recorded", "others"
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
@@ -327,7 +327,13 @@ def _of_a_step(run: MeasuredRun) -> list[Chart]:
     mixed = {cat for cat, own in zip(cats, moves, strict=True) if not own}
     cats = ["communication" if own and c in mixed else c for c, own in zip(cats, moves, strict=True)]
     cats.append(_IDLE)
-    number = {cat: i for i, cat in enumerate(dict.fromkeys(cats[i] for i in np.argsort(-ms).tolist()))}
+    total: Counter[str] = Counter()
+    for cat, own_ms in zip(cats, ms.tolist(), strict=True):
+        total[cat] += own_ms
+    longest = [cat for cat, _ in total.most_common()]
+    kept = longest if len(longest) <= _MOST_CATS else [*longest[: _MOST_CATS - 1], _OTHERS]
+    cats = [cat if cat in kept else _OTHERS for cat in cats]
+    number = {cat: i for i, cat in enumerate(kept)}
     of = np.array([number[cat] for cat in cats])
     largest = [i for i in np.argsort(-ms, kind="stable")[:_MOST_BARS].tolist() if ms[i] > 0]
     names = [spent.names[i] for i in largest]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 import textwrap
 import zlib
@@ -25,6 +26,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 _MOST_BITMAP_PIXELS = 50_000_000
 _LONGEST_SIDE = 14_400  # points, what PDF allows
 _HANDLES = 24
+_SHAPE, _FINE = re.compile(r' d="[^"]*"'), re.compile(r"(?<=\.\d\d)\d+")  # nobody sees thousandths of a pixel
 _ADDRESS_SPACE = 80 << 30  # the engine that runs Vega reserves most of this, and aborts where it cannot
 
 #: What an SVG of Vega holds: nothing that runs, loads or leads anywhere.
@@ -89,7 +91,7 @@ def svg(chart: Chart, width: int = WIDTH) -> str:
 
     Each mark has its name, value and unit as ``aria-label``.
     """
-    picture = _converted(specification(chart, width))
+    picture = _SHAPE.sub(lambda shape: _FINE.sub("", shape[0]), _converted(specification(chart, width)))
     for part in ElementTree.fromstring(picture).iter():
         active = [name for name in part.attrib if name.startswith("on") or name.endswith(("href", "style"))]
         if part.tag not in _INERT or active:

@@ -1,4 +1,4 @@
-"""The pictures of a breakdown: each rank's steps below each other; of many ranks a map of rank and step."""
+"""The pictures of a breakdown: each rank's steps below each other; of many a map of rank and step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from result import Bars, Chart, HeatMap
 from statistic.breakdown import Breakdown
 
-#: More ranks are not drawn as strips of bars.
-_MOST_STRIPS = 16
-#: More ranks are summed up: quantiles over all of them, and the worst.
-_MOST_ROWS = 64
+#: More ranks, or steps of all of them, are not drawn as strips of bars.
+_MOST_STRIPS, _MOST_STACKS = 16, 800
+#: More ranks, and those of more cells, are summed up: quantiles over all of them, and the worst.
+_MOST_ROWS, _MOST_CELLS = 64, 2_000
 _WORST = 10
 _QUANTILES = {"longest": 1.0, "95th percentile": 0.95, "median": 0.5, "5th percentile": 0.05, "shortest": 0.0}
 
@@ -22,7 +22,7 @@ def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
     """Return where the time of each step goes, by rank (milliseconds); nothing if no step lasts any."""
     if not any(part.wall_ns for part in parts):
         return []
-    if len({part.rank for part in parts}) <= _MOST_STRIPS:
+    if len({part.rank for part in parts}) <= _MOST_STRIPS and len(parts) <= _MOST_STACKS:
         return [_bars(parts), exposed_map(parts)]
     return [exposed_map(parts), _map("Computation", parts, lambda part: part.compute_ns)]
 
@@ -61,19 +61,39 @@ def _map(title: str, parts: Sequence[Breakdown], value: Callable[[Breakdown], in
     return rank_map(title, ranks, steps, ms)
 
 
+def joined_steps(
+    steps: Sequence[str], values: NDArray[np.float64], most: int
+) -> tuple[Sequence[str], NDArray[np.float64]]:
+    """Return at most `most` columns of `values` (rows, steps), and what they are called.
+
+    Where there are more steps, each column has the largest values of some that follow each other.
+    """
+    every = -(-len(steps) // most)
+    if every <= 1:
+        return steps, values
+    begins = range(0, len(steps), every)
+    groups = [steps[at : at + every] for at in begins]
+    names = [own[0] if len(own) == 1 else f"{own[0]}–{own[-1]}" for own in groups]
+    return names, np.fmax.reduceat(values, list(begins), axis=1)
+
+
 def rank_map(
     title: str, ranks: Sequence[str], steps: Sequence[str], ms: NDArray[np.float64], by: str = "step"
 ) -> HeatMap:
     """Return a map of one figure (ranks, steps or what else it is `by`), NaN where it is not known.
 
-    Of many ranks it shows the quantiles in each step, and those with most of it.
+    Of many ranks it shows the quantiles in each step, and those with most of it; of many steps the largest
+    of some that follow each other.
     """
     names = list(ranks)
-    if len(ranks) > _MOST_ROWS:
+    n_summed = len(_QUANTILES) + _WORST
+    if len(ranks) > _MOST_ROWS or (len(ranks) > n_summed and ms.size > _MOST_CELLS):
         worst = np.argsort(-np.nanmean(ms, axis=1), kind="stable")[:_WORST]
         quantiles = np.nanquantile(ms, list(_QUANTILES.values()), axis=0)
         names = [*(f"{name} of {len(ranks):,}" for name in _QUANTILES), *(ranks[at] for at in worst)]
         ms = np.concatenate([quantiles, ms[worst]])
+    if by == "step":
+        steps, ms = joined_steps(steps, ms, _MOST_CELLS // len(ms))
     values = [[None if np.isnan(cell) else float(cell) for cell in line] for line in ms]
     return HeatMap(f"{title}, by rank and {by}", by, "rank", f"{title.lower()} (ms)", steps, names, values)
 

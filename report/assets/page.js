@@ -211,8 +211,8 @@ function stepPicker() {
   choice.addEventListener("change", () => steps.pick(choice.value));
   const follow = (step) => {
     choice.value = steps.beside;
-    said.textContent = step === null || steps.drawn.includes(step) ? ""
-      : ` Step ${step} is not drawn in this page; --option critical --step ${step} --html FILE draws it.`;
+    const command = /^-?\d+$/.test(step) ? `; --option critical --step ${step} --html FILE draws it` : "";
+    said.textContent = step === null || steps.drawn.includes(step) ? "" : ` Step ${step} is not drawn in this page${command}.`;
   };
   steps.followers.push(follow);
   follow(null);

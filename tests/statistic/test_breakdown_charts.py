@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from report import html
 from result import Bars, HeatMap, Result
 from statistic.breakdown import Breakdown
-from statistic.breakdown_charts import breakdown_charts
+from statistic.breakdown_charts import breakdown_charts, joined_steps
 
 
 def part(rank: int, step: int, exposed_ms: int) -> Breakdown:
@@ -63,11 +64,37 @@ def test_a_thousand_ranks_are_quantiles_and_the_ten_worst() -> None:
     assert [row[0] for row in exposed.values[:6]] == [2, 1, 1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("n", [32, 1024])
-def test_a_page_of_many_ranks_stays_small(n: int, tmp_path: Path) -> None:
-    parts = [part(rank, step, rank % 50) for rank in range(n) for step in range(20)]
+@pytest.mark.parametrize(
+    ("n", "n_steps"), [(1, 20_000), (2, 3_000), (16, 50), (17, 117), (64, 80), (1024, 20)]
+)
+def test_a_page_of_many_ranks_or_steps_stays_small(n: int, n_steps: int, tmp_path: Path) -> None:
+    parts = [part(rank, step, rank % 50) for rank in range(n) for step in range(n_steps)]
     html.write(Result("statistic", "T", {}, charts=breakdown_charts(parts)), tmp_path / "a.html")
     assert (tmp_path / "a.html").stat().st_size <= 1_500_000
+
+
+def test_of_many_steps_each_column_is_the_largest_of_some_that_follow_each_other() -> None:
+    values = np.array([[1, 5, 2, np.nan, np.nan], [4, 3, 2, 1, 0]])
+    names, joined = joined_steps(["7", "8", "9", "11", "12"], values, 3)
+    assert names == ["7–8", "9–11", "12"]
+    np.testing.assert_array_equal(joined, [[5, 2, np.nan], [4, 2, 0]])
+    assert joined_steps(["7", "8"], values[:, :2], 2)[0] == ["7", "8"]
+
+
+def test_of_a_thousand_steps_none_is_lost_in_the_map() -> None:
+    parts = [
+        part(rank, step, 44 if (rank, step) == (1, 777) else 3) for rank in (0, 1) for step in range(2000)
+    ]
+    exposed, _ = breakdown_charts(parts)
+    assert isinstance(exposed, HeatMap)
+    assert exposed.x[:2] == ["0–1", "2–3"]
+    found = [
+        (rank, steps)
+        for rank, row in zip(exposed.y, exposed.values, strict=True)
+        for steps, value in zip(exposed.x, row, strict=True)
+        if value == 44
+    ]
+    assert found == [("rank1", "776–777")]
 
 
 def test_where_no_computation_is_recorded_nothing_is_called_idle() -> None:
