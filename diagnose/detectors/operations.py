@@ -11,9 +11,9 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed
+from diagnose.job_view import JobView
 from dialects.step_parts import CALLBACK, narrow_ns
-from errors import counted
+from errors import counted, listed
 from formats.columns import FEWEST, Int64
 from replay.occurrences import Middles, slots
 
@@ -92,7 +92,7 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
 
 def _spread(view: JobView, chosen: Bool) -> float:
     """Return the longest over the average event of the `chosen` operations (n,)."""
-    work = [step.work_ns[chosen[step.operation]] for step in (view.recording.steps[row] for row in view.rows)]
+    work = [step.work_ns[chosen[step.operation]] for step in view.steps]
     flat = np.concatenate(work)
     return float(flat.max(initial=0) / max(flat.mean() if len(flat) else 1.0, 1.0))
 
