@@ -178,8 +178,13 @@ def headline(diagnosis: Diagnosis) -> str:
     step = f"{diagnosis.view.recording.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
-        idle = [one.finding.title for one in diagnosis.findings if one.finding.kind == "idle"]
-        known = f": {idle[0]}; nothing else" if idle else "; nothing"
+        found = [one.finding for one in diagnosis.findings]
+        on_path = [
+            one
+            for one in found
+            if one.kind == "idle" or (one.kind == "profiling_overhead" and one.operations)
+        ]
+        known = f": {on_path[0].title}; nothing else" if on_path else "; nothing"
         return f"{step}{known} stands out that would make it 1 % shorter."
     named = sorted(winning[:_NAMED], key=lambda one: one.finding.kind == "outlier_steps")
     return f"{step}: {'; then '.join(map(_with_gain, named))}."

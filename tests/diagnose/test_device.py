@@ -36,6 +36,18 @@ def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Pat
     assert title.startswith("in 10.0 ms (20%)")
 
 
+def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path: Path) -> None:
+    job = replace(DEVICE_BOUND, first_call=500.0)
+    diagnosis = diagnosed(device(tmp_path / "one", job, steps=1)[0])
+    assert winning(diagnosis) == []
+    told = "one call of cudaDeviceGetStreamPriorityRange takes 500.0 ms of the critical path"
+    assert titles(diagnosis, "profiling_overhead") == [told]
+    assert told in headline(diagnosis)
+    several = diagnosed(device(tmp_path / "several", job)[0])  # of eight steps the first one is a warm-up
+    assert winning(several) == []
+    assert "the device is the limit" in headline(several)
+
+
 def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> None:
     # a kernel takes a tenth of its launch, and so does its twin at the same time
     job = replace(DEVICE_BOUND, launch=0.5, kernel=0.05, twins=True)
