@@ -186,7 +186,8 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
     ]
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
     length = f"{path.length_ns / 1e6:.1f} ms"
-    return f"Step {number} takes {length}{ends}; its critical path is {_listed(shares)}."
+    step = f"Step {number}" if recording.has_steps else recording.one_step
+    return f"{step} takes {length}{ends}; its critical path is {_listed(shares)}."
 
 
 _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks"}
