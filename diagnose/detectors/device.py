@@ -21,6 +21,8 @@ from replay.whatif.edits import apply
 
 #: The host is the limit where it makes up more than this share of the path.
 _MOSTLY = 0.5
+#: A device that is busy in this share of the step is a limit itself.
+_ALL_THE_TIME = 0.9
 #: Copies, and waits for the device, below this share of the step are not worth a look.
 _LEAST = 0.05
 #: A kernel shorter than this takes no longer than its launch.
@@ -59,7 +61,8 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     busy = _busy_share(view)
     yield Finding(
         kind="host_bound",
-        title=f"launching is the limit: {on_path / view.step_ns:.0%} of the critical path is the host's",
+        title=f"{'launching is' if busy < _ALL_THE_TIME else 'the host and the device are both'} the limit: "
+        f"{on_path / view.step_ns:.0%} of the critical path is the host's",
         cause=f"the device is busy {busy:.0%} of the step, with {kernels:,.0f} kernels of "
         f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < _SHORT_NS else ''}; "
         f"most of the host's time is in {listed(largest)}",
