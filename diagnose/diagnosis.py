@@ -93,18 +93,19 @@ class Diagnosis:
     limit: str = ""  # words of the headline: what makes up most of the path
 
 
-def diagnose(loaded: LoadedSteps) -> Diagnosis:
+def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
     """Return the diagnosis of a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
-    (communication is not hidden) is about what the specific ones leave.
+    (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
+    transfers spend their time, from captures and logs of servers.
     """
-    view = JobView(loaded)
+    view = JobView(loaded, network=network)
     search = _Search(Gains(view.recording, view.rows, view.n_warm_up))
     for level in Level:
         before = search.edits
-        looked_at = JobView(loaded, search.gains.as_simulated(before)) if before else view
+        looked_at = JobView(loaded, search.gains.as_simulated(before), network) if before else view
         for of_level, detect in _DETECTORS:
             if of_level == level:
                 search.judge(detect(looked_at), before)

@@ -35,11 +35,12 @@ class JobView:
     """A loaded job; whole steps are its `rows`, columns of owners and operations are as in its recording.
 
     `recording` is another one in place of the loaded one, in which something was edited; `step_ns` is the
-    length of the median step as it was recorded in any case.
+    length of the median step as it was recorded in any case. `network` are clauses about where transfers
+    spend their time, from captures and logs of servers; "" where nothing tells.
     """
 
-    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None) -> None:
-        self.loaded = loaded
+    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None, network: str = "") -> None:
+        self.loaded, self.network = loaded, network
         self.recording = loaded.recording if recording is None else recording
 
     @cached_property

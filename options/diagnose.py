@@ -65,19 +65,21 @@ def run(args: Namespace) -> Result:
     """Diagnose the job at `--path`."""
     if args.sub_option is not None:
         raise UsageError(f"--sub_option {args.sub_option}: diagnose has no variants")
+    from collector.network.network_evidence import read_evidence
     from dag_utils import load_steps, read_partitions
     from diagnose.diagnosis import diagnose, headline
 
+    network = read_evidence(args.path, jobs=args.jobs, progress=args.progress)
     loaded = load_steps(
         args.path,
         only=args.filter,
         step_by=args.step_by,
-        partitions=read_partitions(args.path),
+        partitions=read_partitions(args.path, network),
         sizes=True,
         jobs=args.jobs,
         progress=args.progress,
     )
-    diagnosis = diagnose(loaded)
+    diagnosis = diagnose(loaded, network.words)
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
     charts = []
     if args.html or args.picture or args.xlsx:
@@ -98,7 +100,7 @@ def run(args: Namespace) -> Result:
         charts=charts,
         cards=[_card(args, loaded, one) for _, one in ranked],
         notes=[*_not_shown(diagnosis), *loaded.recording.notes],
-        repairs=loaded.repairs,
+        repairs=[*loaded.repairs, *network.repairs],
         beside=args.path[0],
     )
 

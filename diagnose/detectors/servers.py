@@ -43,7 +43,9 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="server",
         title=f"the servers take {usual / 1e6:.1f} ms a step of each worker beyond the time of the bytes",
-        cause=f"pulls end that much after the last push and the time that their bytes need{uneven}",
+        cause="pulls end that much after the last push and the time that their bytes need"
+        + uneven
+        + view.network,
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edit=lambda one: _as_fast_as_wire(one, rate),
         ranks=recording.owners,
