@@ -13,7 +13,7 @@ from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.step_graph import Recording
 from dialects.step_parts import GAP, WAIT, Kind, Operation
 from formats.columns import Int64
-from result import Cell, Column, Made
+from result import Cell, Column, Made, in_ms
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
@@ -185,7 +185,7 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
         for (cat, owner), ns in largest
     ]
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
-    length = f"{path.length_ns / 1e6:.1f} ms"
+    length = in_ms(path.length_ns)
     step = f"Step {number}" if recording.has_steps else recording.one_step
     return f"{step} takes {length}{ends}; its critical path is {_listed(shares)}."
 

@@ -24,6 +24,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
 from replay.uncertainty import Float
+from result import in_ms
 
 #: Of a step: what wins less is not shown.
 LEAST_SHARE = 0.01
@@ -175,8 +176,8 @@ def headline(diagnosis: Diagnosis) -> str:
     Of what wins most, what is wrong in every step comes before what happened in some.
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
-    on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
-    step = f"{diagnosis.view.recording.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
+    on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > _APART * usual else ""
+    step = f"{diagnosis.view.recording.one_step} takes {in_ms(usual)}{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         found = [one.finding for one in diagnosis.findings]
@@ -200,4 +201,4 @@ def _limit(view: JobView) -> str:
 def _with_gain(one: Ranked) -> str:
     assert one.gain is not None
     assert one.share is not None
-    return f"{one.finding.title} ({one.gain.mid_ns / 1e6:.1f} ms or {one.share:.0%} to win)"
+    return f"{one.finding.title} ({in_ms(one.gain.mid_ns)} or {one.share:.0%} to win)"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
-from result import Bars, Cell, Chart, Column, Made, Result, Table
+from result import Bars, Cell, Chart, Column, Made, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -471,7 +471,7 @@ def _mean(args: Namespace) -> Result:
             ],
             "operations": _slack_table(args, operations).records(),
         },
-        headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
+        headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
         f"on {_title(scopes, longest)}; gaps and waits are not in it.",
         tables=(table,),
         charts=(_parts(longest),) if args.html or args.picture or args.xlsx else (),

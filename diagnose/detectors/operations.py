@@ -56,7 +56,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="hot_operation",
         title=f"{names[hottest]} makes up {share:.0%} of the critical path",
-        cause=f"it takes {by_name[hottest] / 1e6:.1f} ms a step there"
+        cause=f"it takes {in_ms(by_name[hottest])} a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if any(one.on_device or one.phase for one in view.recording.chosen_kinds(chosen))
@@ -79,7 +79,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     largest, is_largest = view.largest(chosen)
     yield Finding(
         kind="hot_operation",
-        title=f"callbacks take {on_path / 1e6:.1f} ms of a step's critical path",
+        title=f"callbacks take {in_ms(on_path)} of a step's critical path",
         cause=f"most of it is in {listed(largest)}",
         action="call them less often, or hand their work to another thread",
         edit=lambda one: phase_at(one, CALLBACK, NO_TIME),
@@ -144,7 +144,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         kind="outlier_steps",
         title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
-        cause=f"up to {times[places].max() / 1e6:.1f} ms instead of {middle / 1e6:.1f}; "
+        cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
         f"what grew most in step {recording.steps[worst].number}: {grown.name} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edit=lambda one: at_usual_length(one, rows),
@@ -164,9 +164,9 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
     more = float(np.mean(times[:n_first])) - usual
     return Finding(
         kind="profiling_overhead",
-        title=f"the first {counted(n_first, 'recorded step')} took {more / 1e6:.1f} ms longer than the others"
+        title=f"the first {counted(n_first, 'recorded step')} took {in_ms(more)} longer than the others"
         if n_first > 1
-        else f"step {numbers[0]}, the first recorded, took {more / 1e6:.1f} ms longer than the others",
+        else f"step {numbers[0]}, the first recorded, took {in_ms(more)} longer than the others",
         cause="what is done only once (compiling, tuning, growing memory) and the begin of the profiling "
         "lie in the first steps",
         action="leave more steps to the warm-up before the recording begins",
