@@ -117,6 +117,7 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
         ],
         operations=sorted({view.recording.operations[i].main for i, *_ in slow}),
         evidence=view.show(factor < 1, 3),
+        caveat="ranks are not recorded: it may be slow, or wait for one of them" if view.lacks_ranks else "",
     )
 
 

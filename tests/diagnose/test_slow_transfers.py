@@ -83,6 +83,15 @@ def test_one_slow_collective_among_many_short_ones_is_found_before_them(
     assert small.after_above_ns / 1e6 == pytest.approx(54 * 0.1, rel=0.1)
 
 
+def test_a_slow_collective_may_wait_for_a_rank_that_is_not_recorded(tmp_path: Path) -> None:
+    job = nccl(tmp_path / "job", [1.0, 1.0, 1.0, 12.0, 1.0])
+    whole = winning(diagnosed(job))[0].finding
+    (job / "rank1.pt.trace.json").unlink()
+    found = winning(diagnosed(job))[0].finding
+    assert (whole.kind, found.kind) == ("slow_collective", "slow_collective")
+    assert (whole.caveat, "wait for one of them" in found.caveat) == ("", True)
+
+
 @pytest.mark.parametrize("write", [gloo, reductions])
 def test_collectives_of_other_sizes_may_take_longer(tmp_path: Path, write: Callable[..., Path]) -> None:
     sizes = [1 << 20, 1 << 20, 1 << 20, 12 << 20, 1 << 20]
