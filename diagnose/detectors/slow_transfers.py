@@ -157,6 +157,17 @@ def _bandwidths(view: JobView) -> Float:
     return np.array(found, np.float64).reshape(-1, 5)
 
 
+def bytes_at_once(view: JobView) -> Float:
+    """Return how much each operation (n,) moves together with others that are one collective; 0: unknown."""
+    found = np.zeros(len(view.recording.operations))
+    known = _bandwidths(view)
+    if len(known):
+        operation, place = known[:, 0].astype(np.int64), known[:, 3].astype(np.int64)
+        together = view.recording.column(lambda one: one.owner)[operation] * (place.max() + 1) + place
+        found[operation] = np.bincount(together, known[:, 4])[together]
+    return found
+
+
 def transfers(view: JobView) -> tuple[list[Transfer], float]:
     """Return the transfers whose bytes are known, and what their link carries (GB/s).
 
