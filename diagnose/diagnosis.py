@@ -143,13 +143,19 @@ class _Search:
                 self.known.append((one, gain))
                 self.edits = (*self.edits, one.edit)
 
+    def _blames_again(self, finding: Finding) -> bool:
+        """Whether the same ranks are late by another finding: then most has to be left to win."""
+        return any(
+            one.kind == finding.kind == "late_rank" and one.ranks == finding.ranks for one, _ in self.known
+        )
+
     def _gain(self, finding: Finding, before: Edits) -> Gain | None:
         """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
         gain = self.gains.of(finding, before)
         least_ns = max(LEAST_SHARE, finding.least_share) * self.gains.recorded_ns
         if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
             left = self.gains.of(finding, self.edits)
-            if left.mid_ns >= least_ns:
+            if left.mid_ns >= max(least_ns, gain.mid_ns / 2 if self._blames_again(finding) else 0.0):
                 return gain
         self.small += gain.mid_ns > 0
         return None
@@ -194,7 +200,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def _limit(view: JobView) -> str:
     """Return what makes up most of the critical path, where that is computation of a device; else ""."""
-    share = view.path_work_ns(view.which(computes_on_device)) / max(view.step_ns, 1.0)
+    share = view.path_share(view.which(computes_on_device))
     return f", and the device is the limit ({share:.0%} of the critical path)" if share > _LIMIT else ""
 
 

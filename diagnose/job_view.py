@@ -106,6 +106,12 @@ class JobView:
         alike = (np.flatnonzero(updates == which) for which in (False, True))
         return sorted(place for one in alike for place in one[outliers(self.job_ns[one])].tolist())
 
+    @property
+    def lacks_ranks(self) -> bool:
+        """Whether ranks of the job are not recorded, for which those that are may wait."""
+        world = max(one.world_size or 0 for one in self.loaded.ranks)
+        return len(self.recording.owners) == 1 or world > len(self.recording.owners)
+
     @cached_property
     def stage(self) -> Int64:
         """The stage of the pipeline that each owner (m,) is; all 0 where there is none."""
@@ -258,6 +264,12 @@ class JobView:
     def path_work_ns(self, chosen: Bool) -> float:
         """Return the work of the `chosen` operations (n,) on the path of a step, the median over steps."""
         return float(np.median(self._path_ns[0][:, :-1][:, self.of_kinds(chosen)].sum(axis=1)))
+
+    def path_share(self, chosen: Bool) -> float:
+        """Return what share of a step's path the work of the `chosen` operations (n,) is, the median."""
+        work, gaps = self._path_ns
+        own = work[:, :-1][:, self.of_kinds(chosen)].sum(axis=1)
+        return float(np.median(own / np.maximum(work.sum(axis=1) + gaps.sum(axis=1), 1)))
 
     @cached_property
     def path_work_by_kind(self) -> Float:

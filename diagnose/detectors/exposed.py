@@ -127,8 +127,7 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _waits_unknown(view: JobView, chosen: Bool) -> str:
     """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
-    world = max(one.world_size or 0 for one in view.loaded.ranks)
-    if len(view.recording.owners) == 1 or world > len(view.recording.owners):
+    if view.lacks_ranks:
         return ", nor the waiting for ranks that are not recorded"
     is_meeting = view.which(lambda one: one.is_meeting)
     for row in view.rows:

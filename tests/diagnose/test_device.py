@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
-from made_jobs import DeviceStep, device
+from made_jobs import WRITERS, DeviceStep, Job, device
 
-from diagnose.diagnosis import headline
+from diagnose.diagnosis import _Search, headline
+from diagnose.finding import Finding
+from diagnose.gains import Edits, Gain, Gains
 
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 
@@ -97,3 +101,40 @@ def test_copies_and_waiting_hosts_are_both_found_in_their_order(tmp_path: Path) 
     holds(waited, step_ms - 14.0 - 40.1)
     assert waited.after_above_ns is not None
     assert waited.after_above_ns / 1e6 == pytest.approx(step_ms - 14.0 - 40.1, rel=0.1)
+
+
+def test_a_rank_is_late_though_another_one_lost_kernels_of_a_step(tmp_path: Path) -> None:
+    # of the step's whole second half nothing is known on rank 0, the reduction included
+    job = WRITERS["device"](tmp_path / "job", Job(more_forward=(0, 0, 9, 0)))
+    path = sorted(job.rglob("*rank0*.json"))[0]
+    document = json.loads(path.read_text())
+    step = next(one for one in document["traceEvents"] if one["name"] == "ProfilerStep#3")
+    lost = range(step["ts"] + step["dur"] // 2, step["ts"] + step["dur"])
+    kept = [
+        one
+        for one in document["traceEvents"]
+        if one.get("cat") not in ("kernel", "gpu_memcpy") or one["ts"] not in lost
+    ]
+    assert any("nccl" in one["name"] for one in document["traceEvents"] if one not in kept)
+    path.write_text(json.dumps(document | {"traceEvents": kept}))
+    diagnosis = diagnosed(job)
+    assert kinds(diagnosis)[0] == "late_rank"
+    assert winning(diagnosis)[0].finding.ranks == ["rank2"]
+    holds(winning(diagnosis)[0], 9.0, near=0.2)  # its share of nine steps in ten is known
+
+
+def test_a_rank_is_late_only_once_for_what_another_finding_wins() -> None:
+    class Known:  # the first wins 9 ms, the second the same ones and one more
+        recorded_ns = 50e6
+
+        def of(self, finding: Finding, before: Edits) -> Gain:
+            wins = 9e6 if finding.title == "works longer" else 10e6
+            return Gain(wins - 9e6 * len(before), 1.0, wins)
+
+    def late(title: str, rank: str) -> Finding:
+        return Finding("late_rank", title, "", "", edit=lambda recording: recording, ranks=[rank])
+
+    for rank, found in (("rank1", ["works longer"]), ("rank2", ["works longer", "comes later"])):
+        search = _Search(cast(Gains, Known()))
+        search.judge([late("works longer", "rank1"), late("comes later", rank)], ())
+        assert [finding.title for finding, _ in search.known] == found
