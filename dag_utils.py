@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dialects
 from clocks.job_clocks import remarks, shifted
@@ -44,6 +44,9 @@ from formats.columns import Trace
 from formats.stream import find_file
 from rank_outlines import TraceFile, repair_lines
 from trace_utils import Job, Source, load_paths
+
+if TYPE_CHECKING:
+    from collector.network.network_evidence import NetworkEvidence
 
 __all__ = [
     "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
@@ -76,18 +79,23 @@ class LoadedSteps:
         return [*repair_lines(self.job, self.files), *self.broken]
 
 
-def read_partitions(paths: Sequence[Path]) -> Partitions:
-    """Return what the logs in or beside a job's directories say about its partitions."""
+def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = None) -> Partitions:
+    """Return what the workers' logs in or beside a job's directories say about its partitions.
+
+    What they do not tell, captures and the servers' logs do; `network` is that if it is known already.
+    """
+    from collector.network.network_evidence import read_evidence
     from collector.network.partition_keys import read_keys
     from result import Repairs
 
-    bytes_of: dict[int, int] = {}
+    found = network or read_evidence(paths)
+    bytes_of = dict(found.bytes_of)
     servers: dict[int, int] = {}
     for path in paths:
         keys = read_keys(path, Repairs())
         servers |= keys.servers
         bytes_of |= keys.partition_bytes()
-    return Partitions(bytes_of, servers)
+    return Partitions(bytes_of, servers or found.servers)  # the two may number the servers differently
 
 
 def load_steps(

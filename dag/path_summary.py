@@ -14,7 +14,7 @@ from dag.step_graph import Recording
 from dialects.step_parts import GAP, WAIT, Kind, Operation
 from errors import listed
 from formats.columns import Int64
-from result import Cell, Column, Made, ms_column
+from result import Cell, Column, Made, in_ms, ms_column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
@@ -186,8 +186,9 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
         for (cat, owner), ns in largest
     ]
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
-    length = f"{path.length_ns / 1e6:.1f} ms"
-    return f"Step {number} takes {length}{ends}; its critical path is {listed(shares)}."
+    length = in_ms(path.length_ns)
+    step = f"Step {number}" if recording.has_steps else recording.one_step
+    return f"{step} takes {length}{ends}; its critical path is {listed(shares)}."
 
 
 _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks"}

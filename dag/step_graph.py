@@ -181,7 +181,12 @@ class Recording:
     @property
     def one_step(self) -> str:
         """What a step of it is called at the begin of a sentence: no step is, where none are marked."""
-        return "The recording" if UNMARKED in self.notes and len(self.steps) == 1 else "A step"
+        return "A step" if self.has_steps else "The recording"
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps are marked; else the whole recording stands for one."""
+        return UNMARKED not in self.notes or len(self.steps) > 1
 
     @property
     def whole_steps(self) -> list[int]:

@@ -35,11 +35,12 @@ class JobView:
     """A loaded job; whole steps are its `rows`, columns of owners and operations are as in its recording.
 
     `recording` is another one in place of the loaded one, in which something was edited; `step_ns` is the
-    length of the median step as it was recorded in any case.
+    length of the median step as it was recorded in any case. `network` are clauses about where transfers
+    spend their time, from captures and logs of servers; "" where nothing tells.
     """
 
-    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None) -> None:
-        self.loaded = loaded
+    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None, network: str = "") -> None:
+        self.loaded, self.network = loaded, network
         self.recording = loaded.recording if recording is None else recording
 
     @cached_property
@@ -108,6 +109,12 @@ class JobView:
         updates = np.array([is_update[step.operation].any() for step in self.steps], np.bool_)
         alike = (np.flatnonzero(updates == which) for which in (False, True))
         return sorted(place for one in alike for place in one[outliers(self.job_ns[one])].tolist())
+
+    @property
+    def lacks_ranks(self) -> bool:
+        """Whether ranks of the job are not recorded, for which those that are may wait."""
+        world = max(one.world_size or 0 for one in self.loaded.ranks)
+        return len(self.recording.owners) == 1 or world > len(self.recording.owners)
 
     @cached_property
     def stage(self) -> Int64:
@@ -261,6 +268,12 @@ class JobView:
     def path_work_ns(self, chosen: Bool) -> float:
         """Return the work of the `chosen` operations (n,) on the path of a step, the median over steps."""
         return float(np.median(self._path_ns[0][:, :-1][:, self.of_kinds(chosen)].sum(axis=1)))
+
+    def path_share(self, chosen: Bool) -> float:
+        """Return what share of a step's path the work of the `chosen` operations (n,) is, the median."""
+        work, gaps = self._path_ns
+        own = work[:, :-1][:, self.of_kinds(chosen)].sum(axis=1)
+        return float(np.median(own / np.maximum(work.sum(axis=1) + gaps.sum(axis=1), 1)))
 
     @cached_property
     def path_work_by_kind(self) -> Float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
 from options import check_variant, is_drawn, load_steps
-from result import Bars, Cell, Chart, Column, Made, Result, Table, ms_column
+from result import Bars, Cell, Chart, Column, Made, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -347,7 +347,7 @@ def _mean(args: Namespace) -> Result:
             ],
             "operations": _slack_table(args, operations).records(),
         },
-        headline=f"The longest chain of average durations is {longest.length_ns / 1e6:.1f} ms, "
+        headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "
         f"on {_title(scopes, longest)}; gaps and waits are not in it.",
         tables=(table,),
         charts=(_parts(longest),) if is_drawn(args) else (),

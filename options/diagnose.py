@@ -64,11 +64,13 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Diagnose the job at `--path`."""
+    from collector.network.network_evidence import read_evidence
     from dag_utils import read_partitions
     from diagnose.diagnosis import diagnose, headline
 
-    loaded = options.load_steps(args, partitions=read_partitions(args.path), sizes=True)
-    diagnosis = diagnose(loaded)
+    network = read_evidence(args.path, jobs=args.jobs, progress=args.progress)
+    loaded = options.load_steps(args, partitions=read_partitions(args.path, network), sizes=True)
+    diagnosis = diagnose(loaded, network.words)
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
     charts = []
     if options.is_drawn(args):
@@ -82,14 +84,18 @@ def run(args: Namespace) -> Result:
         document=_document(args, diagnosis, ranked),
         tables=[
             Table.of(
-                "findings", "Findings", _FINDINGS, ranked, about=[_about(loaded, one) for _, one in ranked]
+                "findings",
+                "Findings",
+                _columns(ranked),
+                ranked,
+                about=[_about(loaded, one) for _, one in ranked],
             ),
             Table.of("details", "Why, and what to do", _DETAILS, ranked, detail=True),
         ],
         charts=charts,
         cards=[_card(args, loaded, one) for _, one in ranked],
         notes=[*_not_shown(diagnosis), *loaded.recording.notes],
-        repairs=loaded.repairs,
+        repairs=[*loaded.repairs, *network.repairs],
         beside=args.path[0],
     )
 
@@ -132,14 +138,21 @@ def _card(args: Namespace, loaded: LoadedSteps, one: Ranked) -> Card:
     return Card(_sentence(finding.title), _worth(one), lines, _about(loaded, one))
 
 
+def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
+    """Return the columns of the findings; gains that are all below a millisecond have more decimals."""
+    gains = [gain for _, one in ranked if (gain := _gain(one, "mid_ns")) is not None]
+    digits = 3 if max(gains, default=1.0) < 1 else 1
+    return [replace(one, digits=digits) if one.kind == "float" else one for one in _FINDINGS]
+
+
 def _worth(one: Ranked) -> str:
     """Return what is won, and how sure that is; "" where nothing is claimed."""
     if one.gain is None or one.share is None:
         return ""
-    worth = f"{one.gain.mid_ns / 1e6:,.1f} ms a step to win, {one.share:.0%}"
+    worth = f"{in_ms(one.gain.mid_ns)} a step to win, {one.share:.0%}"
     if one.gain.low_ns is None or one.gain.high_ns is None:
         return worth
-    return f"{worth} ({one.gain.low_ns / 1e6:,.1f} to {one.gain.high_ns / 1e6:,.1f} ms)"
+    return f"{worth} ({in_ms(one.gain.low_ns, unit='')} to {in_ms(one.gain.high_ns)})"
 
 
 def _about(loaded: LoadedSteps, one: Ranked) -> list[str]:

@@ -14,7 +14,7 @@ from errors import UsageError
 from formats.stream import find_file
 from options import check_variant
 from options.critical import recorded_step, refuse
-from result import Column, Network, Result, Table
+from result import Column, Network, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath
@@ -79,7 +79,7 @@ def _structure(args: Namespace) -> _Loaded:
     path = longest_path(dag)
     if not path.length_ns:  # nothing says how long anything takes: ties would choose
         path = replace(path, nodes=[])
-    ms = f"{path.length_ns / 1e6:.1f} ms"
+    ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
     return _Loaded(dag, path, first, found.notes, found.repairs)

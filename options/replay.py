@@ -160,7 +160,7 @@ def _range(interval_ns: tuple[float, float] | None) -> str:
 
 def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:
     known = dict(figures)
-    answer = f"{found.recording.one_step} takes {found.iteration_ns / 1e6:.1f} ms"
+    answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
     if found.interval_ns is not None:
         answer += f"; the next steps will take {known[_FURTHER]} on average (95 %)"
     if _FROM_OTHERS in known:
@@ -304,7 +304,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         if any(edit.startswith("bandwidth") for edit in args.set):
             charts += _sweep(args, loaded)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
-    times = f"{last.after_ns / 1e6:.1f} ms{ahead} instead of {last.before_ns / 1e6:.1f}"
+    times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}"
     return Result(
         **_common(args, loaded),
         headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}.",
@@ -332,7 +332,7 @@ def _outliers(edit: WhatIf) -> list[str]:
     if recorded is None or edit.before_ns > _ALIKE * recorded:
         return []
     return [f"Some steps took far longer than the others; with all of it the mean step is "
-            f"{recorded / 1e6:.1f} ms. What-ifs count them as long as the longest of the others"]  # fmt: skip
+            f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others"]  # fmt: skip
 
 
 def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:

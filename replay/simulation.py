@@ -147,6 +147,7 @@ class Row:
             yield simulate(self.plan())
             return
         before = None
+        compiled = pays(self.n_ops)
         for position in range(len(self.steps)):
             dur, gap = self._times(position)
             earliest = None
@@ -156,7 +157,7 @@ class Row:
                 np.maximum.at(earliest, target, before.end_ns[source] + gap[target])
             edges = np.concatenate([self._between_events(position), self._to_events(position)])
             plan = make_plan(dur, edges, gap_ns=gap)
-            before = simulate(plan, compiled=pays(self.n_ops), earliest_ns=earliest)
+            before = simulate(plan, compiled=compiled, earliest_ns=earliest)
             yield before
 
     def plan(self) -> Plan:

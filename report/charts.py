@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from report import colours
 from report.names import bounded
@@ -28,6 +29,7 @@ from report.vega import (
 from result import Bars, Bars3D, HeatMap, Lines, Points, Waterfall
 
 _WIDEST_BAR = 90
+_MOST_BARS = 800  # upright; more are thinner than a pixel
 _MOST_POINTS = 60  # of a line that shows them
 _TALL_STRIPS = 8
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
@@ -47,6 +49,8 @@ def bars(chart: Bars, width: int) -> Spec:
     """Return bars of several series, with their bounds where these are known; in strips where it has some."""
     if chart.strips:
         return _strips(chart, width)
+    if not chart.horizontal:
+        chart = _with_room(chart)
     names = list(chart.series)
     values = [
         {"n": at, "s": s, "v": value, "d": described([chart.x[at], name][: len(names)], value)}
@@ -74,6 +78,23 @@ def bars(chart: Bars, width: int) -> Spec:
         encoding[f"{named}Offset"] = {"field": "s", "type": "ordinal"}
     spec = specified(values, "bar", encoding, {"n": chart.x, "s": names}, **size)
     return _with_bounds(spec, chart.between, named, measured) if any(chart.between) else spec
+
+
+def _with_room(chart: Bars) -> Bars:
+    """Return a chart of no more places than can be seen: of some that follow each other the longest."""
+    n = len(chart.x)
+    every = math.ceil(n * (1 if chart.stacked else max(1, len(chart.series))) / _MOST_BARS)
+    if every <= 1:
+        return chart
+    totals = [sum(filter(is_number, values)) for values in zip(*chart.series.values(), strict=True)]
+    kept = [max(range(at, min(at + every, n)), key=totals.__getitem__) for at in range(0, n, every)]
+    return replace(
+        chart,
+        x_label=f"{chart.x_label} (of {every} in a row the longest)",
+        x=[chart.x[at] for at in kept],
+        series={name: [values[at] for at in kept] for name, values in chart.series.items()},
+        between=[chart.between[at] for at in kept] if chart.between else (),
+    )
 
 
 def _with_bounds(
@@ -283,7 +304,7 @@ def heat_map(chart: HeatMap, width: int) -> Spec:
         "y": names_axis("r", chart.y, "", upright=True),
         "color": {"field": "v", "type": "quantitative", "scale": scale, "legend": gradient},
     }
-    mark = {"type": "rect", "stroke": "white", "strokeWidth": 1 if len(chart.x) < MANY else 0}
+    mark = {"type": "rect", **({"stroke": "white"} if len(chart.x) < MANY else {})}
     lists = {"n": chart.x, "r": chart.y}
     return specified(values, mark, encoding, lists, width=wide, height={"step": 18})
 

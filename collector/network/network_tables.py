@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
-    """Collect the captures under `root`; see `collector.network.collect_captures.collect_pcap`."""
-    from collector.network.collect_captures import collect_pcap
+    """Read the captures under `root`, and write their timeline there or to `output`."""
+    from collector.network.collect_captures import TIMELINE, read_captures, write_captured
 
-    network = collect_pcap(root, jobs=jobs, progress=progress, output=output)
+    network = read_captures(root, jobs=jobs, progress=progress)
+    target = output or (root if root.is_dir() else root.parent) / TIMELINE
+    n_events = write_captured(network, target)
     wire = network.wire
     every_worker = all(key.waiting_ns is not None for key in network.keys)
     tables = (
@@ -31,7 +33,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     return Result(
         "collect",
         "network",
-        {"network": _document(network.output, network.n_events, tables)},
+        {"network": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
         headline=_headline(network.keys),
         charts=[_shares(network.keys)],
@@ -44,16 +46,18 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
             for c in network.captures
         ],
-        notes=[f"written: {network.output}", *([] if every_worker else [_NOT_EVERY_WORKER])],
+        notes=[f"written: {target}", *([] if every_worker else [_NOT_EVERY_WORKER])],
         repairs=network.repairs,
     )
 
 
 def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Result:
-    """Collect the server logs under `root`; see `collector.network.server_timeline.collect_server`."""
-    from collector.network.server_timeline import collect_server
+    """Read the logs of servers under `root`, and write their timeline there or to `output`."""
+    from collector.network.server_timeline import TIMELINE, read_served, write_served
 
-    servers = collect_server(root, progress=progress, output=output)
+    servers = read_served(root, progress=progress)
+    target = output or (root if root.is_dir() else root.parent) / TIMELINE
+    n_events = write_served(servers, target)
     tables = (
         Table.of("server_operations", "Operations of the servers", _OPERATIONS, servers.operations),
         Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys),
@@ -62,12 +66,12 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
     return Result(
         "collect",
         "servers",
-        {"server": _document(servers.output, servers.n_events, tables)},
+        {"server": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
         headline=_server_headline(servers.operations),
-        figures=[("server events", f"{servers.n_events:,}")],
+        figures=[("server events", f"{n_events:,}")],
         read=[f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}" for log in servers.logs],
-        notes=[f"written: {servers.output}"],
+        notes=[f"written: {target}"],
         repairs=servers.repairs,
     )
 

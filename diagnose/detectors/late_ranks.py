@@ -19,6 +19,7 @@ from formats.columns import FEWEST
 from replay.uncertainty import Float
 from replay.whatif.edits import apply
 from replay.whatif.straggler import stragglers, without_stragglers
+from result import in_ms
 
 #: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
 _APART = 3.0
@@ -80,8 +81,8 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     )
     yield Finding(
         kind="uneven_work",
-        title=f"work is uneven: {most} works {typical[order[0]] / 1e6:.1f} ms a step, "
-        f"{least} {typical[order[-1]] / 1e6:.1f} ms",
+        title=f"work is uneven: {most} works {in_ms(typical[order[0]])} a step, "
+        f"{least} {in_ms(typical[order[-1]])}",
         cause=f"the {'stages' if is_pipeline else 'ranks'} with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edit=evened,
@@ -191,9 +192,8 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
-        f"with {min(excess, its_time) / 1e6:.1f} ms more work a step, in {listed(names)}, which not all do",
-        cause=f"all its own work takes {excess / 1e6:.1f} ms longer a step than its peers'"
-        f"{_last_in(view, late)}",
+        f"with {in_ms(min(excess, its_time))} more work a step, in {listed(names)}, which not all do",
+        cause=f"all its own work takes {in_ms(excess)} longer a step than its peers'{_last_in(view, late)}",
         action="do it less often, on another thread or process, or share it out",
         edit=lambda one: scaled(one, np.where(chosen, left, 1.0)),
         ranks=ranks,
@@ -208,7 +208,7 @@ def _holds(ranks: Sequence[str]) -> str:
 
 
 def _longer(view: JobView, late: Sequence[int]) -> str:
-    return f"{_excess_ns(view, view.owner_work_ns(view.is_compared), late) / 1e6:.1f} ms"
+    return in_ms(_excess_ns(view, view.owner_work_ns(view.is_compared), late))
 
 
 def _excess_ns(view: JobView, time: Float, late: Sequence[int]) -> float:
@@ -253,9 +253,9 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     slow = float(np.median(work[:, list(late)]))
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {(slow - peers) / 1e6:.1f} ms "
+        title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {in_ms(slow - peers)} "
         "longer a step there",
-        cause=f"loading takes {slow / 1e6:.1f} ms a step there and {peers / 1e6:.1f} ms on the other ranks"
+        cause=f"loading takes {in_ms(slow)} a step there and {in_ms(peers)} on the other ranks"
         + _last_in(view, late),
         action="make its loader as fast as its peers' (data, disk, workers)",
         edit=lambda one: apply(one, edits),
@@ -295,8 +295,8 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'}: "
-        f"{(slow - peers) / 1e6:.1f} ms more a step pass with nothing recorded, before {listed(before)}",
-        cause=f"{slow / 1e6:.1f} ms a step lie between its own operations, and {peers / 1e6:.1f} ms between "
+        f"{in_ms(slow - peers)} more a step pass with nothing recorded, before {listed(before)}",
+        cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
         f"those of its peers{_last_in(view, late)}",
         action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
         edit=lambda one: as_peers(one, late, view.stage, work=False, gaps=True),
@@ -373,7 +373,7 @@ def _begins_later(view: JobView, late: Sequence[int]) -> str:
     ranks = [owners[owner] for owner in late if later[owner] > LEAST_EXCESS * view.step_ns]
     if not ranks:
         return ""
-    return f": steps begin up to {later.max() / 1e6:.1f} ms later than usual on {listed(ranks, 8)}"
+    return f": steps begin up to {in_ms(later.max())} later than usual on {listed(ranks, 8)}"
 
 
 def _last_events(view: JobView, owner: int, most: int = 3) -> list[Evidence]:

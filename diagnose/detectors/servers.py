@@ -14,6 +14,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
+from result import in_ms
 
 #: A server that holds this many times the bytes of the mean one has too many.
 _UNEVEN = 1.5
@@ -41,8 +42,10 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     uneven = _uneven_servers(view)
     yield Finding(
         kind="server",
-        title=f"the servers take {usual / 1e6:.1f} ms a step of each worker beyond the time of the bytes",
-        cause=f"pulls end that much after the last push and the time that their bytes need{uneven}",
+        title=f"the servers take {in_ms(usual)} a step of each worker beyond the time of the bytes",
+        cause="pulls end that much after the last push and the time that their bytes need"
+        + uneven
+        + view.network,
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edit=lambda one: _as_fast_as_wire(one, rate),
         ranks=recording.owners,

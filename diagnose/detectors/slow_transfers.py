@@ -116,6 +116,7 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
         ],
         operations=sorted({view.recording.operations[i].main for i, *_ in slow}),
         evidence=view.show(factor < 1, 3),
+        caveat="ranks are not recorded: it may be slow, or wait for one of them" if view.lacks_ranks else "",
     )
 
 
@@ -153,6 +154,17 @@ def _bandwidths(view: JobView) -> Float:
             rate = n_bytes * sizes.bus_factor(place) / max(float(np.median(times[operation])), 1.0)
             found.append((operation, classes.setdefault(kind, len(classes)), rate, number, n_bytes))
     return np.array(found, np.float64).reshape(-1, 5)
+
+
+def bytes_at_once(view: JobView) -> Float:
+    """Return how much each operation (n,) moves together with others that are one collective; 0: unknown."""
+    found = np.zeros(len(view.recording.operations))
+    known = _bandwidths(view)
+    if len(known):
+        operation, place = known[:, 0].astype(np.int64), known[:, 3].astype(np.int64)
+        together = view.recording.column(lambda one: one.owner)[operation] * (place.max() + 1) + place
+        found[operation] = np.bincount(together, known[:, 4])[together]
+    return found
 
 
 def transfers(view: JobView) -> tuple[list[Transfer], float]:

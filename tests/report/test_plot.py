@@ -27,6 +27,7 @@ from result import (
     Span,
     Timeline,
     Waterfall,
+    in_ms,
 )
 
 NODES = [
@@ -107,6 +108,35 @@ def test_each_bar_says_what_it_is(tmp_path: Path) -> None:
     assert marks(STRIPS, tmp_path / "b.svg") == ["r0, 1, FW: 1", "r0, 2, FW: 2", "r1, 1, FW: 3"]
     assert marks(HEAT, tmp_path / "c.svg") == ["r0, 1: 1", "r0, 2: 2", "r1, 2: 3"]
     assert marks(GRID, tmp_path / "d.svg") == ["x, a: 1", "y, a: 2", "y, b: 3"]
+
+
+def test_of_more_bars_than_can_be_seen_the_longest_are_drawn() -> None:
+    n, far = 5_000, 4_321
+    ms = [1.0] * n
+    ms[far] = 9.0
+    for series in ({"time": ms}, {"recorded": ms, "replayed": ms}):
+        values = plot.specification(Bars("Steps", "step", "ms", [str(i) for i in range(n)], series))["data"][
+            "values"
+        ]
+        assert len(values) <= 860, "one a pixel"
+        assert [one["d"].split(",")[0].split(":")[0] for one in values if one["v"] > 1] == [str(far)] * len(
+            series
+        )
+        assert min(one["v"] for one in values) == 1
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0.0 ms"),
+        (144_043_000, "144.0 ms"),
+        (3_600_000_000_000, "3,600,000.0 ms"),
+        (412_600, "0.413 ms"),
+        (120, "0.000120 ms"),
+    ],
+)
+def test_no_duration_is_told_as_nothing(ns: float, text: str) -> None:
+    assert in_ms(ns) == text
 
 
 def test_bars_have_the_colours_of_their_meaning(tmp_path: Path) -> None:
