@@ -65,8 +65,7 @@ def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:
 
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
-    far: Mask = lengths > longest_usual(lengths)
-    return far
+    return lengths > longest_usual(lengths)
 
 
 def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, counted
-from result import Bars, Column, Result, Table, in_ms
+from result import Bars, Column, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
     from collector.network.collect_captures import KeyShare
@@ -107,8 +107,8 @@ _KEYS = (
     Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
     Column("push_bytes", "PUSH bytes", "int"),
     Column("pull_bytes", "PULL bytes", "int", minor=True),
-    Column("push_ms", "PUSH (ms)", "float", value=lambda k: k.push_ns / 1e6),
-    Column("pull_ms", "PULL (ms)", "float", value=lambda k: k.pull_ns / 1e6),
+    ms_column("push_ms", "PUSH", "push_ns"),
+    ms_column("pull_ms", "PULL", "pull_ns"),
     Column("wire_share", "wire", "percent", digits=1, value=lambda k: _share(k, k.wire_ns)),
     Column("server_share", "server", "percent", digits=1, value=lambda k: _share(k, k.server_ns)),
     Column("waiting_share", "waiting", "percent", digits=1, value=lambda k: _share(k, k.waiting_ns)),
@@ -140,8 +140,8 @@ _CHECKS = (
     Column("exact", "with one transfer", "int", value=lambda c: c.n_exact),
     Column("none", "with none", "int", value=lambda c: c.n_none),
     Column("several", "with several", "int", value=lambda c: c.n_several),
-    Column("before_ms", "before request (ms)", "float", value=lambda c: c.before_ns / 1e6),
-    Column("after_ms", "after response (ms)", "float", value=lambda c: c.after_ns / 1e6),
+    ms_column("before_ms", "before request", "before_ns"),
+    ms_column("after_ms", "after response", "after_ns"),
 )
 _CAPTURES = (
     Column("capture", "capture", value=lambda c: str(c.capture.path)),
@@ -212,10 +212,10 @@ _OPERATIONS = (
     Column("node", "node"),
     Column("operation", "operation"),
     Column("count", "count", "int"),
-    Column("total_ms", "total (ms)", "float", value=lambda o: o.total_ns / 1e6),
+    ms_column("total_ms", "total", "total_ns"),
     Column("avg_ms", "avg (ms)", "float", value=lambda o: o.total_ns / o.count / 1e6),
-    Column("min_ms", "min (ms)", "float", value=lambda o: o.min_ns / 1e6),
-    Column("max_ms", "max (ms)", "float", value=lambda o: o.max_ns / 1e6),
+    ms_column("min_ms", "min", "min_ns"),
+    ms_column("max_ms", "max", "max_ns"),
 )
 _REQUESTS = (
     Column("node", "node"),

@@ -11,10 +11,10 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed
+from diagnose.job_view import JobView
 from dialects.step_parts import CALLBACK, narrow_ns
 from dialects.system import RUNTIME_CATS
-from errors import counted
+from errors import counted, listed
 from formats.columns import FEWEST, Int64
 from replay.occurrences import Middles, slots
 from result import in_ms
@@ -101,8 +101,7 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
 
 def _works_ns(view: JobView, chosen: Bool) -> Int64:
     """Return the work of each event of the `chosen` operations (n,)."""
-    steps = (view.recording.steps[row] for row in view.rows)
-    return np.concatenate([step.work_ns[chosen[step.operation]] for step in steps])
+    return np.concatenate([step.work_ns[chosen[step.operation]] for step in view.steps])
 
 
 def _done_once(view: JobView, name: str, chosen: Bool, longest_ns: float) -> Finding:

@@ -35,8 +35,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     rate = known.carried
     wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         mine = pulls[step.operation]
         beyond.append(np.maximum(step.work_ns - wire[step.operation], 0)[mine].sum() / len(recording.owners))
     usual = float(np.median(beyond))
@@ -110,8 +109,7 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
     recording = view.recording
     index = recording.column(lambda one: -1 if one.key is None else one.key >> 16)
     waited: dict[int, int] = {}
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
         late = set()
         for event in moving.tolist():

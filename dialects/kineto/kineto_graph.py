@@ -204,8 +204,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
         _backward(rank, first, last),
     ]
-    edges: Int64 = np.concatenate(parts)
-    return edges
+    return np.concatenate(parts)
 
 
 def _moved(edges: Int64, by: int) -> Int64:
