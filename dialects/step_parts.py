@@ -59,11 +59,6 @@ class Joint(IntEnum):
     END_TO_BODY = 2
     START_TO_BODY = 3
 
-    @property
-    def from_start(self) -> bool:
-        """Whether the target waits for the source's start only."""
-        return self in (Joint.START_TO_HEAD, Joint.START_TO_BODY)
-
 
 #: What a rank's steps note where its recording marks none.
 UNMARKED = "no steps are marked; the whole recording is taken for one"
