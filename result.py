@@ -337,6 +337,17 @@ class Result:
     headline: str = ""
 
 
+def ms_of(ns: float | None) -> float | None:
+    """Return milliseconds; None stays."""
+    return None if ns is None else ns / 1e6
+
+
+def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
+    """Return a column of milliseconds; `of` is the attribute of its items that holds the nanoseconds."""
+    get = attrgetter(of)
+    return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
+
+
 def in_ms(ns: float, *, unit: str = " ms") -> str:
     """Return a duration as sentences have it: ``144.0 ms``, ``0.039 ms``, ``0.000120 ms``."""
     digits = 1 if abs(ns) >= 1e6 or ns == 0 else 3 if abs(ns) >= 1e3 else 6

@@ -17,6 +17,13 @@ Mask = NDArray[np.bool_]
 
 _ALL_PAIRS = 16  # hosts of which each is compared with each
 _LARGEST_NS = 1 << 61  # beyond it, differences of times overflow
+#: Ends of one occurrence agree to about this, but for a drift of this many parts per million.
+_ENDS_AGREE_NS, _DRIFT_PPM = 20_000, 30
+#: Occurrences that a host may lack of those that the one with the most of them has, beside the difference;
+#: and how many pairs of them are looked at.
+_MOST_LOST, _MOST_TRIED = 16, 4_000_000
+#: The share of a host's occurrences that must end with the other's.
+_MOSTLY = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +88,19 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
     for key in dict.fromkeys(key for host in hosts for key in host):
         known = {i: host[key] for i, host in enumerate(hosts) if key in host}
         lengths = sorted(map(_length, known.values()))
-        # Where hosts have recorded more of a collective than others, it is unknown which belong together:
-        # they are counted from wherever a rank's recording begins, BytePS's from the job's first traced step.
-        is_ambiguous = len(set(lengths)) > 1 and any(p.end_together for p in known.values())
-        if len(known) < 2 or lengths[-2] == 0 or is_ambiguous:
+        places = {i: np.arange(_length(point)) for i, point in known.items()}
+        n = lengths[-2] if len(known) > 1 else 0
+        # Where hosts have recorded more of a collective than others, counting does not tell which belong
+        # together (it begins wherever a rank's recording does, BytePS's with the job's first traced step).
+        if len(set(lengths)) > 1 and any(p.end_together for p in known.values()):
+            places = _by_ends(known)
+            known = {i: known[i] for i in places}
+            n = lengths[-1]
+        if len(known) < 2 or n == 0:
             continue
-        blocks.append(_block(known, len(hosts), lengths[-2]))
+        blocks.append(_block(known, places, len(hosts), n))
         flag = [all(p.all_wait for p in known.values()), all(p.end_together for p in known.values())]
-        flags.append(np.repeat(np.array([flag]).T, lengths[-2], axis=1))
+        flags.append(np.repeat(np.array([flag]).T, n, axis=1))
     table = np.concatenate(blocks, axis=2) if blocks else np.zeros((4, len(hosts), 0), np.int64)
     all_wait, together = np.concatenate(flags, axis=1) if flags else np.zeros((2, 0), np.bool_)
     begin, end, error, there = *table[:3], table[3].astype(np.bool_)
@@ -102,13 +114,59 @@ def _length(point: SyncPoint) -> int:
     return min(len(point.begin_ns), len(point.end_ns))
 
 
-def _block(points: Mapping[int, SyncPoint], n_hosts: int, n: int) -> Int64:
-    """Return (begin, end, error, there) of one operation's first `n` occurrences (4, hosts, n)."""
+def _by_ends(points: Mapping[int, SyncPoint]) -> dict[int, Int64]:
+    """Return which occurrence of the host with the most each of another one's is, as their ends tell; or -1.
+
+    Hosts are left out whose ends do not tell it.
+    """
+    alike = {i: p for i, p in points.items() if p.end_together and len(p.begin_ns) == len(p.end_ns)}
+    if not alike:
+        return {}
+    first = max(alike, key=lambda i: len(alike[i].end_ns))
+    found = {first: np.arange(len(alike[first].end_ns))}
+    for i, point in alike.items():
+        if i != first and (places := _places(point.end_ns, alike[first].end_ns)) is not None:
+            found[i] = places
+    return found
+
+
+def _places(own_ns: Int64, other_ns: Int64) -> Int64 | None:
+    """Return which of the `other_ns` (n,) each of `own_ns` (k,) is at the same time, -1 for none.
+
+    Clocks may be apart by any time: by the one by which most ends are. None where there is no such time, or
+    another one would do half as well.
+    """
+    lags = np.arange(-_MOST_LOST, max(len(other_ns) - len(own_ns), 0) + _MOST_LOST + 1)
+    if not len(own_ns) or len(other_ns) < 2 or len(lags) * len(own_ns) > _MOST_TRIED:
+        return None
+    at = np.arange(len(own_ns)) + lags[:, None]
+    inside = (at >= 0) & (at < len(other_ns))
+    apart = np.sort((other_ns[np.where(inside, at, 0)] - own_ns)[inside])
+    width = _ENDS_AGREE_NS + int(np.ptp(other_ns)) * _DRIFT_PPM // 1_000_000
+    votes = np.searchsorted(apart, apart + width, side="right") - np.arange(len(apart))
+    low = apart[votes.argmax()]
+    others = votes[(apart < low - width) | (apart > low + width)]
+    is_clear = _MOSTLY * len(own_ns) <= votes.max() <= len(own_ns)
+    if not is_clear or 2 * others.max(initial=0) > votes.max():
+        return None
+    expected = own_ns + int(median(apart[(apart >= low) & (apart <= low + width)]))
+    after = np.searchsorted(other_ns, expected).clip(1, max(len(other_ns) - 1, 1))
+    near = after - (expected - other_ns[after - 1] < other_ns[after] - expected)
+    is_met = np.abs(other_ns[near] - expected) <= width
+    return np.where(is_met, near, -1) if (np.diff(near[is_met]) > 0).all() else None
+
+
+def _block(points: Mapping[int, SyncPoint], places: Mapping[int, Int64], n_hosts: int, n: int) -> Int64:
+    """Return (begin, end, error, there) of n occurrences of one operation (4, hosts, n).
+
+    `places` are which of them those of each host are; others than these n are left out.
+    """
     block = np.zeros((4, n_hosts, n), np.int64)
     for i, point in points.items():
-        m = min(n, _length(point))
-        block[:2, i, :m] = point.begin_ns[:m], point.end_ns[:m]
-        block[2, i, :m], block[3, i, :m] = point.error_ns, 1
+        own = np.flatnonzero((places[i] >= 0) & (places[i] < n))
+        at = places[i][own]
+        block[0, i, at], block[1, i, at] = point.begin_ns[own], point.end_ns[own]
+        block[2, i, at], block[3, i, at] = point.error_ns, 1
     return block
 
 

@@ -94,18 +94,19 @@ class Diagnosis:
     limit: str = ""  # words of the headline: what makes up most of the path
 
 
-def diagnose(loaded: LoadedSteps) -> Diagnosis:
+def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
     """Return the diagnosis of a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
-    (communication is not hidden) is about what the specific ones leave.
+    (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
+    transfers spend their time, from captures and logs of servers.
     """
-    view = JobView(loaded)
+    view = JobView(loaded, network=network)
     search = _Search(Gains(view.recording, view.rows, view.n_warm_up))
     for level in Level:
         before = search.edits
-        looked_at = JobView(loaded, search.gains.as_simulated(before)) if before else view
+        looked_at = JobView(loaded, search.gains.as_simulated(before), network) if before else view
         for of_level, detect in _DETECTORS:
             if of_level == level:
                 search.judge(detect(looked_at), before)
@@ -142,13 +143,19 @@ class _Search:
                 self.known.append((one, gain))
                 self.edits = (*self.edits, one.edit)
 
+    def _blames_again(self, finding: Finding) -> bool:
+        """Whether the same ranks are late by another finding: then most has to be left to win."""
+        return any(
+            one.kind == finding.kind == "late_rank" and one.ranks == finding.ranks for one, _ in self.known
+        )
+
     def _gain(self, finding: Finding, before: Edits) -> Gain | None:
         """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
         gain = self.gains.of(finding, before)
         least_ns = max(LEAST_SHARE, finding.least_share) * self.gains.recorded_ns
         if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
             left = self.gains.of(finding, self.edits)
-            if left.mid_ns >= least_ns:
+            if left.mid_ns >= max(least_ns, gain.mid_ns / 2 if self._blames_again(finding) else 0.0):
                 return gain
         self.small += gain.mid_ns > 0
         return None
@@ -179,8 +186,13 @@ def headline(diagnosis: Diagnosis) -> str:
     step = f"{diagnosis.view.recording.one_step} takes {in_ms(usual)}{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
-        idle = [one.finding.title for one in diagnosis.findings if one.finding.kind == "idle"]
-        known = f": {idle[0]}; nothing else" if idle else "; nothing"
+        found = [one.finding for one in diagnosis.findings]
+        on_path = [
+            one
+            for one in found
+            if one.kind == "idle" or (one.kind == "profiling_overhead" and one.operations)
+        ]
+        known = f": {on_path[0].title}; nothing else" if on_path else "; nothing"
         return f"{step}{known} stands out that would make it 1 % shorter."
     named = sorted(winning[:_NAMED], key=lambda one: one.finding.kind == "outlier_steps")
     return f"{step}: {'; then '.join(map(_with_gain, named))}."
@@ -188,7 +200,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def _limit(view: JobView) -> str:
     """Return what makes up most of the critical path, where that is computation of a device; else ""."""
-    share = view.path_work_ns(view.which(computes_on_device)) / max(view.step_ns, 1.0)
+    share = view.path_share(view.which(computes_on_device))
     return f", and the device is the limit ({share:.0%} of the critical path)" if share > _LIMIT else ""
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import progress as bars
 from errors import UsageError
 from formats.stream import find_file
+from options import check_variant
 from options.critical import recorded_step, refuse
 from result import Column, Network, Result, Table, in_ms
 
@@ -44,8 +45,7 @@ def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
     from dag_utils import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
 
-    if args.sub_option is not None:
-        raise UsageError(f"--sub_option {args.sub_option}: graph has no variants")
+    check_variant(args)
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, log
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -128,19 +128,9 @@ def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float:
 # ---- what an edit changes
 
 
-class Lengths(Protocol):
-    """How long (positions, m) each owner takes for the recorded steps `rows`, one after the other."""
+class Lengths(NamedTuple):
+    """How long (positions, m) each owner takes for the recorded steps `rows`; a `Replay` tells more."""
 
-    @property
-    def rows(self) -> Sequence[int]:
-        """Which recorded step stands at each position."""
-
-    @property
-    def iteration_ns(self) -> Int64:
-        """How long each owner took for it."""
-
-
-class _OnlyLengths(NamedTuple):
     rows: Sequence[int]
     iteration_ns: Int64
 
@@ -156,9 +146,9 @@ class Forecast:
 
     name: str
     recorded: Answer
-    before: Lengths
-    after: Lengths
-    bounds: Sequence[Lengths] = ()
+    before: Lengths | Replay
+    after: Lengths | Replay
+    bounds: Sequence[Lengths | Replay] = ()
 
     @cached_property
     def ratio(self) -> float:
@@ -207,7 +197,7 @@ class WhatIf(Forecast):
     after: Replay
 
 
-def _usual_ns(simulated: Lengths) -> float:
+def _usual_ns(simulated: Lengths | Replay) -> float:
     """Return the mean step, without outliers."""
     return float(without_outliers(simulated.iteration_ns.mean(axis=1)).mean())
 
@@ -245,7 +235,7 @@ def forecasts(recording: Recording, edits: Iterable[Asked], n_steps: int | None 
 
     def after(edit: Callable[[Recording], Recording]) -> Lengths:
         edited = with_usual_gaps(edit(recording))
-        return _OnlyLengths(recorded.rows, replayed_ns(edited, recorded.rows))
+        return Lengths(recorded.rows, replayed_ns(edited, recorded.rows))
 
     before = after(lambda one: one)
     for one in edits:

@@ -16,7 +16,7 @@ import dialects
 from dialects.steps import Step
 from errors import counted
 from formats.columns import Trace
-from result import Chart, Column, Lines, Repairs, Result, Table, in_ms
+from result import Chart, Column, Lines, Repairs, Result, Table, in_ms, ms_of
 
 _SLOW = 1.2  # times the median: what a step at the job's beginning takes longer is warm-up
 _FEWEST = 4  # steps from which there is a usual one
@@ -104,8 +104,8 @@ def time_result(
     """Return what `--option collect` says of the GPUs; `title` goes before the paths."""
     ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
     of_job = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
-    fw_bw = _ms(_mean(step.fw_bw_ns for step in of_job))
-    job = _ms(_mean(step.iteration_ns for step in of_job))
+    fw_bw = ms_of(_mean(step.fw_bw_ns for step in of_job))
+    job = ms_of(_mean(step.iteration_ns for step in of_job))
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
     figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
@@ -166,8 +166,8 @@ def _entry(gpu: Gpu) -> dict[str, object]:
         "trace": str(gpu.trace),
         "events": dict(gpu.events),
         "steps": len(gpu.times.steps),
-        "fw_bw_ms": _ms(gpu.times.fw_bw_ns),
-        "iteration_ms": _ms(gpu.times.mean_ns),
+        "fw_bw_ms": ms_of(gpu.times.fw_bw_ns),
+        "iteration_ms": ms_of(gpu.times.mean_ns),
         "iteration_ms_per_step": gpu.times.ms,
     }
 
@@ -177,7 +177,7 @@ _GPUS = (
     Column("trace", "trace", value=lambda g: g.trace and g.trace.name),
     Column("events", "events", "int", value=lambda g: sum(g.events.values()) if g.trace else None),
     Column("steps", "steps", "int", value=lambda g: len(g.times.steps)),
-    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: _ms(g.times.fw_bw_ns)),
+    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: ms_of(g.times.fw_bw_ns)),
     Column("iteration_ms", "iteration (ms)", "float", value=lambda g: _mean(g.times.ms)),
     Column(
         "deviation_ms", "deviation (ms)", "float", value=lambda g: pstdev(g.times.ms) if g.times.ms else None
@@ -189,7 +189,7 @@ _GPUS = (
 _STEPS = (
     Column("gpu", "GPU", value=lambda pair: pair[0]),
     Column("step", "step", "int", value=lambda pair: pair[1].step),
-    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda pair: _ms(pair[1].fw_bw_ns)),
+    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda pair: ms_of(pair[1].fw_bw_ns)),
     Column("iteration_ms", "iteration (ms)", "float", value=lambda pair: pair[1].iteration_ns / 1e6),
 )
 
@@ -220,10 +220,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are known; None without any."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
-
-
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
 
 
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:

@@ -12,9 +12,10 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.even_work import scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
-from diagnose.job_view import JobView, listed, what_runs
+from diagnose.job_view import JobView, what_runs
 from dialects.step_parts import UNTRACED, WAIT, Kind, Operation
 from dialects.system import COPY_CATS
+from errors import listed
 from formats.columns import Int64
 from intervals import union_length
 from replay.whatif.edits import apply
@@ -22,6 +23,8 @@ from result import in_ms
 
 #: The host is the limit where it makes up more than this share of the path.
 _MOSTLY = 0.5
+#: A device that is busy in this share of the step is a limit itself.
+_ALL_THE_TIME = 0.9
 #: Copies, and waits for the device, below this share of the step are not worth a look.
 _LEAST = 0.05
 #: A kernel shorter than this takes no longer than its launch.
@@ -60,7 +63,8 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     busy = _busy_share(view)
     yield Finding(
         kind="host_bound",
-        title=f"launching is the limit: {on_path / view.step_ns:.0%} of the critical path is the host's",
+        title=f"{'launching is' if busy < _ALL_THE_TIME else 'the host and the device are both'} the limit: "
+        f"{on_path / view.step_ns:.0%} of the critical path is the host's",
         cause=f"the device is busy {busy:.0%} of the step, with {kernels:,.0f} kernels of "
         f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < _SHORT_NS else ''}; "
         f"most of the host's time is in {listed(largest)}",
@@ -108,8 +112,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
     if not calls.any():
         return
     n_calls, took_ns = [], []
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         events = np.flatnonzero(calls[step.operation])
         n_calls.append(len(events))
         took_ns.append(int((step.end_ns - step.start_ns)[events].sum()))
@@ -217,8 +220,7 @@ def _prepares(one: Operation) -> bool:
 def _kernels(view: JobView) -> tuple[float, float]:
     """Return how many kernels an owner runs in a step, and their median duration (ns)."""
     kernel = view.which(computes_on_device)
-    steps = [view.recording.steps[row] for row in view.rows]
-    works = [step.work_ns[kernel[step.operation]] for step in steps]
+    works = [step.work_ns[kernel[step.operation]] for step in view.steps]
     per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
     return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
 
@@ -227,8 +229,7 @@ def _busy_share(view: JobView) -> float:
     """Return in how much of a step a device works: the union of what runs, the median over steps."""
     device = _on_device(view)
     shares = []
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         for owner, mine in enumerate(view.by_owner(step, device)):
             busy = union_length(step.start_ns[mine], step.end_ns[mine])
             shares.append(busy / max(float(step.iteration_ns[owner]), 1.0))
@@ -241,8 +242,7 @@ def _sync_waits(view: JobView) -> dict[tuple[str, str], float]:
     _, thread = recording.numbered(lambda one: (one.owner, one.track))
     is_operator = view.which(lambda one: one.cat == "cpu_op")
     total: dict[tuple[str, str], float] = {}
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         targets = np.unique(step.edges[_is_sync(step.edges, device[step.operation]), 1])
         waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
         operators = np.flatnonzero(is_operator[step.operation])

@@ -12,9 +12,9 @@ from diagnose.detectors.device import computes_on_device
 from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
-from diagnose.job_view import JobView, listed, waited_for, what_runs
+from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.kineto.collectives import is_half
-from errors import counted
+from errors import counted, listed
 from formats.columns import FEWEST
 from replay.uncertainty import Float
 from result import in_ms
@@ -127,12 +127,10 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
 
 def _waits_unknown(view: JobView, chosen: Bool) -> str:
     """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
-    world = max(one.world_size or 0 for one in view.loaded.ranks)
-    if len(view.recording.owners) == 1 or world > len(view.recording.owners):
+    if view.lacks_ranks:
         return ", nor the waiting for ranks that are not recorded"
     is_meeting = view.which(lambda one: one.is_meeting)
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         source, target = step.edges[:, 0], step.edges[:, 1]
         between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
         if chosen[step.operation[target[between]]].any():

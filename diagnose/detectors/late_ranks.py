@@ -13,7 +13,8 @@ from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed, waited_for, what_runs
+from diagnose.job_view import JobView, waited_for, what_runs
+from errors import listed
 from formats.columns import FEWEST
 from replay.uncertainty import Float
 from replay.whatif.edits import apply
@@ -238,8 +239,7 @@ def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
         table = np.bincount(cell, work * compared, n_owners * len(names)).reshape(n_owners, -1)
         peers = [np.median(table[peers_of(one, late, view.stage)], axis=0) for one in late]
         excess.append(np.mean(table[list(late)] - peers, axis=0))
-    usual: Float = np.median(excess, axis=0)
-    return usual
+    return np.median(excess, axis=0)
 
 
 def _by_input(view: JobView, late: Sequence[int]) -> Finding:
@@ -364,9 +364,8 @@ def _begin_late(view: JobView, owner: int) -> list[int]:
 
 def _later_ns(view: JobView) -> Float:
     """Return how much later than the median owner each begins its steps (m,), the median over steps."""
-    begins = np.array([view.recording.steps[row].begin_ns for row in view.rows], np.float64)
-    later: Float = np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
-    return later
+    begins = np.array([step.begin_ns for step in view.steps], np.float64)
+    return np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
 
 
 def _begins_later(view: JobView, late: Sequence[int]) -> str:

@@ -106,11 +106,10 @@ def _scatter_ns(view: JobView) -> float:
     step in which the first rank was far later than usual says nothing of the others.
     """
     waits = view.recording.which(_is_wait)
-    steps = [view.recording.steps[row] for row in view.rows]
     times = np.array(
         [
             step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0]
-            for step in steps
+            for step in view.steps
         ],
         np.float64,
     )
@@ -197,8 +196,7 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         return
     recording = view.recording
     found, counts = [], []
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         negotiated = waits[step.operation]
         reduced = step.edges[negotiated[step.edges[:, 0]], 1]
         found.append(step.work_ns[negotiated].max(initial=0) + step.gap_ns[reduced].max(initial=0))

@@ -11,9 +11,10 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed
+from diagnose.job_view import JobView
 from dialects.step_parts import CALLBACK, narrow_ns
-from errors import counted
+from dialects.system import RUNTIME_CATS
+from errors import counted, listed
 from formats.columns import FEWEST, Int64
 from replay.occurrences import Middles, slots
 from result import in_ms
@@ -44,7 +45,14 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     if _is_whole_phase(view, chosen):
         yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
         return
-    spread = _spread(view, chosen)
+    events = _works_ns(view, chosen)
+    longest = float(events.max(initial=0))
+    if longest > _ALL * events.sum() and all(
+        one.cat in RUNTIME_CATS for one in view.recording.chosen_kinds(chosen)
+    ):
+        yield _done_once(view, names[hottest], chosen, longest)
+        return
+    spread = longest / max(float(events.mean()), 1.0)
     yield Finding(
         kind="hot_operation",
         title=f"{names[hottest]} makes up {share:.0%} of the critical path",
@@ -91,11 +99,25 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     return bool(view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum())
 
 
-def _spread(view: JobView, chosen: Bool) -> float:
-    """Return the longest over the average event of the `chosen` operations (n,)."""
-    work = [step.work_ns[chosen[step.operation]] for step in (view.recording.steps[row] for row in view.rows)]
-    flat = np.concatenate(work)
-    return float(flat.max(initial=0) / max(flat.mean() if len(flat) else 1.0, 1.0))
+def _works_ns(view: JobView, chosen: Bool) -> Int64:
+    """Return the work of each event of the `chosen` operations (n,)."""
+    return np.concatenate([step.work_ns[chosen[step.operation]] for step in view.steps])
+
+
+def _done_once(view: JobView, name: str, chosen: Bool, longest_ns: float) -> Finding:
+    """Return that one call of a runtime takes nearly all the time of its name; no gain for other steps."""
+    share = longest_ns / len(view.rows) / max(float(view.iteration_ns.mean()), 1.0)
+    return Finding(
+        kind="profiling_overhead",
+        title=f"one call of {name} takes {in_ms(longest_ns)} of the critical path",
+        cause="the first call of its kind creates the device's context, or loads or compiles kernels",
+        action="leave more steps to the warm-up before the recording begins",
+        ranks=view.recording.owners,
+        operations=[name],
+        evidence=view.show(chosen, 1),
+        caveat="no gain is claimed for steps that do not repeat it",
+        weight=share,
+    )
 
 
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:

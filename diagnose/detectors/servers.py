@@ -35,8 +35,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     rate = known.carried
     wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         mine = pulls[step.operation]
         beyond.append(np.maximum(step.work_ns - wire[step.operation], 0)[mine].sum() / len(recording.owners))
     usual = float(np.median(beyond))
@@ -44,7 +43,9 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="server",
         title=f"the servers take {in_ms(usual)} a step of each worker beyond the time of the bytes",
-        cause=f"pulls end that much after the last push and the time that their bytes need{uneven}",
+        cause="pulls end that much after the last push and the time that their bytes need"
+        + uneven
+        + view.network,
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edit=lambda one: _as_fast_as_wire(one, rate),
         ranks=recording.owners,
@@ -108,8 +109,7 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
     recording = view.recording
     index = recording.column(lambda one: -1 if one.key is None else one.key >> 16)
     waited: dict[int, int] = {}
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
         late = set()
         for event in moving.tolist():

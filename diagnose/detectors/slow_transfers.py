@@ -69,8 +69,7 @@ def _push_ratios(view: JobView, pushes: Bool) -> Float:
     n_owners = len(view.recording.owners)
     keys, number = view.recording.numbered(lambda one: (one.main, one.key))
     total = np.zeros((n_owners, len(keys)))
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         mine = pushes[step.operation]
         np.add.at(total, (step.owner[mine], number[step.operation[mine]]), step.work_ns[mine])
     pushing = np.flatnonzero(total.sum(axis=1))  # of several GPUs of a worker only one pushes
@@ -117,6 +116,7 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
         ],
         operations=sorted({view.recording.operations[i].main for i, *_ in slow}),
         evidence=view.show(factor < 1, 3),
+        caveat="ranks are not recorded: it may be slow, or wait for one of them" if view.lacks_ranks else "",
     )
 
 
@@ -156,6 +156,17 @@ def _bandwidths(view: JobView) -> Float:
     return np.array(found, np.float64).reshape(-1, 5)
 
 
+def bytes_at_once(view: JobView) -> Float:
+    """Return how much each operation (n,) moves together with others that are one collective; 0: unknown."""
+    found = np.zeros(len(view.recording.operations))
+    known = _bandwidths(view)
+    if len(known):
+        operation, place = known[:, 0].astype(np.int64), known[:, 3].astype(np.int64)
+        together = view.recording.column(lambda one: one.owner)[operation] * (place.max() + 1) + place
+        found[operation] = np.bincount(together, known[:, 4])[together]
+    return found
+
+
 def transfers(view: JobView) -> tuple[list[Transfer], float]:
     """Return the transfers whose bytes are known, and what their link carries (GB/s).
 
@@ -183,8 +194,7 @@ def transfers(view: JobView) -> tuple[list[Transfer], float]:
 def _usual_work_ns(view: JobView) -> Float:
     """Return the median work of each operation (n,) over the whole steps, 1 at least."""
     operation, work = (
-        np.concatenate([getattr(view.recording.steps[row], column) for row in view.rows])
-        for column in ("operation", "work_ns")
+        np.concatenate([getattr(step, column) for step in view.steps]) for column in ("operation", "work_ns")
     )
     order = np.lexsort((work, operation))
     count = np.bincount(operation, minlength=len(view.recording.operations))
@@ -202,8 +212,7 @@ def _exposed_ns(view: JobView) -> Float:
         lambda one: one.is_compute and one.cat != "STEP"
     )  # in which BytePS waits for them
     is_compute &= on_device == on_device.any()
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         by_owner = view.by_owner(step, view.is_communication)
         for mine, computing in zip(by_owner, view.by_owner(step, is_compute), strict=True):
             start, end = step.start_ns[mine], step.end_ns[mine]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from dag.step_graph import Recording, StepGraph
-from diagnose.detectors.slow_transfers import NO_BYTES, turns
+from dag.step_graph import Bool, Recording, StepGraph
+from diagnose.detectors.slow_transfers import NO_BYTES, bytes_at_once, turns
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
@@ -19,6 +19,8 @@ from replay.whatif.partition import at_partition_bytes
 #: A collective that takes no longer than this many times the shortest is latency, hardly bytes; so many
 #: of them in a step are many; and merging leaves one in so many.
 _LATENCY, _MANY, _MERGED = 2.0, 16, 10
+#: One that is known to move more than this is bytes, however many others are as short.
+_MOST_BYTES = 1 << 20
 #: Partitions below this size are small, and merged into such of that size.
 _SMALL_BYTES, _LARGE_BYTES = 256 << 10, 4 << 20
 
@@ -57,7 +59,7 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
-    collectives = view.which(_is_reduced)
+    collectives = view.which(_is_reduced) & (bytes_at_once(view) <= _MOST_BYTES)
     if not collectives.any():
         return
     steps = view.recording.steps  # each is made anew when it is asked for: together they are large
@@ -80,7 +82,7 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
         title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",
         cause=f"they take at most {_LATENCY * shortest / 1e3:.0f} µs each, not much more than the shortest",
         action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
-        edit=lambda one: _merged(one, shortest),
+        edit=lambda one: _merged(one, collectives, shortest),
         ranks=view.recording.owners,
         operations=chosen[:3],
         evidence=view.show(collectives, 1),
@@ -102,9 +104,10 @@ def _shortest_ns(works: Sequence[Int64]) -> float:
     return float(np.quantile(work, 0.05)) if len(work) else 0.0
 
 
-def _merged(recording: Recording, shortest: float) -> Recording:
-    """Return the recording in which one in some of the short collectives of each owner takes any time."""
-    collectives = recording.which(_is_reduced)
+def _merged(recording: Recording, collectives: Bool, shortest: float) -> Recording:
+    """Return the recording in which one in some of the short `collectives` (n,) of each owner takes time."""
+    none = np.zeros(len(recording.operations) - len(collectives), np.bool_)
+    collectives = np.append(collectives, none)  # what another edit added is none
     steps = []
     for step in recording.steps:
         work = step.work_ns.copy()

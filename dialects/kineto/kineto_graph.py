@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,6 +77,7 @@ class _Rank:
     aside: Int64  # rows, by end
     works: Works
     transfers: Mapping[int, Hashable]  # as of `transfers`
+    steps: Sequence[Step]
 
     @property
     def first_work(self) -> int:
@@ -89,7 +91,7 @@ class _Rank:
 def record(rank_trace: RankTrace, steps: Sequence[Step]) -> RankSteps:
     """Return the steps of one rank; where none are marked, the whole recording is one."""
     name, trace = rank_trace.name, rank_trace.trace
-    rank = _read(rank_trace, [step.start_ns for step in steps])
+    rank = _read(rank_trace, steps)
     events = _events(rank)
     notes = []
     bounds = windows(steps)
@@ -102,20 +104,20 @@ def record(rank_trace: RankTrace, steps: Sequence[Step]) -> RankSteps:
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
 
 
-def _read(rank: RankTrace, begins_ns: Sequence[int]) -> _Rank:
+def _read(rank: RankTrace, steps: Sequence[Step]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
     is_aside = _lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     aside = aside[np.argsort(end_ns[aside], kind="stable")]
-    host = segments(trace, end_ns, is_aside, begins_ns)
+    host = segments(trace, end_ns, is_aside, [step.start_ns for step in steps])
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     moments = trace.ts_ns[aside]
     inside = enqueued >= 0
     inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
     known = transfers(trace, aside, rank.args_of)
-    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns), known)
+    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns), known, steps)
 
 
 def _lasting_collectives(trace: Trace) -> Mask:
@@ -202,8 +204,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
         _backward(rank, first, last),
     ]
-    edges: Int64 = np.concatenate(parts)
-    return edges
+    return np.concatenate(parts)
 
 
 def _moved(edges: Int64, by: int) -> Int64:
@@ -373,8 +374,9 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     """Return where collectives meet other ranks, and which events (n,) are communication.
 
     A collective is known on other ranks by its kind, its process group and its sequence number there;
-    of several that these do not tell apart, the n-th to begin in the recording is the n-th elsewhere. So is
-    the n-th transfer from one rank to another, which no call leaves before the other rank's operator begins.
+    of several that these do not tell apart, the n-th to begin in the recording is the n-th elsewhere (of
+    kernels, the n-th of those that were asked for in the same step). So is the n-th transfer from one rank
+    to another, which no call leaves before the other rank's operator begins.
     """
     trace = rank.trace
     pairs, which = np.unique(
@@ -388,6 +390,7 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
     group = host_group(trace.header, trace.rank)
+    asked = _Asked(rank)
     meets = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
@@ -397,8 +400,15 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         met = None if part is None else meeting(part.key, name, trace.rank, group)
         if met is not None:
             key, kind = met
+            if event >= rank.first_work:
+                key = asked.key(key, event - rank.first_work)
             meets.append(Meet(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
             count[key] += 1
+    # how much was under way when the recording began differs by rank: the last of it is the last elsewhere
+    meets = [
+        one._replace(turn=count[one.key] - 1 - one.turn) if isinstance(one.key, _UnderWay) else one
+        for one in meets
+    ]
     first, _ = rank.host.of_rows(len(trace) + 1)
     event_of = dict(zip(rank.aside.tolist(), rank.aside_numbers.tolist(), strict=True))
     for row, ends in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
@@ -409,3 +419,42 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         meets.append(Meet(together, event, enters=enters, leaves=is_call, kind=Kind.DATA, turn=turn))
         count[ends, is_call] += 1
     return meet_table(meets), communicates
+
+
+class _UnderWay(NamedTuple):
+    """A collective that was under way when the `part` of a recording began: no launch is recorded."""
+
+    key: Hashable
+    part: int
+
+
+class _Asked:
+    """In which step each kernel was asked for: ranks ask in the same order, whenever the kernels run.
+
+    A recording that lost some kernels then has another number of them in that step alone. Of a kernel
+    without a launch it is the step of the one before it of the same key.
+    """
+
+    def __init__(self, rank: _Rank) -> None:
+        works, steps = rank.works, rank.steps
+        label = np.array([step.label for step in steps], np.int64)
+        begins = np.array([step.start_ns for step in steps], np.int64)
+        part = np.cumsum(np.diff(label, prepend=label[:1]) != 1)
+        at = np.searchsorted(begins, works.call_start_ns, side="right") - 1
+        is_before = at < 0
+        self.counts = bool(len(steps) and (works.call >= 0).any())
+        self.is_launched = ((works.call >= 0) & ~is_before).tolist()
+        self.step = label[at].tolist() if self.counts else []
+        self.part = np.where(is_before, 1, part[at]).tolist() if self.counts else []
+        self.latest: dict[Hashable, tuple[int, int]] = {}  # of each key: part and step
+
+    def key(self, key: Hashable, work: int) -> Hashable:
+        """Return the key of a collective with the step in which it was asked for."""
+        if not self.counts:
+            return key
+        step, part = self.step[work], self.part[work]
+        if self.is_launched[work]:
+            self.latest[key] = part, step
+            return (key, step)
+        before = self.latest.get(key)
+        return (key, before[1]) if before is not None and before[0] == part else _UnderWay(key, part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -284,3 +286,28 @@ def test_the_slopes_between_two_bounds() -> None:
     at = np.array([0.0, 10.0])
     low, high = slopes(at, np.array([0.0, 0.0]), at, np.array([1.0, 2.0]), 50.0)
     assert (low, high) == pytest.approx((-0.1, 0.2))
+
+
+def _reductions(times_us: Sequence[int], clock_us: int, lost: Sequence[int] = ()) -> SyncPoints:
+    """Reductions of 10 us that end on all hosts at once, but for those lost, on a clock that is ahead."""
+    ends = np.array([one for i, one in enumerate(times_us) if i not in lost], np.int64) * 1000
+    return _points(SyncPoint(ends + (clock_us - 10) * 1000, ends + clock_us * 1000, end_together=True))
+
+
+def test_reductions_that_a_host_lost_are_told_by_when_the_others_end() -> None:
+    draw = np.random.default_rng(1)
+    times = np.cumsum(draw.integers(2_000, 9_000, 40)).tolist()
+    hosts = [
+        _reductions(times, 0, lost=(30,)),
+        _reductions(times, 5_200, lost=(7, 8)),
+        _reductions(times, -31_000),
+    ]
+    found = align(hosts)
+    assert [clock.offset_ns for clock in found.clocks] == pytest.approx([0, -5_200_000, 31_000_000], abs=2)
+    assert all(clock.is_tied for clock in found.clocks)
+
+
+def test_reductions_at_equal_distances_do_not_tell_which_is_lost() -> None:
+    times = list(range(10_000, 400_000, 10_000))
+    found = align([_reductions(times, 0), _reductions(times, 5_200, lost=(7,))])
+    assert not found.clocks[1].is_tied

@@ -64,7 +64,7 @@ def with_bytes(job: Partitions, healthy: Partitions, way: str = "", **more: Any)
 #: One of five reductions of the same size takes 12 ms instead of 1.
 ONE_IS_SLOW = [1.0, 1.0, 1.0, 12.0, 1.0]
 #: 60 reductions of 0.1 ms, of which six would do.
-SHORT, MERGED_MS = [0.1] * 60, 54 * 0.1
+SHORT, SMALL, MERGED_MS = [0.1] * 60, [64 << 10] * 60, 54 * 0.1
 
 
 def transfers(write: Callable[..., Path], times: Sequence[float], won_ms: float, **more: Any) -> Cell:
@@ -103,9 +103,9 @@ CELLS: dict[str, dict[str, list[Cell]]] = {
         "byteps": [
             with_bytes(PARTITIONS, replace(PARTITIONS, small=1, small_ms=0.7, small_pull=0.35), small=64)
         ],
-        "device": [transfers(nccl, SHORT, MERGED_MS, compute=60.0)],
-        "kineto": [transfers(gloo, SHORT, MERGED_MS, compute=60.0)],
-        "horovod": [transfers(reductions, SHORT, MERGED_MS, compute=60.0)],
+        "device": [transfers(nccl, SHORT, MERGED_MS, compute=60.0, n_bytes=SMALL)],
+        "kineto": [transfers(gloo, SHORT, MERGED_MS, compute=60.0, n_bytes=SMALL)],
+        "horovod": [transfers(reductions, SHORT, MERGED_MS, compute=60.0, n_bytes=SMALL)],
         "composer_with_torch": [transfers(batches, SHORT, MERGED_MS, compute=60.0)],
         "chrome": [transfers(slices, SHORT, MERGED_MS, compute=60.0)],
     },

@@ -173,24 +173,33 @@ _SIZES: Event = {
 }  # fmt: skip
 
 
-def nccl(directory: Path, transfers: Sequence[float], *, compute: float = 200.0, steps: int = 8) -> Path:
+def nccl(
+    directory: Path,
+    transfers: Sequence[float],
+    *,
+    compute: float = 200.0,
+    n_bytes: Sequence[int] = (),
+    steps: int = 8,
+) -> Path:
     """Write two ranks that compute and then reduce 16 MiB each time, in the given times (ms)."""
     directory.mkdir(parents=True)
-    names = [(f"kernel_{layer}", compute / 8, False) for layer in range(8)]
-    names += [("ncclDevKernel_AllReduce_Sum_f32_RING_LL", lasts, True) for lasts in transfers]
+    sizes = n_bytes or [16 << 20] * len(transfers)
+    names = [(f"kernel_{layer}", compute / 8, 0) for layer in range(8)]
+    names += [("ncclDevKernel_AllReduce_Sum_f32_RING_LL", *one) for one in zip(transfers, sizes, strict=True)]
     for rank in range(2):
         events = Events()
         begin, number = 0.0, 0
         for i in range(steps):
             at = free = begin
-            for place, (name, lasts, is_comm) in enumerate(names):
+            for place, (name, lasts, size) in enumerate(names):
                 number += 1
                 call: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": number}}
                 events.add("cudaLaunchKernel", at, at + 0.01, **call)
                 at += 0.01
                 args = {"correlation": number, "stream": 7}
-                if is_comm:
+                if size:
                     args |= {**_SIZES, "Seq": i * 100 + place}
+                    args |= {"In msg nelems": size // 4, "Out msg nelems": size // 4}
                 events.add(name, max(at, free), max(at, free) + lasts, cat="kernel", pid=0, tid=7, args=args)
                 free = max(at, free) + lasts
             where: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {"correlation": -1}}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from answers import diagnosed, holds, kinds, titles, winning
-from made_jobs import DeviceStep, device
+from made_jobs import WRITERS, DeviceStep, Job, device
 
-from diagnose.diagnosis import headline
+from diagnose.diagnosis import _Search, headline
+from diagnose.finding import Finding
+from diagnose.gains import Edits, Gain, Gains
 
 DEVICE_BOUND = DeviceStep()  # 40 kernels of 1 ms, launched in 4 ms
 
@@ -30,10 +34,34 @@ def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
     holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
+def test_a_host_is_not_the_limit_alone_where_the_device_is_as_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 40 launches of 0.5 ms, 40 kernels of 0.36 ms: the device is busy 71 % of the step
+    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, launch=0.5, kernel=0.36))
+    assert "launching is the limit" in headline(diagnosed(directory))
+    monkeypatch.setattr("diagnose.detectors.device._ALL_THE_TIME", 0.7)
+    diagnosis = diagnosed(directory)
+    assert "the host and the device are both the limit" in headline(diagnosis)
+    holds(winning(diagnosis)[0], step_ms - 40 * 0.36)
+
+
 def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path) -> None:
     diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, gap=10.0))[0])
     (title,) = titles(diagnosis, "idle")
     assert title.startswith("in 10.0 ms (20%)")
+
+
+def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path: Path) -> None:
+    job = replace(DEVICE_BOUND, first_call=500.0)
+    diagnosis = diagnosed(device(tmp_path / "one", job, steps=1)[0])
+    assert winning(diagnosis) == []
+    told = "one call of cudaDeviceGetStreamPriorityRange takes 500.0 ms of the critical path"
+    assert titles(diagnosis, "profiling_overhead") == [told]
+    assert told in headline(diagnosis)
+    several = diagnosed(device(tmp_path / "several", job)[0])  # of eight steps the first one is a warm-up
+    assert winning(several) == []
+    assert "the device is the limit" in headline(several)
 
 
 def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> None:
@@ -73,3 +101,40 @@ def test_copies_and_waiting_hosts_are_both_found_in_their_order(tmp_path: Path) 
     holds(waited, step_ms - 14.0 - 40.1)
     assert waited.after_above_ns is not None
     assert waited.after_above_ns / 1e6 == pytest.approx(step_ms - 14.0 - 40.1, rel=0.1)
+
+
+def test_a_rank_is_late_though_another_one_lost_kernels_of_a_step(tmp_path: Path) -> None:
+    # of the step's whole second half nothing is known on rank 0, the reduction included
+    job = WRITERS["device"](tmp_path / "job", Job(more_forward=(0, 0, 9, 0)))
+    path = sorted(job.rglob("*rank0*.json"))[0]
+    document = json.loads(path.read_text())
+    step = next(one for one in document["traceEvents"] if one["name"] == "ProfilerStep#3")
+    lost = range(step["ts"] + step["dur"] // 2, step["ts"] + step["dur"])
+    kept = [
+        one
+        for one in document["traceEvents"]
+        if one.get("cat") not in ("kernel", "gpu_memcpy") or one["ts"] not in lost
+    ]
+    assert any("nccl" in one["name"] for one in document["traceEvents"] if one not in kept)
+    path.write_text(json.dumps(document | {"traceEvents": kept}))
+    diagnosis = diagnosed(job)
+    assert kinds(diagnosis)[0] == "late_rank"
+    assert winning(diagnosis)[0].finding.ranks == ["rank2"]
+    holds(winning(diagnosis)[0], 9.0, near=0.2)  # its share of nine steps in ten is known
+
+
+def test_a_rank_is_late_only_once_for_what_another_finding_wins() -> None:
+    class Known:  # the first wins 9 ms, the second the same ones and one more
+        recorded_ns = 50e6
+
+        def of(self, finding: Finding, before: Edits) -> Gain:
+            wins = 9e6 if finding.title == "works longer" else 10e6
+            return Gain(wins - 9e6 * len(before), 1.0, wins)
+
+    def late(title: str, rank: str) -> Finding:
+        return Finding("late_rank", title, "", "", edit=lambda recording: recording, ranks=[rank])
+
+    for rank, found in (("rank1", ["works longer"]), ("rank2", ["works longer", "comes later"])):
+        search = _Search(cast(Gains, Known()))
+        search.judge([late("works longer", "rank1"), late("comes later", rank)], ())
+        assert [finding.title for finding, _ in search.known] == found

@@ -73,7 +73,8 @@ def test_one_slow_collective_among_many_short_ones_is_found_before_them(
     tmp_path: Path, write: Callable[..., Path]
 ) -> None:
     # 60 of 0.1 ms, one of which takes 12; six of them would do
-    diagnosis = diagnosed(write(tmp_path / "job", [*[0.1] * 59, 12.0], compute=60.0))
+    times = [*[0.1] * 59, 12.0]
+    diagnosis = diagnosed(write(tmp_path / "job", times, compute=60.0, n_bytes=[64 << 10] * 60))
     assert kinds(diagnosis) == ["slow_collective", "small_messages"]
     slow, small = winning(diagnosis)
     assert slow.finding.title.startswith("1 collective is slower than others of its size")
@@ -81,6 +82,25 @@ def test_one_slow_collective_among_many_short_ones_is_found_before_them(
     holds(small, 54 * 0.1)
     assert small.after_above_ns is not None
     assert small.after_above_ns / 1e6 == pytest.approx(54 * 0.1, rel=0.1)
+
+
+@pytest.mark.parametrize(("kib", "is_small"), [(1024, True), (1200, False)])
+@pytest.mark.parametrize("write", [nccl, gloo, reductions])
+def test_collectives_that_move_much_are_not_small_however_many_are_as_short(
+    tmp_path: Path, write: Callable[..., Path], kib: int, is_small: bool
+) -> None:
+    # as of layers whose weights are gathered one by one, without prefetching
+    job = write(tmp_path / "job", [1.0] * 24, compute=60.0, n_bytes=[kib << 10] * 24)
+    assert ("small_messages" in kinds(diagnosed(job))) == is_small
+
+
+def test_a_slow_collective_may_wait_for_a_rank_that_is_not_recorded(tmp_path: Path) -> None:
+    job = nccl(tmp_path / "job", [1.0, 1.0, 1.0, 12.0, 1.0])
+    whole = winning(diagnosed(job))[0].finding
+    (job / "rank1.pt.trace.json").unlink()
+    found = winning(diagnosed(job))[0].finding
+    assert (whole.kind, found.kind) == ("slow_collective", "slow_collective")
+    assert (whole.caveat, "wait for one of them" in found.caveat) == ("", True)
 
 
 @pytest.mark.parametrize("write", [gloo, reductions])

@@ -522,6 +522,59 @@ def test_what_follows_in_an_operator_that_enqueued_a_collective_waits_for_it(
     assert (awaited in inputs(found, found.steps[0], "backward")) is waits
 
 
+def reducing(
+    begins: Sequence[float], under_way: Sequence[float] = (), lost: Sequence[float] = ()
+) -> list[Ev]:
+    """Steps of 100 us, in each of which two reductions of 10 us are asked for; they run 60 us later.
+
+    Those `under_way` when the recording begins have no launch. What begins at one of `lost` is not recorded.
+    """
+    kind = "ncclDevKernel_AllReduce"
+    events = [work(kind, ts, 10, None, 20) for ts in under_way]
+    for number, begin in enumerate(begins):
+        events.append(mark(number + 3, begin, 100))
+        for i, ts in enumerate((begin + 10, begin + 50)):
+            correlation = 10 * number + i + 1
+            events.append(call("cudaLaunchKernel", ts, 5, correlation))
+            if ts + 60 not in lost:
+                events.append(work(kind, ts + 60, 10, correlation, 20))
+    return events
+
+
+def when_met(found: RankSteps) -> dict[tuple[Any, int], float]:
+    """When each collective that a rank takes part in begins (us), by what it is called on all ranks."""
+    met: dict[tuple[Any, int], float] = {}
+    for step in found.steps:
+        meets = step.meets
+        for key, turn, event in zip(meets.key, meets.turn, meets.event, strict=True):
+            met.setdefault((meets.keys[key], int(turn)), float(step.start_ns[event]) / US)
+    return met
+
+
+def pairs_met(steps_of: Any, *ranks: list[Ev]) -> set[tuple[float, float]]:
+    first, second = (when_met(steps_of(events, rank)) for rank, events in enumerate(ranks))
+    return {(at, second[one]) for one, at in first.items() if one in second}
+
+
+BEGINS = (1000, 1100, 1200, 1300)
+
+
+def test_kernels_that_one_rank_lost_do_not_shift_those_of_later_steps(steps_of: Any) -> None:
+    # the second step's first reduction is lost, so its second one counts as that one; none elsewhere does
+    found = pairs_met(steps_of, reducing(BEGINS), reducing(BEGINS, lost=(1170,)))
+    alike = {(ts, ts) for begin in BEGINS for ts in (begin + 70, begin + 110) if ts not in (1170, 1210, 1410)}
+    assert found == {*alike, (1170, 1210)}
+
+
+def test_what_is_under_way_when_a_recording_begins_is_counted_from_its_last(steps_of: Any) -> None:
+    # rank 1 is a step further behind its host
+    found = pairs_met(steps_of, reducing(BEGINS, [1005]), reducing(BEGINS, [1005, 1020, 1035]))
+    assert {pair for pair in found if min(pair) < 1070} == {(1005, 1035)}
+    assert {pair for pair in found if min(pair) >= 1070} == {
+        (ts, ts) for begin in BEGINS for ts in (begin + 70, begin + 110) if ts < 1400
+    }
+
+
 def transfer(operator: str, peer: int, began: float, took: float) -> list[Ev]:
     """Return an operator of 10 µs that begins a transfer, and the library's call from 5 µs later on."""
     call = "gloo:send" if operator == "c10d::send" else "gloo:recv"
