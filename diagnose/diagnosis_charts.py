@@ -158,7 +158,7 @@ def _work_map(recording: Recording) -> list[Chart]:
 
 def _exposed_map(parts: Sequence[Breakdown]) -> list[Chart]:
     """Return how long each rank communicated in each step while it computed nothing, if any did."""
-    if len({part.rank for part in parts}) < 2 or not any(part.comm_ns for part in parts):
+    if len({part.rank for part in parts}) < 2:
         return []
     n_steps = len({part.step for part in parts})
-    return [replace(exposed_map(parts), is_small=n_steps <= _FEW_STEPS)]
+    return [replace(one, is_small=n_steps <= _FEW_STEPS) for one in exposed_map(parts)]

@@ -23,6 +23,7 @@ from report.vega import (
     measure,
     names_axis,
     room_beside,
+    rounded,
     series,
     specified,
 )
@@ -108,7 +109,7 @@ def _with_bounds(
     ]
     for value in values:
         if "low" in value:
-            value["d"] += f" ({value['low']:,.4g} to {value['high']:,.4g})"
+            value["d"] += f" ({rounded(value['low'])} to {rounded(value['high'])})"
     bars = {key: spec[key] for key in ("mark", "encoding")}
     place = {channel: bars["encoding"][channel] for channel in (named, measured)}
     line = {
@@ -133,12 +134,12 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
     at = 0.0
     whole = sum(value for _, value, _ in chart.parts)
     for n, (name, value, group) in enumerate(chart.parts):
-        words = f"{described([name], value)} of {whole:,.4g} ({value / (whole or 1):.0%})"
+        words = f"{described([name], value)} of {rounded(whole)} ({value / (whole or 1):.0%})"
         ends = {"a": at, "b": at + value}
-        values.append({"n": n, **ends, "s": number[group], "d": words, "t": f"{value:,.3g}"})
+        values.append({"n": n, **ends, "s": number[group], "d": words, "t": rounded(value, 3)})
         at += value
     last = {"n": len(chart.parts), "a": 0.0, "b": at, "s": len(groups)}
-    values.append({**last, "d": described([chart.total], at), "t": f"{at:,.4g}"})
+    values.append({**last, "d": described([chart.total], at), "t": rounded(at)})
     colour = series(groups, always=True)
     colour["scale"] = {
         "domain": [*range(len(groups) + 1)],
@@ -188,7 +189,7 @@ def lines(chart: Lines, width: int) -> Spec:
     """Return lines, with a band where it has one."""
     names = sorted(chart.series, key=lambda name: name in chart.dashed)
     values = [
-        {"x": x, "s": s, "v": value, "d": described([f"{chart.x_label} {x:g}", name], value)}
+        {"x": x, "s": s, "v": value, "d": described([f"{chart.x_label} {x:.12g}", name], value)}
         for s, name in enumerate(names)
         for x, value in zip(chart.x, chart.series[name], strict=True)
         if value is None or is_number(value)
@@ -210,6 +211,8 @@ def lines(chart: Lines, width: int) -> Spec:
         dashed = {"test": f"datum.s >= {len(solid)}", "value": [5, 3]}
         encoding["strokeDash"] = {"condition": dashed, "value": [1, 0]}
         encoding["detail"] = {"field": "s"}
+    if all(map(float.is_integer, chart.x)):  # numbers of steps: there is no half of one
+        encoding["x"]["axis"] |= {"tickCount": min(6, max(1, round(max(chart.x) - min(chart.x))))}
     if chart.log:
         across |= {"type": "log", "base": 2}
         encoding["x"]["axis"] |= {"values": list(chart.x), "tickCount": len(chart.x)}
@@ -236,8 +239,8 @@ def points(chart: Points, width: int) -> Spec:
     groups = list(dict.fromkeys(point.group for point in chart.points))
     values: Values = [
         {"x": one.x, "v": one.y, "z": one.size, "s": groups.index(one.group),
-         "d": f"{described([one.name], one.x)} {chart.x_label}, {one.y:,.4g} {chart.y_label}, "
-              f"{one.size:,.4g} {chart.size_label}"}
+         "d": f"{described([one.name], one.x)} {chart.x_label}, {rounded(one.y)} {chart.y_label}, "
+              f"{rounded(one.size)} {chart.size_label}"}
         for one in chart.points
         if one.x > 0 and one.y > 0
     ]  # fmt: skip
@@ -267,7 +270,7 @@ def points(chart: Points, width: int) -> Spec:
     words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
     layers: list[Spec] = [
         {"mark": mark, "encoding": spec["encoding"]},
-        {"data": {"values": [{"y": high, "d": f"{bounded(name)}: {high:,.4g}"}]}, "layer": [
+        {"data": {"values": [{"y": high, "d": f"{bounded(name)}: {rounded(high)}"}]}, "layer": [
             {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
              "encoding": {**place, "description": {"field": "d"}}},
             {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": INK},

@@ -22,7 +22,7 @@ from statistic.breakdown import Breakdown, breakdown
 _NAMED = 4  # outliers that a sentence names
 _MOST_SLICES = 50_000  # of a job of which all steps are looked at
 _ALIKE = 1.05  # times as long as another rank: no difference worth a word
-_LONGEST_NAME = 80  # characters
+_LONGEST_NAME = 60  # characters
 _LEAST_SHARE = 0.005  # of a step, for a kind to be named
 _LEAST_PAUSE = 0.01  # of a step, for what passes until the next to be named
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, pstdev
@@ -20,6 +21,7 @@ from result import Chart, Column, Lines, Repairs, Result, Table, in_ms, ms_of
 _SLOW = 1.2  # times the median: what a step at the job's beginning takes longer is warm-up
 _FEWEST = 4  # steps from which there is a usual one
 _OUT_OF_SIGHT = 6.0  # times the median: longer steps are above the frame of the drawing, and are named
+_MOST_LINES = 12  # of ranks; of more the longest, the median and the shortest of each step are drawn
 _FIRST = (0, 1)  # numbers of a job's first step
 
 
@@ -222,20 +224,35 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
     traced = {gpu.name: {t.step: t.iteration_ns / 1e6 for t in gpu.times.steps} for gpu in gpus}
-    charts: list[Chart] = [_lines("Iteration time of the recorded steps", traced)]
-    before, during = {}, {}
+    charts: list[Chart] = [_lines("Iteration time of the recorded steps", _few(traced))]
+    earlier: dict[str, dict[int, float]] = {}
     for gpu in gpus:
         own = traced[gpu.name]
         if len(gpu.times.loads) > len(own) and min(own, default=0) > 1:
-            earlier = {step.label: step.dur_ns / 1e6 for step in gpu.times.loads if step.label not in own}
-            before[f"{gpu.name}, not traced"] = earlier
-            during[gpu.name] = own
-    if before:
+            earlier[gpu.name] = {s.label: s.dur_ns / 1e6 for s in gpu.times.loads if s.label not in own}
+    if earlier:
+        during = _few({name: traced[name] for name in earlier})
+        before = {f"{name}, not traced": times for name, times in _few(earlier).items()}
         dashed = dict(zip(before, during, strict=True))
         high, most = _far_above(before | during)
         title = f"From load to load of input data, from the job's first step (dashed: not traced){high}"
         charts.append(replace(_lines(title, during | before), dashed=dashed, most=most))
     return charts
+
+
+def _few(ranks: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """Return how long each rank took for each step; of many ranks what is known of all of them."""
+    if len(ranks) <= _MOST_LINES:
+        return ranks
+    of_step: dict[int, list[float]] = defaultdict(list)
+    for times in ranks.values():
+        for step, ms in times.items():
+            of_step[step].append(ms)
+    figures: dict[str, Callable[[list[float]], float]] = {"longest": max, "median": median, "shortest": min}
+    return {
+        f"{name} of {len(ranks):,} ranks": {step: figure(ms) for step, ms in of_step.items()}
+        for name, figure in figures.items()
+    }
 
 
 def _far_above(series: Mapping[str, Mapping[int, float]]) -> tuple[str, float | None]:

@@ -13,6 +13,7 @@ from PIL import Image
 from conftest import run_cli
 from errors import OutputError, UsageError
 from report import colours, plot
+from report.vega import rounded
 from result import (
     Bars,
     Bars3D,
@@ -207,7 +208,7 @@ def test_points_lie_by_their_logarithms_below_the_roof(tmp_path: Path) -> None:
     path = write_still(POINTS, tmp_path / "a.svg")
     at = _places(path)
     (x0, y0), (x1, y1) = (at[f"{name} (ms)"] for name in (
-        "a: 1,000 bytes, 0.1 GB/s, 2 exposed", "b: 1e+05 bytes, 10 GB/s, 8 exposed"
+        "a: 1,000 bytes, 0.1 GB/s, 2 exposed", "b: 100,000 bytes, 10 GB/s, 8 exposed"
     ))  # fmt: skip
     ((_, roof),) = [place for name, place in at.items() if name == "the link: 12"]
     assert x1 > x0  # 100 times the bytes
@@ -355,3 +356,17 @@ def test_what_was_not_recorded_is_a_hollow_bar(tmp_path: Path) -> None:
     bars = {e.get("aria-label"): e for e in elements(tmp_path / "a.svg") if e.get("role")}
     assert bars["r0, not recorded: 2"].get("stroke-dasharray")
     assert not bars["r0, communication alone: 1"].get("stroke")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.012345, "0.01235"), (144.04, "144"), (9999.7, "10,000"), (3_404_488.3, "3,404,488")],
+)
+def test_a_number_keeps_all_digits_before_its_point(value: float, text: str) -> None:
+    assert rounded(value) == text
+
+
+def test_a_step_with_a_large_number_keeps_it(tmp_path: Path) -> None:
+    chart = Lines("Steps", "step", "ms", [1_234_567.0, 1_234_568.0], {"rank0": [1.0, 2.0]})
+    assert "step 1234568, rank0: 2" in marks(chart, tmp_path / "a.svg")
+    assert not [text for text in texts(tmp_path / "a.svg") if "67.5" in text], "there is no half a step"
