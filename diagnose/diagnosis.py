@@ -28,6 +28,8 @@ from result import in_ms
 
 #: Of a step: what wins less is not shown.
 LEAST_SHARE = 0.01
+#: Of what a finding wins alone: if less is left when those found before it are done, it is one of them again.
+_LEAST_LEFT = 0.5
 #: Findings that the headline names.
 _NAMED = 2
 #: The mean step is named beside the median one where it differs by more than this share.
@@ -143,19 +145,13 @@ class _Search:
                 self.known.append((one, gain))
                 self.edits = (*self.edits, one.edit)
 
-    def _blames_again(self, finding: Finding) -> bool:
-        """Whether the same ranks are late by another finding: then most has to be left to win."""
-        return any(
-            one.kind == finding.kind == "late_rank" and one.ranks == finding.ranks for one, _ in self.known
-        )
-
     def _gain(self, finding: Finding, before: Edits) -> Gain | None:
         """Return what a finding wins; None, and count it, if that is too little or too uncertain."""
         gain = self.gains.of(finding, before)
         least_ns = max(LEAST_SHARE, finding.least_share) * self.gains.recorded_ns
         if gain.mid_ns >= least_ns and (gain.is_certain or finding.as_recorded):
             left = self.gains.of(finding, self.edits)
-            if left.mid_ns >= max(least_ns, gain.mid_ns / 2 if self._blames_again(finding) else 0.0):
+            if left.mid_ns >= max(least_ns, _LEAST_LEFT * gain.mid_ns):
                 return gain
         self.small += gain.mid_ns > 0
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import narrow_ns
+from dialects.step_parts import Joint, Kind, narrow_ns
 from formats.columns import Int64
 from replay.uncertainty import Float
 
@@ -38,6 +38,21 @@ class _Work:
     def of_operations(self, factor: Float, chosen: Bool) -> Float:
         """Return the factor (owners, kinds) of each operation (n,), 1 for those that are not `chosen`."""
         return np.where(chosen, factor[self.owner, self.kind], 1.0)
+
+
+def begun_by_owners(recording: Recording) -> Bool:
+    """Return which operations (n,) owners begin themselves: own work, and what that leads to on the host."""
+    is_own = recording.which(lambda one: not one.is_communication)
+    whole = recording.whole_steps
+    if not whole:
+        return is_own
+    step = recording.steps[whole[len(whole) // 2]]
+    source, target, joint, kind = step.edges.T
+    leads = is_own[step.operation[source]] & (step.owner[source] == step.owner[target])
+    leads &= kind != Kind.HAND_OVER  # what only the times tell may have waited for something else
+    is_led_to = np.zeros(len(is_own), np.bool_)
+    is_led_to[step.operation[target[leads & (joint == Joint.END_TO_HEAD)]]] = True
+    return is_own | (is_led_to & recording.which(lambda one: not one.on_device))
 
 
 def _work(recording: Recording) -> _Work:
@@ -82,19 +97,19 @@ def as_peers(
 
     Peers are those of the owner's `group` (m,), its stage of a pipeline. The times of a kind are scaled in
     all steps alike, by the medians over the steps of what it takes in a step: its `work`, the `gaps` before
-    its events (but never longer), or both. With `gaps` no late owner begins or ends a step later than its
-    peers do.
+    its events and before the communication that it begins (but never longer), or both. With `gaps` no late
+    owner begins or ends a step later than its peers do.
     """
     kinds, owners = _work(recording), list(late)
-    chosen = kinds.is_own & np.isin(kinds.owner, owners)
+    is_late = np.isin(kinds.owner, owners)
     peers = [owner for owner in range(kinds.n_owners) if owner not in owners]
 
-    def factor(column: str, most: float) -> Float:
+    def factor(column: str, most: float, chosen: Bool) -> Float:
         share = _peers_share(kinds.usual(recording, column), owners, group)
-        return kinds.of_operations(np.minimum(share, most), chosen)
+        return kinds.of_operations(np.minimum(share, most), chosen & is_late)
 
-    of_work = factor("work_ns", np.inf) if work else None
-    of_gap = factor("gap_ns", 1.0) if gaps else None
+    of_work = factor("work_ns", np.inf, kinds.is_own) if work else None
+    of_gap = factor("gap_ns", 1.0, begun_by_owners(recording)) if gaps else None
     steps = []
     for step in recording.steps:
         if of_work is not None:

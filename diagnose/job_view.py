@@ -11,6 +11,7 @@ import numpy as np
 from dag.critical_path import CATS
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
+from diagnose.even_work import begun_by_owners
 from diagnose.finding import Evidence
 from diagnose.meetings import Meetings, meetings_of
 from dialects.step_parts import FRAME, GAP, Operation
@@ -142,6 +143,20 @@ class JobView:
     def is_own(self) -> Bool:
         """Which operations (n,) are a rank's own work: computation and input, no communication."""
         return ~self.is_communication
+
+    @cached_property
+    def is_begun(self) -> Bool:
+        """Which operations (n,) an owner begins itself: it is the owner that is behind in a gap before them.
+
+        Of a tensor's partitions, which it hands over together, that is the first.
+        """
+        begun, seen = begun_by_owners(self.recording), set[tuple[int, str, str]]()
+        for i in np.flatnonzero(begun & self.is_communication).tolist():
+            one = self.recording.operations[i]
+            tensor = one.owner, one.main, one.stage
+            begun[i] = one.key is None or tensor not in seen
+            seen.add(tensor)
+        return begun
 
     @cached_property
     def is_compared(self) -> Bool:

@@ -40,7 +40,7 @@ class Kind(IntEnum):
     SYNCHRONISE = 3  # a host call that waits for work on a device, a stream that waits for an event
     MESSAGE = 4  # comes over the network from another worker
     GROUP = 5  # all ranks of the group must have come this far
-    HAND_OVER = 6  # a thread that was idle resumed when it ended
+    HAND_OVER = 6  # a thread that was idle resumed when it ended, as far as the times tell
     QUEUE = 7  # the launch queue had no room before it began
     PART = 8  # is a part of it, or has it as a part
     EXCHANGE = 9  # only of a `Meet`: with which ranks it is done is not recorded

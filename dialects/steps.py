@@ -88,6 +88,8 @@ def numbered_once(steps: Steps) -> Steps:
 
 # ---- steps that nothing marks: the training loop shows them
 
+#: Times in whole microseconds are off by this.
+_ROUNDED_NS = 1_000
 _LEAST = 3  # times that a span must repeat to be taken for the loop's body
 _COVERED = 0.5  # of the time in which its thread is busy
 _ALIKE = 1 / 3  # what of its upper quartile the lower quartile of its durations must be
@@ -188,12 +190,15 @@ def _groups(places: Int64, number: NDArray[np.integer]) -> Iterator[Int64]:
 
 
 def _depths(trace: Trace, rows: Int64) -> Int64:
-    """Return how many slices of the track contain each of `rows`, in order of time."""
+    """Return how many slices of the track contain each of `rows`, in order of time.
+
+    One that only seems to begin before another one ends, as times are rounded, follows it.
+    """
     depth = np.empty(len(rows), np.int64)
     open_ends: list[int] = []
     starts, ends = trace.ts_ns[rows].tolist(), (trace.ts_ns[rows] + trace.dur_ns[rows]).tolist()
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while open_ends and open_ends[-1] <= start:
+        while open_ends and open_ends[-1] <= (start if end <= open_ends[-1] else start + _ROUNDED_NS):
             open_ends.pop()
         depth[i] = len(open_ends)
         open_ends.append(end)

@@ -43,7 +43,7 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
     late, pausing = behind_peers(view, view.owner_work_ns(view.is_compared)), _pausing(view)
     pauses_more = bool(pausing) and (
         not late
-        or _excess_ns(view, view.owner_gap_ns(view.is_own), pausing)
+        or _excess_ns(view, view.owner_gap_ns(view.is_begun), pausing)
         > _excess_ns(view, view.owner_work_ns(view.is_compared), late)
     )
     if pauses_more:  # what takes most is named first: the rest counts with that done
@@ -275,7 +275,7 @@ def _pausing(view: JobView) -> list[int]:
     if len(view.rows) < FEWEST:
         return []
     waited = waited_for(view.last_arrivals())
-    late = behind_peers(view, view.owner_gap_ns(view.is_own))
+    late = behind_peers(view, view.owner_gap_ns(view.is_begun))
     return late if np.isin(waited, late).sum() > len(view.rows) / 2 else []
 
 
@@ -286,11 +286,11 @@ def _most_of(view: JobView, chosen: Bool, by_kind: Float) -> list[str]:
 
 
 def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
-    gaps, recording = view.owner_gap_ns(view.is_own), view.recording
+    gaps, recording = view.owner_gap_ns(view.is_begun), view.recording
     ranks = [recording.owners[owner] for owner in late]
     peers = float(np.median(np.delete(gaps, list(late), axis=1)))
     slow = float(np.median(gaps[:, list(late)]))
-    chosen = view.is_own & view.which(lambda one: one.owner in late)
+    chosen = view.is_begun & view.which(lambda one: one.owner in late)
     before = _most_of(view, chosen, view.gap_by_kind)
     return Finding(
         kind="late_rank",

@@ -44,33 +44,38 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     if not pushes.any() or len(recording.owners) < 2:
         yield from slow_collectives(view)
         return
-    ratios = _push_ratios(view, pushes)
+    ratios = _ratios(view, pushes)
     owner = int(ratios.argmax())
     if ratios[owner] <= _SLOW:
         return
-    name = recording.owners[owner]
-    edit = f"{name}.PUSH={1 / ratios[owner]:.3g}"
+    name, slow = recording.owners[owner], {"PUSH": float(ratios[owner])}
+    pulls = view.which(lambda one: one.link and one.stage == "PULL")
+    back = float(_ratios(view, pulls)[owner])
+    if back > _SLOW:
+        slow["PULL"] = back
+    edits = [f"{name}.{stage}={1 / ratio:.3g}" for stage, ratio in slow.items()]
     chosen = pushes & view.which(lambda one: one.owner == owner)
     yield Finding(
         kind="slow_collective",
-        title=f"the link of {name} is slow: its pushes take {ratios[owner]:.1f} times as long as its peers'",
-        cause="pushes of the same partitions are compared, without the waiting for the link",
+        title=f"the link of {name} is slow: its pushes take {ratios[owner]:.1f} times as long as its peers'"
+        + (f", its pulls {back:.1f} times" if "PULL" in slow else ""),
+        cause="transfers of the same partitions are compared, without the waiting for the link",
         action="look at its network: speed of the port, errors, other traffic, the path to the servers",
-        edit=lambda one: apply(one, [edit]),
-        change=edit,
+        edit=lambda one: apply(one, edits),
+        change=" ".join(edits),
         ranks=[name],
-        operations=["PUSH"],
+        operations=list(slow),
         evidence=view.show(chosen, 3),
     )
 
 
-def _push_ratios(view: JobView, pushes: Bool) -> Float:
-    """Return how much longer the pushes of each owner (m,) take than the same ones of its peers; 0: none."""
+def _ratios(view: JobView, chosen: Bool) -> Float:
+    """Return how much longer `chosen` transfers (n,) of each owner (m,) take than its peers'; 0: none."""
     n_owners = len(view.recording.owners)
     keys, number = view.recording.numbered(lambda one: (one.main, one.key))
     total = np.zeros((n_owners, len(keys)))
     for step in view.steps:
-        mine = pushes[step.operation]
+        mine = chosen[step.operation]
         np.add.at(total, (step.owner[mine], number[step.operation[mine]]), step.work_ns[mine])
     pushing = np.flatnonzero(total.sum(axis=1))  # of several GPUs of a worker only one pushes
     total = total[pushing][:, (total[pushing] > 0).all(axis=0)]

@@ -294,7 +294,7 @@ def _unconnected(spans: Spans, begins: _Named, edges: Int64) -> Iterator[Int64]:
         places = np.flatnonzero(order < len(waiting))
         source[order[places]] = np.where(ended[places] >= 0, event[order[ended[places]]], -1)
         found = (source >= 0) & (spans.step[source] == spans.step[waiting])
-        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, Kind.DATA)
+        yield edge_rows(source[found], waiting[found], Joint.END_TO_HEAD, Kind.HAND_OVER)
 
 
 def _threads(spans: Spans) -> Int64:

@@ -28,6 +28,7 @@ _NEGOTIATE = "NEGOTIATE_"
 _CYCLE_NS = 1_000_000
 #: What a rank is ready with no later than this after the tensor before is one hand-over.
 _AT_ONCE_NS = 50_000
+_NEVER_NS = np.iinfo(np.int64).max
 #: Share of the recorded waiting that must be for one rank, to take it for the last where no ticks are.
 _CLEAR = 2 / 3
 
@@ -68,7 +69,11 @@ def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Independence:
-    """Which tensors a rank can be ready with before others are reduced: it was, in some step."""
+    """Which tensors a rank can be ready with before others are reduced: it was, in some step.
+
+    So it can with all that come after one that it was ready with, long after it had asked for the other:
+    it had not waited, and goes on without.
+    """
 
     number: Mapping[str, int]  # of each tensor
     is_known: Mask  # (tensors, tensors) [reduced, ready]: the second did not wait for the first
@@ -84,6 +89,9 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Inde
         asked = trace.ts_ns[[one.reduction if one.negotiation is None else one.negotiation for one in own]]
         reduced = end_ns[[one.reduction for one in own]]
         is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
+        goes_on = (asked[None, :] > asked[:, None] + _CYCLE_NS) & (asked[None, :] < reduced[:, None])
+        since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1)
+        is_known[np.ix_(ids, ids)] |= asked[None, :] >= since[:, None]
     return _Independence(number, is_known)
 
 

@@ -34,6 +34,8 @@ class Partitions:
 
     push: Sequence[float] = (0.2, 0.2)  # by worker
     pull: float = 0.2
+    takes: Sequence[float] = (0.0, 0.0)  # by worker: for how long its link receives what the server sent
+    waits: Sequence[float] = (0.0, 0.0)  # by worker: from the end of the computation to the first push
     large: int = 10
     small: int = 0
     small_kib: int = 4
@@ -87,7 +89,8 @@ class Partitions:
         return end + 5
 
     def _communicate(self, workers: Sequence[Events], ready: float) -> float:
-        pushed, free_at = [ready, ready], [ready] * self.servers
+        begun = [ready + wait for wait in self.waits]
+        pushed, free_at, got = list(begun), [ready] * self.servers, list(begun)
         over: dict[str, float] = {}
         for part in self.parts():
             before = list(pushed)
@@ -98,12 +101,13 @@ class Partitions:
             for worker, events in enumerate(workers):
                 free += part.pull
                 events.add(f"{whole}.PUSH", before[worker], pushed[worker], **key)
-                events.add(f"{whole}.PULL", pushed[worker], free, **key)
-            over[whole] = free_at[part.server] = free
-        for events in workers:
+                got[worker] = max(free, got[worker]) + self.takes[worker]
+                events.add(f"{whole}.PULL", pushed[worker], got[worker], **key)
+            free_at[part.server], over[whole] = free, max(free, *got)
+        for events, at in zip(workers, begun, strict=True):
             for whole, end in over.items():
-                events.add(whole, ready, end, _EPOCH_US, pid=whole, cat="Comm", tid="total")
-        return max(free_at)
+                events.add(whole, at, end, _EPOCH_US, pid=whole, cat="Comm", tid="total")
+        return max(*free_at, *got)
 
     def _log(self) -> str:
         load = [0] * self.servers

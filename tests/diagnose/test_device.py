@@ -123,18 +123,18 @@ def test_a_rank_is_late_though_another_one_lost_kernels_of_a_step(tmp_path: Path
     holds(winning(diagnosis)[0], 9.0, near=0.2)  # its share of nine steps in ten is known
 
 
-def test_a_rank_is_late_only_once_for_what_another_finding_wins() -> None:
-    class Known:  # the first wins 9 ms, the second the same ones and one more
+def test_what_an_earlier_finding_wins_is_no_finding_again() -> None:
+    class Known:  # the first wins 9 ms; the second 10 alone, or 4 to 6 after the first
         recorded_ns = 50e6
 
         def of(self, finding: Finding, before: Edits) -> Gain:
-            wins = 9e6 if finding.title == "works longer" else 10e6
-            return Gain(wins - 9e6 * len(before), 1.0, wins)
+            wins = 9e6 if finding.title == "first" else 10e6 - (0 if not before else float(finding.title))
+            return Gain(wins, 1.0, wins)
 
-    def late(title: str, rank: str) -> Finding:
-        return Finding("late_rank", title, "", "", edit=lambda recording: recording, ranks=[rank])
+    def late(title: str) -> Finding:
+        return Finding("late_rank", title, "", "", edit=lambda recording: recording)
 
-    for rank, found in (("rank1", ["works longer"]), ("rank2", ["works longer", "comes later"])):
+    for shared, is_new in (("4e6", True), ("6e6", False)):
         search = _Search(cast(Gains, Known()))
-        search.judge([late("works longer", "rank1"), late("comes later", rank)], ())
-        assert [finding.title for finding, _ in search.known] == found
+        search.judge([late("first"), late(shared)], ())
+        assert [finding.title for finding, _ in search.known] == ["first", *[shared] * is_new]

@@ -64,6 +64,29 @@ def test_a_tensor_that_is_needed_first_and_sent_last(
     assert [one.operations for one in found if isinstance(one, Finding)] == [["Comm.w"]] * is_found
 
 
+def test_a_link_that_is_slow_both_ways_is_told_of_both(tmp_path: Path) -> None:
+    directory, _ = replace(HEALTHY, push=(0.2, 3.0), takes=(0.0, 4.0)).write(tmp_path / "job")
+    first = winning(diagnosed(directory))[0].finding
+    assert (first.kind, list(first.operations)) == ("slow_collective", ["PUSH", "PULL"])
+    assert first.title.startswith("the link of wk1.rank0 is slow: its pushes take 15.0 times")  # 3.0 / 0.2
+    pushes, pulls = first.change.split()
+    assert pushes == "wk1.rank0.PUSH=0.0667"
+    assert pulls.startswith("wk1.rank0.PULL=0.")
+
+
+def test_a_worker_that_hands_its_gradients_over_late_is_late(tmp_path: Path) -> None:
+    # its computation is over as soon as the other's; ten partitions wait together for 20 ms
+    directory, _ = replace(HEALTHY, waits=(0.0, 20.0)).write(tmp_path / "job")
+    diagnosis = diagnosed(directory)
+    assert kinds(diagnosis) == ["late_rank"]
+    title = winning(diagnosis)[0].finding.title
+    assert title.startswith(
+        "wk1.rank0 holds up the other rank: 20.0 ms more a step pass with nothing recorded"
+    )
+    assert title.endswith("before Comm.w")
+    holds(winning(diagnosis)[0], 20.0)
+
+
 def test_collectives_as_fast_as_each_other_are_not_slow(tmp_path: Path) -> None:
     assert kinds(diagnosed(nccl(tmp_path / "job", [1.0, 1.1, 1.0, 1.2, 0.9]))) == []
 

@@ -357,6 +357,17 @@ def test_the_outermost_span_that_repeats_is_a_step() -> None:
     assert whole_steps(trace) == [Step(1, 0, 100), Step(2, 100, 200), Step(3, 200, 300), Step(4, 300, 380)]
 
 
+def test_spans_that_follow_each_other_at_once_are_no_parts_of_each_other_by_rounding() -> None:
+    # spans of 10 ms, of which every third seems to end 1 us after the next one has begun
+    ms = 1_000_000
+    lasts = [10 * ms + 1_000 * (i % 3 == 1) for i in range(6)]
+    slices = [
+        s for i in range(6) for s in (("train_step", 10 * ms * i, lasts[i]), ("work", 10 * ms * i + ms, ms))
+    ]
+    found = whole_steps(make(slices, dialect="chrome"))
+    assert [step.start_ns for step in found] == [10 * ms * i for i in range(6)]
+
+
 def test_a_span_without_others_or_of_another_length_is_no_step() -> None:
     assert whole_steps(make([("a", 100 * i, 80) for i in range(5)], dialect="chrome")) == []
     uneven = [s for i in range(5) for s in (("a", 10**i, 8 * 10**i), ("b", 10**i, 10**i))]

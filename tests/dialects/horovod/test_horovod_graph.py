@@ -120,6 +120,23 @@ def test_computation_waits_only_for_reductions_that_it_never_overtook(tmp_path: 
     assert ("computation", "", 2000) in path_of(job, 1)[3:]  # from b's reduction to the loss
 
 
+def test_who_went_on_while_a_tensor_was_reduced_does_not_wait_for_it_later(tmp_path: Path) -> None:
+    # b is ready while a is reduced, and c after that: 3,000 after b, whatever became of a
+    start_up: list[Tensor] = [(name, 0, 10, (), 50, 100) for name in ("a", "b", "c")]
+    steps: list[Tensor] = [
+        ("a", 2100, 2110, (), 2110, 6110), ("b", 5100, 5110, (), 6110, 8200),
+        ("c", 8100, 8110, (), 8300, 8400),
+    ]  # fmt: skip
+    job = join([record("rank0", timeline(tmp_path, *start_up, *steps))])
+    step = job.steps[0]
+    computed = [
+        int(work) // 1000
+        for operation, work in zip(step.operation, step.work_ns, strict=True)
+        if job.operations[int(operation)].label == "computation"
+    ]
+    assert sorted(computed) == [2000, 3000, 3000]
+
+
 def test_what_is_noticed_after_a_reduction_waited_for_horovod_s_thread(tmp_path: Path) -> None:
     # b is noticed 500 µs after the thread finished a; when b was ready is not known
     start_up: list[Tensor] = [(name, 0, 10, (), 50, 100) for name in ("a", "b")]
