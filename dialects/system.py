@@ -35,6 +35,7 @@ RUNTIME_CATS = frozenset(
 _HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
 _REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
 _RECORDING = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
+_OF_A_RANK = re.compile(r"(?:wk\d+\.)?rank\d+\.")
 #: XLA writes a hyphen, and calls it a broadcast when one rank repeats a value along an axis.
 _COMM_NAME = re.compile(
     r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective[-_]?permute|nccl"
@@ -328,6 +329,11 @@ def framed(trace: Trace) -> NDArray[np.int8]:
     found[by_cat(trace, _REPEATED_CATS.__contains__)] = Activity.IGNORED
     found[by_name(trace, lambda name: bool(_RECORDING.fullmatch(name)))] = Activity.IGNORED
     return found
+
+
+def is_frame_of_all(name: str) -> bool:
+    """Whether an operation, with the name of its rank in front or not, is a step or the whole recording."""
+    return bool(_RECORDING.fullmatch(_OF_A_RANK.sub("", name, count=1)))
 
 
 def without_recording(trace: Trace) -> Trace:

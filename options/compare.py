@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from errors import UsageError, counted
 from options import check_variant
 from options.critical import usual_step
 from output_marks import is_digest
-from result import Chart, Made, Result, ms_of
+from result import Chart, Made, Result, Table, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
@@ -33,6 +34,7 @@ EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100m
 FLAGS = frozenset({"sub_option", "filter", "step_by", "fail_above", "sort", "head", "output", "save"})
 
 _REGRESSED = 3  # exit code of --fail_above
+_MOST_TOLD = 3  # pairs of runs in a headline, and in the tables of a terminal
 
 
 def add_arguments(group: _ArgumentGroup) -> None:
@@ -58,6 +60,8 @@ def run(args: Namespace) -> Result:
         Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
         for other, name in zip(runs[1:], names[1:], strict=True)
     ]
+    told = _most_changed(pairs)
+    left = [f"{len(pairs) - len(told)} more runs, which changed less"] if len(told) < len(pairs) else []
     limit = math.inf if args.fail_above is None else args.fail_above / 100
     regressed = [pair for pair in pairs if pair.found.iteration.significant]
     regressed = [pair for pair in regressed if (pair.found.iteration.relative or 0) > limit]
@@ -65,13 +69,16 @@ def run(args: Namespace) -> Result:
         "compare",
         f"{names[0]} (base) against {', '.join(names[1:])}",
         _document(pairs, args),
-        headline="; ".join(f"{pair.b} against {pair.a}: {verdict(pair.found)}" for pair in pairs) + ".",
+        headline="; ".join([f"{pair.b} against {pair.a}: {verdict(pair.found)}" for pair in told] + left)
+        + ".",
         tables=[
-            *(table for pair in pairs for table in tables_of(pair, args, alone=len(pairs) == 1)),
+            *(table for pair in pairs for table in _tables(pair, args, told)),
             *(input_table(run, name) for run, name in zip(runs, names, strict=True)),
         ],
-        charts=_charts(args, pairs[0]),
-        figures=[figure for pair in pairs for figure in _figures(pair)],
+        charts=_charts(args, told[0]),
+        figures=[
+            figure for pair in pairs for figure in _figures(pair)[: 1 if _is_left(pair, told) else None]
+        ],
         read=[
             f"{run.path}: {', '.join(run.dialects)}, {counted(len(run.ranks), 'rank')}, "
             f"{run.n_slices:,} slices"
@@ -80,12 +87,34 @@ def run(args: Namespace) -> Result:
         notes=[
             *(note for pair in pairs for note in _notes(pair, alone=len(pairs) == 1)),
             *_limit(pairs, regressed, args.fail_above),
+            *(
+                [f"--full shows the tables of all {len(pairs)} comparisons."]
+                if left and not args.full
+                else []
+            ),
             *([] if args.save is None else [f"Digest of {names[-1]}: {args.save}"]),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.job.repairs)),
         beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
+
+
+def _most_changed(pairs: Sequence[Pair]) -> Sequence[Pair]:
+    """Return the pairs of which there is room to tell; of many those whose iteration time changed most."""
+    if len(pairs) <= _MOST_TOLD:
+        return pairs
+    return sorted(pairs, key=lambda pair: -abs(pair.found.iteration.ns or 0))[:_MOST_TOLD]
+
+
+def _tables(pair: Pair, args: Namespace, told: Sequence[Pair]) -> list[Table]:
+    """Return the tables of a pair; those of a pair that is not told are for files and `--full`."""
+    tables = tables_of(pair, args, alone=len(told) == 1)
+    return [replace(table, detail=not args.full and _is_left(pair, told)) for table in tables]
+
+
+def _is_left(pair: Pair, told: Sequence[Pair]) -> bool:
+    return pair.b not in {one.b for one in told}
 
 
 def _charts(args: Namespace, pair: Pair) -> list[Chart]:

@@ -211,8 +211,12 @@ def _statistic(args: Namespace, job: JobFigures, run: MeasuredRun | None) -> Res
 
 def _operations(columns: Sequence[Column], stats: Sequence[Stat], args: Namespace) -> Table:
     """Return the table of operations; of many a terminal shows the first if sorted, else what took most."""
-    weights = None if args.sort else lambda: [stat.total_ns for stat in stats]
-    return Table.of("operations", "Operations", columns, stats, weights=weights)
+    from dialects.system import is_frame_of_all
+
+    def weights() -> list[int]:
+        return [0 if is_frame_of_all(stat.name) else stat.total_ns for stat in stats]
+
+    return Table.of("operations", "Operations", columns, stats, weights=None if args.sort else weights)
 
 
 def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:

@@ -82,7 +82,8 @@ def _without_common(name: str, width: int, common: Mapping[str, int]) -> str:
 
 def _apart(names: list[str], width: int) -> list[str]:
     """Return different names that are alike when shortened, from where they differ on, and up to there."""
-    differ = len(os.path.commonprefix(names))  # noqa: RUF071  (of any texts)
+    prefix = os.path.commonprefix(names)  # noqa: RUF071  (of any texts)
+    differ = len(prefix.rstrip("0123456789"))  # half of a number would be another one
     least = width // 3  # columns of the head
     if width < _NARROW or differ <= least + 1:
         return [shorten(name, width) for name in names]

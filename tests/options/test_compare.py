@@ -166,6 +166,21 @@ def test_three_inputs_are_each_compared_with_the_first(tmp_path: Path) -> None:
     assert changes == pytest.approx([0.015, 0.030], abs=0.002)
 
 
+def test_of_many_runs_those_are_told_that_changed_most(tmp_path: Path) -> None:
+    work = {"base": 30, "r1": 32, "r2": 60, "r3": 33, "r4": 20, "r5": 45, "r6": 31}
+    paths = [job(tmp_path / f"{name}.json", seed, mm=mm) for seed, (name, mm) in enumerate(work.items())]
+    headline = compared(*paths)["headline"]
+    told = [name for name in work if f"{name}.json against" in headline]
+    assert told == ["r2", "r4", "r5"], "by 30, 10 and 15; the others by 3 at most"
+    assert headline.endswith("3 more runs, which changed less.")
+    words = ("--option", "compare", "--path", *paths)
+    out, full = run_cli(*words)[1], run_cli(*words, "--full")[1]
+    for name in list(work)[1:]:
+        assert (f"of a step: {name}.json" in out) == (name in told)
+        assert f"of a step: {name}.json" in full
+        assert f"iteration time of {name}.json" in out
+
+
 def test_csv_carries_the_operations(tmp_path: Path) -> None:
     a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2)
     _, out, _ = run_cli("--option", "compare", "--format", "csv", "--path", a, b)

@@ -94,3 +94,18 @@ def test_of_many_categories_the_longest_are_drawn(tmp_path: Path) -> None:
     assert chart.title == "Time per category: the 64 longest of 100"
     # that of number i takes i + 1 microseconds
     assert values(chart) == {(f"c{i}", f"c{i}"): pytest.approx((i + 1) / 1000) for i in range(36, 100)}
+
+
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_what_weighs_most_is_work_and_not_the_steps(n_ranks: int, tmp_path: Path) -> None:
+    for rank in range(n_ranks):
+        spans = [step(number, 1_000 * number, 900) for number in range(30)]
+        spans += [span(f"aten::op{i}", 30 * i, 10 + i, "cpu_op") for i in range(30)]
+        write(tmp_path / "job" / f"rank{rank}.pt.trace.json", spans, distributedInfo={"rank": rank})
+    operations = next(table for table in result(tmp_path / "job").tables if table.name == "operations")
+    assert operations.weights is not None
+    of_name = dict(zip((str(row[0]) for row in operations.rows), operations.weights(), strict=True))
+    steps = {name for name in of_name if "ProfilerStep" in name}
+    assert len(steps) == 30 * n_ranks
+    assert max(of_name[name] for name in steps) == 0
+    assert min(ns for name, ns in of_name.items() if name not in steps) == 10_000 * 1

@@ -100,3 +100,8 @@ def test_names_alike_up_to_their_ends_are_as_long_as_the_column(width: int, n: i
     assert len(set(short)) == n
     assert max(map(display_width, short)) == width, "room that is there is used for what they begin with"
     assert all(text.startswith("rank0.f_with") for text in short)
+
+
+def test_a_number_that_tells_names_apart_is_whole() -> None:
+    kernels = [f"f<{'float, ' * 20}{i}ul>" for i in (21, 22, 29)]
+    assert [name.rpartition("…")[2] for name in short_names(kernels, 24)] == ["21ul>", "22ul>", "29ul>"]
