@@ -4,7 +4,8 @@
 - `read_partitions`: what logs tell about a job's partitions
 - `choose_step`: the row of a step by its number, or of the one of median length
 - `critical_path`, `slack_ns`: what makes a step as long as it is, and the room of the rest
-- `examined`, `critical_paths`, `slacks`: the same of many ranks, whose step need not be held whole
+- `scopes_of`, `step_operations`: the same of each GPU, each worker and the job, in a step that is `examined`:
+  of many ranks it need not be held whole; `longest_chain`: of a GPU's DAG
 - `named_path`, `by_name`, `by_category`, `headline`, `records`: a path in words; `PATH`, `BY_NAME`: in tables
 - `drawn_step`: a step as a `Dag`; `draw`: where its nodes are drawn
 - `marked_events`: the timeline of a step with the path on it, as a trace; `step_timeline`: as a chart, whose
@@ -18,33 +19,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dialects
 from clocks.job_clocks import remarks, shifted
 from clocks.offsets import Clock, align
-from dag.contracted_step import ContractedStep, critical_paths, examined, slacks
-from dag.critical_path import CriticalPath, CriticalPaths, critical_path, slack_ns
+from dag.contracted_step import examined
+from dag.critical_path import CriticalPath, critical_path, slack_ns
 from dag.drawn_step import drawn_step
 from dag.join_ranks import join
 from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
 from dag.marked_timeline import marked_events
 from dag.mean_graph import mean_dags
 from dag.model import Dag, LongestPath, longest_path
-from dag.path_summary import (
-    BY_NAME,
-    PATH,
-    Label,
-    NamedPath,
-    by_category,
-    by_name,
-    category,
-    headline,
-    named_path,
-    records,
-)
+from dag.path_summary import BY_NAME, PATH, NamedPath, by_category, by_name, headline, named_path, records
 from dag.rank_record import Partitions, RankFacts, RankRecord, Wish, record_rank
 from dag.rank_tasks import MappedJob, map_again, map_ranks
+from dag.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
 from dag.step_graph import Recording, StepGraph
 from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key, waterfall
 from dialects.sync_points import merged
@@ -54,13 +45,16 @@ from formats.stream import find_file
 from rank_outlines import TraceFile, repair_lines
 from trace_utils import Job, Source, load_paths
 
+if TYPE_CHECKING:
+    from collector.network.network_evidence import NetworkEvidence
+
 __all__ = [
-    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "ContractedStep", "CriticalPath", "CriticalPaths",
-    "Dag", "Label", "LoadedSteps", "LongestPath", "NamedPath", "Partitions", "Recording", "StepGraph",
-    "by_category", "by_name", "category", "choose_step", "critical_path", "critical_paths", "draw",
-    "draw_folded", "drawn_step", "examined", "headline", "key_of", "load_steps", "longest_path",
-    "marked_events", "mean_dags", "named_path", "path_waterfall", "read_partitions", "records", "slack_ns",
-    "slacks", "step_timeline", "stretch_key", "waterfall",
+    "BY_NAME", "MOST_IN_A_STILL", "MOST_NODES", "PATH", "CriticalPath", "Dag", "LoadedSteps", "LongestPath",
+    "NamedPath", "OperationSlack", "Partitions", "Recording", "Scope", "StepGraph", "by_category", "by_name",
+    "choose_step", "critical_path", "draw", "draw_folded", "drawn_step", "examined", "headline", "key_of",
+    "load_steps", "longest_chain", "longest_path", "marked_events", "mean_dags", "named_path",
+    "path_waterfall", "read_partitions", "records", "scopes_of", "slack_ns", "step_operations",
+    "step_timeline", "stretch_key", "waterfall",
 ]  # fmt: skip
 
 
@@ -85,18 +79,23 @@ class LoadedSteps:
         return [*repair_lines(self.job, self.files), *self.broken]
 
 
-def read_partitions(paths: Sequence[Path]) -> Partitions:
-    """Return what the logs in or beside a job's directories say about its partitions."""
+def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = None) -> Partitions:
+    """Return what the workers' logs in or beside a job's directories say about its partitions.
+
+    What they do not tell, captures and the servers' logs do; `network` is that if it is known already.
+    """
+    from collector.network.network_evidence import read_evidence
     from collector.network.partition_keys import read_keys
     from result import Repairs
 
-    bytes_of: dict[int, int] = {}
+    found = network or read_evidence(paths)
+    bytes_of = dict(found.bytes_of)
     servers: dict[int, int] = {}
     for path in paths:
         keys = read_keys(path, Repairs())
         servers |= keys.servers
         bytes_of |= keys.partition_bytes()
-    return Partitions(bytes_of, servers)
+    return Partitions(bytes_of, servers or found.servers)  # the two may number the servers differently
 
 
 def load_steps(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _LONGEST = 300  # characters of a message, on one line
 _MOST_DIGITS = 18
 _FEWEST = 24  # characters that a long name keeps, if that is enough
@@ -10,6 +12,12 @@ _FEWEST = 24  # characters that a long name keeps, if that is enough
 def counted(n: int, noun: str) -> str:
     """Return a number with its noun: ``1 event``, ``1,234 events``."""
     return f"{n:,} {noun}" + ("" if n == 1 else "s")
+
+
+def listed(words: Sequence[str], most: int = 3) -> str:
+    """Return words as text: ``a, b and c``; of many the first, and how many more."""
+    shown = list(words) if len(words) <= most else [*words[:most], f"{len(words) - most} more"]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def whole_number(text: str) -> int | None:

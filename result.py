@@ -337,10 +337,21 @@ class Result:
     headline: str = ""
 
 
-def in_ms(ns: float) -> str:
-    """Return a duration as sentences have it: ``144.0 ms``, below a millisecond ``0.039 ms``."""
-    ms = ns / 1e6
-    return f"{ms:,.1f} ms" if abs(ms) >= 1 or ms == 0 else f"{ms:.3f} ms"
+def ms_of(ns: float | None) -> float | None:
+    """Return milliseconds; None stays."""
+    return None if ns is None else ns / 1e6
+
+
+def ms_column(key: str, title: str, of: str, **settings: Any) -> Column:
+    """Return a column of milliseconds; `of` is the attribute of its items that holds the nanoseconds."""
+    get = attrgetter(of)
+    return Column(key, f"{title} (ms)", "float", value=lambda item: ms_of(get(item)), **settings)
+
+
+def in_ms(ns: float, *, unit: str = " ms") -> str:
+    """Return a duration as sentences have it: ``144.0 ms``, ``0.039 ms``, ``0.000120 ms``."""
+    digits = 1 if abs(ns) >= 1e6 or ns == 0 else 3 if abs(ns) >= 1e3 else 6
+    return f"{ns / 1e6:,.{digits}f}{unit}"
 
 
 def card_texts(cards: Iterable[Card]) -> list[str]:

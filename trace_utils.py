@@ -28,15 +28,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A job and its traces, one per rank, in the order of `job.sources`, and the files read.
-
-    `unread` are lines of the job's notes, one for each trace that could not be read.
-    """
+    """A job and its traces, one per rank, in the order of `job.sources`, and the files read."""
 
     job: Job
     traces: Sequence[Trace]
     files: Sequence[TraceFile] = field(default_factory=list)
-    unread: Sequence[str] = ()
 
     @property
     def repairs(self) -> list[str]:
@@ -96,7 +92,7 @@ def load_paths(
     groups = ranked(job, [(source, outline_of(trace)) for source, trace in ranks], notes)
     sources = [ranks[group[0]][0] for group in groups]
     traces = [concatenate([ranks[i][1] for i in group]) for group in groups]
-    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files, list(map(str, errors)))
+    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files)
     return select_communication([loaded], only)[0]
 
 

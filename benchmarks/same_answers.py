@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import logging
 import os
 import sys
 import tempfile
@@ -92,6 +93,7 @@ def _answer(command: str, job: Path, way: str, address: str) -> Answer:
     os.environ["ANALYZE_NATIVE"] = "0" if way == "python" else "1"
     for file in Path().iterdir():
         file.unlink()
+    logging.getLogger().handlers.clear()  # they would write to the last command's standard error
     words = ["--option", _OPTION.get(command, command), "--format", "json", *_COMMANDS[command], *_WAYS[way]]
     raw, errors = io.BytesIO(), io.StringIO()
     output = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from result import Bars, Cell, Chart, Column, Made, Table, Waterfall
+from result import Bars, Cell, Chart, Column, Made, Table, Waterfall, ms_column, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
@@ -20,30 +20,19 @@ _MOST_BARS = 20
 _LEAST_SHOWN = 0.005  # of a step: what changed less is drawn with the others
 
 
-def ms_of(ns: float | None) -> float | None:
-    """Return milliseconds; None stays."""
-    return None if ns is None else ns / 1e6
-
-
 def both_ms(change: Change) -> list[float | None]:
     """Return both sides in milliseconds."""
     return [ms_of(change.a_ns), ms_of(change.b_ns)]
 
 
-def _ms(key: str, title: str, of: str, **settings: Any) -> Column:
-    """Return a column of milliseconds; `of` is the attribute of the items that holds the nanoseconds."""
-    get = attrgetter(of)
-    return Column(key, title, "float", value=lambda item: ms_of(get(item)), **settings)
-
-
 #: The columns that tell how a tested quantity changed; their items are `Change`s.
 CHANGE = (
-    _ms("avg_absolute_ms", "change (ms)", "ns", scale="diverging"),
+    ms_column("avg_absolute_ms", "change", "ns", scale="diverging"),
     Column("avg_relative", "change", "percent", 1, scale="diverging", value=attrgetter("relative")),
     Column("significant", "significant", "bool"),
     Column("p_value", "p", "float", 4, floor=1e-4, minor=2, value=attrgetter("p")),
-    _ms("ci_low_ms", "95 % from (ms)", "low_ns", minor=2),
-    _ms("ci_high_ms", "to (ms)", "high_ns", minor=2, paired=True),
+    ms_column("ci_low_ms", "95 % from", "low_ns", minor=2),
+    ms_column("ci_high_ms", "to", "high_ns", minor=2, paired=True),
 )
 _COUNTS = (
     Column("count_a", "base count", "int", minor=3, value=lambda item: item.count[0]),
@@ -94,7 +83,9 @@ def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
 def _sides(key: str, what: str, of: str, *, minor: bool = False) -> list[Column]:
     """Return the columns of both sides of the change `of`; `key` has a ``*`` where they differ."""
     return [
-        _ms(key.replace("*", side), f"{name} {what} (ms)", f"{of}.{side}_ns", minor=minor, paired=side == "b")
+        ms_column(
+            key.replace("*", side), f"{name} {what}", f"{of}.{side}_ns", minor=minor, paired=side == "b"
+        )
         for side, name in (("a", "base"), ("b", "new"))
     ]
 
@@ -115,7 +106,7 @@ def _operations(pair: Pair, args: Namespace) -> Table:
         Column("cat", "category", minor=2),
         *_sides("avg_*_ms", "avg", "average"),
         *tested[:2],
-        _ms("explained_ms", "explains of the step (ms)", "explained.ns", minor=True, scale="diverging"),
+        ms_column("explained_ms", "explains of the step", "explained.ns", minor=True, scale="diverging"),
         *tested[2:],
         *_COUNTS,
         Column("renamed_to", "name in the new run", minor=True),
@@ -134,7 +125,7 @@ def _categories(pair: Pair) -> Table:
     columns = (
         Column("cat", "category", value=lambda each: each.cat or "(none)"),
         *_sides("step_*_ms", "step", "explained"),
-        _ms("explained_ms", "explains (ms)", "explained.ns", scale="diverging"),
+        ms_column("explained_ms", "explains", "explained.ns", scale="diverging"),
         Column("explains", "significantly", "bool", value=attrgetter("explained.significant")),
         *_COUNTS,
         *_sides("avg_*_ms", "avg", "average", minor=True),
@@ -153,8 +144,8 @@ def _ranks(pair: Pair) -> Table:
     columns = (
         Column("rank", "rank", value=attrgetter("name")),
         *_sides("iteration_*_ms", "iteration", "iteration"),
-        _ms("own_absolute_ms", "own work changed by (ms)", "own.ns", scale="diverging"),
-        _ms("comm_absolute_ms", "only communicating by (ms)", "communication.ns", scale="diverging"),
+        ms_column("own_absolute_ms", "own work changed by", "own.ns", scale="diverging"),
+        ms_column("comm_absolute_ms", "only communicating by", "communication.ns", scale="diverging"),
         Column("straggler", "straggler", "bool", value=lambda rank: rank is straggler),
         Column("top", "own work that changed most", value=lambda rank: rank.top[0]),
         Column("top_ms", "by (ms)", "float", paired=True, value=lambda rank: rank.top[1] / 1e6),

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import dialects
 from compare.run_table import Float, MeasuredRun, Operations, Rank, RankExposure, RankOperations
 from dialects import Activity
+from dialects.step_windows import ranges
 from dialects.steps import Step
 from formats.columns import Int64, Trace, unique
 from innermost import innermost
@@ -166,9 +167,7 @@ def _cut(
     """Cut pieces at the bounds of the steps; return (slice, start, end, step) of what lies in a step."""
     first = np.searchsorted(ends, left, side="right")
     last = np.searchsorted(starts, right, side="left")  # one beyond
-    times = np.maximum(last - first, 0)
-    row = np.repeat(np.arange(len(owner)), times)
-    step = first[row] + np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    step, row = ranges(first, last)
     return owner[row], np.maximum(left[row], starts[step]), np.minimum(right[row], ends[step]), step
 
 

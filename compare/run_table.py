@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
+from dialects.step_windows import turns
 from dialects.steps import Step, Steps
 from errors import TraceError, counted
 from formats.columns import Int64, Trace
@@ -302,24 +303,21 @@ def _step_ids(rank: Rank, ids: Int64) -> Int64:
         starts = np.array([step.start_ns for step in bounds], np.int64)
         step = np.maximum(np.searchsorted(starts, trace.ts_ns, side="right") - 1, 0)
     else:
-        turn, turns = _turns(ids, trace.ts_ns)
-        step = turn * np.minimum(turns, _BATCHES) // np.maximum(turns, 1)
+        n_turns = np.bincount(ids)[ids]
+        step = _turns(ids, trace.ts_ns) * np.minimum(n_turns, _BATCHES) // n_turns
     by_turn = dialects.of(trace).runs_into_next_step(trace)
     if by_turn.any():
         series = trace.name_id.astype(np.int64) * len(trace.tracks) + trace.track_id
-        step = np.where(by_turn, _turns(series, trace.ts_ns)[0], step)
+        step = np.where(by_turn, _turns(series, trace.ts_ns), step)
     return step
 
 
-def _turns(series: Int64, ts_ns: Int64) -> tuple[Int64, Int64]:
-    """Return, per event, the how-manieth of its series it is by time (from 0), and how many there are."""
-    order = np.lexsort((ts_ns, series))
-    first = np.flatnonzero(np.diff(series[order], prepend=-1))
-    length = np.diff(first, append=len(series))
-    turn, turns = np.empty(len(series), np.int64), np.empty(len(series), np.int64)
-    turn[order] = np.arange(len(series)) - np.repeat(first, length)
-    turns[order] = np.repeat(length, length)
-    return turn, turns
+def _turns(series: Int64, ts_ns: Int64) -> Int64:
+    """Return, per event, the how-manieth of its series it is by time (from 0)."""
+    order = np.argsort(ts_ns, kind="stable")
+    turn = np.empty(len(series), np.int64)
+    turn[order] = turns(series[order])
+    return turn
 
 
 def _places(rank: Rank) -> Float:

@@ -123,21 +123,21 @@ def _straggler(comparison: Comparison) -> str:
     """Name the rank for which the others wait."""
     iteration, rank = comparison.iteration, comparison.straggler
     verb = "is" if (iteration.ns or 0) > 0 else "was"
-    if rank is not None:
-        name, change = rank.top
-        waits = max(
-            (each for each in comparison.ranks if each.name != rank.name),
-            key=lambda each: abs(each.communication.ns or 0),
-        )
-        waiting = ""
-        if (waits.communication.ns or 0) * (iteration.ns or 0) > 0 and waits.top_wait[0]:
-            more = "wait" if (iteration.ns or 0) > 0 else "wait less"
-            waiting = f", the others {more} ({waits.name}: {waits.top_wait[0]} {_signed(waits.top_wait[1])})"
-        return f"{rank.name} {verb} the straggler: {name} {_signed(change)} there{waiting}"
-    return _late(comparison)
+    if rank is None:
+        return _late(comparison, verb)
+    name, change = rank.top
+    waits = max(
+        (each for each in comparison.ranks if each.name != rank.name),
+        key=lambda each: abs(each.communication.ns or 0),
+    )
+    waiting = ""
+    if (waits.communication.ns or 0) * (iteration.ns or 0) > 0 and waits.top_wait[0]:
+        more = "wait" if (iteration.ns or 0) > 0 else "wait less"
+        waiting = f", the others {more} ({waits.name}: {waits.top_wait[0]} {_signed(waits.top_wait[1])})"
+    return f"{rank.name} {verb} the straggler: {name} {_signed(change)} there{waiting}"
 
 
-def _late(comparison: Comparison) -> str:
+def _late(comparison: Comparison, verb: str) -> str:
     """Name the rank that became ready later than before, where the trace tells (Horovod)."""
     if len(comparison.late_ns) < 2 or not comparison.iteration.ns:
         return ""
@@ -146,7 +146,7 @@ def _late(comparison: Comparison) -> str:
     if sign * ns < 0.3 * abs(comparison.iteration.ns):
         return ""
     when = f"it becomes ready {abs(ns) / 1e6:.{_digits(ns)}f} ms {'later' if sign > 0 else 'earlier'}"
-    return f"{rank} {'is' if sign > 0 else 'was'} the straggler: {when}"
+    return f"{rank} {verb} the straggler: {when}"
 
 
 def _signed(ns: float) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dialects.step_parts import Kind
 from errors import DagError
-from formats.columns import Int64
+from formats.columns import Int64, unique
 
 _CYCLE_SHOWN = 5  # operations of a cycle that a message names
 _TRIMMED = 20  # layers that are taken off a graph before it is searched for cycles
@@ -80,16 +80,7 @@ class Dag:
 
     def components(self) -> int:
         """Return the number of parts that no edge connects, whatever its direction."""
-        of = list(range(len(self)))  # another node of its part; the parts' own nodes are their own
-        parts = len(of)
-        for source, target in self.edges[:, :2].tolist():
-            while of[source] != source:
-                of[source] = source = of[of[source]]
-            while of[target] != target:
-                of[target] = target = of[of[target]]
-            parts -= source != target
-            of[source] = target
-        return parts
+        return len(unique(connected(len(self), *self.edges[:, :2].T)))
 
 
 def new_dag(
@@ -102,6 +93,23 @@ def new_dag(
     rows = [(*edge, Kind.DATA)[:3] for edge in edges]
     table = np.array(rows, np.int64).reshape(-1, 3)
     return Dag(names, cats, np.asarray(dur_ns, np.int64), table, np.empty((0, 2), np.int64))
+
+
+def connected(n: int, tails: Int64, heads: Int64) -> Int64:
+    """Return for each of n nodes the least one that edges (e,) connect it with, whatever their direction.
+
+    Where an edge joins two groups, the group of the larger number goes to the other, until none does;
+    scipy's way takes a tenth of a second to load.
+    """
+    part: Int64 = np.arange(n)
+    while True:
+        before, part = part, part.copy()
+        least = np.minimum(before[tails], before[heads])
+        np.minimum.at(part, before[tails], least)
+        np.minimum.at(part, before[heads], least)
+        part = part[part]
+        if (part == before).all():
+            return part
 
 
 def cycles(n: int, edges: Int64) -> NDArray[np.int32]:

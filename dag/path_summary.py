@@ -12,8 +12,9 @@ import numpy as np
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.step_graph import Recording
 from dialects.step_parts import GAP, WAIT, Kind, Operation
+from errors import listed
 from formats.columns import Int64
-from result import Cell, Column, Made
+from result import Cell, Column, Made, in_ms, ms_column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.
 COMMUNICATION = "communication"
@@ -29,7 +30,7 @@ _WHAT = (
 BY_NAME = (
     *_WHAT,
     Column("count", "count", "int", minor=2, value=lambda share: share.stretches),
-    Column("ms", "on the path (ms)", "float", value=lambda share: share.ns / 1e6),
+    ms_column("ms", "on the path", "ns"),
     Column("share", "share", "percent", 1),
 )
 #: Columns of `NamedPath.rows`.
@@ -185,15 +186,12 @@ def headline(recording: Recording, number: int, path: CriticalPath, named: Named
         for (cat, owner), ns in largest
     ]
     ends = f" and ends last on {recording.owners[path.owner]}" if several else ""
-    length = f"{path.length_ns / 1e6:.1f} ms"
-    return f"Step {number} takes {length}{ends}; its critical path is {_listed(shares)}."
+    length = in_ms(path.length_ns)
+    step = f"Step {number}" if recording.has_steps else recording.one_step
+    return f"{step} takes {length}{ends}; its critical path is {listed(shares)}."
 
 
 _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ranks"}
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def category(operation: Operation) -> str:

@@ -44,14 +44,12 @@ class Partitions:
 class Wish(NamedTuple):
     """What is wanted of each rank.
 
-    `step_by` as for `System.find_steps`; `several`: whether there may be other ranks, with which clocks have
-    to be compared; `sizes`: whether samples of memory, what calls of collectives move, and what
-    Python stacks say of pauses are asked for.
+    `step_by` as for `System.find_steps`; `sizes`: whether samples of memory, what calls of collectives move,
+    and what Python stacks say of pauses are asked for.
     """
 
     step_by: str | None = None
     partitions: Partitions = Partitions()
-    several: bool = True
     sizes: bool = False
 
 
@@ -138,8 +136,7 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
         steps = system.rank_steps(rank, wish.step_by).compact()
     except AnalyzeError as error:
         steps = error
-    points = system.sync_points(trace) if wish.several else {}
-    return RankRecord(steps, _facts(source, trace, wish), points, broken)
+    return RankRecord(steps, _facts(source, trace, wish), system.sync_points(trace), broken)
 
 
 def _graph(source: Source, trace: Trace) -> tuple[list[tuple[str, str]] | None, str]:

@@ -86,7 +86,7 @@ def map_ranks(
             raise errors[0]
         notes += map(str, errors)
         own = [
-            (i, [_given(part, found.sources[i].path) for part in result])
+            (i, [part._replace(source=replace(part.source, path=found.sources[i].path)) for part in result])
             for i, result in enumerate(results)
             if not isinstance(result, TraceError)
         ]
@@ -113,11 +113,9 @@ def map_again(
     ranks: Sequence[int],
     works: Sequence[Work[_T]],
     *,
-    args: Collection[str] = (),
-    points: bool = False,
     only: Collection[str] = (),
     jobs: int | None = None,
-    progress: bool | None = None,
+    **reading: Any,
 ) -> MappedJob[_T]:
     """Return a job of which something else was made of some `ranks`, of each by its own work.
 
@@ -125,10 +123,9 @@ def map_again(
     """
     if not ranks:
         return mapped
-    reading: dict[str, Any] = {"args": args, "points": points, "jobs": jobs, "progress": progress}
     new = list(mapped.ranks)
     with files_to_read(mapped.found, jobs) as (to_read, _):
-        parts = _again(mapped.found, to_read, new, ranks, works, only, reading)
+        parts = _again(mapped.found, to_read, new, ranks, works, only, {"jobs": jobs, **reading})
     for i, part in zip(ranks, parts, strict=True):
         new[i] = replace(new[i], made=part.made)
     return replace(mapped, ranks=new)
@@ -213,8 +210,3 @@ def _again(
 def _sent(source: Source) -> Source:
     """Return a source for another process, which may not be in this one's directory."""
     return replace(source, path=source.path.absolute(), raw=None)
-
-
-def _given(part: _Part, path: Path) -> _Part:
-    """Return a part whose source has the path that the user gave."""
-    return part._replace(source=replace(part.source, path=path))

@@ -79,18 +79,12 @@ class StepGraph:
     @property
     def lead_ns(self) -> Int64:
         """How much later than the first owner each begins the step (m,)."""
-        lead: Int64 = np.subtract(self.begin_ns, int(self.begin_ns.min()))
-        return lead
+        return np.subtract(self.begin_ns, int(self.begin_ns.min()))
 
     @property
     def iteration_ns(self) -> Int64:
         """How long the step took for each owner (m,); -1 where unknown."""
         return np.where(self.next_ns < 0, -1, self.next_ns - self.begin_ns)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether some owner's step has a known end."""
-        return bool((self.iteration_ns > 0).any())
 
     @property
     def last_end_ns(self) -> Int64:
@@ -187,7 +181,12 @@ class Recording:
     @property
     def one_step(self) -> str:
         """What a step of it is called at the begin of a sentence: no step is, where none are marked."""
-        return "The recording" if UNMARKED in self.notes and len(self.steps) == 1 else "A step"
+        return "A step" if self.has_steps else "The recording"
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether steps are marked; else the whole recording stands for one."""
+        return UNMARKED not in self.notes or len(self.steps) > 1
 
     @property
     def whole_steps(self) -> list[int]:
@@ -204,8 +203,7 @@ class Recording:
 
     def which(self, accept: Callable[[Operation], object]) -> Bool:
         """Return which operations (n,) are accepted."""
-        chosen: Bool = np.array([bool(accept(one)) for one in self.table.kinds], np.bool_)[self.table.kind]
-        return chosen
+        return np.array([bool(accept(one)) for one in self.table.kinds], np.bool_)[self.table.kind]
 
     def numbered(self, value: Callable[[Operation], Hashable]) -> tuple[list[Any], Int64]:
         """Return the distinct values of the operations in order, and the number of each operation's (n,)."""
@@ -219,8 +217,7 @@ class Recording:
 
     def column(self, value: Callable[[Operation], int]) -> Int64:
         """Return a number of each operation (n,)."""
-        column: Int64 = np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
-        return column
+        return np.array([value(one) for one in self.table.kinds], np.int64)[self.table.kind]
 
     def name_of(self, step: StepGraph, event: int) -> str:
         """Return the name of an event's operation, with its owner's where there are several."""

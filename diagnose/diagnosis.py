@@ -24,6 +24,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
 from replay.uncertainty import Float
+from result import in_ms
 
 #: Of a step: what wins less is not shown.
 LEAST_SHARE = 0.01
@@ -95,18 +96,19 @@ class Diagnosis:
     limit: str = ""  # words of the headline: what makes up most of the path
 
 
-def diagnose(loaded: LoadedSteps) -> Diagnosis:
+def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
     """Return the diagnosis of a job.
 
     What stands out (a rank, a step) is looked for first; the causes that all ranks share in the job
     without that; the symptoms in the job without either. So nothing is claimed twice, and a general finding
-    (communication is not hidden) is about what the specific ones leave.
+    (communication is not hidden) is about what the specific ones leave. `network` are clauses about where
+    transfers spend their time, from captures and logs of servers.
     """
-    view = JobView(loaded)
+    view = JobView(loaded, network=network)
     search = _Search(Gains(view.recording, view.rows, view.n_warm_up))
     for level in Level:
         before = search.edits
-        looked_at = JobView(loaded, search.gains.as_simulated(before)) if before else view
+        looked_at = JobView(loaded, search.gains.as_simulated(before), network) if before else view
         for of_level, detect in _DETECTORS:
             if of_level == level:
                 search.judge(detect(looked_at), before)
@@ -176,12 +178,17 @@ def headline(diagnosis: Diagnosis) -> str:
     Of what wins most, what is wrong in every step comes before what happened in some.
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
-    on_average = f" ({mean / 1e6:.1f} on average)" if abs(mean - usual) > _APART * usual else ""
-    step = f"{diagnosis.view.recording.one_step} takes {usual / 1e6:.1f} ms{on_average}{diagnosis.limit}"
+    on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > _APART * usual else ""
+    step = f"{diagnosis.view.recording.one_step} takes {in_ms(usual)}{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
-        idle = [one.finding.title for one in diagnosis.findings if one.finding.kind == "idle"]
-        known = f": {idle[0]}; nothing else" if idle else "; nothing"
+        found = [one.finding for one in diagnosis.findings]
+        on_path = [
+            one
+            for one in found
+            if one.kind == "idle" or (one.kind == "profiling_overhead" and one.operations)
+        ]
+        known = f": {on_path[0].title}; nothing else" if on_path else "; nothing"
         return f"{step}{known} stands out that would make it 1 % shorter."
     named = sorted(winning[:_NAMED], key=lambda one: one.finding.kind == "outlier_steps")
     return f"{step}: {'; then '.join(map(_with_gain, named))}."
@@ -196,4 +203,4 @@ def _limit(view: JobView) -> str:
 def _with_gain(one: Ranked) -> str:
     assert one.gain is not None
     assert one.share is not None
-    return f"{one.finding.title} ({one.gain.mid_ns / 1e6:.1f} ms or {one.share:.0%} to win)"
+    return f"{one.finding.title} ({in_ms(one.gain.mid_ns)} or {one.share:.0%} to win)"

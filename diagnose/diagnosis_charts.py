@@ -14,15 +14,14 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from opname import without_parameters
-from replay.uncertainty import Float
 from result import Bars, Chart, Point, Points
 from statistic.breakdown import Breakdown
-from statistic.breakdown_charts import exposed_map, joined_steps, rank_map
+from statistic.breakdown_charts import exposed_map, rank_map
 
 #: Transfers that are drawn at most.
 _MOST_POINTS = 500
-#: So many steps have room in half a page. Of more than the second, some that follow each other are one bar.
-_FEW_STEPS, _MOST_BARS = 40, 800
+#: So many steps have room in half a page.
+_FEW_STEPS = 40
 #: Steps that a page draws at most, and boxes of those that nobody asked for; a box takes 50 bytes of it.
 _MOST_STEPS, _MOST_BOXES = 12, 10_000
 
@@ -115,17 +114,12 @@ def _every_step(diagnosis: Diagnosis) -> list[Chart]:
     if len(numbers) < 2:
         return []
     far = {number for finding in _outliers(diagnosis.findings) for number in finding.steps}
-    ms, is_far = diagnosis.iteration_ns / 1e6, np.isin(numbers, list(far))
-    both = np.stack([np.where(is_far, np.nan, ms), np.where(is_far, ms, np.nan)])
-    names, (usual, longer) = joined_steps(list(map(str, numbers)), both, _MOST_BARS)
-    series = {"iteration time": _known(np.where(np.isnan(longer), usual, np.nan))}
+    of = dict(zip(numbers, (diagnosis.iteration_ns / 1e6).tolist(), strict=True))
+    series = {"iteration time": [None if number in far else of[number] for number in numbers]}
     if far:
-        series["far longer than the others"] = _known(longer)
+        series["far longer than the others"] = [of[number] if number in far else None for number in numbers]
+    names = list(map(str, numbers))
     return [Bars("Every step", "step", "ms", names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
-
-
-def _known(ms: Float) -> list[float | None]:
-    return [None if np.isnan(one) else one for one in ms.tolist()]
 
 
 def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:
@@ -164,7 +158,7 @@ def _work_map(recording: Recording) -> list[Chart]:
 
 def _exposed_map(parts: Sequence[Breakdown]) -> list[Chart]:
     """Return how long each rank communicated in each step while it computed nothing, if any did."""
-    if len({part.rank for part in parts}) < 2 or not any(part.comm_ns for part in parts):
+    if len({part.rank for part in parts}) < 2:
         return []
     n_steps = len({part.step for part in parts})
-    return [replace(exposed_map(parts), is_small=n_steps <= _FEW_STEPS)]
+    return [replace(one, is_small=n_steps <= _FEW_STEPS) for one in exposed_map(parts)]

@@ -33,8 +33,7 @@ class _Work:
     def usual(self, recording: Recording, column: str) -> Float:
         """Return the same, the median over the whole steps."""
         tables = [self.table(recording.steps[row], column) for row in recording.whole_steps]
-        median: Float = np.median(tables, axis=0)
-        return median
+        return np.median(tables, axis=0)
 
     def of_operations(self, factor: Float, chosen: Bool) -> Float:
         """Return the factor (owners, kinds) of each operation (n,), 1 for those that are not `chosen`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -36,17 +36,23 @@ class JobView:
     """A loaded job; whole steps are its `rows`, columns of owners and operations are as in its recording.
 
     `recording` is another one in place of the loaded one, in which something was edited; `step_ns` is the
-    length of the median step as it was recorded in any case.
+    length of the median step as it was recorded in any case. `network` are clauses about where transfers
+    spend their time, from captures and logs of servers; "" where nothing tells.
     """
 
-    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None) -> None:
-        self.loaded = loaded
+    def __init__(self, loaded: LoadedSteps, recording: Recording | None = None, network: str = "") -> None:
+        self.loaded, self.network = loaded, network
         self.recording = loaded.recording if recording is None else recording
 
     @cached_property
     def rows(self) -> list[int]:
         """The recorded steps that are whole."""
         return list(self.loaded.recording.whole_steps)
+
+    @property
+    def steps(self) -> Iterator[StepGraph]:
+        """The steps that are whole, one after the other: they may be large."""
+        return map(self.recording.steps.__getitem__, self.rows)
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -58,7 +64,7 @@ class JobView:
         """How long each whole step took, the mean over the owners (steps,)."""
         times = measured_ns(self.recording)[self.rows]
         if np.isnan(times).all():
-            lengths = [critical_path(self.recording.steps[row]).length_ns for row in self.rows]
+            lengths = [critical_path(step).length_ns for step in self.steps]
             return np.array(lengths, np.float64)
         mean: Float = np.nanmean(times, axis=1)
         return mean
@@ -101,8 +107,7 @@ class JobView:
         if not outliers(self.job_ns).any():
             return []
         is_update = self.which(lambda one: one.phase in _UPDATES)
-        steps = (self.recording.steps[row] for row in self.rows)
-        updates = np.array([is_update[step.operation].any() for step in steps], np.bool_)
+        updates = np.array([is_update[step.operation].any() for step in self.steps], np.bool_)
         alike = (np.flatnonzero(updates == which) for which in (False, True))
         return sorted(place for one in alike for place in one[outliers(self.job_ns[one])].tolist())
 
@@ -184,13 +189,13 @@ class JobView:
         names, kind = self.kind_of
         return sorted(names[i] for i in unique(kind[chosen]).tolist())
 
-    def largest(self, chosen: Bool, most: int = 3) -> tuple[list[str], Bool]:
+    def largest(self, chosen: Bool) -> tuple[list[str], Bool]:
         """Return what of the `chosen` operations (n,) takes most on the path, and which (n,) the first is.
 
         The longest comes first; only what takes any time is named.
         """
         by_name = self.by_name(np.where(self.of_kinds(chosen), self.path_work_by_kind, 0.0))
-        return self.longest(by_name, most), self.kind_of[1] == np.argmax(by_name)
+        return self.longest(by_name), self.kind_of[1] == np.argmax(by_name)
 
     def longest(self, by_name: Float, most: int = 3) -> list[str]:
         """Return the names that take most of some times, as of `by_name`, the longest first."""
@@ -409,9 +414,3 @@ def what_runs(view: JobView) -> str:
     if view.has_stacks:
         return "look at the Python functions that are recorded there"
     return "record Python stacks there (with_stack=True) to see what runs"
-
-
-def listed(words: Sequence[str], most: int = 3) -> str:
-    """Return words as text: ``a, b and c``; of many the first, and how many more."""
-    shown = list(words) if len(words) <= most else [*words[:most], f"{len(words) - most} more"]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

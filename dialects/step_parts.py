@@ -8,7 +8,6 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -59,16 +58,6 @@ class Joint(IntEnum):
     START_TO_HEAD = 1
     END_TO_BODY = 2
     START_TO_BODY = 3
-
-    @property
-    def from_start(self) -> bool:
-        """Whether the target waits for the source's start only."""
-        return self in (Joint.START_TO_HEAD, Joint.START_TO_BODY)
-
-    @property
-    def to_body(self) -> bool:
-        """Whether the target has started before, and waits in its course."""
-        return self in (Joint.END_TO_BODY, Joint.START_TO_BODY)
 
 
 #: What a rank's steps note where its recording marks none.
@@ -267,7 +256,8 @@ class RankStep:
         meets: Sequence[Meet] = (),
     ) -> RankStep:
         """Return a step of a few events, with the starts and ends `times` (n, 2), between its bounds."""
-        return cls(number, *bounds, operation, times[:, 0], times[:, 1], edge_table(edges), meet_table(meets))
+        rows = np.array(edges, np.int64).reshape(-1, 4)
+        return cls(number, *bounds, operation, times[:, 0], times[:, 1], rows, meet_table(meets))
 
     def compact(self) -> RankStep:
         """Return the step in less memory: times from its begin on, all numbers as narrow as they can be."""
@@ -329,12 +319,6 @@ class RankTrace:
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server
     #: All args of the slices so called, by name; none where they cannot be told.
     args_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda name: ()
-
-
-def edge_table(edges: Sequence[Edge]) -> Int64:
-    """Return edges as `RankStep.edges` wants them (m, 4)."""
-    numbers = itertools.chain.from_iterable(edges)
-    return np.fromiter(numbers, np.int64, 4 * len(edges)).reshape(-1, 4)
 
 
 def narrow(numbers: NDArray[np.integer]) -> Int64:

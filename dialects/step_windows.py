@@ -203,8 +203,7 @@ class _Cutter:
         source, target, joint, _ = self.events.edges[low:high].T
         keep = (before[source] >= 0) & (new[source] < 0) & (self.events.issued_ns[target] < begin)
         keep &= (joint == Joint.END_TO_HEAD) | (joint == Joint.START_TO_HEAD)
-        across: Int64 = np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
-        return across
+        return np.column_stack((before[source[keep]], new[target[keep]], joint[keep]))
 
     def _meets_within(self, part: Int64) -> Meets:
         """Return the part of a step's events in what several ranks do together."""

@@ -27,6 +27,11 @@ Metadata = Sequence[Mapping[str, Any]]
 KERNEL_CATS = frozenset({"kernel", "Kernel", "mtia_ccp_events"})
 COPY_CATS = frozenset({"gpu_memcpy", "gpu_memset", "Memcpy", "Memset"})
 DEVICE_CATS = KERNEL_CATS | COPY_CATS
+#: Calls of a device's runtime or driver, by the host.
+RUNTIME_CATS = frozenset(
+    ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver",
+     "privateuse1_runtime", "privateuse1_driver")
+)  # fmt: skip
 _HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
 _REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
 _RECORDING = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")

@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import importlib
 from argparse import Namespace, _ArgumentGroup
-from typing import Protocol, cast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
 
+from errors import UsageError
 from result import Result
+
+if TYPE_CHECKING:
+    from dag_utils import LoadedSteps, Partitions
 
 MODULES = {
     "diagnose": "options.diagnose",
@@ -42,3 +48,39 @@ class Option(Protocol):
 def load(name: str) -> Option:
     """Import and return the module that answers ``--option name``."""
     return cast("Option", importlib.import_module(MODULES[name]))
+
+
+# ---- what several options do with the flags that they share
+
+
+def check_variant(args: Namespace, *variants: str) -> None:
+    """Refuse (`UsageError`) a `--sub_option` that is none of the option's `variants`."""
+    if args.sub_option not in (None, *variants):
+        has = f"the variants {', '.join(variants)}" if variants else "no variants"
+        raise UsageError(f"--sub_option {args.sub_option}: {args.option} has {has}")
+
+
+def is_drawn(args: Namespace) -> bool:
+    """Whether some file shows charts."""
+    return bool(args.html or args.picture or args.xlsx)
+
+
+def load_steps(
+    args: Namespace,
+    paths: Sequence[Path] = (),
+    *,
+    partitions: Partitions | None = None,
+    sizes: bool = False,
+) -> LoadedSteps:
+    """Load the steps of the job at `paths` (of none: `--path`); see `dag_utils.load_steps`."""
+    import dag_utils
+
+    return dag_utils.load_steps(
+        paths or args.path,
+        only=args.filter,
+        partitions=partitions,
+        step_by=args.step_by,
+        sizes=sizes,
+        jobs=args.jobs,
+        progress=args.progress,
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError
+from options import check_variant
 from result import Repairs, Result
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 def run(args: Namespace) -> Result:
     """Collect every GPU directory below `--path`, or do what `--sub_option` names."""
     variant = args.sub_option
-    if variant not in (None, "iter_time", *_PARTS, *_NETWORK):
-        variants = ", ".join(("iter_time", *_PARTS, *_NETWORK))
-        raise UsageError(f"--sub_option {variant}: collect has the variants {variants}")
+    check_variant(args, "iter_time", *_PARTS, *_NETWORK)
     if variant in _NETWORK:
         return _one_source(args, variant)
     if args.output is not None:

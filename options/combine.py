@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atomic_output import check_output
 from errors import TraceError, UsageError, counted
+from options import check_variant
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
@@ -47,8 +48,7 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Write the combined trace and say how its clocks were aligned."""
-    if args.sub_option is not None:
-        raise UsageError(f"--sub_option {args.sub_option}: combine has no variants")
+    check_variant(args)
     import dialects
     from combine.merge import combine
     from trace_utils import files_to_read, find_paths, rank_notes

@@ -15,14 +15,14 @@ from compare.compare_tables import (
     change_record,
     charts_of,
     input_table,
-    ms_of,
     shown,
     tables_of,
 )
 from errors import UsageError, counted
+from options import check_variant
 from options.critical import usual_step
 from output_marks import is_digest
-from result import Chart, Made, Result
+from result import Chart, Made, Result, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
@@ -135,8 +135,7 @@ def _percent(text: str) -> float:
 def check_words(args: Namespace) -> None:
     """Refuse a single path, files among directories, and a variant; for every option that compares."""
     paths: list[Path] = args.path
-    if args.sub_option is not None:
-        raise UsageError(f"--sub_option {args.sub_option}: {args.option} has no variants")
+    check_variant(args)
     if len(paths) < 2:
         raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
     from digest.words import check_digests

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from errors import UsageError
 from options.compare import check_words, load_runs
-from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms
+from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
     from compare.side_by_side import Sweep, SweepRow
@@ -152,4 +152,4 @@ def _average(i: int, name: str) -> Column:
 
 
 def _ms(row: SweepRow) -> list[float | None]:
-    return [None if mean is None else mean / 1e6 for mean in row.mean_ns]
+    return list(map(ms_of, row.mean_ns))

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import options
-from errors import UsageError
 from opname import without_parameters
 from output_marks import PROGRAM
-from result import Card, Column, Command, Result, Table, in_ms
+from result import Card, Column, Command, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +44,9 @@ _FINDINGS = (  # of a place and a `Ranked`
     Column("gain_low_ms", "at least", "float", 1, value=lambda row: _gain(row[1], "low_ns")),
     Column("gain_high_ms", "at most", "float", 1, paired=True, value=lambda row: _gain(row[1], "high_ns")),
     Column("gain_share", "of the step", "percent", 0, value=lambda row: row[1].share),
-    Column("gain_after_above_ms", "after those above", "float", 1, value=lambda row: _left(row[1])),
+    Column(
+        "gain_after_above_ms", "after those above", "float", 1, value=lambda row: ms_of(row[1].after_above_ns)
+    ),
 )
 _DETAILS = (
     Column("id", "#", "int", value=lambda row: row[0]),
@@ -63,24 +64,16 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Diagnose the job at `--path`."""
-    if args.sub_option is not None:
-        raise UsageError(f"--sub_option {args.sub_option}: diagnose has no variants")
-    from dag_utils import load_steps, read_partitions
+    from collector.network.network_evidence import read_evidence
+    from dag_utils import read_partitions
     from diagnose.diagnosis import diagnose, headline
 
-    loaded = load_steps(
-        args.path,
-        only=args.filter,
-        step_by=args.step_by,
-        partitions=read_partitions(args.path),
-        sizes=True,
-        jobs=args.jobs,
-        progress=args.progress,
-    )
-    diagnosis = diagnose(loaded)
+    network = read_evidence(args.path, jobs=args.jobs, progress=args.progress)
+    loaded = options.load_steps(args, partitions=read_partitions(args.path, network), sizes=True)
+    diagnosis = diagnose(loaded, network.words)
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
     charts = []
-    if args.html or args.picture or args.xlsx:
+    if options.is_drawn(args):
         from diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, ranked, _breakdowns(args))
@@ -91,14 +84,18 @@ def run(args: Namespace) -> Result:
         document=_document(args, diagnosis, ranked),
         tables=[
             Table.of(
-                "findings", "Findings", _FINDINGS, ranked, about=[_about(loaded, one) for _, one in ranked]
+                "findings",
+                "Findings",
+                _columns(ranked),
+                ranked,
+                about=[_about(loaded, one) for _, one in ranked],
             ),
             Table.of("details", "Why, and what to do", _DETAILS, ranked, detail=True),
         ],
         charts=charts,
         cards=[_card(args, loaded, one) for _, one in ranked],
         notes=[*_not_shown(diagnosis), *loaded.recording.notes],
-        repairs=loaded.repairs,
+        repairs=[*loaded.repairs, *network.repairs],
         beside=args.path[0],
     )
 
@@ -128,12 +125,7 @@ def _where(one: Ranked) -> str:
 
 
 def _gain(one: Ranked, bound: str) -> float | None:
-    value = None if one.gain is None else getattr(one.gain, bound)
-    return None if value is None else value / 1e6
-
-
-def _left(one: Ranked) -> float | None:
-    return None if one.after_above_ns is None else one.after_above_ns / 1e6
+    return None if one.gain is None else ms_of(getattr(one.gain, bound))
 
 
 def _card(args: Namespace, loaded: LoadedSteps, one: Ranked) -> Card:
@@ -146,14 +138,21 @@ def _card(args: Namespace, loaded: LoadedSteps, one: Ranked) -> Card:
     return Card(_sentence(finding.title), _worth(one), lines, _about(loaded, one))
 
 
+def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
+    """Return the columns of the findings; gains that are all below a millisecond have more decimals."""
+    gains = [gain for _, one in ranked if (gain := _gain(one, "mid_ns")) is not None]
+    digits = 3 if max(gains, default=1.0) < 1 else 1
+    return [replace(one, digits=digits) if one.kind == "float" else one for one in _FINDINGS]
+
+
 def _worth(one: Ranked) -> str:
     """Return what is won, and how sure that is; "" where nothing is claimed."""
     if one.gain is None or one.share is None:
         return ""
-    worth = f"{one.gain.mid_ns / 1e6:,.1f} ms a step to win, {one.share:.0%}"
+    worth = f"{in_ms(one.gain.mid_ns)} a step to win, {one.share:.0%}"
     if one.gain.low_ns is None or one.gain.high_ns is None:
         return worth
-    return f"{worth} ({one.gain.low_ns / 1e6:,.1f} to {one.gain.high_ns / 1e6:,.1f} ms)"
+    return f"{worth} ({in_ms(one.gain.low_ns, unit='')} to {in_ms(one.gain.high_ns)})"
 
 
 def _about(loaded: LoadedSteps, one: Ranked) -> list[str]:
@@ -241,7 +240,7 @@ def _record(args: Namespace, place: int, one: Ranked) -> dict[str, Any]:
         "title": finding.title,
         "gain_ms": {bound: _gain(one, f"{bound}_ns") for bound in ("low", "mid", "high")},
         "gain_share": one.share,
-        "gain_after_above_ms": _left(one),
+        "gain_after_above_ms": ms_of(one.after_above_ns),
         "change": finding.change,
         "scope": {
             "ranks": list(finding.ranks),

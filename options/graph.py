@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import progress as bars
 from errors import UsageError
 from formats.stream import find_file
+from options import check_variant
 from options.critical import recorded_step, refuse
-from result import Column, Network, Result, Table
+from result import Column, Network, Result, Table, in_ms
 
 if TYPE_CHECKING:
     from dag_utils import Dag, LongestPath
@@ -44,8 +45,7 @@ def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
     from dag_utils import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
 
-    if args.sub_option is not None:
-        raise UsageError(f"--sub_option {args.sub_option}: graph has no variants")
+    check_variant(args)
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
@@ -79,7 +79,7 @@ def _structure(args: Namespace) -> _Loaded:
     path = longest_path(dag)
     if not path.length_ns:  # nothing says how long anything takes: ties would choose
         path = replace(path, nodes=[])
-    ms = f"{path.length_ns / 1e6:.1f} ms"
+    ms = in_ms(path.length_ns)
     length = f"; its longest chain of average durations is {ms}" if path.length_ns else ""
     first = f"The graph has {len(dag):,} operations and {dag.n_edges:,} edges{length}."
     return _Loaded(dag, path, first, found.notes, found.repairs)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
-from result import Chart, Result, in_ms
+from options import check_variant, load_steps
+from result import Chart, Result, in_ms, ms_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ def _steps(text: str) -> int:
 def run(args: Namespace) -> Result:
     """Replay the job, or answer the variant that `--sub_option` names."""
     _check(args)
-    loaded = _load(args, _partitions(args))
+    loaded = load_steps(args, partitions=_partitions(args))
     if args.sub_option is None:
         return _replayed(args, loaded)
     if args.sub_option in ("map_delay", "bottleneck"):
@@ -74,22 +75,8 @@ def run(args: Namespace) -> Result:
     return _edited(args, loaded)
 
 
-def _load(args: Namespace, partitions: Partitions | None) -> LoadedSteps:
-    from dag_utils import load_steps
-
-    return load_steps(
-        args.path,
-        only=args.filter,
-        step_by=args.step_by,
-        partitions=partitions,
-        jobs=args.jobs,
-        progress=args.progress,
-    )
-
-
 def _check(args: Namespace) -> None:
-    if args.sub_option not in (None, *VARIANTS):
-        raise UsageError(f"--sub_option {args.sub_option}: replay has the variants {', '.join(VARIANTS)}")
+    check_variant(args, *VARIANTS)
     from replay.whatif.edits import checked_ratio
 
     checked_ratio(f"--delay_ratio {args.delay_ratio:g}", args.delay_ratio)
@@ -173,7 +160,7 @@ def _range(interval_ns: tuple[float, float] | None) -> str:
 
 def _headline(found: Answer, figures: Sequence[tuple[str, str]]) -> str:
     known = dict(figures)
-    answer = f"{found.recording.one_step} takes {found.iteration_ns / 1e6:.1f} ms"
+    answer = f"{found.recording.one_step} takes {in_ms(found.iteration_ns)}"
     if found.interval_ns is not None:
         answer += f"; the next steps will take {known[_FURTHER]} on average (95 %)"
     if _FROM_OTHERS in known:
@@ -208,7 +195,7 @@ def _document(
             owner: ns * ratio / 1e6 for owner, ns in zip(owners, found.predicted_ns.tolist(), strict=True)
         },
         "iteration_ms": found.iteration_ns * ratio / 1e6,
-        "measured_ms": None if recorded is None else recorded / 1e6,
+        "measured_ms": ms_of(recorded),
         "error": None if recorded is None else (found.iteration_ns * ratio - recorded) / recorded,
         "critical_step": recording.steps[row].number,
         "critical_path": records(path, owned=len(owners) > 1),
@@ -265,7 +252,7 @@ def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
         return []
     partitions = None if args.set else read_partitions(args.path)
     if partitions is not None and partitions.bytes_of:  # which a plain replay does without
-        loaded = _load(args, partitions)
+        loaded = load_steps(args, partitions=partitions)
     recording = loaded.recording
     rows = recording.whole_steps
     in_a_step = sum(len(recording.steps[row]) for row in rows) // len(rows)
@@ -317,7 +304,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         if any(edit.startswith("bandwidth") for edit in args.set):
             charts += _sweep(args, loaded)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
-    times = f"{last.after_ns / 1e6:.1f} ms{ahead} instead of {last.before_ns / 1e6:.1f}"
+    times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}"
     return Result(
         **_common(args, loaded),
         headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}.",
@@ -345,7 +332,7 @@ def _outliers(edit: WhatIf) -> list[str]:
     if recorded is None or edit.before_ns > _ALIKE * recorded:
         return []
     return [f"Some steps took far longer than the others; with all of it the mean step is "
-            f"{recorded / 1e6:.1f} ms. What-ifs count them as long as the longest of the others"]  # fmt: skip
+            f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others"]  # fmt: skip
 
 
 def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:

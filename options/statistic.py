@@ -6,13 +6,13 @@ from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError, counted
+from options import check_variant, is_drawn
 from output_marks import is_digest
-from result import Bars, Chart, Column, Result, Table
+from result import Bars, Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
     from compare.run_table import MeasuredRun
@@ -33,24 +33,18 @@ _IDLE, _OTHERS = "nothing recorded", "others"
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
 
-def _ms(key: str, title: str, attribute: str = "", *, minor: int = 0) -> Column:
-    """Return a column of milliseconds; its items hold nanoseconds, by default in ``key`` with ``_ns``."""
-    get = attrgetter(attribute or f"{key.removesuffix('_ms')}_ns")
-    return Column(key, f"{title} (ms)", "float", minor=minor, value=lambda item: get(item) / 1e6)
-
-
 _OPERATIONS = (
     Column("name", "operation"),
     Column("cat", "category"),
     Column("count", "count", "int"),
-    _ms("total_ms", "total"),
-    _ms("min_ms", "min", minor=2),
-    _ms("max_ms", "max", minor=1),
-    _ms("avg_ms", "avg", "mean_ns"),
+    ms_column("total_ms", "total", "total_ns"),
+    ms_column("min_ms", "min", "min_ns", minor=2),
+    ms_column("max_ms", "max", "max_ns", minor=1),
+    ms_column("avg_ms", "avg", "mean_ns"),
     Column("var_ms2", "variance (ms²)", "float", minor=3, value=lambda stat: stat.var_ns2 / 1e12),
-    _ms("p50_ms", "p50", minor=1),
-    _ms("p95_ms", "p95", minor=2),
-    _ms("p99_ms", "p99", minor=3),
+    ms_column("p50_ms", "p50", "p50_ns", minor=1),
+    ms_column("p95_ms", "p95", "p95_ns", minor=2),
+    ms_column("p99_ms", "p99", "p99_ns", minor=3),
 )
 #: Those of an operation over all ranks; what ranks differ in goes before what events differ in.
 _OVER_RANKS = (
@@ -60,31 +54,31 @@ _OVER_RANKS = (
     ),
     Column("ranks", "ranks", "int"),
     Column("slowest_rank", "slowest rank"),
-    _ms("slowest_avg_ms", "its avg", "slowest_mean_ns"),
-    _ms("fastest_avg_ms", "fastest avg", "fastest_mean_ns"),
+    ms_column("slowest_avg_ms", "its avg", "slowest_mean_ns"),
+    ms_column("fastest_avg_ms", "fastest avg", "fastest_mean_ns"),
 )
 _CATEGORIES = (
     Column("cat", "category"),
     Column("count", "count", "int"),
-    _ms("total_ms", "total"),
+    ms_column("total_ms", "total", "total_ns"),
     Column("max_name", "longest on average"),
-    _ms("max_avg_ms", "its avg"),
+    ms_column("max_avg_ms", "its avg", "max_avg_ns"),
 )
 _BREAKDOWN = (
     Column("rank", "rank"),
     Column("step", "step", "id"),
-    _ms("wall_ms", "wall"),
-    _ms("compute_ms", "compute"),
-    _ms("comm_ms", "comm"),
-    _ms("overlap_ms", "both"),
-    _ms("exposed_comm_ms", "comm alone"),
-    _ms("idle_ms", "idle"),
+    ms_column("wall_ms", "wall", "wall_ns"),
+    ms_column("compute_ms", "compute", "compute_ns"),
+    ms_column("comm_ms", "comm", "comm_ns"),
+    ms_column("overlap_ms", "both", "overlap_ns"),
+    ms_column("exposed_comm_ms", "comm alone", "exposed_comm_ns"),
+    ms_column("idle_ms", "idle", "idle_ns"),
 )
 _RANKS = (  # of a `RankSummary`
     Column("rank", "rank"),
     Column("steps", "steps", "int"),
-    _ms("mean_ms", "mean"),
-    _ms("median_ms", "median"),
+    ms_column("mean_ms", "mean", "mean_ns"),
+    ms_column("median_ms", "median", "median_ns"),
     *_BREAKDOWN[3:5],
     *_BREAKDOWN[6:],
     Column(
@@ -112,9 +106,7 @@ def run(args: Namespace) -> Result:
         if args.save is not None:
             raise UsageError(f"--save has no effect with --sub_option {args.sub_option}")
         return _dasf(args)
-    if args.sub_option not in (None, "breakdown"):
-        variants = ", ".join(("breakdown", *_DASF))
-        raise UsageError(f"--sub_option {args.sub_option}: statistic has the variants {variants}")
+    check_variant(args, "breakdown", *_DASF)
     if args.sub_option is not None and args.group_by is not None:
         raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
     from digest.words import check_digests
@@ -129,7 +121,7 @@ def run(args: Namespace) -> Result:
 
 def _is_drawn(args: Namespace) -> bool:
     """Whether somebody looks at charts of operations."""
-    return bool(args.html or args.picture or args.xlsx) and args.sub_option is None
+    return is_drawn(args) and args.sub_option is None
 
 
 def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import hypot, log
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,7 @@ MOST_EVENTS = 20_000_000
 _MOST_LEFT_OUT = 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Answer:
     """A replay of some steps (`rows`) of m owners, and what was recorded of them.
 
@@ -56,7 +57,7 @@ class Answer:
         known = self.measured_ns[~np.isnan(self.measured_ns)]
         return float(known.mean()) if len(known) else None
 
-    @property
+    @cached_property
     def usual_ns(self) -> float:
         """The iteration time, recorded where a step is whole, without what outliers take more than others."""
         recorded = _known_mean(measured_ns(self.recording)[self.rows].T)
@@ -69,7 +70,7 @@ class Answer:
         """(predicted − recorded) / recorded."""
         return None if not self.recorded_ns else (self.iteration_ns - self.recorded_ns) / self.recorded_ns
 
-    @property
+    @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
         """Where the mean of as many further steps lies, 19 times in 20; None for too few steps."""
         return mean_interval(_distinct(self.rows, self.replayed_ns))
@@ -127,24 +128,14 @@ def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float:
 # ---- what an edit changes
 
 
-class Lengths(Protocol):
-    """How long (positions, m) each owner takes for the recorded steps `rows`, one after the other."""
+class Lengths(NamedTuple):
+    """How long (positions, m) each owner takes for the recorded steps `rows`; a `Replay` tells more."""
 
-    @property
-    def rows(self) -> Sequence[int]:
-        """Which recorded step stands at each position."""
-
-    @property
-    def iteration_ns(self) -> Int64:
-        """How long each owner took for it."""
-
-
-class _OnlyLengths(NamedTuple):
     rows: Sequence[int]
     iteration_ns: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Forecast:
     """An edited job beside the recorded one.
 
@@ -155,11 +146,11 @@ class Forecast:
 
     name: str
     recorded: Answer
-    before: Lengths
-    after: Lengths
-    bounds: Sequence[Lengths] = ()
+    before: Lengths | Replay
+    after: Lengths | Replay
+    bounds: Sequence[Lengths | Replay] = ()
 
-    @property
+    @cached_property
     def ratio(self) -> float:
         """How much longer the edited job takes."""
         return _usual_ns(self.after) / _usual_ns(self.before)
@@ -174,7 +165,7 @@ class Forecast:
         """The iteration time of the edited job."""
         return self.before_ns * self.ratio
 
-    @property
+    @cached_property
     def interval_ns(self) -> tuple[float, float] | None:
         """Where the mean step of the edited job will lie, 19 times in 20; None for too few steps."""
         steps = _distinct(self.after.rows, self.after.iteration_ns)
@@ -191,14 +182,14 @@ class Forecast:
         apart = [abs(log(_usual_ns(one) / after)) for one in self.bounds]
         return hypot(MODEL_ERROR, EXTRAPOLATED * log(self.ratio), max(apart, default=0.0) / 2)
 
-    @property
+    @cached_property
     def paired(self) -> tuple[float, float] | None:
         """The change over these recorded steps, each compared with itself; None for too few steps."""
         before, after = (_distinct(one.rows, one.iteration_ns) for one in (self.before, self.after))
         return paired_change(without_outliers(before), without_outliers(after))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WhatIf(Forecast):
     """A forecast that knows when every operation ran."""
 
@@ -206,7 +197,7 @@ class WhatIf(Forecast):
     after: Replay
 
 
-def _usual_ns(simulated: Lengths) -> float:
+def _usual_ns(simulated: Lengths | Replay) -> float:
     """Return the mean step, without outliers."""
     return float(without_outliers(simulated.iteration_ns.mean(axis=1)).mean())
 
@@ -244,7 +235,7 @@ def forecasts(recording: Recording, edits: Iterable[Asked], n_steps: int | None 
 
     def after(edit: Callable[[Recording], Recording]) -> Lengths:
         edited = with_usual_gaps(edit(recording))
-        return _OnlyLengths(recorded.rows, replayed_ns(edited, recorded.rows))
+        return Lengths(recorded.rows, replayed_ns(edited, recorded.rows))
 
     before = after(lambda one: one)
     for one in edits:

@@ -53,15 +53,13 @@ def numbered(first: NDArray[np.integer[Any]], second: NDArray[np.integer[Any]]) 
         is_taken = np.zeros(_SPARSE * len(pair), np.bool_)
         is_taken[pair] = True
         return (np.cumsum(is_taken) - 1)[pair]
-    number: Int64 = np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return number
+    return np.unique(pair, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _by_group(group: Int64, value: Int64) -> Int64:
     """Return the order (n,) by group, and by value within one."""
     order = np.argsort(value)
-    by_group: Int64 = order[np.argsort(narrowest(group)[order], kind="stable")]
-    return by_group
+    return order[np.argsort(narrowest(group)[order], kind="stable")]
 
 
 def medians(group: Int64, value: Int64, n_groups: int) -> Int64:

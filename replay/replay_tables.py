@@ -15,15 +15,15 @@ from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
 from replay.uncertainty import Float
-from result import Bars, Chart, Column, Lines, Made, Table
+from result import Bars, Chart, Column, Lines, Made, Table, ms_column, ms_of
 
 #: Bars that a chart of effects shows at most.
 MOST_BARS = 25
 
 _WHATIF = (
     Column("set", "what if", value=lambda edit: edit.name),
-    Column("before_ms", "before (ms)", "float", value=lambda edit: edit.before_ns / 1e6),
-    Column("after_ms", "after (ms)", "float", value=lambda edit: edit.after_ns / 1e6),
+    ms_column("before_ms", "before", "before_ns"),
+    ms_column("after_ms", "after", "after_ns"),
     Column("change", "change", "percent", 1, value=lambda edit: edit.ratio - 1),
     Column("low_ms", "mean step, from (ms)", "float", value=lambda edit: _bound(edit, 0)),
     Column("high_ms", "to (ms)", "float", paired=True, value=lambda edit: _bound(edit, 1)),
@@ -35,7 +35,7 @@ _WHATIF = (
 
 
 def _bound(edit: WhatIf, end: int) -> float | None:
-    return None if edit.interval_ns is None else edit.interval_ns[end] / 1e6
+    return ms_of(edit.interval_ns and edit.interval_ns[end])
 
 
 def step_table(found: Answer, usual: Mapping[int, Float]) -> Table:
@@ -110,8 +110,8 @@ def effect_table(name: str, title: str, effects: Sequence[Effect], iteration_ns:
         Column("kind", "kind", value=lambda effect: effect.group.kind),
         Column("name", "name", value=lambda effect: effect.group.name),
         Column("cat", "category", value=lambda effect: effect.group.cat),
-        Column("added_ms", "work changed by (ms)", "float", value=lambda effect: effect.added_ns / 1e6),
-        Column("effect_ms", "step changed by (ms)", "float", value=lambda effect: effect.effect_ns / 1e6),
+        ms_column("added_ms", "work changed by", "added_ns"),
+        ms_column("effect_ms", "step changed by", "effect_ns"),
         Column("effect", "change of the step", "percent", 2, value=lambda e: e.effect_ns / iteration_ns),
     )
     return Table.of(name, title, columns, effects)

@@ -84,13 +84,11 @@ class Runs:
 
     def iteration_ns(self, schedule: Schedule) -> Int64:
         """Return how long each owner took for the step at each position (positions, m)."""
-        took: Int64 = schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
-        return took
+        return schedule.end_ns[self.end_run] - schedule.start_ns[self.begin_run]
 
     def ends_ns(self, schedule: Schedule) -> Int64:
         """Return when the last operation of the step at each position ends (positions,)."""
-        ends: Int64 = np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
-        return ends
+        return np.maximum.reduceat(schedule.end_ns[: len(self._first)], self.begin_run[:, 0])
 
     def step(self, position: int, step: StepGraph, schedule: Schedule) -> StepGraph:
         """Return the `step` with which position was simulated with its simulated times, which start at 0."""
@@ -212,8 +210,7 @@ class _Times:
         """Return the gap before an operation: a body has none."""
         if not len(self.gap):
             return np.zeros_like(operation)
-        gap: Int64 = np.where(operation & 1, 0, self.gap[operation >> 1])
-        return gap
+        return np.where(operation & 1, 0, self.gap[operation >> 1])
 
     def of_runs(self, first: Int64, after: Int64) -> tuple[Int64, Int64]:
         """Return what runs take from their first start on, and the gaps before that."""

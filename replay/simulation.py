@@ -41,8 +41,7 @@ class Replay:
     @property
     def iteration_ns(self) -> Int64:
         """How long each owner took for the step at each position (positions, m)."""
-        took: Int64 = self.schedule.end_ns[self.end_op] - self.schedule.start_ns[self.begin_op]
-        return took
+        return self.schedule.end_ns[self.end_op] - self.schedule.start_ns[self.begin_op]
 
     def heads(self, position: int) -> Int64:
         """Return the plan's operations that are the heads of a step's events (n,); bodies come after them."""
@@ -148,6 +147,7 @@ class Row:
             yield simulate(self.plan())
             return
         before = None
+        compiled = pays(self.n_ops)
         for position in range(len(self.steps)):
             dur, gap = self._times(position)
             earliest = None
@@ -157,7 +157,7 @@ class Row:
                 np.maximum.at(earliest, target, before.end_ns[source] + gap[target])
             edges = np.concatenate([self._between_events(position), self._to_events(position)])
             plan = make_plan(dur, edges, gap_ns=gap)
-            before = simulate(plan, compiled=pays(self.n_ops), earliest_ns=earliest)
+            before = simulate(plan, compiled=compiled, earliest_ns=earliest)
             yield before
 
     def plan(self) -> Plan:
@@ -283,8 +283,7 @@ class Row:
         continued, _ = self._from_before(position)
         if not len(continued):
             return np.empty(0, np.bool_)
-        runs_on: Bool = self.stream_of[self.steps[position].operation[continued[:, 1]]] >= 0
-        return runs_on
+        return self.stream_of[self.steps[position].operation[continued[:, 1]]] >= 0
 
     def _from_before(self, position: int) -> tuple[Int64, Int64]:
         """Return `continued` and `across` of a step; nothing where it does not come in its turn."""

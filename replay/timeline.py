@@ -14,7 +14,7 @@ from formats.columns import Track, unique
 from replay.simulation import Replay
 
 
-def write_synthetic(result: Replay, path: Path, *, parts: bool = True) -> int:
+def write_synthetic(result: Replay, path: Path) -> int:
     """Write the replayed events to `path` in the Chrome format, in order of time; return how many.
 
     Names and categories are the recorded ones; with several owners names and processes carry the owner's
@@ -23,13 +23,13 @@ def write_synthetic(result: Replay, path: Path, *, parts: bool = True) -> int:
     that touch would overlap, and be left out.
     """
     origin = int(result.recording.steps[result.rows[0]].begin_ns.min())
-    return write_events(path, _events(result, parts), baseTimeNanoseconds=origin)
+    return write_events(path, _events(result), baseTimeNanoseconds=origin)
 
 
-def _events(result: Replay, parts: bool) -> Iterator[dict[str, Any]]:
+def _events(result: Replay) -> Iterator[dict[str, Any]]:
     recording = result.recording
     several = len(recording.owners) > 1
-    is_written = recording.which(lambda one: one.is_traced and (parts or not one.whole))
+    is_written = recording.which(lambda one: one.is_traced)
     times = [result.intervals(position) for position in range(len(result.rows))]
     number = np.concatenate([recording.steps[row].operation for row in result.rows])
     start, end = (np.concatenate([pair[side] for pair in times]) for side in (0, 1))

@@ -17,6 +17,7 @@ MODEL_ERROR = 0.05
 EXTRAPOLATED = 0.05
 
 _DRAWS = 2000
+_AT_ONCE = 1 << 20  # values that are drawn together
 #: So many steps in a row say as much as one alone: load from outside lasts longer than a step. (Between
 #: successive steps of long recordings the correlation is 0.4, by which a mean varies as if of half as many.)
 _ALIKE = 2
@@ -42,8 +43,8 @@ def mean_interval(
     if n < FEWEST:
         return None
     draw = np.random.default_rng(_SEED)
-    past = values[draw.integers(0, n, (_DRAWS, -(-n // _ALIKE)))].mean(axis=1)
-    further = values[draw.integers(0, n, (_DRAWS, -(-(more or n) // _ALIKE)))].mean(axis=1)
+    (past,) = _means_of_draws(-(-n // _ALIKE), draw, values)
+    (further,) = _means_of_draws(-(-(more or n) // _ALIKE), draw, values)
     sampling = np.percentile(further - past, [2.5, 97.5]) * _wider(n)
     low, high = np.array([-1, 1]) * np.hypot(sampling, _Z * model_error)
     mean = float(np.mean(times))
@@ -68,11 +69,22 @@ def paired_change(before: Float, after: Float) -> tuple[float, float] | None:
     n = len(before)
     if n < FEWEST:
         return None
-    chosen = np.random.default_rng(_SEED).integers(0, n, (_DRAWS, n))
-    changes = after[chosen].mean(axis=1) / before[chosen].mean(axis=1) - 1
+    means_before, means_after = _means_of_draws(n, np.random.default_rng(_SEED), before, after)
+    changes = means_after / means_before - 1
     mean = float(after.mean() / before.mean() - 1)
     low, high = mean + (np.percentile(changes, [2.5, 97.5]) - mean) * _wider(n)
     return float(low), float(high)
+
+
+def _means_of_draws(size: int, draw: np.random.Generator, *values: Float) -> list[Float]:
+    """Return for each of the values (n,) the means (draws,) of `size` of them, of all the same ones."""
+    means: list[list[Float]] = [[] for _ in values]
+    n_rows = max(1, _AT_ONCE // size)
+    for at in range(0, _DRAWS, n_rows):
+        chosen = draw.integers(0, len(values[0]), (min(n_rows, _DRAWS - at), size))
+        for own, of in zip(means, values, strict=True):
+            own.append(of[chosen].mean(axis=1))
+    return [np.concatenate(own) for own in means]
 
 
 def _wider(n: int) -> float:

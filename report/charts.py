@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from report import colours
 from report.names import bounded
@@ -22,12 +23,14 @@ from report.vega import (
     measure,
     names_axis,
     room_beside,
+    rounded,
     series,
     specified,
 )
 from result import Bars, Bars3D, HeatMap, Lines, Points, Waterfall
 
 _WIDEST_BAR = 90
+_MOST_BARS = 800  # upright; more are thinner than a pixel
 _MOST_POINTS = 60  # of a line that shows them
 _TALL_STRIPS = 8
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
@@ -47,6 +50,8 @@ def bars(chart: Bars, width: int) -> Spec:
     """Return bars of several series, with their bounds where these are known; in strips where it has some."""
     if chart.strips:
         return _strips(chart, width)
+    if not chart.horizontal:
+        chart = _with_room(chart)
     names = list(chart.series)
     values = [
         {"n": at, "s": s, "v": value, "d": described([chart.x[at], name][: len(names)], value)}
@@ -76,6 +81,23 @@ def bars(chart: Bars, width: int) -> Spec:
     return _with_bounds(spec, chart.between, named, measured) if any(chart.between) else spec
 
 
+def _with_room(chart: Bars) -> Bars:
+    """Return a chart of no more places than can be seen: of some that follow each other the longest."""
+    n = len(chart.x)
+    every = math.ceil(n * (1 if chart.stacked else max(1, len(chart.series))) / _MOST_BARS)
+    if every <= 1:
+        return chart
+    totals = [sum(filter(is_number, values)) for values in zip(*chart.series.values(), strict=True)]
+    kept = [max(range(at, min(at + every, n)), key=totals.__getitem__) for at in range(0, n, every)]
+    return replace(
+        chart,
+        x_label=f"{chart.x_label} (of {every} in a row the longest)",
+        x=[chart.x[at] for at in kept],
+        series={name: [values[at] for at in kept] for name, values in chart.series.items()},
+        between=[chart.between[at] for at in kept] if chart.between else (),
+    )
+
+
 def _with_bounds(
     spec: Spec, between: Sequence[tuple[float, float] | None], named: str, measured: str
 ) -> Spec:
@@ -87,7 +109,7 @@ def _with_bounds(
     ]
     for value in values:
         if "low" in value:
-            value["d"] += f" ({value['low']:,.4g} to {value['high']:,.4g})"
+            value["d"] += f" ({rounded(value['low'])} to {rounded(value['high'])})"
     bars = {key: spec[key] for key in ("mark", "encoding")}
     place = {channel: bars["encoding"][channel] for channel in (named, measured)}
     line = {
@@ -112,12 +134,12 @@ def waterfall(chart: Waterfall, width: int) -> Spec:
     at = 0.0
     whole = sum(value for _, value, _ in chart.parts)
     for n, (name, value, group) in enumerate(chart.parts):
-        words = f"{described([name], value)} of {whole:,.4g} ({value / (whole or 1):.0%})"
+        words = f"{described([name], value)} of {rounded(whole)} ({value / (whole or 1):.0%})"
         ends = {"a": at, "b": at + value}
-        values.append({"n": n, **ends, "s": number[group], "d": words, "t": f"{value:,.3g}"})
+        values.append({"n": n, **ends, "s": number[group], "d": words, "t": rounded(value, 3)})
         at += value
     last = {"n": len(chart.parts), "a": 0.0, "b": at, "s": len(groups)}
-    values.append({**last, "d": described([chart.total], at), "t": f"{at:,.4g}"})
+    values.append({**last, "d": described([chart.total], at), "t": rounded(at)})
     colour = series(groups, always=True)
     colour["scale"] = {
         "domain": [*range(len(groups) + 1)],
@@ -167,7 +189,7 @@ def lines(chart: Lines, width: int) -> Spec:
     """Return lines, with a band where it has one."""
     names = sorted(chart.series, key=lambda name: name in chart.dashed)
     values = [
-        {"x": x, "s": s, "v": value, "d": described([f"{chart.x_label} {x:g}", name], value)}
+        {"x": x, "s": s, "v": value, "d": described([f"{chart.x_label} {x:.12g}", name], value)}
         for s, name in enumerate(names)
         for x, value in zip(chart.x, chart.series[name], strict=True)
         if value is None or is_number(value)
@@ -189,6 +211,8 @@ def lines(chart: Lines, width: int) -> Spec:
         dashed = {"test": f"datum.s >= {len(solid)}", "value": [5, 3]}
         encoding["strokeDash"] = {"condition": dashed, "value": [1, 0]}
         encoding["detail"] = {"field": "s"}
+    if all(map(float.is_integer, chart.x)):  # numbers of steps: there is no half of one
+        encoding["x"]["axis"] |= {"tickCount": min(6, max(1, round(max(chart.x) - min(chart.x))))}
     if chart.log:
         across |= {"type": "log", "base": 2}
         encoding["x"]["axis"] |= {"values": list(chart.x), "tickCount": len(chart.x)}
@@ -215,8 +239,8 @@ def points(chart: Points, width: int) -> Spec:
     groups = list(dict.fromkeys(point.group for point in chart.points))
     values: Values = [
         {"x": one.x, "v": one.y, "z": one.size, "s": groups.index(one.group),
-         "d": f"{described([one.name], one.x)} {chart.x_label}, {one.y:,.4g} {chart.y_label}, "
-              f"{one.size:,.4g} {chart.size_label}"}
+         "d": f"{described([one.name], one.x)} {chart.x_label}, {rounded(one.y)} {chart.y_label}, "
+              f"{rounded(one.size)} {chart.size_label}"}
         for one in chart.points
         if one.x > 0 and one.y > 0
     ]  # fmt: skip
@@ -246,7 +270,7 @@ def points(chart: Points, width: int) -> Spec:
     words = {"text": {"value": bounded(name)}, "x": {"value": 4}}
     layers: list[Spec] = [
         {"mark": mark, "encoding": spec["encoding"]},
-        {"data": {"values": [{"y": high, "d": f"{bounded(name)}: {high:,.4g}"}]}, "layer": [
+        {"data": {"values": [{"y": high, "d": f"{bounded(name)}: {rounded(high)}"}]}, "layer": [
             {"mark": {"type": "rule", "color": INK, "strokeDash": [6, 3]},
              "encoding": {**place, "description": {"field": "d"}}},
             {"mark": {"type": "text", "align": "left", "dy": -7, "fontSize": 11, "color": INK},
@@ -283,7 +307,7 @@ def heat_map(chart: HeatMap, width: int) -> Spec:
         "y": names_axis("r", chart.y, "", upright=True),
         "color": {"field": "v", "type": "quantitative", "scale": scale, "legend": gradient},
     }
-    mark = {"type": "rect", "stroke": "white", "strokeWidth": 1 if len(chart.x) < MANY else 0}
+    mark = {"type": "rect", **({"stroke": "white"} if len(chart.x) < MANY else {})}
     lists = {"n": chart.x, "r": chart.y}
     return specified(values, mark, encoding, lists, width=wide, height={"step": 18})
 

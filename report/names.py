@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from opname import without_arguments, without_parameters
-from report.tables import ELLIPSIS, display_width, printable, shorten
+from report.tables import ELLIPSIS, beginning, display_width, printable, shorten
 
 _NARROW = 10  # columns in which nothing can be told apart
 _BETWEEN = re.compile(r"([._/: -]+)")
@@ -83,12 +83,13 @@ def _without_common(name: str, width: int, common: Mapping[str, int]) -> str:
 def _apart(names: list[str], width: int) -> list[str]:
     """Return different names that are alike when shortened, from where they differ on, and up to there."""
     differ = len(os.path.commonprefix(names))  # noqa: RUF071  (of any texts)
-    head = names[0][: width // 3] + ELLIPSIS
-    if width < _NARROW or differ <= len(head):
+    least = width // 3  # columns of the head
+    if width < _NARROW or differ <= least + 1:
         return [shorten(name, width) for name in names]
     tails = [name[differ:] for name in names]
-    room = width - display_width(head)
     n_alike = len(os.path.commonprefix([tail[::-1] for tail in tails]))  # noqa: RUF071
-    if n_alike > 1 and max(map(display_width, tails)) > room:
+    if n_alike > 1 and max(map(display_width, tails)) > width - least - 1:
         tails = [tail[:-n_alike] + ELLIPSIS for tail in tails]
-    return [head + shorten(tail, room) for tail in tails]
+    room = max(least, width - 1 - max(map(display_width, tails)))
+    head = beginning(names[0][:differ], room) + ELLIPSIS
+    return [head + shorten(tail, width - display_width(head)) for tail in tails]

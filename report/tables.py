@@ -53,8 +53,8 @@ def shorten(text: str, width: int) -> str:
     """Return `text` in at most `width` columns, its middle replaced by ``…`` where it is longer."""
     if len(text) * 2 <= width or display_width(text) <= width:
         return text
-    head = _fitting(text, (width - 1) // 2)
-    tail = _fitting(text[::-1], width - 1 - display_width(head))[::-1]
+    head = beginning(text, (width - 1) // 2)
+    tail = beginning(text[::-1], width - 1 - display_width(head))[::-1]
     return head + ELLIPSIS + tail
 
 
@@ -89,7 +89,7 @@ def _char_width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def _fitting(text: str, width: int) -> str:
+def beginning(text: str, width: int) -> str:
     """Return the longest beginning of `text` that takes at most `width` columns."""
     used = 0
     for index, char in enumerate(text):

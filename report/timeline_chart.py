@@ -20,6 +20,7 @@ from report.vega import (
     looked_up,
     measure,
     room_beside,
+    rounded,
     series,
     specified,
 )
@@ -57,7 +58,7 @@ def timeline(chart: Timeline, width: int) -> Spec:
             rows_of |= {id(span): len(names) for span in row}
             for span, room_ms in _seen(row, pixels):
                 ends = span.start_ms + max(span.dur_ms, _LEAST_PIXELS / pixels)
-                words = f"{described([lane, span.name], span.dur_ms)} ms, from {span.start_ms:,.4g}"
+                words = f"{described([lane, span.name], span.dur_ms)} ms, from {rounded(span.start_ms)}"
                 fits = int((min(span.dur_ms, room_ms) * pixels - 6) / CHARACTER)
                 name = labels([span.name], fits)[0] if fits >= _SHORTEST_NAME else ""
                 values.append(

@@ -55,6 +55,7 @@ CONFIG: dict[str, Any] = {
         "symbolType": "square",
         "symbolSize": 120,
         "columns": 8,
+        "symbolLimit": 64,
     },
     "title": {
         "anchor": "start",
@@ -147,7 +148,12 @@ def _shown(names: Sequence[str]) -> list[str]:
 def described(places: Sequence[str], value: float | None) -> str:
     """Return the words by which a mark is told: what it is of, and its value."""
     words = ", ".join(bounded(place) for place in places if place)
-    return words if value is None else f"{words}: {value:,.4g}"
+    return words if value is None else f"{words}: {rounded(value)}"
+
+
+def rounded(value: float, digits: int = 4) -> str:
+    """Return a number of so many significant digits; those before the decimal point are never left out."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:,.{digits}g}"
 
 
 def room_beside(width: int, names: Sequence[str]) -> int:

@@ -22,14 +22,16 @@ def breakdown_charts(parts: Sequence[Breakdown]) -> list[Chart]:
     """Return where the time of each step goes, by rank (milliseconds); nothing if no step lasts any."""
     if not any(part.wall_ns for part in parts):
         return []
+    exposed = exposed_map(parts)
     if len({part.rank for part in parts}) <= _MOST_STRIPS and len(parts) <= _MOST_STACKS:
-        return [_bars(parts), exposed_map(parts)]
-    return [exposed_map(parts), _map("Computation", parts, lambda part: part.compute_ns)]
+        return [_bars(parts), *exposed]
+    maps: list[Chart] = [*exposed, *_maps("Computation", parts, lambda part: part.compute_ns)]
+    return maps or [*_maps("Nothing recorded", parts, lambda part: part.idle_ns)]
 
 
-def exposed_map(parts: Sequence[Breakdown]) -> HeatMap:
-    """Return how long each rank communicated in each step while it computed nothing."""
-    return _map("Communication that nothing hides", parts, lambda part: part.exposed_comm_ns)
+def exposed_map(parts: Sequence[Breakdown]) -> list[HeatMap]:
+    """Return how long each rank communicated in each step while it computed nothing, if any did."""
+    return _maps("Communication that nothing hides", parts, lambda part: part.exposed_comm_ns)
 
 
 def _bars(parts: Sequence[Breakdown]) -> Bars:
@@ -51,14 +53,16 @@ def idle_or_not_recorded(parts: Sequence[Breakdown]) -> str:
     return "idle" if any(part.compute_ns for part in parts) else "not recorded"
 
 
-def _map(title: str, parts: Sequence[Breakdown], value: Callable[[Breakdown], int]) -> HeatMap:
+def _maps(title: str, parts: Sequence[Breakdown], value: Callable[[Breakdown], int]) -> list[HeatMap]:
+    if not any(map(value, parts)):
+        return []
     ranks = list(dict.fromkeys(part.rank for part in parts))
     steps = list(dict.fromkeys(map(_step, sorted(parts, key=lambda part: part.step or 0))))
     row, column = {name: i for i, name in enumerate(ranks)}, {name: i for i, name in enumerate(steps)}
     ms = np.full((len(ranks), len(steps)), np.nan)
     for part in parts:
         ms[row[part.rank], column[_step(part)]] = value(part) / 1e6
-    return rank_map(title, ranks, steps, ms)
+    return [rank_map(title, ranks, steps, ms)]
 
 
 def joined_steps(

@@ -373,8 +373,7 @@ def _nth(durations: Durations, count: Int64, place: Int64) -> Int64:
     if durations.weight is not None:
         before = np.cumsum(count) - count
         at = np.searchsorted(np.cumsum(durations.weight), before + place, side="right")
-    value: Int64 = durations.value_ns[at]
-    return value
+    return durations.value_ns[at]
 
 
 def _time_order(group: Int32, ts_ns: Int64) -> Int64:

@@ -22,7 +22,7 @@ from statistic.breakdown import Breakdown, breakdown
 _NAMED = 4  # outliers that a sentence names
 _MOST_SLICES = 50_000  # of a job of which all steps are looked at
 _ALIKE = 1.05  # times as long as another rank: no difference worth a word
-_LONGEST_NAME = 80  # characters
+_LONGEST_NAME = 60  # characters
 _LEAST_SHARE = 0.005  # of a step, for a kind to be named
 _LEAST_PAUSE = 0.01  # of a step, for what passes until the next to be named
 
@@ -65,8 +65,7 @@ def _by_rank(parts: Iterable[Breakdown]) -> dict[str, list[Breakdown]]:
 
 def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     """Return which of some steps, given their lengths (n,), took far longer than the median; none of few."""
-    far: Mask = lengths > longest_usual(lengths)
-    return far
+    return lengths > longest_usual(lengths)
 
 
 def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> str:

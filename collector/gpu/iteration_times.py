@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, pstdev
@@ -15,11 +16,12 @@ import dialects
 from dialects.steps import Step
 from errors import counted
 from formats.columns import Trace
-from result import Chart, Column, Lines, Repairs, Result, Table, in_ms
+from result import Chart, Column, Lines, Repairs, Result, Table, in_ms, ms_of
 
 _SLOW = 1.2  # times the median: what a step at the job's beginning takes longer is warm-up
 _FEWEST = 4  # steps from which there is a usual one
 _OUT_OF_SIGHT = 6.0  # times the median: longer steps are above the frame of the drawing, and are named
+_MOST_LINES = 12  # of ranks; of more the longest, the median and the shortest of each step are drawn
 _FIRST = (0, 1)  # numbers of a job's first step
 
 
@@ -102,8 +104,8 @@ def time_result(
     """Return what `--option collect` says of the GPUs; `title` goes before the paths."""
     ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
     of_job = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
-    fw_bw = _ms(_mean(step.fw_bw_ns for step in of_job))
-    job = _ms(_mean(step.iteration_ns for step in of_job))
+    fw_bw = ms_of(_mean(step.fw_bw_ns for step in of_job))
+    job = ms_of(_mean(step.iteration_ns for step in of_job))
     document = {"option": "collect", "gpus": [_entry(gpu) for gpu in gpus], "iteration_ms": job}
     unmarked = [f"{gpu.trace}: marks no whole step: no iteration time" for gpu in gpus if not gpu.times.steps]
     figures = [("iteration time", f"{job:.3f} ms")] if job is not None else []
@@ -164,8 +166,8 @@ def _entry(gpu: Gpu) -> dict[str, object]:
         "trace": str(gpu.trace),
         "events": dict(gpu.events),
         "steps": len(gpu.times.steps),
-        "fw_bw_ms": _ms(gpu.times.fw_bw_ns),
-        "iteration_ms": _ms(gpu.times.mean_ns),
+        "fw_bw_ms": ms_of(gpu.times.fw_bw_ns),
+        "iteration_ms": ms_of(gpu.times.mean_ns),
         "iteration_ms_per_step": gpu.times.ms,
     }
 
@@ -175,7 +177,7 @@ _GPUS = (
     Column("trace", "trace", value=lambda g: g.trace and g.trace.name),
     Column("events", "events", "int", value=lambda g: sum(g.events.values()) if g.trace else None),
     Column("steps", "steps", "int", value=lambda g: len(g.times.steps)),
-    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: _ms(g.times.fw_bw_ns)),
+    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda g: ms_of(g.times.fw_bw_ns)),
     Column("iteration_ms", "iteration (ms)", "float", value=lambda g: _mean(g.times.ms)),
     Column(
         "deviation_ms", "deviation (ms)", "float", value=lambda g: pstdev(g.times.ms) if g.times.ms else None
@@ -187,7 +189,7 @@ _GPUS = (
 _STEPS = (
     Column("gpu", "GPU", value=lambda pair: pair[0]),
     Column("step", "step", "int", value=lambda pair: pair[1].step),
-    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda pair: _ms(pair[1].fw_bw_ns)),
+    Column("fw_bw_ms", "FW+BW (ms)", "float", value=lambda pair: ms_of(pair[1].fw_bw_ns)),
     Column("iteration_ms", "iteration (ms)", "float", value=lambda pair: pair[1].iteration_ns / 1e6),
 )
 
@@ -220,26 +222,37 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
-
-
 def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
     traced = {gpu.name: {t.step: t.iteration_ns / 1e6 for t in gpu.times.steps} for gpu in gpus}
-    charts: list[Chart] = [_lines("Iteration time of the recorded steps", traced)]
-    before, during = {}, {}
+    charts: list[Chart] = [_lines("Iteration time of the recorded steps", _few(traced))]
+    earlier: dict[str, dict[int, float]] = {}
     for gpu in gpus:
         own = traced[gpu.name]
         if len(gpu.times.loads) > len(own) and min(own, default=0) > 1:
-            earlier = {step.label: step.dur_ns / 1e6 for step in gpu.times.loads if step.label not in own}
-            before[f"{gpu.name}, not traced"] = earlier
-            during[gpu.name] = own
-    if before:
+            earlier[gpu.name] = {s.label: s.dur_ns / 1e6 for s in gpu.times.loads if s.label not in own}
+    if earlier:
+        during = _few({name: traced[name] for name in earlier})
+        before = {f"{name}, not traced": times for name, times in _few(earlier).items()}
         dashed = dict(zip(before, during, strict=True))
         high, most = _far_above(before | during)
         title = f"From load to load of input data, from the job's first step (dashed: not traced){high}"
         charts.append(replace(_lines(title, during | before), dashed=dashed, most=most))
     return charts
+
+
+def _few(ranks: dict[str, dict[int, float]]) -> dict[str, dict[int, float]]:
+    """Return how long each rank took for each step; of many ranks what is known of all of them."""
+    if len(ranks) <= _MOST_LINES:
+        return ranks
+    of_step: dict[int, list[float]] = defaultdict(list)
+    for times in ranks.values():
+        for step, ms in times.items():
+            of_step[step].append(ms)
+    figures: dict[str, Callable[[list[float]], float]] = {"longest": max, "median": median, "shortest": min}
+    return {
+        f"{name} of {len(ranks):,} ranks": {step: figure(ms) for step, ms in of_step.items()}
+        for name, figure in figures.items()
+    }
 
 
 def _far_above(series: Mapping[str, Mapping[int, float]]) -> tuple[str, float | None]:

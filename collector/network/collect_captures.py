@@ -70,29 +70,34 @@ class TensorBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkResult:
-    """What the captures of a job tell, and where their timeline was written."""
+class Captured:
+    """What the captures of a job tell."""
 
-    output: Path
-    n_events: int  # written
     captures: Sequence[Traffic]
     links: Sequence[Link]
     nodes: Sequence[str]  # `Wire.worker` and `Wire.server` index it
     wire: Wire
+    names: Keys
     keys: Sequence[KeyShare]
-    tensors: Sequence[TensorBytes]
     checks: Sequence[TraceCheck]
     repairs: Sequence[str]
 
+    @property
+    def tensors(self) -> Sequence[TensorBytes]:
+        """The tensors of which a log has the size."""
+        return list(_tensors(self.wire, self.names))
 
-def collect_pcap(
-    root: Path, *, progress: bool | None = None, jobs: int | None = None, output: Path | None = None
-) -> NetworkResult:
-    """Read the captures under `root` and write their timeline.
+
+def write_captured(found: Captured, output: Path) -> int:
+    """Write the timeline of captures; return the number of its events. Raises OutputError."""
+    return write_timeline(output, _processes(found.wire, found.nodes, found.links, found.names), "Comm")
+
+
+def read_captures(root: Path, *, progress: bool | None = None, jobs: int | None = None) -> Captured:
+    """Read the captures under `root`.
 
     `root` is a job, worker or GPU directory, or one capture; names of keys come from the files beside it.
-    `output` is `comm_timeline.json` in `root` by default. Raises TraceError where no capture holds a
-    transfer, OutputError where the timeline cannot be written.
+    Raises TraceError where no capture holds a transfer.
     """
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
@@ -114,19 +119,8 @@ def collect_pcap(
     sure = {link.worker for link in links if link.sure}
     checks, event_ns, renamed = check_traces(keys, wire, nodes, sure, repairs)
     nodes, links = _with_names(nodes, links, renamed)
-    target = output or home / TIMELINE
-    return NetworkResult(
-        output=target,
-        n_events=write_timeline(target, _processes(wire, nodes, links, keys), "Comm"),
-        captures=traffics,
-        links=links,
-        nodes=nodes,
-        wire=wire,
-        keys=list(_key_shares(wire, nodes, keys, event_ns)),
-        tensors=list(_tensors(wire, keys)),
-        checks=checks,
-        repairs=repairs.lines,
-    )
+    shares = list(_key_shares(wire, nodes, keys, event_ns))
+    return Captured(traffics, links, nodes, wire, keys, shares, checks, repairs.lines)
 
 
 def _read_all(

@@ -157,8 +157,7 @@ def partition_keys(wire_keys: NDArray[np.uint64], server_id: int | None, n_serve
         offsets = wire_keys - np.uint64(base)
         fits = (wire_keys >= np.uint64(base)) & (offsets < np.uint64(_KEYS_END))
         if fits.sum() * 2 > len(fits):
-            keys: NDArray[np.int64] = np.where(fits, offsets.astype(np.int64), -1)
-            return keys
+            return np.where(fits, offsets.astype(np.int64), -1)
     return np.full(len(wire_keys), -1, np.int64)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, counted
-from result import Bars, Column, Result, Table, in_ms
+from result import Bars, Column, Result, Table, in_ms, ms_column
 
 if TYPE_CHECKING:
     from collector.network.collect_captures import KeyShare
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | None = None) -> Result:
-    """Collect the captures under `root`; see `collector.network.collect_captures.collect_pcap`."""
-    from collector.network.collect_captures import collect_pcap
+    """Read the captures under `root`, and write their timeline there or to `output`."""
+    from collector.network.collect_captures import TIMELINE, read_captures, write_captured
 
-    network = collect_pcap(root, jobs=jobs, progress=progress, output=output)
+    network = read_captures(root, jobs=jobs, progress=progress)
+    target = output or (root if root.is_dir() else root.parent) / TIMELINE
+    n_events = write_captured(network, target)
     wire = network.wire
     every_worker = all(key.waiting_ns is not None for key in network.keys)
     tables = (
@@ -31,7 +33,7 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
     return Result(
         "collect",
         "network",
-        {"network": _document(network.output, network.n_events, tables)},
+        {"network": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
         headline=_headline(network.keys),
         charts=[_shares(network.keys)],
@@ -44,16 +46,18 @@ def pcap(root: Path, *, jobs: int | None, progress: bool | None, output: Path | 
             f"{c.capture.path}: {c.capture.n_packets:,} packets, {len(c.transfers):,} transfers"
             for c in network.captures
         ],
-        notes=[f"written: {network.output}", *([] if every_worker else [_NOT_EVERY_WORKER])],
+        notes=[f"written: {target}", *([] if every_worker else [_NOT_EVERY_WORKER])],
         repairs=network.repairs,
     )
 
 
 def server(root: Path, *, progress: bool | None, output: Path | None = None) -> Result:
-    """Collect the server logs under `root`; see `collector.network.server_timeline.collect_server`."""
-    from collector.network.server_timeline import collect_server
+    """Read the logs of servers under `root`, and write their timeline there or to `output`."""
+    from collector.network.server_timeline import TIMELINE, read_served, write_served
 
-    servers = collect_server(root, progress=progress, output=output)
+    servers = read_served(root, progress=progress)
+    target = output or (root if root.is_dir() else root.parent) / TIMELINE
+    n_events = write_served(servers, target)
     tables = (
         Table.of("server_operations", "Operations of the servers", _OPERATIONS, servers.operations),
         Table.of("server_keys", "Requests by key", _REQUESTS, servers.keys),
@@ -62,12 +66,12 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
     return Result(
         "collect",
         "servers",
-        {"server": _document(servers.output, servers.n_events, tables)},
+        {"server": _document(target, n_events, tables)},
         [table for table in tables if table.rows],
         headline=_server_headline(servers.operations),
-        figures=[("server events", f"{servers.n_events:,}")],
+        figures=[("server events", f"{n_events:,}")],
         read=[f"{log.path}: {log.kinds.total():,} lines of {', '.join(log.kinds)}" for log in servers.logs],
-        notes=[f"written: {servers.output}"],
+        notes=[f"written: {target}"],
         repairs=servers.repairs,
     )
 
@@ -103,8 +107,8 @@ _KEYS = (
     Column("pulls", "PULL", "int", value=lambda k: k.n_pull),
     Column("push_bytes", "PUSH bytes", "int"),
     Column("pull_bytes", "PULL bytes", "int", minor=True),
-    Column("push_ms", "PUSH (ms)", "float", value=lambda k: k.push_ns / 1e6),
-    Column("pull_ms", "PULL (ms)", "float", value=lambda k: k.pull_ns / 1e6),
+    ms_column("push_ms", "PUSH", "push_ns"),
+    ms_column("pull_ms", "PULL", "pull_ns"),
     Column("wire_share", "wire", "percent", digits=1, value=lambda k: _share(k, k.wire_ns)),
     Column("server_share", "server", "percent", digits=1, value=lambda k: _share(k, k.server_ns)),
     Column("waiting_share", "waiting", "percent", digits=1, value=lambda k: _share(k, k.waiting_ns)),
@@ -136,8 +140,8 @@ _CHECKS = (
     Column("exact", "with one transfer", "int", value=lambda c: c.n_exact),
     Column("none", "with none", "int", value=lambda c: c.n_none),
     Column("several", "with several", "int", value=lambda c: c.n_several),
-    Column("before_ms", "before request (ms)", "float", value=lambda c: c.before_ns / 1e6),
-    Column("after_ms", "after response (ms)", "float", value=lambda c: c.after_ns / 1e6),
+    ms_column("before_ms", "before request", "before_ns"),
+    ms_column("after_ms", "after response", "after_ns"),
 )
 _CAPTURES = (
     Column("capture", "capture", value=lambda c: str(c.capture.path)),
@@ -208,10 +212,10 @@ _OPERATIONS = (
     Column("node", "node"),
     Column("operation", "operation"),
     Column("count", "count", "int"),
-    Column("total_ms", "total (ms)", "float", value=lambda o: o.total_ns / 1e6),
+    ms_column("total_ms", "total", "total_ns"),
     Column("avg_ms", "avg (ms)", "float", value=lambda o: o.total_ns / o.count / 1e6),
-    Column("min_ms", "min (ms)", "float", value=lambda o: o.min_ns / 1e6),
-    Column("max_ms", "max (ms)", "float", value=lambda o: o.max_ns / 1e6),
+    ms_column("min_ms", "min", "min_ns"),
+    ms_column("max_ms", "max", "max_ns"),
 )
 _REQUESTS = (
     Column("node", "node"),

@@ -53,23 +53,21 @@ class ServerKey:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerResult:
-    """What the logs of a job tell, and where their timeline was written."""
+class Served:
+    """What the logs of a job's servers tell; `processes` are their timeline."""
 
-    output: Path
-    n_events: int
+    processes: Sequence[Process]
     logs: Sequence[Log]
     operations: Sequence[ServerOperation]
     keys: Sequence[ServerKey]
     repairs: Sequence[str]
 
 
-def collect_server(root: Path, *, progress: bool | None = None, output: Path | None = None) -> ServerResult:
-    """Read the server logs and profiles under `root` and write their timeline.
+def read_served(root: Path, *, progress: bool | None = None) -> Served:
+    """Read the server logs and profiles under `root`.
 
     `root` is a job, worker or GPU directory, or one log; names of keys come from the files beside it.
-    `output` is `server_timeline.json` in `root` by default. Raises TraceError where nothing is a server log
-    or profile, OutputError where the timeline cannot be written.
+    Raises TraceError where nothing is a server log or profile.
     """
     if not root.exists():
         raise TraceError(f"{root}: no such file or directory")
@@ -89,10 +87,12 @@ def collect_server(root: Path, *, progress: bool | None = None, output: Path | N
     keys = read_keys(home, repairs)
     processes = _processes(logs, keys)
     processes += [_old_profile(path, trace, keys) for path, trace in profiles]
-    target = output or home / TIMELINE
-    n_events = write_timeline(target, processes, "Server")
-    operations, requests = list(_operations(logs)), list(_server_keys(logs, keys))
-    return ServerResult(target, n_events, logs, operations, requests, repairs.lines)
+    return Served(processes, logs, list(_operations(logs)), list(_server_keys(logs, keys)), repairs.lines)
+
+
+def write_served(found: Served, output: Path) -> int:
+    """Write the timeline of the servers; return the number of its events. Raises OutputError."""
+    return write_timeline(output, found.processes, "Server")
 
 
 def served_keys(root: Path) -> dict[str, set[int]]:

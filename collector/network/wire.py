@@ -31,8 +31,7 @@ class Wire(Transfers):
     @property
     def span_ns(self) -> Int64:
         """From the first byte of the request to the last of the response (n,)."""
-        span: Int64 = self.response_end_ns - self.request_start_ns
-        return span
+        return self.response_end_ns - self.request_start_ns
 
     @property
     def gap_ns(self) -> Int64:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from diagnose.finding import Finding, Skipped
-from diagnose.job_view import JobView, listed
-from errors import counted
+from diagnose.job_view import JobView
+from errors import counted, listed
 from formats.columns import FEWEST
 from jobfiles import rank_notes
 

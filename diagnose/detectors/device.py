@@ -12,15 +12,19 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.even_work import scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
-from diagnose.job_view import JobView, listed, what_runs
+from diagnose.job_view import JobView, what_runs
 from dialects.step_parts import UNTRACED, WAIT, Kind, Operation
 from dialects.system import COPY_CATS
+from errors import listed
 from formats.columns import Int64
 from intervals import union_length
 from replay.whatif.edits import apply
+from result import in_ms
 
 #: The host is the limit where it makes up more than this share of the path.
 _MOSTLY = 0.5
+#: A device that is busy in this share of the step is a limit itself.
+_ALL_THE_TIME = 0.9
 #: Copies, and waits for the device, below this share of the step are not worth a look.
 _LEAST = 0.05
 #: A kernel shorter than this takes no longer than its launch.
@@ -59,7 +63,8 @@ def host_bound(view: JobView) -> Iterator[Finding | Skipped]:
     busy = _busy_share(view)
     yield Finding(
         kind="host_bound",
-        title=f"launching is the limit: {on_path / view.step_ns:.0%} of the critical path is the host's",
+        title=f"{'launching is' if busy < _ALL_THE_TIME else 'the host and the device are both'} the limit: "
+        f"{on_path / view.step_ns:.0%} of the critical path is the host's",
         cause=f"the device is busy {busy:.0%} of the step, with {kernels:,.0f} kernels of "
         f"{usual_ns / 1e3:.0f} µs{', shorter than their launches' if usual_ns < _SHORT_NS else ''}; "
         f"most of the host's time is in {listed(largest)}",
@@ -88,7 +93,7 @@ def host_sync(view: JobView) -> Iterator[Finding | Skipped]:
     chosen = view.which(lambda one: not one.on_device and one.name in largest)
     yield Finding(
         kind="host_sync",
-        title=f"the host waits {total / 1e6:.1f} ms a step for the device, in {listed(largest)}",
+        title=f"the host waits {in_ms(total)} a step for the device, in {listed(largest)}",
         cause=(f"{listed(callers)} called {'them' if len(largest) > 1 else 'it'}; " if callers else "")
         + "while it waits it launches nothing, so the device runs out of work after each of these calls",
         action="keep values on the device: no .item(), .cpu() or print in the loop, pinned memory and "
@@ -107,8 +112,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
     if not calls.any():
         return
     n_calls, took_ns = [], []
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         events = np.flatnonzero(calls[step.operation])
         n_calls.append(len(events))
         took_ns.append(int((step.end_ns - step.start_ns)[events].sum()))
@@ -119,7 +123,7 @@ def allocations(view: JobView) -> Iterator[Finding]:
     names = sorted({one.name for one in view.recording.chosen_kinds(calls)})
     yield Finding(
         kind="memory",
-        title=f"allocating memory of the device takes {usual_ns / 1e6:.1f} ms, in {listed(names)}",
+        title=f"allocating memory of the device takes {in_ms(usual_ns)}, in {listed(names)}",
         cause=f"{np.median(n_calls) / n_owners:,.0f} calls: while one runs nothing is launched, and one that "
         "frees waits until the device has nothing left to do",
         action="let PyTorch keep the memory that it has: no empty_cache() in the loop, "
@@ -145,7 +149,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     edits = [f"{name}={NO_TIME}" for name in names]
     yield Finding(
         kind="copies",
-        title=f"copies between host and device are not hidden: {on_path / 1e6:.1f} ms on the critical path",
+        title=f"copies between host and device are not hidden: {in_ms(on_path)} on the critical path",
         cause=f"they are {listed(names)}",
         action="copy from pinned memory, ahead of time and on a stream of its own; send smaller types",
         edit=lambda one: apply(one, edits),
@@ -175,7 +179,7 @@ def idle(view: JobView) -> Iterator[Finding | Skipped]:
     told = "Python's stacks tell what ran there" if view.has_stacks else "what ran there is not in the trace"
     yield Finding(
         kind="idle",
-        title=f"in {idle_ns / 1e6:.1f} ms ({share:.0%}) of the critical path nothing was recorded",
+        title=f"in {in_ms(idle_ns)} ({share:.0%}) of the critical path nothing was recorded",
         cause=f"most of it lies {where}; {told}",
         action=what_runs(view)
         if view.has_stacks
@@ -216,8 +220,7 @@ def _prepares(one: Operation) -> bool:
 def _kernels(view: JobView) -> tuple[float, float]:
     """Return how many kernels an owner runs in a step, and their median duration (ns)."""
     kernel = view.which(computes_on_device)
-    steps = [view.recording.steps[row] for row in view.rows]
-    works = [step.work_ns[kernel[step.operation]] for step in steps]
+    works = [step.work_ns[kernel[step.operation]] for step in view.steps]
     per_step = float(np.median([len(work) for work in works])) / len(view.recording.owners)
     return per_step, float(np.median(np.concatenate(works))) if per_step else 0.0
 
@@ -226,8 +229,7 @@ def _busy_share(view: JobView) -> float:
     """Return in how much of a step a device works: the union of what runs, the median over steps."""
     device = _on_device(view)
     shares = []
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         for owner, mine in enumerate(view.by_owner(step, device)):
             busy = union_length(step.start_ns[mine], step.end_ns[mine])
             shares.append(busy / max(float(step.iteration_ns[owner]), 1.0))
@@ -240,8 +242,7 @@ def _sync_waits(view: JobView) -> dict[tuple[str, str], float]:
     _, thread = recording.numbered(lambda one: (one.owner, one.track))
     is_operator = view.which(lambda one: one.cat == "cpu_op")
     total: dict[tuple[str, str], float] = {}
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         targets = np.unique(step.edges[_is_sync(step.edges, device[step.operation]), 1])
         waits = (step.end_ns - step.start_ns - step.work_ns)[targets]
         operators = np.flatnonzero(is_operator[step.operation])

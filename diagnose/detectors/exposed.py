@@ -12,11 +12,12 @@ from diagnose.detectors.device import computes_on_device
 from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
-from diagnose.job_view import JobView, listed, waited_for, what_runs
+from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.kineto.collectives import is_half
-from errors import counted
+from errors import counted, listed
 from formats.columns import FEWEST
 from replay.uncertainty import Float
+from result import in_ms
 
 #: Input that takes less than this share of the step's path is as good as hidden.
 _LEAST_INPUT = 0.05
@@ -36,7 +37,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="input",
         title="the steps wait for their input",
-        cause=f"{on_path / 1e6:.1f} ms a step of the critical path is loading, "
+        cause=f"{in_ms(on_path)} a step of the critical path is loading, "
         f"{np.median(on_path / view.iteration_ns):.0%} of the step",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
         edit=lambda one: phase_at(one, "I/O", NO_TIME),
@@ -75,7 +76,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
     if on_path > least:
         yield Finding(
             kind="exposed_communication",
-            title=f"communication is not hidden: {on_path / 1e6:.1f} ms of transfers on the critical path",
+            title=f"communication is not hidden: {in_ms(on_path)} of transfers on the critical path",
             cause=f"most of it is in {listed(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
@@ -90,7 +91,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
         yield Finding(
             kind="exposed_communication",
             title=f"ranks wait for {_the_last(view)}",
-            cause=f"the rank with the most work in a step has {waiting / 1e6:.1f} ms more than the mean rank",
+            cause=f"the rank with the most work in a step has {in_ms(waiting)} more than the mean rank",
             action="give all ranks inputs of the same length, and look for other processes on the machines",
             edit=even_in_each_step,
             ranks=recording.owners,
@@ -113,7 +114,7 @@ def idle_stages(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="idle",
         title=f"even the busiest stage of the pipeline computes in only {share:.0%} of the step",
-        cause=f"stage {busiest} computes for {np.median(by_stage[busiest]) / 1e6:.1f} ms a step; in the rest "
+        cause=f"stage {busiest} computes for {in_ms(np.median(by_stage[busiest]))} a step; in the rest "
         "it waits for other stages, as the pipeline fills and drains, or for transfers",
         action="cut the batch into more micro-batches, or give each rank several shorter stages (an "
         "interleaved schedule)",
@@ -129,8 +130,7 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
     if view.lacks_ranks:
         return ", nor the waiting for ranks that are not recorded"
     is_meeting = view.which(lambda one: one.is_meeting)
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         source, target = step.edges[:, 0], step.edges[:, 1]
         between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
         if chosen[step.operation[target[between]]].any():
@@ -161,7 +161,7 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="exposed_communication",
         title="ranks wait for whichever pauses, a different one each time",
-        cause=f"the rank with the longest gaps in a step has {late / 1e6:.1f} ms more of them than the mean",
+        cause=f"the rank with the longest gaps in a step has {in_ms(late)} more of them than the mean",
         action=f"{what_runs(view)}: what ranks do in turn, as logging, garbage collection, checkpoints, and "
         "other processes on the machines",
         edit=gaps_even_in_each_step,

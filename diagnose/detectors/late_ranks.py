@@ -13,11 +13,13 @@ from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed, waited_for, what_runs
+from diagnose.job_view import JobView, waited_for, what_runs
+from errors import listed
 from formats.columns import FEWEST
 from replay.uncertainty import Float
 from replay.whatif.edits import apply
 from replay.whatif.straggler import stragglers, without_stragglers
+from result import in_ms
 
 #: A rank stands out if its excess is this many times the spread of the others; else work is uneven.
 _APART = 3.0
@@ -79,8 +81,8 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     )
     yield Finding(
         kind="uneven_work",
-        title=f"work is uneven: {most} works {typical[order[0]] / 1e6:.1f} ms a step, "
-        f"{least} {typical[order[-1]] / 1e6:.1f} ms",
+        title=f"work is uneven: {most} works {in_ms(typical[order[0]])} a step, "
+        f"{least} {in_ms(typical[order[-1]])}",
         cause=f"the {'stages' if is_pipeline else 'ranks'} with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edit=evened,
@@ -190,9 +192,8 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
-        f"with {min(excess, its_time) / 1e6:.1f} ms more work a step, in {listed(names)}, which not all do",
-        cause=f"all its own work takes {excess / 1e6:.1f} ms longer a step than its peers'"
-        f"{_last_in(view, late)}",
+        f"with {in_ms(min(excess, its_time))} more work a step, in {listed(names)}, which not all do",
+        cause=f"all its own work takes {in_ms(excess)} longer a step than its peers'{_last_in(view, late)}",
         action="do it less often, on another thread or process, or share it out",
         edit=lambda one: scaled(one, np.where(chosen, left, 1.0)),
         ranks=ranks,
@@ -207,7 +208,7 @@ def _holds(ranks: Sequence[str]) -> str:
 
 
 def _longer(view: JobView, late: Sequence[int]) -> str:
-    return f"{_excess_ns(view, view.owner_work_ns(view.is_compared), late) / 1e6:.1f} ms"
+    return in_ms(_excess_ns(view, view.owner_work_ns(view.is_compared), late))
 
 
 def _excess_ns(view: JobView, time: Float, late: Sequence[int]) -> float:
@@ -238,8 +239,7 @@ def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
         table = np.bincount(cell, work * compared, n_owners * len(names)).reshape(n_owners, -1)
         peers = [np.median(table[peers_of(one, late, view.stage)], axis=0) for one in late]
         excess.append(np.mean(table[list(late)] - peers, axis=0))
-    usual: Float = np.median(excess, axis=0)
-    return usual
+    return np.median(excess, axis=0)
 
 
 def _by_input(view: JobView, late: Sequence[int]) -> Finding:
@@ -253,9 +253,9 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     slow = float(np.median(work[:, list(late)]))
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {(slow - peers) / 1e6:.1f} ms "
+        title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {in_ms(slow - peers)} "
         "longer a step there",
-        cause=f"loading takes {slow / 1e6:.1f} ms a step there and {peers / 1e6:.1f} ms on the other ranks"
+        cause=f"loading takes {in_ms(slow)} a step there and {in_ms(peers)} on the other ranks"
         + _last_in(view, late),
         action="make its loader as fast as its peers' (data, disk, workers)",
         edit=lambda one: apply(one, edits),
@@ -295,8 +295,8 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'}: "
-        f"{(slow - peers) / 1e6:.1f} ms more a step pass with nothing recorded, before {listed(before)}",
-        cause=f"{slow / 1e6:.1f} ms a step lie between its own operations, and {peers / 1e6:.1f} ms between "
+        f"{in_ms(slow - peers)} more a step pass with nothing recorded, before {listed(before)}",
+        cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
         f"those of its peers{_last_in(view, late)}",
         action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
         edit=lambda one: as_peers(one, late, view.stage, work=False, gaps=True),
@@ -364,9 +364,8 @@ def _begin_late(view: JobView, owner: int) -> list[int]:
 
 def _later_ns(view: JobView) -> Float:
     """Return how much later than the median owner each begins its steps (m,), the median over steps."""
-    begins = np.array([view.recording.steps[row].begin_ns for row in view.rows], np.float64)
-    later: Float = np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
-    return later
+    begins = np.array([step.begin_ns for step in view.steps], np.float64)
+    return np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)
 
 
 def _begins_later(view: JobView, late: Sequence[int]) -> str:
@@ -374,7 +373,7 @@ def _begins_later(view: JobView, late: Sequence[int]) -> str:
     ranks = [owners[owner] for owner in late if later[owner] > LEAST_EXCESS * view.step_ns]
     if not ranks:
         return ""
-    return f": steps begin up to {later.max() / 1e6:.1f} ms later than usual on {listed(ranks, 8)}"
+    return f": steps begin up to {in_ms(later.max())} later than usual on {listed(ranks, 8)}"
 
 
 def _last_events(view: JobView, owner: int, most: int = 3) -> list[Evidence]:

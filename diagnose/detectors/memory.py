@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dag.rank_record import MemorySamples
-from dag.step_graph import Bool
 from diagnose.finding import Finding, Skipped
-from diagnose.job_view import JobView, listed
-from formats.columns import Int64
+from diagnose.job_view import JobView
+from errors import listed
 from replay.uncertainty import Float
 
 #: Growth of the peak from step to step below this share is none; a peak above this share nearly fills a
@@ -106,17 +105,9 @@ def _growth(by_step: Float) -> float:
 
 def _peaks(view: JobView, owner: int, samples: MemorySamples) -> _Peaks | None:
     """Return the peaks of the whole steps of an owner; None where none are recorded."""
-    steps = [view.loaded.recording.steps[row] for row in view.rows]
-    peaks = [
-        samples.n_bytes[_within(samples.at_ns, int(step.begin_ns[owner]), int(step.next_ns[owner]))].max(
-            initial=0.0
-        )
-        for step in steps
-    ]
+    peaks = []
+    for step in (view.loaded.recording.steps[row] for row in view.rows):
+        within = (samples.at_ns >= step.begin_ns[owner]) & (samples.at_ns < step.next_ns[owner])
+        peaks.append(samples.n_bytes[within].max(initial=0.0))
     known = np.array([peak for peak in peaks if peak > 0])
     return _Peaks(known, samples.capacity) if len(known) else None
-
-
-def _within(at_ns: Int64, begin: int, end: int) -> Bool:
-    inside: Bool = (at_ns >= begin) & (at_ns < end)
-    return inside

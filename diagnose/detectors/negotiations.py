@@ -15,6 +15,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Kind, Operation
 from formats.columns import Int64, longest_usual
 from replay.uncertainty import Float
+from result import in_ms
 
 #: How much later the last of two ranks is on average than the first, and how much more one may need than
 #: the other (19 times in 20), in standard deviations of the time that one needs.
@@ -59,7 +60,7 @@ def _late(view: JobView, who: str, usual_ns: float) -> Finding:
     scatter_ns = _scatter_ns(view)
     return Finding(
         kind="late_rank",
-        title=f"{rank} holds up the others: they wait {usual_ns / 1e6:.1f} ms a step for it in negotiations",
+        title=f"{rank} holds up the others: they wait {in_ms(usual_ns)} a step for it in negotiations",
         cause=f"{rank} is ready with its tensors later than the first rank"
         + (" (the ticks of the first negotiations tell which rank)" if "ticks" in name else ""),
         action="compare its batch, its data and its machine (clocks, other processes) with its peers'",
@@ -83,7 +84,7 @@ def _waiting(view: JobView, late: Sequence[str], usual_ns: float) -> Finding:
     is_known = len(late) > 1
     return Finding(
         kind="exposed_communication",
-        title=f"ranks wait {usual_ns / 1e6:.1f} ms a step in negotiations for whichever is last",
+        title=f"ranks wait {in_ms(usual_ns)} a step in negotiations for whichever is last",
         cause="it is a different one each time"
         if is_known
         else "which rank that is, the recording does not tell after the first negotiations",
@@ -105,11 +106,10 @@ def _scatter_ns(view: JobView) -> float:
     step in which the first rank was far later than usual says nothing of the others.
     """
     waits = view.recording.which(_is_wait)
-    steps = [view.recording.steps[row] for row in view.rows]
     times = np.array(
         [
             step.start_ns[waits[step.operation]].min(initial=step.next_ns[0]) - step.begin_ns[0]
-            for step in steps
+            for step in view.steps
         ],
         np.float64,
     )
@@ -196,15 +196,14 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
         return
     recording = view.recording
     found, counts = [], []
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         negotiated = waits[step.operation]
         reduced = step.edges[negotiated[step.edges[:, 0]], 1]
         found.append(step.work_ns[negotiated].max(initial=0) + step.gap_ns[reduced].max(initial=0))
         counts.append(negotiated.sum())
     yield Finding(
         kind="negotiation",
-        title=f"reductions begin up to {np.median(found) / 1e6:.1f} ms after all ranks are ready",
+        title=f"reductions begin up to {in_ms(np.median(found))} after all ranks are ready",
         cause=f"{np.median(counts):.0f} tensors are negotiated in a step, and looked at once in a cycle",
         action="shorten HOROVOD_CYCLE_TIME, or raise HOROVOD_FUSION_THRESHOLD for fewer reductions",
         edit=without_negotiation,

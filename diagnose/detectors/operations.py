@@ -11,11 +11,13 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
-from diagnose.job_view import JobView, listed
+from diagnose.job_view import JobView
 from dialects.step_parts import CALLBACK, narrow_ns
-from errors import counted
+from dialects.system import RUNTIME_CATS
+from errors import counted, listed
 from formats.columns import FEWEST, Int64
 from replay.occurrences import Middles, slots
+from result import in_ms
 
 #: An operation is hot from this share of the path on; what is claimed is that it gets so much faster.
 _HOT, _FASTER = 0.30, 0.10
@@ -43,11 +45,18 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     if _is_whole_phase(view, chosen):
         yield Skipped("hot_operation", "forward and backward passes are recorded as one operation each")
         return
-    spread = _spread(view, chosen)
+    events = _works_ns(view, chosen)
+    longest = float(events.max(initial=0))
+    if longest > _ALL * events.sum() and all(
+        one.cat in RUNTIME_CATS for one in view.recording.chosen_kinds(chosen)
+    ):
+        yield _done_once(view, names[hottest], chosen, longest)
+        return
+    spread = longest / max(float(events.mean()), 1.0)
     yield Finding(
         kind="hot_operation",
         title=f"{names[hottest]} makes up {share:.0%} of the critical path",
-        cause=f"it takes {by_name[hottest] / 1e6:.1f} ms a step there"
+        cause=f"it takes {in_ms(by_name[hottest])} a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
         if any(one.on_device or one.phase for one in view.recording.chosen_kinds(chosen))
@@ -70,7 +79,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
     largest, is_largest = view.largest(chosen)
     yield Finding(
         kind="hot_operation",
-        title=f"callbacks take {on_path / 1e6:.1f} ms of a step's critical path",
+        title=f"callbacks take {in_ms(on_path)} of a step's critical path",
         cause=f"most of it is in {listed(largest)}",
         action="call them less often, or hand their work to another thread",
         edit=lambda one: phase_at(one, CALLBACK, NO_TIME),
@@ -90,11 +99,25 @@ def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     return bool(view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum())
 
 
-def _spread(view: JobView, chosen: Bool) -> float:
-    """Return the longest over the average event of the `chosen` operations (n,)."""
-    work = [step.work_ns[chosen[step.operation]] for step in (view.recording.steps[row] for row in view.rows)]
-    flat = np.concatenate(work)
-    return float(flat.max(initial=0) / max(flat.mean() if len(flat) else 1.0, 1.0))
+def _works_ns(view: JobView, chosen: Bool) -> Int64:
+    """Return the work of each event of the `chosen` operations (n,)."""
+    return np.concatenate([step.work_ns[chosen[step.operation]] for step in view.steps])
+
+
+def _done_once(view: JobView, name: str, chosen: Bool, longest_ns: float) -> Finding:
+    """Return that one call of a runtime takes nearly all the time of its name; no gain for other steps."""
+    share = longest_ns / len(view.rows) / max(float(view.iteration_ns.mean()), 1.0)
+    return Finding(
+        kind="profiling_overhead",
+        title=f"one call of {name} takes {in_ms(longest_ns)} of the critical path",
+        cause="the first call of its kind creates the device's context, or loads or compiles kernels",
+        action="leave more steps to the warm-up before the recording begins",
+        ranks=view.recording.owners,
+        operations=[name],
+        evidence=view.show(chosen, 1),
+        caveat="no gain is claimed for steps that do not repeat it",
+        weight=share,
+    )
 
 
 def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
@@ -120,7 +143,7 @@ def outlier_steps(view: JobView) -> Iterator[Finding | Skipped]:
         kind="outlier_steps",
         title=f"step{'s' if len(rows) > 1 else ''} {listed([str(one) for one in numbers], 5)} "
         f"take{'' if len(rows) > 1 else 's'} much longer than the others",
-        cause=f"up to {times[places].max() / 1e6:.1f} ms instead of {middle / 1e6:.1f}; "
+        cause=f"up to {in_ms(times[places].max())} instead of {in_ms(middle, unit='')}; "
         f"what grew most in step {recording.steps[worst].number}: {grown.name} on {grown.rank}",
         action="look at what else ran then: checkpoints, evaluation, other processes, garbage collection",
         edit=lambda one: at_usual_length(one, rows),
@@ -140,9 +163,9 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
     more = float(np.mean(times[:n_first])) - usual
     return Finding(
         kind="profiling_overhead",
-        title=f"the first {counted(n_first, 'recorded step')} took {more / 1e6:.1f} ms longer than the others"
+        title=f"the first {counted(n_first, 'recorded step')} took {in_ms(more)} longer than the others"
         if n_first > 1
-        else f"step {numbers[0]}, the first recorded, took {more / 1e6:.1f} ms longer than the others",
+        else f"step {numbers[0]}, the first recorded, took {in_ms(more)} longer than the others",
         cause="what is done only once (compiling, tuning, growing memory) and the begin of the profiling "
         "lie in the first steps",
         action="leave more steps to the warm-up before the recording begins",

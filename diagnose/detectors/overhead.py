@@ -10,6 +10,7 @@ from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.steps import Step
 from formats.columns import FEWEST
+from result import in_ms
 
 #: The first steps of a job, which are longer than the others whatever is recorded.
 _WARM_UP = 3
@@ -37,7 +38,7 @@ def profiling_overhead(view: JobView) -> Iterator[Finding | Skipped]:
     yield Finding(
         kind="profiling_overhead",
         title=f"traced steps take {traced / usual - 1:.0%} longer than those before them",
-        cause=f"{traced / 1e6:.1f} ms instead of {usual / 1e6:.1f} in {len(before)} steps after the warm-up",
+        cause=f"{in_ms(traced)} instead of {in_ms(usual, unit='')} in {len(before)} steps after the warm-up",
         action="trace less (no stacks, no shapes, fewer steps) before you trust small differences",
         ranks=view.recording.owners,
         caveat="untraced steps do not have this cost",

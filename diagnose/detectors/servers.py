@@ -14,6 +14,7 @@ from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
+from result import in_ms
 
 #: A server that holds this many times the bytes of the mean one has too many.
 _UNEVEN = 1.5
@@ -34,16 +35,17 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
     rate = known.carried
     wire = recording.column(lambda one: one.n_bytes) / rate
     beyond = []
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         mine = pulls[step.operation]
         beyond.append(np.maximum(step.work_ns - wire[step.operation], 0)[mine].sum() / len(recording.owners))
     usual = float(np.median(beyond))
     uneven = _uneven_servers(view)
     yield Finding(
         kind="server",
-        title=f"the servers take {usual / 1e6:.1f} ms a step of each worker beyond the time of the bytes",
-        cause=f"pulls end that much after the last push and the time that their bytes need{uneven}",
+        title=f"the servers take {in_ms(usual)} a step of each worker beyond the time of the bytes",
+        cause="pulls end that much after the last push and the time that their bytes need"
+        + uneven
+        + view.network,
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edit=lambda one: _as_fast_as_wire(one, rate),
         ranks=recording.owners,
@@ -107,8 +109,7 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
     recording = view.recording
     index = recording.column(lambda one: -1 if one.key is None else one.key >> 16)
     waited: dict[int, int] = {}
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
         late = set()
         for event in moving.tolist():

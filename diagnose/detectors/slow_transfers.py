@@ -74,8 +74,7 @@ def _ratios(view: JobView, chosen: Bool) -> Float:
     n_owners = len(view.recording.owners)
     keys, number = view.recording.numbered(lambda one: (one.main, one.key))
     total = np.zeros((n_owners, len(keys)))
-    for row in view.rows:
-        step = view.recording.steps[row]
+    for step in view.steps:
         mine = chosen[step.operation]
         np.add.at(total, (step.owner[mine], number[step.operation[mine]]), step.work_ns[mine])
     pushing = np.flatnonzero(total.sum(axis=1))  # of several GPUs of a worker only one pushes
@@ -200,8 +199,7 @@ def transfers(view: JobView) -> tuple[list[Transfer], float]:
 def _usual_work_ns(view: JobView) -> Float:
     """Return the median work of each operation (n,) over the whole steps, 1 at least."""
     operation, work = (
-        np.concatenate([getattr(view.recording.steps[row], column) for row in view.rows])
-        for column in ("operation", "work_ns")
+        np.concatenate([getattr(step, column) for step in view.steps]) for column in ("operation", "work_ns")
     )
     order = np.lexsort((work, operation))
     count = np.bincount(operation, minlength=len(view.recording.operations))
@@ -219,8 +217,7 @@ def _exposed_ns(view: JobView) -> Float:
         lambda one: one.is_compute and one.cat != "STEP"
     )  # in which BytePS waits for them
     is_compute &= on_device == on_device.any()
-    for row in view.rows:
-        step = recording.steps[row]
+    for step in view.steps:
         by_owner = view.by_owner(step, view.is_communication)
         for mine, computing in zip(by_owner, view.by_owner(step, is_compute), strict=True):
             start, end = step.start_ns[mine], step.end_ns[mine]

@@ -186,8 +186,12 @@ def _first_forward(trace: Trace, forward: Mask) -> int:
     The one that depends on the input or the last update where `trace.args` tells; otherwise the one
     that follows the longest pause.
     """
-    fed = _fed_by_input(trace, forward)
-    return after_longest_pause(trace, forward) if fed is None else fed
+    fed = (row for row, name in inputs(trace) if forward[row] and OpName.parse(name).cat in ("I/O", "STEP"))
+    counts = Counter(int(trace.name_id[row]) for row in fed)
+    if not counts:
+        return after_longest_pause(trace, forward)
+    first_ns = {i: int(trace.ts_ns[trace.name_id == i].min()) for i in counts}
+    return min(counts, key=lambda i: (-counts[i], first_ns[i]))
 
 
 def after_longest_pause(trace: Trace, forward: Mask) -> int:
@@ -201,13 +205,6 @@ def after_longest_pause(trace: Trace, forward: Mask) -> int:
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
     medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
     return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
-
-
-def _fed_by_input(trace: Trace, forward: Mask) -> int | None:
-    fed = (row for row, name in inputs(trace) if forward[row] and OpName.parse(name).cat in ("I/O", "STEP"))
-    counts = Counter(int(trace.name_id[row]) for row in fed)
-    first_ns = {i: int(trace.ts_ns[trace.name_id == i].min()) for i in counts}
-    return min(counts, key=lambda i: (-counts[i], first_ns[i]), default=None)
 
 
 def inputs(trace: Trace) -> Iterator[tuple[int, str]]:

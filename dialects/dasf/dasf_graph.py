@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
+from dialects.step_parts import UNMARKED, Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from errors import TraceError, counted
 from formats.columns import Trace, Track
 from formats.dasf_records import COMPUTE
@@ -74,7 +74,7 @@ def record(name: str, trace: Trace) -> RankSteps:
     bounds = int(times[:, 0].min()), int(times[:, 1].max())
     operation = np.array([operations[task.operation] for task in tasks], np.int64)
     step = RankStep.of(1, bounds, operation, times, edges, meets)
-    return RankSteps(name, list(operations), [step], _notes(runs, elsewhere))
+    return RankSteps(name, list(operations), [step], (UNMARKED, *_notes(runs, elsewhere)))
 
 
 def _tasks(trace: Trace) -> list[_Task]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dialects.kineto.kineto_host import RUNTIME
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import Joint, Kind, edge_rows
 from dialects.step_windows import ended_last
-from dialects.system import COPY_CATS, DEVICE_CATS
+from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
 from formats.columns import Int64, Trace, median, unique
 
 #: Clocks of host and device, and whole microseconds, agree to about this.
@@ -69,7 +68,7 @@ def read_works(trace: Trace, end_ns: Int64) -> Works:
     number, streams = _streams(trace, rows)
     order = np.lexsort((rows, end_ns[rows], trace.ts_ns[rows], number))
     rows, number = rows[order], number[order]
-    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
     call = _with_correlation(trace, calls, integers(trace, "correlation", rows))
     start, end = trace.ts_ns[rows], end_ns[rows]
     call_start = np.where(call >= 0, trace.ts_ns[call], start)
@@ -153,7 +152,7 @@ def after_other_streams(trace: Trace, works: Works) -> Int64:
 
 def _recorded_waits(trace: Trace, works: Works, rows: Int64) -> Int64:
     """Link the last work before an event was recorded to the next one after the call that waits for it."""
-    calls = np.flatnonzero(by_cat(trace, RUNTIME.__contains__))
+    calls = np.flatnonzero(by_cat(trace, RUNTIME_CATS.__contains__))
     waits = _with_correlation(trace, calls, integers(trace, "correlation", rows))
     records = _with_correlation(trace, calls, integers(trace, "wait_on_cuda_event_record_corr_id", rows))
     records = np.where(records >= 0, records, waits)
@@ -195,7 +194,7 @@ def _likely_waits(works: Works) -> Int64:
 def awaited_by_calls(trace: Trace, end_ns: Int64, works: Works) -> tuple[Int64, Int64]:
     """Return pairs: (work, row of the call that returns only when it has ended)."""
     waits = by_name(trace, _WAITS.fullmatch)
-    calls = np.flatnonzero(waits & by_cat(trace, RUNTIME.__contains__))
+    calls = np.flatnonzero(waits & by_cat(trace, RUNTIME_CATS.__contains__))
     start, until = trace.ts_ns[calls], end_ns[calls] + TOLERANCE_NS
     only = _awaited_streams(trace, works, calls)
     work, work_end = np.full(len(calls), -1, np.int64), start.copy()

@@ -204,8 +204,7 @@ def _edges(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:
         _to_calls(rank, begun, last[blocked], Joint.START_TO_BODY, Kind.QUEUE),
         _backward(rank, first, last),
     ]
-    edges: Int64 = np.concatenate(parts)
-    return edges
+    return np.concatenate(parts)
 
 
 def _moved(edges: Int64, by: int) -> Int64:
@@ -229,7 +228,7 @@ def _launches(rank: _Rank, first: Int64) -> Int64:
 
 def _to_calls(rank: _Rank, works: Int64, segments: Int64, joint: Joint, kind: Kind) -> Int64:
     """Return edges from works to the segments with which the calls end that wait for them."""
-    ends = rank.works.start_ns if joint.from_start else rank.works.end_ns
+    ends = rank.works.start_ns if joint == Joint.START_TO_BODY else rank.works.end_ns
     known = (segments >= 0) & (ends[works] <= rank.host.end_ns[segments] + TOLERANCE_NS)
     return edge_rows(rank.first_work + works[known], segments[known], joint, kind)
 

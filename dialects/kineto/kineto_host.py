@@ -10,14 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
+from dialects.system import RUNTIME_CATS
 from formats.columns import Int64, Trace, unique
 from innermost import innermost
 
-RUNTIME = frozenset(
-    ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver",
-     "privateuse1_runtime", "privateuse1_driver")
-)  # fmt: skip
-_OPERATION = frozenset(("cpu_op", "Operator", "user_annotation", "overhead")) | RUNTIME
+_OPERATION = frozenset(("cpu_op", "Operator", "user_annotation", "overhead")) | RUNTIME_CATS
 _LOADER = "enumerate(DataLoader)"
 _BACKWARD = "autograd::engine::"
 _STEP = re.compile(r"ProfilerStep(#\d+|\*)?")

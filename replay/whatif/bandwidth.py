@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Operation
 from errors import TraceError
 from formats.columns import Int64
+from replay.uncertainty import Float
 
 #: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
 #: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
@@ -33,8 +33,6 @@ _RARELY_BUSY = 0.35
 _PER_BYTE, _PER_MESSAGE, _MOST_HIDDEN = 0.5, 100_000, 4.0
 #: The share of a link's bandwidth that the bytes of tensors get; the rest are headers and acknowledgements.
 _GOODPUT = 0.95
-
-Float = NDArray[np.float64]
 
 
 def is_sized(recording: Recording) -> bool:
@@ -93,7 +91,7 @@ def link_rate(recording: Recording) -> LinkRate | None:
     n_bytes = _sizes(recording)
     carried = []
     for step in recording.steps:
-        size, begin = n_bytes[step.operation], _begins(step)
+        size, begin = n_bytes[step.operation], begins(step)
         links = [np.flatnonzero(step.link == link) for link in np.unique(step.link[step.link != NO_LINK])]
         most = max((int(size[mine].sum()) for mine in links), default=0)
         carried += [
@@ -122,7 +120,7 @@ def _handling(recording: Recording, n_bytes: Int64, rate: float) -> float:
     return _PER_BYTE + _PER_MESSAGE / float(np.median(size[size >= size.max() * _GOOD_PART]))
 
 
-def _begins(step: StepGraph) -> Int64:
+def begins(step: StepGraph) -> Int64:
     """Return before when no byte of each event (n,) can have been on its way."""
     begin: Int64 = step.start_ns.copy()
     into = step.edges[step.edges[:, 2] >= Joint.END_TO_BODY]
@@ -167,11 +165,9 @@ def times_faster(
         return _slower(recording, rate * factor)
     recording = _in_any_order(recording)
     n_bytes = _sizes(recording)
-    steps = []
-    for step in recording.steps:
-        work = _with_wire(step, n_bytes[step.operation] / rate * (1 / factor - 1))
-        steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
-    edited = replace(recording, steps=steps)
+    extra_ns = n_bytes / rate * (1 / factor - 1)
+    work = [_with_wire(step, extra_ns[step.operation]) for step in recording.steps]
+    edited = _with_work(recording, work)
     return edited if waits_stay else _shorter_waits(edited, factor, rate * factor)
 
 
@@ -191,6 +187,11 @@ def _shorter_waits(recording: Recording, factor: float, rate: float) -> Recordin
         quick = max(float(np.quantile(np.concatenate(beyond), _QUICK)), 0.0) if is_of.any() else 0.0
         for all_, of, needs, more in zip(work, chosen, own, beyond, strict=True):
             all_[of] = needs + np.minimum(more, quick + np.maximum(more - quick, 0) / factor)
+    return _with_work(recording, work)
+
+
+def _with_work(recording: Recording, work: Iterable[Float]) -> Recording:
+    """Return the recording with other work of each step's events (n,), rounded to nanoseconds."""
     steps = [
         replace(step, work_ns=np.rint(one).astype(np.int64))
         for step, one in zip(recording.steps, work, strict=True)
@@ -200,12 +201,11 @@ def _shorter_waits(recording: Recording, factor: float, rate: float) -> Recordin
 
 def _times_shorter(recording: Recording, factor: float) -> Recording:
     """Return the recording with transfers that take 1 / `factor` of their time, whatever they carry."""
-    steps = []
+    work = []
     for step in recording.steps:
         moves = step.link != NO_LINK if recording.links else _communicates(recording, step)
-        work = np.where(moves, np.rint(step.work_ns / factor), step.work_ns).astype(np.int64)
-        steps.append(replace(step, work_ns=work))
-    return replace(recording, steps=steps)
+        work.append(np.where(moves, step.work_ns / factor, step.work_ns))
+    return _with_work(recording, work)
 
 
 def at_rate(
@@ -233,7 +233,7 @@ def _slower(recording: Recording, rate: float) -> Recording:
     turns, one asking while another one is answered, so that the links are busy all the time.
     """
     recording, n_bytes = _in_any_order(recording), _sizes(recording)
-    steps = []
+    edited = []
     for step in recording.steps:
         least, work = n_bytes[step.operation] / rate, step.work_ns.astype(np.float64)
         if recording.links:
@@ -241,8 +241,8 @@ def _slower(recording: Recording, rate: float) -> Recording:
                 work[mine] = _lengthened(work[mine], least[mine], step.end_ns[mine])
         else:
             work = np.where(_communicates(recording, step), np.maximum(work, least), work)
-        steps.append(replace(step, work_ns=np.rint(work).astype(np.int64)))
-    return replace(recording, steps=steps)
+        edited.append(work)
+    return _with_work(recording, edited)
 
 
 def _lengthened(service: Float, least: Float, end_ns: Int64) -> Float:
@@ -340,5 +340,4 @@ def _sizes(recording: Recording) -> Int64:
 
 
 def _communicates(recording: Recording, step: StepGraph) -> Bool:
-    chosen: Bool = recording.which(lambda one: one.is_communication)[step.operation]
-    return chosen
+    return recording.which(lambda one: one.is_communication)[step.operation]

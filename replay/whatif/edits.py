@@ -281,8 +281,7 @@ def _first_of_owner(step: StepGraph, chosen: Bool) -> Int64:
     """Return of the `chosen` events (n,) the one of each owner that starts first."""
     events = np.flatnonzero(chosen)
     events = events[np.lexsort((step.start_ns[events], step.owner[events]))]
-    first: Int64 = events[np.unique(step.owner[events], return_index=True)[1]]
-    return first
+    return events[np.unique(step.owner[events], return_index=True)[1]]
 
 
 def forward_share(recording: Recording) -> float:
@@ -392,5 +391,4 @@ def _within(outer_start: Int64, outer_end: Int64, start: Int64, end: Int64) -> B
     order = np.argsort(outer_start, kind="stable")
     latest_end = np.maximum.accumulate(outer_end[order])
     before = np.searchsorted(outer_start[order], start, side="right") - 1
-    inside: Bool = (before >= 0) & (end <= latest_end[np.maximum(before, 0)])
-    return inside
+    return (before >= 0) & (end <= latest_end[np.maximum(before, 0)])

@@ -13,14 +13,13 @@ from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dag.join_ranks import fitted
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Kind, edge_rows
 from formats.columns import Int64
-
-Float = NDArray[np.float64]
+from replay.uncertainty import Float
+from replay.whatif.bandwidth import begins
 
 #: How long a worker takes to take an answer, at most: for each, and for each byte (1 GB/s).
 _TAKEN_NS, _TAKEN_NS_PER_BYTE = 300_000, 1.0
@@ -142,7 +141,7 @@ class _Split:
             self._let_through(self.before, since)
 
     def _let_through(self, answering: _Split, since_ns: Int64) -> None:
-        ready = _begins(answering.old)
+        ready = begins(answering.old)
         for answers, mine in self._of_server(answering):
             answers = answers[np.argsort(answering.old.end_ns[answers], kind="stable")]
             acknowledged = self.old.end_ns[self.pushes[mine]]
@@ -286,14 +285,6 @@ class _Split:
         link, of_push = answering.old.link, self._servers(self.pushes)
         for one in np.unique(link[answering.pulls]).tolist():
             yield answering.pulls[link[answering.pulls] == one], np.flatnonzero(of_push == one)
-
-
-def _begins(step: StepGraph) -> Int64:
-    """Return before when no byte of each event (n,) can have been on its way."""
-    begin: Int64 = step.start_ns.copy()
-    into = step.edges[step.edges[:, 2] >= Joint.END_TO_BODY]
-    np.maximum.at(begin, into[:, 1], step.start_ns[into[:, 0]])
-    return begin
 
 
 def _served(start_ns: Int64, wire_ns: Float, end_ns: Int64) -> Int64:

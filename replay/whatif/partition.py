@@ -13,7 +13,7 @@ from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Joint, Operation
 from errors import TraceError
 from formats.columns import Int64
-from replay.whatif.bandwidth import Float
+from replay.uncertainty import Float
 
 #: Partitions up to this size show what one costs whatever its size.
 _SMALL = 32 * 1024

@@ -36,8 +36,7 @@ class Selection:
 
     def events(self, step: StepGraph) -> Bool:
         """Return which events of a step are selected (n,)."""
-        chosen: Bool = self.operations[step.operation]
-        return chosen
+        return self.operations[step.operation]
 
 
 def select(recording: Recording, name: str, text: str, *, may_be_nothing: bool = False) -> Selection:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import WAIT, narrow_ns
 from dialects.step_windows import turns
 from formats.columns import Int64
 from replay.occurrences import medians, numbered
+from replay.uncertainty import Float
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
-
-Float = NDArray[np.float64]
 
 
 def work_ns(recording: Recording) -> Float:

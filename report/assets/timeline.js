@@ -9,7 +9,7 @@ const ROWS_A_LANE = [12, 8, 5, 3]; // at most: the first with which there are no
 const ALL_ROWS = 64; // further spans share the last row of their lane
 const STRIPE = 3; // of the path
 const [FLAG_ROW, BEND, PATH_ROW] = [13, 14, 10]; // pixels of a row of names of the path, below them, and of the path
-const APART = 6; // between two poles
+const APART = 6; // between two poles, and between two turns of the path from lane to lane
 const timelines = []; // of the page: what is zoomed in one is zoomed in all that are shown
 
 drawers.timeline = (chart, place) => {
@@ -230,6 +230,7 @@ drawers.timeline = (chart, place) => {
     const to = (state.width - view.x) / view.scale;
     let before = path[Math.max(0, firstAfter(pathEnds, -view.x / view.scale) - 1)];
     let drawn = { to: -Infinity, y: NaN, idle: null };
+    let turned = -APART;
     for (let at = firstAfter(pathEnds, -view.x / view.scale); at < path.length && path[at].start <= to; at += 1) {
       const part = path[at];
       const [left, right] = [across(part.start), across(part.start + part.duration)];
@@ -241,9 +242,10 @@ drawers.timeline = (chart, place) => {
         line.lineTo(Math.max(right, left + 0.5), y);
         drawn = { to: Math.max(right, left + 0.5), y, idle: part.idle };
       }
-      if (lineOf(before) !== y && left >= 0) {
+      if (lineOf(before) !== y && left >= turned + APART) { // closer ones would hide the boxes
         turns.moveTo(left, lineOf(before));
         turns.lineTo(left, y);
+        turned = left;
       }
       before = part;
     }

@@ -190,6 +190,7 @@ class DeviceStep:
     allocates: bool = False
     gap: float = 0.0  # before the first launch, not recorded
     load: float = 0.0  # of input, before the first launch
+    first_call: float = 0.0  # of the runtime, in the first step: it creates the context
     names: int = 8  # of kernels
     twins: bool = False
     peak_gb: Sequence[float] = ()  # of memory, in each step; of 40 GB
@@ -203,6 +204,10 @@ def device(directory: Path, job: DeviceStep, steps: int = 8) -> tuple[Path, floa
     for i in range(steps):
         begin, free = at, at  # the host's clock, and when the device is through with what it has
         at += job.gap
+        if job.first_call and i == 0:
+            context: Event = {"cat": "cuda_runtime", "pid": 1, "tid": 1, "args": {}}
+            events.add("cudaDeviceGetStreamPriorityRange", at, at + job.first_call, **context)
+            at += job.first_call
         if job.load:
             loads: Event = {"cat": "user_annotation", "pid": 1, "tid": 1, "args": {}}
             events.add("enumerate(DataLoader)#It.__next__", at, at + job.load, **loads)

@@ -34,10 +34,34 @@ def test_a_host_that_launches_too_slowly(tmp_path: Path) -> None:
     holds(winning(diagnosis)[0], step_ms - 40 * 0.05)
 
 
+def test_a_host_is_not_the_limit_alone_where_the_device_is_as_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 40 launches of 0.5 ms, 40 kernels of 0.36 ms: the device is busy 71 % of the step
+    directory, step_ms = device(tmp_path / "job", replace(DEVICE_BOUND, launch=0.5, kernel=0.36))
+    assert "launching is the limit" in headline(diagnosed(directory))
+    monkeypatch.setattr("diagnose.detectors.device._ALL_THE_TIME", 0.7)
+    diagnosis = diagnosed(directory)
+    assert "the host and the device are both the limit" in headline(diagnosis)
+    holds(winning(diagnosis)[0], step_ms - 40 * 0.36)
+
+
 def test_time_in_which_nothing_was_recorded_is_told_without_a_gain(tmp_path: Path) -> None:
     diagnosis = diagnosed(device(tmp_path / "job", replace(DEVICE_BOUND, gap=10.0))[0])
     (title,) = titles(diagnosis, "idle")
     assert title.startswith("in 10.0 ms (20%)")
+
+
+def test_a_call_that_creates_a_context_is_told_as_such_and_wins_nothing(tmp_path: Path) -> None:
+    job = replace(DEVICE_BOUND, first_call=500.0)
+    diagnosis = diagnosed(device(tmp_path / "one", job, steps=1)[0])
+    assert winning(diagnosis) == []
+    told = "one call of cudaDeviceGetStreamPriorityRange takes 500.0 ms of the critical path"
+    assert titles(diagnosis, "profiling_overhead") == [told]
+    assert told in headline(diagnosis)
+    several = diagnosed(device(tmp_path / "several", job)[0])  # of eight steps the first one is a warm-up
+    assert winning(several) == []
+    assert "the device is the limit" in headline(several)
 
 
 def test_kernels_beside_each_other_keep_the_device_busy_once(tmp_path: Path) -> None:

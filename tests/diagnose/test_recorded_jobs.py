@@ -43,7 +43,7 @@ KNOWN = {
 @pytest.mark.parametrize("job", KNOWN)
 def test_what_is_wrong_stands_first_in_the_headline(shared_data: Path, job: str) -> None:
     headline = answer(shared_data / job)["headline"]
-    assert re.match(r"A step takes [\d.]+ ms(?: \([\d.]+ on average\))?" + re.escape(KNOWN[job]), headline)
+    assert re.match(r"A step takes [\d,.]+ ms(?: \([\d,.]+ on average\))?" + re.escape(KNOWN[job]), headline)
 
 
 @pytest.mark.parametrize("job", KNOWN)

@@ -252,6 +252,22 @@ def test_every_kind_of_chart_is_drawn_without_an_error(browser: Chrome, tmp_path
     assert len(browser.find_elements(By.CSS_SELECTOR, ".board canvas")) == 2
 
 
+def test_a_path_that_turns_at_each_pixel_hides_no_boxes(browser: Chrome, tmp_path: Path) -> None:
+    n = 2_000
+    spans = [Span(lane, "op", 0.0, float(n), "FW") for lane in ("first", "second")]
+    chart = Timeline("Path", spans, path=[OnPath(at % 2, float(at), 1.0, "op") for at in range(n)])
+    assert open_page(browser, page(tmp_path / "a.html", chart)) == []
+    until(browser, PAINTED)
+    magenta, blue = browser.execute_script(
+        "const board = document.querySelector('canvas');"
+        "const { data } = board.getContext('2d').getImageData(0, 0, board.width, board.height);"
+        "const near = (r, g, b) => [...Array(data.length / 4).keys()].filter((at) => "
+        "  Math.hypot(data[4 * at] - r, data[4 * at + 1] - g, data[4 * at + 2] - b) < 60).length;"
+        "return [near(0xd1, 0x03, 0x76), near(0x25, 0x50, 0xe8)]"
+    )
+    assert 0 < magenta < 0.6 * blue
+
+
 def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
     table = Table(EVIL, EVIL, (Column(EVIL, EVIL), COUNT), [(EVIL, 1)], note=EVIL)
     path = page(tmp_path / "a.html", BARS, GRID, TIMELINE, NETWORK, tables=(table,), title=EVIL)

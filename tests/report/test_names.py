@@ -68,10 +68,10 @@ def test_what_tells_names_apart_stays_before_what_they_end_in() -> None:
     names = [f"Comm.hybridsequential0_{layer}_weight" for layer in ("conv0", "conv1", "dense0", "dense1")]
     more = [f"FW.op{i}" for i in range(20)]  # so that no word is common
     assert short_names([*names, *more], 14)[:4] == [
-        "Comm…conv0…",
-        "Comm…conv1…",
-        "Comm…dense0…",
-        "Comm…dense1…",
+        "Comm.h…conv0…",
+        "Comm.h…conv1…",
+        "Comm.h…dense0…",
+        "Comm.h…dense1…",
     ]
 
 
@@ -91,3 +91,12 @@ def test_a_word_of_few_names_stays() -> None:
 def test_every_name_fits(names: list[str], width: int) -> None:
     names = [printable(name) for name in names]
     assert all(display_width(short) <= width for short in short_names(names, width))
+
+
+@given(st.integers(24, 60), st.integers(2, 12))
+def test_names_alike_up_to_their_ends_are_as_long_as_the_column(width: int, n: int) -> None:
+    kernels = [f"void at::f_with_a_long_name<g<{'float, ' * 20}{i}ul> >(int)" for i in range(n)]
+    short = short_names([f"rank0.{kernel}" for kernel in kernels], width)
+    assert len(set(short)) == n
+    assert max(map(display_width, short)) == width, "room that is there is used for what they begin with"
+    assert all(text.startswith("rank0.f_with") for text in short)

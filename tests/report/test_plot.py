@@ -13,6 +13,7 @@ from PIL import Image
 from conftest import run_cli
 from errors import OutputError, UsageError
 from report import colours, plot
+from report.vega import rounded
 from result import (
     Bars,
     Bars3D,
@@ -27,6 +28,7 @@ from result import (
     Span,
     Timeline,
     Waterfall,
+    in_ms,
 )
 
 NODES = [
@@ -109,6 +111,35 @@ def test_each_bar_says_what_it_is(tmp_path: Path) -> None:
     assert marks(GRID, tmp_path / "d.svg") == ["x, a: 1", "y, a: 2", "y, b: 3"]
 
 
+def test_of_more_bars_than_can_be_seen_the_longest_are_drawn() -> None:
+    n, far = 5_000, 4_321
+    ms = [1.0] * n
+    ms[far] = 9.0
+    for series in ({"time": ms}, {"recorded": ms, "replayed": ms}):
+        values = plot.specification(Bars("Steps", "step", "ms", [str(i) for i in range(n)], series))["data"][
+            "values"
+        ]
+        assert len(values) <= 860, "one a pixel"
+        assert [one["d"].split(",")[0].split(":")[0] for one in values if one["v"] > 1] == [str(far)] * len(
+            series
+        )
+        assert min(one["v"] for one in values) == 1
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0.0 ms"),
+        (144_043_000, "144.0 ms"),
+        (3_600_000_000_000, "3,600,000.0 ms"),
+        (412_600, "0.413 ms"),
+        (120, "0.000120 ms"),
+    ],
+)
+def test_no_duration_is_told_as_nothing(ns: float, text: str) -> None:
+    assert in_ms(ns) == text
+
+
 def test_bars_have_the_colours_of_their_meaning(tmp_path: Path) -> None:
     write_still(GRID, tmp_path / "a.svg")
     fills = {e.get("aria-label"): e.get("fill") for e in elements(tmp_path / "a.svg") if e.get("fill")}
@@ -177,7 +208,7 @@ def test_points_lie_by_their_logarithms_below_the_roof(tmp_path: Path) -> None:
     path = write_still(POINTS, tmp_path / "a.svg")
     at = _places(path)
     (x0, y0), (x1, y1) = (at[f"{name} (ms)"] for name in (
-        "a: 1,000 bytes, 0.1 GB/s, 2 exposed", "b: 1e+05 bytes, 10 GB/s, 8 exposed"
+        "a: 1,000 bytes, 0.1 GB/s, 2 exposed", "b: 100,000 bytes, 10 GB/s, 8 exposed"
     ))  # fmt: skip
     ((_, roof),) = [place for name, place in at.items() if name == "the link: 12"]
     assert x1 > x0  # 100 times the bytes
@@ -325,3 +356,17 @@ def test_what_was_not_recorded_is_a_hollow_bar(tmp_path: Path) -> None:
     bars = {e.get("aria-label"): e for e in elements(tmp_path / "a.svg") if e.get("role")}
     assert bars["r0, not recorded: 2"].get("stroke-dasharray")
     assert not bars["r0, communication alone: 1"].get("stroke")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.012345, "0.01235"), (144.04, "144"), (9999.7, "10,000"), (3_404_488.3, "3,404,488")],
+)
+def test_a_number_keeps_all_digits_before_its_point(value: float, text: str) -> None:
+    assert rounded(value) == text
+
+
+def test_a_step_with_a_large_number_keeps_it(tmp_path: Path) -> None:
+    chart = Lines("Steps", "step", "ms", [1_234_567.0, 1_234_568.0], {"rank0": [1.0, 2.0]})
+    assert "step 1234568, rank0: 2" in marks(chart, tmp_path / "a.svg")
+    assert not [text for text in texts(tmp_path / "a.svg") if "67.5" in text], "there is no half a step"

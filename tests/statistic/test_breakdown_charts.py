@@ -39,6 +39,15 @@ def test_steps_that_last_no_time_have_no_picture() -> None:
     assert breakdown_charts([Breakdown("rank0", 1, 0, 0, 0, 0, 0, 0)]) == []
 
 
+@pytest.mark.parametrize("n", [2, 40])
+def test_what_took_no_time_anywhere_is_no_map(n: int) -> None:
+    parts = [part(rank, 1, 0) for rank in range(n)]
+    titles = [chart.title for chart in breakdown_charts(parts) if isinstance(chart, HeatMap)]
+    assert titles == ([] if n == 2 else ["Computation, by rank and step"])
+    nothing = [Breakdown(f"rank{rank}", 1, 0, 100, 0, 0, 0, 100) for rank in range(n)]
+    assert len(breakdown_charts(nothing)) == 1
+
+
 @pytest.mark.parametrize("n", [17, 64])
 def test_many_ranks_are_a_map_of_all(n: int) -> None:
     exposed, computed = breakdown_charts(

@@ -12,7 +12,7 @@ import pytest
 
 from collector.network import collect_captures as network
 from collector.network import network_tables
-from collector.network.collect_captures import NetworkResult, collect_pcap
+from collector.network.collect_captures import TIMELINE, Captured, read_captures, write_captured
 from collector.network.endpoints import index_in_path
 from conftest import run_cli
 from errors import TraceError
@@ -48,9 +48,15 @@ def make_job(root: Path) -> None:
     )
 
 
+def timeline(job: Path) -> Path:
+    """Write the timeline of a job's captures into it."""
+    write_captured(read_captures(job), job / TIMELINE)
+    return job / TIMELINE
+
+
 def test_a_made_job(tmp_path: Path) -> None:
     make_job(tmp_path)
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert found.nodes == ["server_0", "worker_0", "worker_1"]
     assert [(k.key, k.tensor, k.n_push, k.n_pull, k.push_bytes) for k in found.keys] == [
         (65536, "byteps.gradient_0", 6, 6, 6 * 4096),
@@ -62,14 +68,14 @@ def test_a_made_job(tmp_path: Path) -> None:
 
 def test_wire_server_and_waiting_make_up_the_transfers(tmp_path: Path) -> None:
     make_job(tmp_path)
-    for share in collect_pcap(tmp_path).keys:
+    for share in read_captures(tmp_path).keys:
         assert share.waiting_ns is not None
         assert share.wire_ns + share.server_ns + share.waiting_ns == share.push_ns + share.pull_ns
 
 
 def test_the_round_trip_of_the_handshake_is_wire_time(tmp_path: Path) -> None:
     make_job(tmp_path)
-    (share, _) = collect_pcap(tmp_path).keys
+    (share, _) = read_captures(tmp_path).keys
     # gaps of 50 us are shorter than the handshake's 100 us: all of the time is on the wire
     assert (share.server_ns, share.waiting_ns) == (0, 0)
 
@@ -88,7 +94,7 @@ def events_of(path: Path) -> list[dict[str, object]]:
 
 def test_the_timeline_has_a_process_for_each_pair_of_ends(tmp_path: Path) -> None:
     make_job(tmp_path)
-    events = events_of(collect_pcap(tmp_path).output)
+    events = events_of(timeline(tmp_path))
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}  # type: ignore[index]
     assert names == {"worker_0 -> server_0", "worker_1 -> server_0"}
     assert all(isinstance(e["pid"], int) and isinstance(e["tid"], int) for e in events)
@@ -96,7 +102,7 @@ def test_the_timeline_has_a_process_for_each_pair_of_ends(tmp_path: Path) -> Non
 
 def test_each_transfer_is_a_slice_with_its_request_and_response(tmp_path: Path) -> None:
     make_job(tmp_path)
-    events = events_of(collect_pcap(tmp_path).output)
+    events = events_of(timeline(tmp_path))
     transfers = [e for e in events if e.get("cat") == "Comm"]
     assert len(transfers) == 24
     first = transfers[0]
@@ -111,7 +117,7 @@ def test_each_transfer_is_a_slice_with_its_request_and_response(tmp_path: Path) 
 
 def test_slices_of_a_track_nest(tmp_path: Path) -> None:
     make_job(tmp_path)
-    trace = read_trace(collect_pcap(tmp_path).output)
+    trace = read_trace(timeline(tmp_path))
     for track in range(len(trace.tracks)):
         rows = np.flatnonzero(trace.track_id == track)
         rows = rows[np.lexsort((-trace.dur_ns[rows], trace.ts_ns[rows]))]
@@ -126,7 +132,7 @@ def test_slices_of_a_track_nest(tmp_path: Path) -> None:
 def test_a_connection_in_two_captures_counts_once(tmp_path: Path) -> None:
     make_job(tmp_path)
     shutil.copy(tmp_path / "worker_0.pcap", tmp_path / "server_0.pcap")
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert len(found.wire) == 24
     assert found.repairs == [f"{tmp_path / 'server_0.pcap'}: 1 connections are in another capture too"]
 
@@ -134,9 +140,10 @@ def test_a_connection_in_two_captures_counts_once(tmp_path: Path) -> None:
 def test_a_worker_directory_takes_the_capture_beside_it(tmp_path: Path) -> None:
     make_job(tmp_path)
     (tmp_path / "worker_0").mkdir()
-    found = collect_pcap(tmp_path / "worker_0")
+    found = read_captures(tmp_path / "worker_0")
     assert [c.capture.path.name for c in found.captures] == ["worker_0.pcap"]
-    assert found.output == tmp_path / "worker_0" / "comm_timeline.json"
+    network_tables.pcap(tmp_path / "worker_0", jobs=1, progress=False)
+    assert (tmp_path / "worker_0" / "comm_timeline.json").exists()
 
 
 def test_captures_inside_the_worker_directories(tmp_path: Path) -> None:
@@ -144,20 +151,20 @@ def test_captures_inside_the_worker_directories(tmp_path: Path) -> None:
     for i in (0, 1):
         (tmp_path / f"worker_{i}").mkdir()
         shutil.move(tmp_path / f"worker_{i}.pcap", tmp_path / f"worker_{i}" / "net.pcap")
-    assert collect_pcap(tmp_path).nodes == ["server_0", "worker_0", "worker_1"]
+    assert read_captures(tmp_path).nodes == ["server_0", "worker_0", "worker_1"]
 
 
 def test_key_dict_names_the_keys(tmp_path: Path) -> None:
     make_job(tmp_path)
     (tmp_path / "worker_0.log").unlink()
     (tmp_path / "key_dict.txt").write_text("BytePSPushPull.a:b: 65536 65537\n")
-    assert [k.tensor for k in collect_pcap(tmp_path).keys] == ["BytePSPushPull.a:b"] * 2
+    assert [k.tensor for k in read_captures(tmp_path).keys] == ["BytePSPushPull.a:b"] * 2
 
 
 def test_without_names_the_keys_stay(tmp_path: Path) -> None:
     make_job(tmp_path)
     (tmp_path / "worker_0.log").unlink()
-    assert [k.tensor for k in collect_pcap(tmp_path).keys] == ["key 65536", "key 65537"]
+    assert [k.tensor for k in read_captures(tmp_path).keys] == ["key 65536", "key 65537"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,7 @@ def test_traces_tell_the_workers_of_a_capture_that_is_not_called_after_one(tmp_p
     make_comm(tmp_path, 0, 7 * MS)
     (tmp_path / "worker_0.pcap").rename(tmp_path / "a.pcap")
     (tmp_path / "worker_1.pcap").rename(tmp_path / "b.pcap")
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert {link.worker: link.connection.worker_host for link in found.links} == {
         "worker_1": "10.0.0.1",
         "worker_0": "10.0.0.2",
@@ -214,7 +221,7 @@ def test_events_outside_the_capture_are_told_apart(tmp_path: Path) -> None:
     make_comm(tmp_path, 0, 0)
     data = (tmp_path / "worker_0.pcap").read_bytes()
     (tmp_path / "worker_0.pcap").write_bytes(data[: len(data) // 2])
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     check = found.checks[0]
     assert check.n_none == check.n_outside > 0
     assert check.n_exact + check.n_none == 6
@@ -226,7 +233,7 @@ def test_events_whose_transfers_went_another_way(tmp_path: Path) -> None:
     make_comm(tmp_path, 0, 0)
     path = tmp_path / "worker_0" / "0" / "comm.json"
     path.write_text(path.read_text().replace('"65537"', '"131072"'))
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert found.repairs == [
         f"{path}: 3 of 6 PUSH and PULL events are in no capture; what went over RDMA or shared memory cannot "
         "be seen in one"
@@ -236,9 +243,9 @@ def test_events_whose_transfers_went_another_way(tmp_path: Path) -> None:
 def test_captures_read_in_processes_tell_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_job(tmp_path)
     (tmp_path / "text.pcap").write_bytes(b"no capture")
-    one = collect_pcap(tmp_path, jobs=1)
+    one = read_captures(tmp_path, jobs=1)
     monkeypatch.setattr(network, "_PARALLEL_FROM", 0)
-    several = collect_pcap(tmp_path, jobs=2)
+    several = read_captures(tmp_path, jobs=2)
     assert (several.keys, several.repairs) == (one.keys, one.repairs)
     assert [c.capture for c in several.captures] == [c.capture for c in one.captures]
 
@@ -267,7 +274,7 @@ def test_each_bad_capture_is_one_line_and_the_others_are_collected(tmp_path: Pat
     files = bad(tmp_path)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert len(found.wire) == 24
     said = {Path(line.partition(":")[0]).name: line for line in found.repairs}
     assert said.keys() == files.keys()
@@ -283,7 +290,7 @@ def test_a_job_with_only_a_bad_capture_is_refused_in_a_line(tmp_path: Path, name
         path.unlink()
     (tmp_path / "worker_0.pcap").write_bytes(content)
     with pytest.raises(TraceError) as caught:
-        collect_pcap(tmp_path)
+        read_captures(tmp_path)
     assert str(caught.value).startswith(str(tmp_path / "worker_0.pcap"))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "comm_timeline.json").exists()
@@ -291,7 +298,7 @@ def test_a_job_with_only_a_bad_capture_is_refused_in_a_line(tmp_path: Path, name
 
 def test_no_capture_at_all(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="no packet captures"):
-        collect_pcap(tmp_path)
+        read_captures(tmp_path)
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:
@@ -306,7 +313,7 @@ def test_a_truncated_capture_gives_what_was_whole(tmp_path: Path) -> None:
     before = 0
     for size in range(1500, len(whole), 1777):
         (tmp_path / "worker_0.pcap").write_bytes(whole[:size])
-        found = collect_pcap(tmp_path)
+        found = read_captures(tmp_path)
         mine = [len(c.transfers) for c in found.captures if c.capture.path.name == "worker_0.pcap"]
         assert sum(mine) >= before
         before = sum(mine)
@@ -317,16 +324,13 @@ def test_a_truncated_capture_gives_what_was_whole(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, NetworkResult]:
-    out = tmp_path_factory.mktemp("timelines")
-    return {
-        name: collect_pcap(shared_data / "byteps" / name, output=out / f"{name}.json") for name in PCAP_JOBS
-    }
+def recorded(shared_data: Path) -> dict[str, Captured]:
+    return {name: read_captures(shared_data / "byteps" / name) for name in PCAP_JOBS}
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_each_event_of_the_trace_contains_exactly_one_transfer(
-    recorded: dict[str, NetworkResult], name: str
+    recorded: dict[str, Captured], name: str
 ) -> None:
     checks = recorded[name].checks
     assert [c.worker for c in checks] == ["worker_0", "worker_1"][: len(checks)]
@@ -337,7 +341,7 @@ def test_each_event_of_the_trace_contains_exactly_one_transfer(
 
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
-def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, NetworkResult], name: str) -> None:
+def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, Captured], name: str) -> None:
     tensors = recorded[name].tensors
     assert sorted(t.logged_bytes for t in tensors) == sorted([50176, 64, 640, 40] * 2)  # fc16 and fc10 on 784
     assert all(t.agrees for t in tensors)
@@ -345,12 +349,12 @@ def test_bytes_agree_with_the_sizes_of_all_tensors(recorded: dict[str, NetworkRe
 
 @pytest.mark.parametrize("name", PCAP_JOBS)
 def test_the_key_log_has_the_same_requests(
-    shared_data: Path, recorded: dict[str, NetworkResult], name: str
+    shared_data: Path, recorded: dict[str, Captured], name: str
 ) -> None:
     """Each server logs its requests: as many per key as the captures show."""
-    from collector.network.server_timeline import collect_server
+    from collector.network.server_timeline import read_served
 
-    logs = collect_server(shared_data / "byteps" / name, output=recorded[name].output.with_suffix(".s"))
+    logs = read_served(shared_data / "byteps" / name)
     workers = len(recorded[name].checks)  # captured; each server logs the requests of both
     mine = {(k.server, k.key): (k.n_push, k.n_pull) for k in recorded[name].keys}
     ratios = [
@@ -365,12 +369,12 @@ def test_the_key_log_has_the_same_requests(
     assert sum(ratios) / len(ratios) > 0.85
 
 
-def test_waiting_is_known_where_both_workers_are_captured(recorded: dict[str, NetworkResult]) -> None:
+def test_waiting_is_known_where_both_workers_are_captured(recorded: dict[str, Captured]) -> None:
     assert all(k.waiting_ns is not None for k in recorded["master_mxnet_mlp_2w2s_pcap"].keys)
     assert all(k.waiting_ns is None for k in recorded["fork_mlp_2w2s_pcap"].keys)
 
 
-def test_parameters_bear_their_names(recorded: dict[str, NetworkResult]) -> None:
+def test_parameters_bear_their_names(recorded: dict[str, Captured]) -> None:
     assert {t.name for t in recorded["fork_mlp_2w2s_pcap"].tensors} >= {
         "hybridsequential0_dense0_weight",
         "hybridsequential0_dense1_bias",
@@ -381,7 +385,7 @@ def test_the_timeline_does_not_hide_the_job(shared_data: Path, tmp_path: Path) -
     job = tmp_path / "job"
     shutil.copytree(shared_data / "byteps" / PCAP_JOBS[1], job, copy_function=shutil.copyfile)
     before = find_gpus(job)
-    collect_pcap(job)
+    timeline(job)
     assert find_gpus(job) == before
 
 
@@ -389,7 +393,7 @@ def test_captures_of_the_second_server_alone(tmp_path: Path) -> None:
     connection = Connection(("10.0.0.1", 40_000), ("10.0.0.8", 9000))
     train(connection, NEW, server=10, worker=9, keys=[(SERVER_BASE + 65537, 99)], steps=1, start_ns=START_NS)
     (tmp_path / "x.pcap").write_bytes(b"".join(pcap(in_order([connection]))))
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert (found.nodes, [k.key for k in found.keys]) == (["server_1", "worker_0"], [65537])
 
 
@@ -402,10 +406,10 @@ def test_a_worker_with_an_older_connection_is_one_node(tmp_path: Path) -> None:
         train(connection, NEW, server=server, worker=9, keys=keys, steps=2, start_ns=START_NS)
     packets = in_order([second]) + [p for p in first.packets if p.ts_ns > START_NS + MS]
     (tmp_path / "worker_4.pcap").write_bytes(b"".join(pcap(packets)))
-    assert collect_pcap(tmp_path).nodes == ["server_0", "server_1", "worker_4"]
+    assert read_captures(tmp_path).nodes == ["server_0", "server_1", "worker_4"]
 
 
-def test_servers_are_called_after_their_key_logs(recorded: dict[str, NetworkResult]) -> None:
+def test_servers_are_called_after_their_key_logs(recorded: dict[str, Captured]) -> None:
     """In both jobs server 0 has ps-lite's id 10 and rank 1, as the data's description says."""
     for found in recorded.values():
         assert {(link.server, link.connection.server_id) for link in found.links} == {
@@ -426,7 +430,7 @@ def test_all_of_a_job_on_one_host(tmp_path: Path) -> None:
             )
             connections.append(connection)
     (tmp_path / "host.pcap").write_bytes(b"".join(pcap(in_order(connections), link=0)))
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert found.nodes == ["server_0", "server_1", "worker_0", "worker_1"]
     assert len(found.wire) == n_made
     assert [(k.key, k.server, k.n_push) for k in found.keys] == [
@@ -441,5 +445,5 @@ def test_packets_captured_twice_count_once(tmp_path: Path) -> None:
     train(connection, NEW, server=8, worker=9, keys=[(65536, 9000)], steps=3, start_ns=START_NS)
     twice = [packet for packet in connection.packets for _ in (0, 1)]
     (tmp_path / "any.pcap").write_bytes(b"".join(pcap(twice, link=276)))
-    found = collect_pcap(tmp_path)
+    found = read_captures(tmp_path)
     assert (len(found.wire), found.repairs) == (6, [])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collector.network.partition_keys import read_keys
 from collector.network.server_logs import read_log
-from collector.network.server_timeline import collect_server
+from collector.network.server_timeline import TIMELINE, Served, read_served, write_served
 from errors import TraceError
 from result import Repairs
 from trace_utils import read_trace
@@ -169,14 +169,20 @@ def test_any_lines_do_no_harm(data: list[bytes]) -> None:
 # ---- the timeline
 
 
+def timeline(job: Path | Served, at: Path) -> Path:
+    """Write the timeline of a job's servers into the directory `at`."""
+    write_served(read_served(job) if isinstance(job, Path) else job, at / TIMELINE)
+    return at / TIMELINE
+
+
 def test_operations_of_a_server_bear_the_tensors_names(tmp_path: Path) -> None:
     (tmp_path / "worker_0.byteps_debug_log.txt").write_text(DEBUG_LOG)
     (tmp_path / "server_0.txt").write_text("1000: start, 262145, SUM, 1\n1030: stop, 262145, SUM, 1\n")
-    found = collect_server(tmp_path)
+    found = read_served(tmp_path)
     assert [(o.node, o.operation, o.count, o.total_ns) for o in found.operations] == [
         ("server_0", "SUM", 1, 30 * US)
     ]
-    [event] = [e for e in events(found.output) if e["ph"] == "X"]
+    [event] = [e for e in events(timeline(found, tmp_path)) if e["ph"] == "X"]
     assert (event["name"], event["ts"], event["dur"]) == ("byteps.gradient_0.SUM", 1000, 30)
     assert event["args"] == {"key": 262145, "partition": 1}
 
@@ -184,8 +190,8 @@ def test_operations_of_a_server_bear_the_tensors_names(tmp_path: Path) -> None:
 def test_transfers_of_van_logs_are_between_named_ends(tmp_path: Path) -> None:
     (tmp_path / "worker_3.txt").write_text("role=worker, id=9\n5 1 1 1 262144 9 8\n6 0 1 1 262144 9 8\n")
     (tmp_path / "server_1.txt").write_text("role=server, id=8\n")
-    found = collect_server(tmp_path)
-    names = [e["args"]["name"] for e in events(found.output) if e["name"] == "process_name"]
+    found = read_served(tmp_path)
+    names = [e["args"]["name"] for e in events(timeline(found, tmp_path)) if e["name"] == "process_name"]
     assert names == ["worker_3 -> server_1"]
 
 
@@ -195,7 +201,7 @@ def test_a_servers_profile_is_decoded_by_its_key_range(tmp_path: Path) -> None:
     (tmp_path / "server_0.kvapp.txt").write_text(
         "262144\tserver_process_push\t50\n262145\tserver_process_push\t60\n"
     )
-    found = events(collect_server(tmp_path).output)
+    found = events(timeline(tmp_path, tmp_path))
     assert [e["args"]["key"] for e in found if e["ph"] == "i"] == [262145, 262146]
 
 
@@ -214,7 +220,7 @@ def test_the_clock_of_a_key_log_is_set_by_a_profile(tmp_path: Path) -> None:
     (tmp_path / "server_0.van.txt").write_text(f"1\tserver_van_recv_push\t{at_us}\n")
     # the log's clock is two hours ahead
     (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: push key=1\t sender=9\t size=4\n")
-    found = [e for e in events(collect_server(tmp_path).output) if e["ph"] == "X"]
+    found = [e for e in events(timeline(tmp_path, tmp_path)) if e["ph"] == "X"]
     assert [(e["name"], e["ts"]) for e in found] == [("1 x push", 1_795_220_381_000_000)]
 
 
@@ -225,14 +231,14 @@ def test_the_profile_of_the_former_server(tmp_path: Path) -> None:
         for ph, ts in (("B", 5), ("E", 9))
     ]
     (tmp_path / "server_profile.json").write_text(json.dumps({"traceEvents": trace}))
-    found = [e for e in events(collect_server(tmp_path).output) if e["ph"] == "X"]
+    found = [e for e in events(timeline(tmp_path, tmp_path)) if e["ph"] == "X"]
     assert [(e["name"], e["ts"], e["dur"]) for e in found] == [("byteps.gradient_0.push-9", 5, 4)]
 
 
 def test_nothing_there_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("nothing of this kind\n")
     with pytest.raises(TraceError, match="no server log or ps-lite profile") as caught:
-        collect_server(tmp_path)
+        read_served(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -241,7 +247,7 @@ def test_each_bad_log_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "server_1.key_log.txt").write_text("")
     (tmp_path / "server_2.key_log.txt").write_bytes(bytes(range(256)))
     (tmp_path / "server_3.txt").write_text("9: stop, 1, SUM\n")
-    assert collect_server(tmp_path).repairs == [
+    assert read_served(tmp_path).repairs == [
         f"{tmp_path}/server_1.key_log.txt: empty",
         f"{tmp_path}/server_2.key_log.txt: no line of a known server log",
         f"{tmp_path}/server_3.txt: 1 starts or stops without the other left out",
@@ -251,7 +257,7 @@ def test_each_bad_log_is_one_line(tmp_path: Path) -> None:
 def test_binary_files_are_no_logs(tmp_path: Path) -> None:
     (tmp_path / "server_0.key_log.txt").write_text("[02:19:41] server.cc:1: pull key=1\t sender=9\n")
     (tmp_path / "weights").write_bytes(bytes(100_000))
-    found = collect_server(tmp_path)
+    found = read_served(tmp_path)
     assert [log.path.name for log in found.logs] == ["server_0.key_log.txt"]
     assert found.repairs == []
 
@@ -261,20 +267,20 @@ def test_binary_files_are_no_logs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["fork_mlp_2w2s_pcap", "master_mxnet_mlp_2w2s_pcap"])
 def test_every_line_of_the_recorded_logs_is_understood(shared_data: Path, tmp_path: Path, name: str) -> None:
-    found = collect_server(shared_data / "byteps" / name, output=tmp_path / "server_timeline.json")
+    found = read_served(shared_data / "byteps" / name)
     assert {log.node for log in found.logs} >= {"server_0", "worker_0"}
     # what is left are lines that were cut or ran into each other
     assert all(log.n_other <= 0.09 * log.kinds.total() for log in found.logs)
-    assert len(read_trace(found.output)) > 0
+    assert len(read_trace(timeline(found, tmp_path))) > 0
 
 
 def test_pulls_served_by_the_recorded_server(shared_data: Path, tmp_path: Path) -> None:
     case = shared_data / "byteps" / "fork_mlp_2w2s_pcap"
-    found = collect_server(case, output=tmp_path / "server_timeline.json")
+    found = read_served(case)
     text = (case / "server_0.pslite_profile_kvapp_server.txt").read_text()
     assert [(o.node, o.operation, o.count) for o in found.operations] == [
         ("server_0", "PULL", text.count("server_send_pull_response"))
     ]
-    served = [e for e in events(found.output) if e["ph"] == "X" and e["name"].endswith(".PULL")]
+    served = [e for e in events(timeline(found, tmp_path)) if e["ph"] == "X" and e["name"].endswith(".PULL")]
     assert len(served) == text.count("server_send_pull_response")
     assert all("key" in e["args"] for e in served)

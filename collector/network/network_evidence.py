@@ -1,0 +1,89 @@
+"""What captures and logs of servers that lie beside a job tell of its transfers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collector.network.collect_captures import KeyShare, read_captures
+from collector.network.partition_keys import files_below
+from collector.network.pcap import is_capture
+from collector.network.server_timeline import ServerKey, ServerOperation, read_served
+from errors import TraceError
+from jobfiles import find_gpus
+
+_SERVER = re.compile(r"server_(\d{1,3})")
+
+
+@dataclass(slots=True)
+class NetworkEvidence:
+    """What captures and logs of servers tell of a job of BytePS.
+
+    Attributes
+    ----------
+    bytes_of, servers : of partitions, by key: their bytes, and the server that keeps them
+    wire_ns, server_ns, waiting_ns : where all captured transfers together spent their time, see `KeyShare`
+    operations : what the servers logged the times of
+    repairs : a line for each capture and log that cannot be used
+    """
+
+    bytes_of: dict[int, int] = field(default_factory=dict)
+    servers: dict[int, int] = field(default_factory=dict)
+    wire_ns: int = 0
+    server_ns: int = 0
+    waiting_ns: int = 0
+    operations: list[ServerOperation] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """Where transfers spend their time, as clauses that follow another one; "" where nothing tells."""
+        told = ""
+        if total := self.wire_ns + self.server_ns + self.waiting_ns:
+            waited = f", {self.waiting_ns / total:.0%} waiting for other workers" if self.waiting_ns else ""
+            told = (
+                f"; of the time of the captured transfers {self.server_ns / total:.0%} is the servers'"
+                f"{waited} and {self.wire_ns / total:.0%} the wire's"
+            )
+        pulls = [one for one in self.operations if one.operation == "PULL"]
+        if pulls:
+            most = max(pulls, key=lambda one: one.total_ns)
+            told += f"; {most.node} logged {most.total_ns / most.count / 1e6:.1f} ms for each of its pulls"
+        return told
+
+    def add(self, keys: Iterable[KeyShare | ServerKey]) -> None:
+        """Note the bytes and servers of partitions, as they were sent."""
+        for one in keys:
+            if one.n_push:
+                self.bytes_of.setdefault(one.key, one.push_bytes // one.n_push)
+            named = _SERVER.fullmatch(one.server if isinstance(one, KeyShare) else one.node)
+            if named:
+                self.servers.setdefault(one.key, int(named[1]))
+
+
+def read_evidence(
+    paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
+) -> NetworkEvidence:
+    """Return what lies beside the jobs at `paths`; nothing where these are not of BytePS."""
+    found = NetworkEvidence()
+    for path in paths:
+        if not path.is_dir() or all(gpu.file("comm.json") is None for gpu in find_gpus(path)):
+            continue
+        try:
+            if any(is_capture(file) for file in files_below(path)):
+                captured = read_captures(path, jobs=jobs, progress=progress)
+                found.add(captured.keys)
+                found.wire_ns += sum(key.wire_ns for key in captured.keys)
+                found.server_ns += sum(key.server_ns for key in captured.keys)
+                found.waiting_ns += sum(key.waiting_ns or 0 for key in captured.keys)
+        except TraceError as error:
+            found.repairs.append(str(error))
+        try:
+            served = read_served(path, progress=progress)
+        except TraceError:
+            continue  # there are no logs of servers: most jobs have none
+        found.add(served.keys)
+        found.operations += served.operations
+    return found

@@ -1,0 +1,116 @@
+"""The critical paths of each GPU, each worker and the job in one step, and the slack of its operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dag.contracted_step import ContractedStep, critical_paths, slacks
+from dag.critical_path import CriticalPath, CriticalPaths
+from dag.model import Dag, longest_path
+from dag.path_summary import Label, NamedPath, by_category, category, named_path
+from dag.step_graph import Recording, StepGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A GPU, a worker or the job, and how the critical path through its events is found."""
+
+    name: str
+    worker: int
+    length_ns: int
+    path: Callable[[], NamedPath]  # of many scopes most are never asked for theirs
+
+    @property
+    def kind(self) -> str:
+        """What it covers: GPU, worker or job."""
+        return self.name.partition("-")[0]
+
+    def shares(self, path: NamedPath) -> list[tuple[str, int, float]]:
+        """Return (category, ns, share) of its path."""
+        length = max(self.length_ns, 1)
+        return [(cat, ns, ns / length) for cat, ns in by_category(path).items()]
+
+
+@dataclass(slots=True)
+class OperationSlack:
+    """All events of one name in a step: their durations together, and the least slack."""
+
+    name: str
+    cat: str
+    dur_ns: int
+    slack_ns: int
+
+
+def scopes_of(
+    recording: Recording, kind: str, step: StepGraph | ContractedStep, *, parts: bool
+) -> tuple[list[Scope], CriticalPath]:
+    """Return each GPU, each worker and the job with their paths, the widest last; and that one's path.
+
+    `kind` is that of the job (`Job.kind`), `parts` as for `named_path`.
+    """
+
+    def scope(name: str, worker: int, paths: CriticalPaths, part: int) -> Scope:
+        def path() -> NamedPath:
+            return named_path(recording, paths.path(part), parts=parts)
+
+        return Scope(name, worker, paths.length_ns(part), path)
+
+    scopes = []
+    for groups in _groups(recording, kind):
+        paths = critical_paths(step, [owners for _, _, owners in groups])
+        scopes += [scope(name, worker, paths, i) for i, (name, worker, _) in enumerate(groups)]
+    widest = paths.path(len(groups) - 1)
+    named = named_path(recording, widest, parts=parts)  # which every face shows
+    scopes[-1] = replace(scopes[-1], path=lambda: named)
+    return scopes, widest
+
+
+def _groups(recording: Recording, kind: str) -> list[list[tuple[str, int, list[int]]]]:
+    """Return (name, worker, owners) of each GPU, of each worker and of the job, as far as they differ."""
+    everyone = list(range(len(recording.owners)))
+    workers = [worker or 0 for worker in recording.workers]
+    gpus = [(f"GPU-{recording.ranks[owner] or 0}", workers[owner], [owner]) for owner in everyone]
+    if len(everyone) == 1:
+        return [gpus]
+    if kind == "worker":
+        return [gpus, [("worker-0", 0, everyone)]]
+    if len(set(workers)) == 1:
+        return [gpus, [("job", 0, everyone)]]
+    members = {worker: [i for i in everyone if workers[i] == worker] for worker in sorted(set(workers))}
+    return [gpus, [(f"worker-{w}", w, owners) for w, owners in members.items()], [("job", 0, everyone)]]
+
+
+def step_operations(recording: Recording, step: StepGraph | ContractedStep) -> list[OperationSlack]:
+    """Return the operations of a step by name and category, in the order of their first events."""
+    is_meeting = recording.which(lambda one: one.is_meeting)
+    found: dict[tuple[str, str], OperationSlack] = {}
+    for graph, slack_ns in slacks(step):
+        number, first, place = np.unique(graph.operation, return_index=True, return_inverse=True)
+        place = place.reshape(-1)
+        least = np.full(len(number), np.iinfo(np.int64).max)
+        np.minimum.at(least, place, slack_ns)
+        dur = np.bincount(place, graph.end_ns - graph.start_ns, len(number)).astype(np.int64)
+        order = np.argsort(first)
+        columns = (column[order].tolist() for column in (number, first, dur, least))
+        for at, event, dur_ns, least_ns in zip(*columns, strict=True):
+            if is_meeting[at]:
+                continue
+            key = recording.name_of(graph, event), category(recording.operations[at])
+            operation = found.setdefault(key, OperationSlack(*key, 0, least_ns))
+            operation.dur_ns += dur_ns
+            operation.slack_ns = min(operation.slack_ns, least_ns)
+    return list(found.values())
+
+
+def longest_chain(name: str, worker: int, dag: Dag) -> tuple[Scope, list[OperationSlack]]:
+    """Return the longest chain through a GPU's DAG as the path of its scope, and all operations' slack."""
+    chain = longest_path(dag)
+    nodes = np.array(chain.nodes, np.int64)
+    labels = [Label(dag.names[node], dag.cats[node], "") for node in chain.nodes]
+    nowhere = np.zeros(len(nodes), np.int64)
+    path = NamedPath(labels, np.arange(len(nodes)), nowhere, dag.dur_ns[nodes], nowhere - 1)
+    rows = zip(dag.names, dag.cats, dag.dur_ns.tolist(), chain.slack_ns.tolist(), strict=True)
+    return Scope(name, worker, chain.length_ns, lambda: path), [OperationSlack(*row) for row in rows]

@@ -1,0 +1,76 @@
+"""What captures and logs of servers tell where a worker's own log does not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from test_collect_captures import PCAP_JOBS, make_job
+
+from collector.network.network_evidence import read_evidence
+from dag_utils import read_partitions
+
+
+def with_gpu(root: Path) -> Path:
+    """Make the job at `root` one of BytePS, whose worker recorded one transfer."""
+    (root / "worker_0" / "0").mkdir(parents=True)
+    event = {"ph": "X", "name": "Comm.a.PUSH", "ts": 0, "dur": 5, "pid": "Comm.a", "tid": "65536"}
+    (root / "worker_0" / "0" / "comm.json").write_text(json.dumps({"traceEvents": [event]}))
+    return root
+
+
+def test_captures_tell_the_bytes_and_servers_of_partitions(tmp_path: Path) -> None:
+    make_job(with_gpu(tmp_path))
+    (tmp_path / "worker_0.log").unlink()
+    partitions = read_partitions([tmp_path])
+    assert partitions.bytes_of == {1 << 16: 4096, 1 << 16 | 1: 1000}
+    assert partitions.server_of == {1 << 16: 0, 1 << 16 | 1: 0}
+
+
+def test_a_worker_s_log_comes_before_captures(tmp_path: Path) -> None:
+    make_job(with_gpu(tmp_path))
+    log = "[x] Declared tensor a, declared key (not PS key): 1 rank=0\n"
+    log += "[x] a partitioned to 1 part(s), total_len=77, key_range=[65536, 65537] rank=0\n"
+    (tmp_path / "worker_0.log").write_text(log)
+    assert read_partitions([tmp_path]).bytes_of == {1 << 16: 77, 1 << 16 | 1: 1000}
+
+
+def test_logs_of_servers_tell_sizes_and_times(tmp_path: Path) -> None:
+    with_gpu(tmp_path)
+    line = "[02:19:41] server.cc:1: push key=65536\t sender=9\t size=4096\n"
+    (tmp_path / "server_2.key_log.txt").write_text(line * 2)
+    (tmp_path / "server_0.txt").write_text("1000: start, 65536, PULL, 1\n4000: stop, 65536, PULL, 1\n")
+    found = read_evidence([tmp_path])
+    assert (found.bytes_of, found.servers) == ({65536: 4096}, {65536: 2})
+    assert found.words == "; server_0 logged 3.0 ms for each of its pulls"
+
+
+def test_a_job_without_any_has_no_evidence(tmp_path: Path) -> None:
+    found = read_evidence([with_gpu(tmp_path)])
+    assert (found.words, found.bytes_of, found.repairs) == ("", {}, [])
+
+
+def test_a_broken_capture_is_one_line(tmp_path: Path) -> None:
+    (with_gpu(tmp_path) / "worker_0.pcap").write_bytes(b"no capture at all")
+    (line,) = read_evidence([tmp_path]).repairs
+    assert "worker_0.pcap" in line
+    assert "\n" not in line
+
+
+def test_other_systems_are_not_searched(tmp_path: Path) -> None:
+    make_job(tmp_path)  # no worker's directory: nothing of BytePS was recorded
+    assert read_evidence([tmp_path]).bytes_of == {}
+
+
+@pytest.mark.parametrize("name", PCAP_JOBS)
+def test_recorded_captures_tell_what_the_recorded_log_does(
+    shared_data: Path, tmp_path: Path, name: str
+) -> None:
+    job = shutil.copytree(shared_data / "byteps" / name, tmp_path / "job", copy_function=shutil.copyfile)
+    logged = read_partitions([job]).bytes_of
+    for log in job.glob("*debug_log*"):
+        log.unlink()
+    assert read_partitions([job]).bytes_of == logged
+    assert len(logged) >= 32
