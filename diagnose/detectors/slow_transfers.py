@@ -70,20 +70,30 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
 
 
 def _ratios(view: JobView, chosen: Bool) -> Float:
-    """Return how much longer `chosen` transfers (n,) of each owner (m,) take than its peers'; 0: none."""
+    """Return how much longer `chosen` transfers (n,) of each owner (m,) take than its peers'; 0: none.
+
+    The median over the steps; 0 where these are so unlike that it is no link's: where the lower quartile is
+    no more than the root of it.
+    """
     n_owners = len(view.recording.owners)
     keys, number = view.recording.numbered(lambda one: (one.main, one.key))
-    total = np.zeros((n_owners, len(keys)))
+    is_sent = np.zeros((n_owners, len(keys)), np.bool_)
     for step in view.steps:
-        mine = chosen[step.operation]
-        np.add.at(total, (step.owner[mine], number[step.operation[mine]]), step.work_ns[mine])
-    pushing = np.flatnonzero(total.sum(axis=1))  # of several GPUs of a worker only one pushes
-    total = total[pushing][:, (total[pushing] > 0).all(axis=0)]
+        mine = chosen[step.operation] & (step.work_ns > 0)
+        is_sent[step.owner[mine], number[step.operation[mine]]] = True
+    sending = np.flatnonzero(is_sent.any(axis=1))  # of several GPUs of a worker only one pushes
+    by_all = np.flatnonzero(is_sent[sending].all(axis=0))
+    alike = chosen & np.isin(number, by_all)
     ratios = np.zeros(n_owners)
-    if len(pushing) > 1 and total.size:
-        sums = total.sum(axis=1)
-        peers = [np.median(np.delete(sums, place)) for place in range(len(pushing))]
-        ratios[pushing] = sums / np.maximum(peers, 1)
+    if len(sending) > 1 and alike.any():
+        took = [
+            np.bincount(step.owner, step.work_ns * alike[step.operation], n_owners)[sending]
+            for step in view.steps
+        ]
+        peers = [np.median(np.delete(took, place, axis=1), axis=1) for place in range(len(sending))]
+        by_step = np.array(took) / np.maximum(np.transpose(peers), 1)
+        low, usual = np.quantile(by_step, [0.25, 0.5], axis=0)
+        ratios[sending] = np.where(low**2 > usual, usual, 0.0)
     return ratios
 
 

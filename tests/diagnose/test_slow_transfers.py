@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from answers import diagnosed, holds, kinds, winning
 from made_transfers import Partitions, gloo, nccl, reductions
 
 from dag_utils import load_steps, read_partitions
 from diagnose.detectors.servers import priority_inversion
-from diagnose.detectors.slow_transfers import transfers
+from diagnose.detectors.slow_transfers import slow_links, transfers
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 
@@ -162,3 +163,18 @@ def test_bytes_and_rates_of_partitions(tmp_path: Path) -> None:
     assert len(pushes) == 2 * HEALTHY.large
     assert [one.rate for one in pushes] == pytest.approx([(512 << 10) / 0.2e6] * 20, rel=0.02)
     assert best == pytest.approx((512 << 10) / 0.2e6, rel=0.1)
+
+
+def test_pushes_that_are_slow_in_some_steps_only_are_no_slow_link(tmp_path: Path) -> None:
+    directory, _ = replace(HEALTHY, push=(0.2, 3.0)).write(tmp_path / "job")
+    loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
+    steps = list(loaded.recording.steps)
+    pushes = loaded.recording.which(lambda one: one.stage == "PUSH" and one.owner == 1)
+    for at in range(0, len(steps), 2):  # every other step's are as quick as the peer's
+        mine = pushes[steps[at].operation]
+        steps[at] = replace(steps[at], work_ns=np.where(mine, 200_000, steps[at].work_ns))
+    uneven = replace(loaded, recording=replace(loaded.recording, steps=steps))
+    assert [one.kind for one in slow_links(JobView(loaded))] == ["slow_collective"]
+    assert not [
+        one for one in slow_links(JobView(uneven)) if isinstance(one, Finding) and "link" in one.title
+    ]
