@@ -268,6 +268,17 @@ def test_a_path_that_turns_at_each_pixel_hides_no_boxes(browser: Chrome, tmp_pat
     assert 0 < magenta < 0.6 * blue
 
 
+def test_links_to_many_tables_leave_the_first_chart_in_sight(browser: Chrome, tmp_path: Path) -> None:
+    tables = tuple(Table(f"t{i}", f"Operations of run {i}", (NAME,), [("op",)]) for i in range(120))
+    assert open_page(browser, page(tmp_path / "a.html", BARS, tables=tables)) == []
+    links = browser.find_elements(By.CSS_SELECTOR, "nav a")
+    assert len(links) == 121
+    top = browser.execute_script("return document.querySelector('.drawing svg').getBoundingClientRect().top")
+    assert top < 500
+    links[-1].click()
+    assert browser.execute_script("return scrollY") > 5_000
+
+
 def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
     table = Table(EVIL, EVIL, (Column(EVIL, EVIL), COUNT), [(EVIL, 1)], note=EVIL)
     path = page(tmp_path / "a.html", BARS, GRID, TIMELINE, NETWORK, tables=(table,), title=EVIL)
