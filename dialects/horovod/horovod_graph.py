@@ -90,7 +90,7 @@ def _independent(trace: Trace, rounds: Sequence[Sequence[_Collective]]) -> _Inde
         reduced = end_ns[[one.reduction for one in own]]
         is_known[np.ix_(ids, ids)] |= asked[None, :] < reduced[:, None]
         goes_on = (asked[None, :] > asked[:, None] + _CYCLE_NS) & (asked[None, :] < reduced[:, None])
-        since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1)
+        since = np.where(goes_on, asked[None, :], _NEVER_NS).min(axis=1, initial=_NEVER_NS)
         is_known[np.ix_(ids, ids)] |= asked[None, :] >= since[:, None]
     return _Independence(number, is_known)
 
