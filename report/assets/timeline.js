@@ -224,13 +224,13 @@ drawers.timeline = (chart, place) => {
 
   /** Draws the path as one line through the boxes, on paper so that it stands out on every colour. */
   function drawPath(context, view, state, ink) {
-    const [working, idle, turns] = [new Path2D(), new Path2D(), new Path2D()];
+    const [working, idle, turning] = [new Path2D(), new Path2D(), new Path2D()];
     const across = (time) => Math.max(-9, Math.min(state.width + 9, time * view.scale + view.x)); // a dash is costly
     const lineOf = (part) => part.span.top + rowHeight - gap - STRIPE / 2;
     const to = (state.width - view.x) / view.scale;
     let before = path[Math.max(0, firstAfter(pathEnds, -view.x / view.scale) - 1)];
     let drawn = { to: -Infinity, y: NaN, idle: null };
-    let turned = -APART;
+    const turns = []; // from lane to lane: of those close together, which would hide the boxes, the longest
     for (let at = firstAfter(pathEnds, -view.x / view.scale); at < path.length && path[at].start <= to; at += 1) {
       const part = path[at];
       const [left, right] = [across(part.start), across(part.start + part.duration)];
@@ -242,18 +242,20 @@ drawers.timeline = (chart, place) => {
         line.lineTo(Math.max(right, left + 0.5), y);
         drawn = { to: Math.max(right, left + 0.5), y, idle: part.idle };
       }
-      if (lineOf(before) !== y && left >= turned + APART) { // closer ones would hide the boxes
-        turns.moveTo(left, lineOf(before));
-        turns.lineTo(left, y);
-        turned = left;
-      }
+      const turn = { x: left, from: lineOf(before), to: y, length: Math.abs(y - lineOf(before)) };
+      if (turn.length && (!turns.length || left >= turns.at(-1).x + APART)) turns.push(turn);
+      else if (turn.length > turns.at(-1)?.length) turns[turns.length - 1] = turn;
       before = part;
+    }
+    for (const { x, from, to: end } of turns) {
+      turning.moveTo(x, from);
+      turning.lineTo(x, end);
     }
     context.lineCap = "square";
     for (const [width, colour] of [[STRIPE + 2.5, ink.paper], [STRIPE, ink.path]]) {
       context.lineWidth = width - 1.5;
       context.strokeStyle = colour;
-      context.stroke(turns);
+      context.stroke(turning);
       context.lineWidth = width;
       context.stroke(working);
       context.lineWidth = width - 1;
