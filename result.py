@@ -142,9 +142,7 @@ class Waterfall:
     parts: Sequence[tuple[str, float, str]]  # name, value, and the group that decides the colour
     total: str  # name of the last bar
     is_small: bool = True  # as of `Bars`
-    step: str = (
-        ""  # of pictures with a step a page shows those of the first, beside them those of one to pick
-    )
+    step: str = ""  # of pictures that have one: shown are those of the first step, and of one that is picked
 
 
 @dataclass(frozen=True, slots=True)

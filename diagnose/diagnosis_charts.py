@@ -53,21 +53,20 @@ def _of_steps(diagnosis: Diagnosis, found: Sequence[Ranked], first: Sequence[str
     view = diagnosis.view
     recording = view.recording
     what = {choose_step(recording): ", of median length,"}
-    far = _outliers(found)
-    for one in far:
+    for one in _outliers(found):
         what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
     by_length = np.argsort(-diagnosis.iteration_ns, kind="stable").tolist()
     waterfalls: list[Chart] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
-    for row in dict.fromkeys([*what, *(view.rows[at] for at in by_length)]):
+    for row in list(dict.fromkeys([*what, *(view.rows[at] for at in by_length)]))[:_MOST_STEPS]:
         step = recording.steps[row]
         path = critical_path(step)
         title = f"Step {step.number}{what.get(row, '')} and its critical path"
         timeline = step_timeline(title, recording, step, path, first=first)
         if row not in what:
             room -= len(timeline.spans)
-            if room < 0 or len(timelines) == _MOST_STEPS:
+            if room < 0:
                 break
         title = f"Where the time of step {step.number} goes"
         waterfall = path_waterfall(title, recording, step, path)

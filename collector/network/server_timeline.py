@@ -54,10 +54,11 @@ class ServerKey:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the logs of a job's servers tell; `processes` are their timeline."""
+    """What the logs of a job's servers tell; `profiles` are those of the former server."""
 
-    processes: Sequence[Process]
     logs: Sequence[Log]
+    profiles: Sequence[tuple[Path, Trace]]
+    names: Keys
     operations: Sequence[ServerOperation]
     keys: Sequence[ServerKey]
     repairs: Sequence[str]
@@ -85,14 +86,15 @@ def read_served(root: Path, *, progress: bool | None = None) -> Served:
             f"ENABLE_PROFILING=1{why}"
         )
     keys = read_keys(home, repairs)
-    processes = _processes(logs, keys)
-    processes += [_old_profile(path, trace, keys) for path, trace in profiles]
-    return Served(processes, logs, list(_operations(logs)), list(_server_keys(logs, keys)), repairs.lines)
+    operations, requests = list(_operations(logs)), list(_server_keys(logs, keys))
+    return Served(logs, profiles, keys, operations, requests, repairs.lines)
 
 
 def write_served(found: Served, output: Path) -> int:
     """Write the timeline of the servers; return the number of its events. Raises OutputError."""
-    return write_timeline(output, found.processes, "Server")
+    processes = _processes(found.logs, found.names)
+    processes += [_old_profile(path, trace, found.names) for path, trace in found.profiles]
+    return write_timeline(output, processes, "Server")
 
 
 def served_keys(root: Path) -> dict[str, set[int]]:
