@@ -76,7 +76,7 @@ class LoadedSteps:
     @property
     def repairs(self) -> list[str]:
         """What was repaired, left out or is missing: a line per file."""
-        return [*repair_lines(self.job, self.files), *self.broken]
+        return [*repair_lines(self.job.notes, self.files), *self.broken]
 
 
 def read_partitions(paths: Sequence[Path], network: NetworkEvidence | None = None) -> Partitions:

@@ -46,9 +46,9 @@ class Outline(NamedTuple):
     repairs: Sequence[str]
 
 
-def repair_lines(job: Job, files: Sequence[TraceFile]) -> list[str]:
+def repair_lines(notes: Sequence[str], files: Sequence[TraceFile]) -> list[str]:
     """Return what was repaired, left out or is missing: a line per file."""
-    return [*job.notes, *(f"{file.path}: {'; '.join(file.repairs)}" for file in files if file.repairs)]
+    return [*notes, *(f"{file.path}: {'; '.join(file.repairs)}" for file in files if file.repairs)]
 
 
 def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]:

@@ -37,7 +37,7 @@ class LoadedJob:
     @property
     def repairs(self) -> list[str]:
         """What was repaired, left out or is missing: a line per file."""
-        return repair_lines(self.job, self.files)
+        return repair_lines(self.job.notes, self.files)
 
     @property
     def names(self) -> list[str]:

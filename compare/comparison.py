@@ -13,16 +13,10 @@ import dialects
 from compare import match_operations as renamed
 from compare.exposure import COMPUTE, NOTHING, Spent, time_spent
 from compare.families import families
+from compare.measuring import shapes_of_ranks
 from compare.rank_changes import RankChange, later_ns, rank_changes
-from compare.run_table import (
-    MeasuredRun,
-    Operations,
-    OpKey,
-    filtered,
-    iteration_ns,
-    load_run,
-    operations,
-)
+from compare.rank_operations import OpKey
+from compare.run_table import MeasuredRun, Operations, filtered, iteration_ns, operations
 from compare.significance import Change, Float, Samples, changes, sample
 from errors import TraceError, counted
 
@@ -176,7 +170,7 @@ def _match(
     pairs = [(i, index_b[key]) for i, key in enumerate(a.ops.keys) if key in index_b]
     only = _left(a, b, pairs)
     if all(only) and a.run.dialects == b.run.dialects:
-        shapes = (renamed.shapes(_with_shapes(side.run, jobs), side.ops) for side in (a, b))
+        shapes = (renamed.shapes(side.ops, shapes_of_ranks(side.run, jobs=jobs)) for side in (a, b))
         pairs += renamed.pairs(a.ops, b.ops, *only, *shapes)
     return sorted(pairs), _left(a, b, pairs)
 
@@ -186,14 +180,6 @@ def _left(a: _Side, b: _Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[in
     in_a, in_b = {i for i, _ in pairs}, {j for _, j in pairs}
     left_a = [i for i in range(len(a.ops.keys)) if i not in in_a]
     return left_a, [j for j in range(len(b.ops.keys)) if j not in in_b]
-
-
-def _with_shapes(run: MeasuredRun, jobs: int | None) -> MeasuredRun:
-    """Return the run with the shapes of its operations, where its traces may tell them."""
-    if any(rank.kept for rank in run.ranks):
-        return run
-    wanted = [key for name in run.dialects for key in dialects.named(name).shape_args]
-    return load_run(run.path, args=wanted, jobs=jobs, progress=False) if wanted else run
 
 
 def _nothing_common(a: MeasuredRun, b: MeasuredRun) -> str:

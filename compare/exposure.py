@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dialects
-from compare.run_table import Float, MeasuredRun, Operations, Rank, RankExposure, RankOperations
+from compare.rank_operations import Float, RankExposure
+from compare.run_table import MeasuredRun, Operations
 from dialects import Activity
 from dialects.step_windows import ranges
 from dialects.steps import Step
@@ -75,8 +76,10 @@ def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
     by_label: dict[int, list[Float]] = {}
     ranks: list[RankSpent] = []
     layer = np.full(len(ops.keys), IGNORED)
-    for rank, own, at in zip(run.ranks, ops.ranks, ops.places, strict=True):
-        exposure = rank_exposure(rank, own)
+    for rank, at in zip(run.ranks, ops.places, strict=True):
+        exposure = rank.exposure
+        if exposure is None:
+            raise ValueError(f"{rank.name}: measured without what its steps were spent on")
         layer[at] = np.minimum(layer[at], exposure.layer)
         if rank.steps.whole:
             steps = exposure.spent_ns
@@ -97,15 +100,13 @@ def time_spent(run: MeasuredRun, ops: Operations) -> Spent:
     return Spent(names, job, ranks, layer)
 
 
-def rank_exposure(rank: Rank, own: RankOperations) -> RankExposure:
-    """Return what one rank spent its whole steps on, by its `own` operations."""
-    if rank.kept is not None:
-        return rank.kept.exposure
-    m, of_slice = len(own.keys), layers(rank.trace)
-    layer, is_comm = np.full(m, IGNORED), np.zeros(m, np.bool_)
-    np.minimum.at(layer, own.ids, of_slice)
-    is_comm[own.ids[of_slice == COMMUNICATION]] = True
-    return RankExposure(layer, is_comm, exposed_ns(rank.trace, of_slice, own.ids, m, rank.steps.whole))
+def rank_exposure(trace: Trace, steps: Sequence[Step], ids: Int64, n_ids: int) -> RankExposure:
+    """Return what one rank spent its k whole steps on; the parameters are those of `exposed_ns`."""
+    of_slice = layers(trace)
+    layer, is_comm = np.full(n_ids, IGNORED), np.zeros(n_ids, np.bool_)
+    np.minimum.at(layer, ids, of_slice)
+    is_comm[ids[of_slice == COMMUNICATION]] = True
+    return RankExposure(layer, is_comm, exposed_ns(trace, of_slice, ids, n_ids, steps))
 
 
 def exposed_ns(

@@ -9,8 +9,9 @@ from hashlib import blake2b
 import numpy as np
 
 import dialects
-from compare.run_table import Float, MeasuredRun, Operations, Rank, RankOperations
-from formats.columns import Int64
+from compare.rank_operations import Float
+from compare.run_table import Operations
+from formats.columns import Int64, Trace
 from opname import OpName
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
@@ -44,16 +45,15 @@ def pairs(
     return sorted(found)
 
 
-def shapes(run: MeasuredRun, operations: Operations) -> list[Hashable]:
-    """Return what is known of each operation's shape.
+def shapes(operations: Operations, of_ranks: Sequence[Sequence[frozenset[str]]]) -> list[Hashable]:
+    """Return what is known of each operation's shape, given what each rank tells of its own (`rank_shapes`).
 
-    Kineto: the distinct input dimensions, or a kernel's grid and block (where `run`
-    was loaded with the `shape_args` of its system). BytePS: the partition of a sub-task, the partitions
-    of a whole communication.
+    Kineto: the distinct input dimensions, or a kernel's grid and block. BytePS: the partition of a sub-task,
+    the partitions of a whole communication.
     """
     seen: list[set[str]] = [set() for _ in operations.keys]
-    for rank, own, places in zip(run.ranks, operations.ranks, operations.places, strict=True):
-        for at, known in zip(places.tolist(), rank_shapes(rank, own), strict=True):
+    for own, places in zip(of_ranks, operations.places, strict=True):
+        for at, known in zip(places.tolist(), own, strict=True):
             seen[at] |= known
     ops = [OpName.parse(key.name) for key in operations.keys]
     partitions: dict[OpName, set[int]] = defaultdict(set)
@@ -66,14 +66,16 @@ def shapes(run: MeasuredRun, operations: Operations) -> list[Hashable]:
     ]
 
 
-def rank_shapes(rank: Rank, own: RankOperations) -> Sequence[frozenset[str]]:
-    """Return what the events of each operation of a rank say of its shape, as short digests of the texts."""
-    if rank.kept is not None:
-        return rank.kept.shapes
-    seen: list[set[str]] = [set() for _ in own.keys]
-    for name in dialects.of(rank.trace).shape_args:
-        for row, value in rank.trace.args[name].as_dict().items() if name in rank.trace.args else ():
-            seen[own.ids[row]].add(f"{name} {value}")
+def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[frozenset[str]]:
+    """Return what the events of each operation of a rank say of its shape, as short digests of the texts.
+
+    `ids` (n,) says which of `n_ids` operations each slice is of; the trace has the `shape_args` of its
+    system.
+    """
+    seen: list[set[str]] = [set() for _ in range(n_ids)]
+    for name in dialects.of(trace).shape_args:
+        for row, value in trace.args[name].as_dict().items() if name in trace.args else ():
+            seen[ids[row]].add(f"{name} {value}")
     return [frozenset(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]
 
 

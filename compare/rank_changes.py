@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-import dialects
 from compare.exposure import RankSpent, Spent
-from compare.run_table import MeasuredRun, Rank
+from compare.run_table import MeasuredRun
 from compare.significance import Change, Float, Samples, changes, sample
 
 
@@ -43,11 +42,6 @@ def rank_changes(a: Spent, b: Spent, iteration: Change) -> list[RankChange]:
         top, top_wait = (_top(a, b, sides[0][i], sides[1][i], sign, comm=kind) for kind in (False, True))
         found.append(RankChange(name, whole[i], own[i], comm[i], ahead[i], top, top_wait))
     return found
-
-
-def late_ns(rank: Rank) -> Mapping[str, Sequence[int]]:
-    """Return how long after the first rank each one became ready, as one rank's trace tells."""
-    return dialects.of(rank.trace).late_ns(rank.trace) if rank.kept is None else rank.kept.late_ns
 
 
 def later_ns(a: MeasuredRun, b: MeasuredRun) -> dict[str, float]:
@@ -92,6 +86,6 @@ def _late_ns(run: MeasuredRun) -> dict[str, float]:
     """Return how long after the first rank each rank became ready, on average."""
     waits: dict[str, list[int]] = {}
     for rank in run.ranks:
-        for name, late in late_ns(rank).items():
+        for name, late in rank.late_ns.items():
             waits.setdefault(name, []).extend(late)
     return {name: float(np.mean(each)) for name, each in waits.items()}

@@ -18,6 +18,7 @@ from rank_outlines import (
     owned_by,
     rank_names,
     ranked,
+    repair_lines,
     trace_file,
 )
 from trace_files import map_traces
@@ -50,6 +51,17 @@ class MappedJob(Generic[_T]):
     def names(self) -> list[str]:
         """What each rank is called; see `rank_names`."""
         return rank_names(self.job.sources, [rank.outline.n_slices > 0 for rank in self.ranks])
+
+    @property
+    def repairs(self) -> list[str]:
+        """What was repaired, left out or is missing: a line per file."""
+        return repair_lines(self.job.notes, self.files)
+
+    def check_any(self) -> None:
+        """Raise TraceError where no rank holds a slice."""
+        if not any(rank.outline.n_slices for rank in self.ranks):
+            path = self.found.sources[0].path if self.found.kind == "file" else self.found.root
+            raise TraceError(f"{path}: the trace holds no operation (no X event, no B with its E)")
 
 
 Work = Callable[[Source, Trace], _T]  # a function of a module, or a partial one, so that it can be sent

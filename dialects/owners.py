@@ -74,6 +74,8 @@ def _by_names(trace: Trace) -> list[Owned]:
 
 def _by_processes(trace: Trace, owners: Sequence[_Owner], owner_of: Mapping[Id, int]) -> list[Owned]:
     """Split by processes, where each is of one of `owners` and several of these have events."""
+    if len(owner_of) < 2:
+        return []
     of_row = np.array([owner_of.get(track.pid, -1) for track in trace.tracks] or [-1])[trace.track_id]
     present = ids_in(of_row)
     if len(present) < 2 or present[0] < 0:

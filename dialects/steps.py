@@ -13,6 +13,9 @@ from dialects.masks import Mask, by_cat, by_name
 from errors import TraceError
 from formats.columns import Int64, Trace
 
+#: Keys of the events' args that tell where steps begin.
+STEP_ARGS = ("batch", "input*", "arg*")
+
 
 class Step(NamedTuple):
     """One training step, from `start_ns` to just before `end_ns`.

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 import dialects
 from compare.exposure import IGNORED
-from compare.run_table import KeptRank, MeasuredRun, OpKey, Rank, RankExposure, RankOperations
+from compare.rank_operations import OpKey, Rank, RankExposure, RankOperations
+from compare.run_table import MeasuredRun
 from dialects.steps import Step, Steps
 from digest.digest_file import (
     DurationsEntry,
@@ -22,11 +23,11 @@ from digest.digest_file import (
     unusable,
 )
 from errors import UsageError
-from formats.columns import Trace
+from rank_outlines import repair_lines
 from statistic.breakdown import Breakdown
 from statistic.durations import Durations, Moments
 from statistic.job_figures import JobFigures, RankFigures
-from trace_utils import Job, LoadedJob, Source, TraceFile
+from trace_utils import Source, TraceFile
 
 _MOST_NS = 1 << 62
 _MOST_EVENTS = 1 << 53
@@ -40,9 +41,9 @@ def read_figures(path: Path, step_by: str | None = None, *, steps: bool = True) 
     """
     digest = _read(path, step_by, steps=steps)
     try:
-        job = _job(digest)
-        ranks = [_figures(entry, source) for entry, source in zip(digest.ranks, job.job.sources, strict=True)]
-        return JobFigures(job.files, job.repairs, ranks, digest.sentence)
+        sources, files, repairs = _job(digest)
+        ranks = [_figures(entry, source) for entry, source in zip(digest.ranks, sources, strict=True)]
+        return JobFigures(files, repairs, ranks, digest.sentence)
     except (ValueError, OverflowError) as error:
         raise unusable(path, str(error)) from error
 
@@ -51,9 +52,9 @@ def read_run(path: Path, step_by: str | None = None, *, steps: bool = True) -> M
     """Return the run whose digest is in `path`; errors as for `read_figures`."""
     digest = _read(path, step_by, steps=steps)
     try:
-        job = _job(digest)
-        ranks = [_kept(entry, source) for entry, source in zip(digest.ranks, job.job.sources, strict=True)]
-        return MeasuredRun(path, ranks, job)
+        sources, _, repairs = _job(digest)
+        ranks = [_kept(entry, source) for entry, source in zip(digest.ranks, sources, strict=True)]
+        return MeasuredRun(path, ranks, repairs)
     except (ValueError, OverflowError) as error:
         raise unusable(path, str(error)) from error
 
@@ -66,7 +67,8 @@ def _read(path: Path, step_by: str | None, *, steps: bool) -> JobDigest:
     return digest
 
 
-def _job(digest: JobDigest) -> LoadedJob:
+def _job(digest: JobDigest) -> tuple[list[Source], list[TraceFile], list[str]]:
+    """Return whose the ranks are, the files that were read, and what was repaired in them or is missing."""
     _require(bool(digest.files) and any(entry.slices > 0 for entry in digest.ranks), "it holds no operation")
     known = {system.name for system in dialects.SYSTEMS}
     named = {file.dialect for file in digest.files} | {entry.dialect for entry in digest.ranks}
@@ -76,7 +78,7 @@ def _job(digest: JobDigest) -> LoadedJob:
         TraceFile(Path(file.path), file.dialect, file.phases, file.ranks, file.repairs)
         for file in digest.files
     ]
-    return LoadedJob(Job(Path(digest.root), digest.kind, sources, digest.notes), (), files)
+    return sources, files, repair_lines(digest.notes, files)
 
 
 def _figures(entry: RankEntry, source: Source) -> RankFigures:
@@ -125,14 +127,11 @@ def _kept(entry: RankEntry, source: Source) -> Rank:
     keys = [OpKey(name, cat) for name, cat in zip(own.names, own.cats, strict=True)]
     count = _matrix(own.count, m, k).astype(np.int64)
     _require(count.sum(dtype=np.float64) < _MOST_EVENTS, "a count out of range")
-    operations = RankOperations(
-        keys, count, _matrix(own.total_ns, m, k), _matrix([own.place], 1, m)[0], np.empty(0, np.int64)
-    )
+    operations = RankOperations(keys, count, _matrix(own.total_ns, m, k), _matrix([own.place], 1, m)[0])
     exposure = _exposure(own, m, len(whole))
     shapes = [frozenset(known) for known in own.shapes]
-    kept = KeptRank(entry.slices, operations, exposure, entry.late_ns, shapes)
     steps = Steps(tuple(whole), tuple(partial), entry.steps[2])
-    return Rank(source, _without_events(entry), steps, kept)
+    return Rank(source, entry.dialect, entry.slices, steps, operations, exposure, entry.late_ns, shapes)
 
 
 def _exposure(own: OperationsEntry, m: int, n_steps: int) -> RankExposure:
@@ -149,11 +148,6 @@ def _matrix(rows: Sequence[Sequence[Number]], n_rows: int, n_columns: int) -> ND
     found = np.array(rows, np.float64).reshape(n_rows, n_columns)
     _require(bool((found >= 0).all()), "a number below 0")
     return found
-
-
-def _without_events(entry: RankEntry) -> Trace:
-    none, times = np.empty(0, np.int32), np.empty(0, np.int64)
-    return Trace(entry.path, entry.dialect, (), (), (), none, none, none, times, times)
 
 
 def _require(holds: bool, why: str) -> None:

@@ -1,17 +1,20 @@
-"""From a loaded job to its digest."""
+"""From a job to its digest."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-import dialects
-from compare.exposure import rank_exposure
-from compare.match_operations import rank_shapes
-from compare.rank_changes import late_ns
-from compare.run_table import STEP_ARGS, Rank, as_run, rank_operations
+from compare.measuring import SHAPE_ARGS, measured_rank, run_of
+from compare.rank_operations import Rank
+from compare.run_table import MeasuredRun
+from dag.rank_tasks import MappedJob, map_ranks
+from dialects.steps import STEP_ARGS
 from digest.digest_file import (
     DurationsEntry,
     FileEntry,
@@ -23,43 +26,82 @@ from digest.digest_file import (
     write_digest,
 )
 from digest.quantile_sketch import sketched
+from errors import TraceError
+from formats.columns import Trace
 from statistic.durations import Durations
-from statistic.job_figures import JobFigures, RankFigures, job_figures
-from trace_utils import LoadedJob
-
-#: Keys of the events' args with which a job has to be loaded for its digest.
-ARGS = (*STEP_ARGS, *dict.fromkeys(key for system in dialects.SYSTEMS for key in system.shape_args))
+from statistic.job_figures import JobFigures, RankFigures, job_figures, rank_figures
+from trace_utils import Source
 
 
-def save(path: Path, job: LoadedJob, step_by: str | None = None) -> JobFigures:
-    """Write the digest of a job that was loaded with `ARGS`; return the figures in it.
+class Both(NamedTuple):
+    """What `statistic` and a comparison tell of a rank."""
 
-    `step_by` names what marks its steps.
+    figures: RankFigures
+    rank: Rank | None  # None where it has too many operations to be looked at step by step
+
+
+def load_both(
+    paths: Sequence[Path],
+    *,
+    for_digest: bool = True,
+    step_by: str | None = None,
+    only: Collection[str] = (),
+    select: Collection[str] = (),
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> tuple[MappedJob[Both], JobFigures, MeasuredRun]:
+    """Measure a job for `statistic` and as a run; `for_digest` with all that a digest holds.
+
+    `step_by` names what marks its steps, `only` the communications to keep at all, `select` is as for
+    `measured_rank`. Raises TraceError where no rank holds a slice, or for a digest as `rank_operations`;
+    else such a run has no ranks.
     """
-    figures = job_figures(job, operations=True, steps=True, step_by=step_by)
-    write_digest(_digest_of(job, figures, step_by), path)
-    return figures
+    work = partial(_both, for_digest=for_digest, step_by=step_by, select=select)
+    keys = (*STEP_ARGS, *SHAPE_ARGS) if for_digest else STEP_ARGS
+    job = map_ranks(paths, work, args=keys, only=only, jobs=jobs, progress=progress)
+    job.check_any()
+    figures = job_figures(job, [rank.made.figures for rank in job.ranks])
+    ranks = [rank.made.rank for rank in job.ranks if rank.made.rank is not None]
+    return job, figures, run_of(paths[0], job, ranks if len(ranks) == len(job.ranks) else ())
 
 
-def _digest_of(job: LoadedJob, figures: JobFigures, step_by: str | None) -> JobDigest:
-    run = as_run(job.job.root, job, step_by)
-    return JobDigest(
-        root=_text(job.job.root),
-        kind=job.job.kind,
-        step_by=step_by,
-        notes=[*map(_text, job.job.notes)],
-        sentence=_text(figures.sentence),
-        files=[
-            FileEntry(
-                _text(file.path),
-                file.dialect,
-                dict(file.phases),
-                list(file.ranks),
-                [*map(_text, file.repairs)],
-            )
-            for file in job.files
-        ],
-        ranks=[_rank(own, rank) for own, rank in zip(figures.ranks, run.ranks, strict=True)],
+def _both(
+    source: Source, trace: Trace, *, for_digest: bool, step_by: str | None, select: Collection[str]
+) -> Both:
+    figures = rank_figures(source, trace, operations=True, steps=for_digest, step_by=step_by)
+    try:
+        rank = measured_rank(source, trace, step_by=step_by, select=select, shapes=for_digest)
+    except TraceError:
+        if for_digest:
+            raise
+        rank = None
+    return Both(figures, rank)
+
+
+def save(
+    path: Path, job: MappedJob[Both], figures: JobFigures, run: MeasuredRun, step_by: str | None = None
+) -> None:
+    """Write the digest of a job that `load_both` loaded."""
+    write_digest(
+        JobDigest(
+            root=_text(job.job.root),
+            kind=job.job.kind,
+            step_by=step_by,
+            notes=[*map(_text, job.job.notes)],
+            sentence=_text(figures.sentence),
+            files=[
+                FileEntry(
+                    _text(file.path),
+                    file.dialect,
+                    dict(file.phases),
+                    list(file.ranks),
+                    [*map(_text, file.repairs)],
+                )
+                for file in job.files
+            ],
+            ranks=[_rank(own, rank) for own, rank in zip(figures.ranks, run.ranks, strict=True)],
+        ),
+        path,
     )
 
 
@@ -70,7 +112,7 @@ def _rank(own: RankFigures, rank: Rank) -> RankEntry:
         worker=own.source.worker,
         rank=own.source.rank,
         name=_text(own.name),
-        dialect=rank.trace.dialect,
+        dialect=rank.dialect,
         slices=own.n_slices,
         steps=([*steps.whole], [*steps.partial], steps.how),
         durations=_durations(sketched(own.durations)),
@@ -89,7 +131,7 @@ def _rank(own: RankFigures, rank: Rank) -> RankEntry:
         ],
         rule=own.rule,
         operations=_operations(rank),
-        late_ns={name: list(late) for name, late in late_ns(rank).items() if late},
+        late_ns={name: list(late) for name, late in rank.late_ns.items() if late},
     )
 
 
@@ -114,8 +156,9 @@ def _durations(durations: Durations) -> DurationsEntry:
 
 
 def _operations(rank: Rank) -> OperationsEntry:
-    own = rank_operations(rank)
-    exposure = rank_exposure(rank, own)
+    own, exposure = rank.operations, rank.exposure
+    if exposure is None or rank.shapes is None:
+        raise ValueError(f"{rank.name}: not measured for a digest")
     return OperationsEntry(
         names=[key.name for key in own.keys],
         cats=[key.cat for key in own.keys],
@@ -125,7 +168,7 @@ def _operations(rank: Rank) -> OperationsEntry:
         layer=exposure.layer.tolist(),
         is_comm=exposure.is_comm.tolist(),
         spent_ns=[_short(row) for row in exposure.spent_ns],
-        shapes=[sorted(known) for known in rank_shapes(rank, own)],
+        shapes=[sorted(known) for known in rank.shapes],
     )
 
 

@@ -145,9 +145,9 @@ class Trace:
         if (is_far := _is_far(points.ts_ns)).any():
             points = points.select(np.flatnonzero(~is_far))
         trace = replace(self, ts_ns=self.ts_ns + by_ns, points=points)
-        is_far = _is_far(trace.ts_ns)
-        if not is_far.any():
+        if max(trace.ts_ns.max(initial=0), -trace.ts_ns.min(initial=0)) <= FARTHEST_NS:
             return trace
+        is_far = _is_far(trace.ts_ns)
         note = f"{counted(int(is_far.sum()), 'slice')} more than 100 years from the epoch left out"
         return replace(trace.select(~is_far), repairs=(*self.repairs, note))
 

@@ -87,7 +87,7 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
     """Split the interned keys into tables and pair B with E; the trace has no path and no dialect yet."""
     tables = _Tables(rows.keys)
     kinds, kind = numbered(map(itemgetter(0), rows.keys))
-    role = np.array([ROLE.get(one, OTHER) for one in kinds], np.int8)[kind[rows.key]]
+    role_of = np.array([ROLE.get(one, OTHER) for one in kinds], np.int8)[kind]
     repairs = [f"{counted(n, noun)} {fate}" for (noun, fate), n in rows.repairs.items()]
     counts = np.bincount(kind, rows.counts, len(kinds)).astype(np.int64)
     phases: Counter[Any] = Counter(dict(zip(kinds, counts.tolist(), strict=True)))
@@ -96,7 +96,8 @@ def columns(rows: Rows, pairing: Rule = Rule.NESTED) -> Trace:
         repairs.append(f"{counted(beyond, 'event')} with an id of more than 64 bits: the id left out")
     args = {name: _fitting(name, ArgColumn(*column), repairs) for name, column in rows.args.items()}
     key, ts_ns, dur_ns = rows.key, rows.ts_ns, rows.dur_ns
-    if (role != SLICE).any():
+    if ((role_of == BEGIN) | (role_of == END)).any():
+        role = role_of[rows.key]
         begin, end, dur_ns = _paired(rows, role, tables, pairing, repairs)
         kept = np.sort(np.concatenate([np.flatnonzero(role == SLICE), begin]))
         key, ts_ns, dur_ns = rows.key[kept], rows.ts_ns[kept], dur_ns[kept]

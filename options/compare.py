@@ -94,7 +94,7 @@ def run(args: Namespace) -> Result:
             ),
             *([] if args.save is None else [f"Digest of {names[-1]}: {args.save}"]),
         ],
-        repairs=list(dict.fromkeys(line for each in runs for line in each.job.repairs)),
+        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=args.path[0],
         exit_code=_REGRESSED if regressed else 0,
     )
@@ -135,19 +135,23 @@ def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
 
 def load_runs(args: Namespace) -> list[MeasuredRun]:
     """Return the runs that the paths hold, traces or digests, and `--save` the last one's digest."""
-    from compare.run_table import load_run
+    from compare.measuring import load_run
     from digest.reading import read_run
-    from digest.saving import ARGS, save
 
+    with_steps = args.option == "compare"
+    how: dict[str, Any] = {"step_by": args.step_by, "jobs": args.jobs, "progress": args.progress}
     runs: list[MeasuredRun] = []
     for i, path in enumerate(args.path, start=1):
         if is_digest(path):
-            runs.append(read_run(path, args.step_by, steps=args.option == "compare"))
-            continue
-        keys = ARGS if args.save is not None and i == len(args.path) else ()
-        runs.append(load_run(path, args=keys, step_by=args.step_by, jobs=args.jobs, progress=args.progress))
-    if args.save is not None:
-        save(args.save, runs[-1].job, args.step_by)
+            runs.append(read_run(path, args.step_by, steps=with_steps))
+        elif args.save is not None and i == len(args.path):
+            from digest.saving import load_both, save
+
+            job, figures, run = load_both([path], select=args.filter, **how)
+            save(args.save, job, figures, run, args.step_by)
+            runs.append(run)
+        else:
+            runs.append(load_run(path, select=args.filter, exposure=with_steps, **how))
     return runs
 
 

@@ -83,7 +83,7 @@ def run(args: Namespace) -> Result:
             *_notes(rows, output),
             *([] if args.save is None else [f"Digest of {names[-1]}: {args.save}"]),
         ],
-        repairs=list(dict.fromkeys(line for each in runs for line in each.job.repairs)),
+        repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=output.parent,
         picture=output,
     )

@@ -6,6 +6,7 @@ from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,30 +127,25 @@ def _is_drawn(args: Namespace) -> bool:
 
 def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
     """Return the figures, and where operations are drawn, the job step by step."""
-    from statistic.job_figures import job_figures
-    from trace_utils import load_paths
+    how: dict[str, Any] = {"only": args.filter, "jobs": args.jobs, "progress": args.progress}
+    if args.save is not None or _is_drawn(args):
+        from digest.saving import load_both, save
+
+        job, figures, run = load_both(
+            args.path, for_digest=args.save is not None, step_by=args.step_by, **how
+        )
+        if args.save is not None:
+            save(args.save, job, figures, run, args.step_by)
+        return figures, run if _is_drawn(args) else None
+    from dag.rank_tasks import map_ranks
+    from dialects.steps import STEP_ARGS
+    from statistic.job_figures import job_figures, rank_figures
 
     by_step = args.sub_option == "breakdown"
-    keys: Sequence[str] = ()
-    if args.save is not None:
-        from digest.saving import ARGS, save
-
-        keys = ARGS
-    elif by_step or _is_drawn(args):
-        from compare.run_table import STEP_ARGS
-
-        keys = STEP_ARGS
-    job = load_paths(args.path, args=keys, only=args.filter, jobs=args.jobs, progress=args.progress)
-    if not any(map(len, job.traces)):
-        raise TraceError(f"{args.path[0]}: the trace holds no operation (no X event, no B with its E)")
-    run = None
-    if _is_drawn(args):
-        from compare.run_table import as_run
-
-        run = as_run(args.path[0], job, args.step_by)
-    if args.save is not None:
-        return save(args.save, job, args.step_by), run
-    return job_figures(job, operations=not by_step, steps=by_step, step_by=args.step_by), run
+    work = partial(rank_figures, operations=not by_step, steps=by_step, step_by=args.step_by)
+    mapped = map_ranks(args.path, work, args=STEP_ARGS if by_step else (), **how)
+    mapped.check_any()
+    return job_figures(mapped, [rank.made for rank in mapped.ranks]), None
 
 
 def _from_digest(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -241,15 +242,11 @@ def category_totals(trace: Trace) -> Counter[str]:
     if len(trace) == 0:
         return totals
     cat_id, cats = _categories(trace)
-    code = trace.track_id.astype(np.int64)
-    code *= len(cats)
-    code += cat_id
-    group, _ = _dense(code)
-    del code
+    group, _ = _dense(_code((trace.track_id, len(trace.tracks)), (cat_id, len(cats))))
     counts = np.bincount(group)
     bounds = np.cumsum(counts) - counts
-    order = _time_order(group, trace.ts_ns)
-    start, end = trace.ts_ns[order], trace.dur_ns[order]
+    order, start = _time_order(group, trace.ts_ns, bounds)
+    end = trace.dur_ns[order]
     sums = np.add.reduceat(end, bounds)
     end += start
     nests = np.zeros(len(start), np.bool_)
@@ -294,13 +291,10 @@ def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
     """Return each slice's operation (n,), numbered by first appearance, and their (name, category)."""
     staged = np.array([_lacks_key(name) for name in trace.names], np.bool_)
     cat_id, cats = _categories(trace)
-    code = trace.name_id.astype(np.int64)
-    code *= len(cats)
-    code += cat_id
+    parts = [(trace.name_id, len(trace.names)), (cat_id, len(cats))]
     if staged.any():
-        code *= len(trace.tracks) + 1
-        code += np.where(staged[trace.name_id], trace.track_id + 1, 0)
-    op, first = _dense(code)
+        parts.append((np.where(staged[trace.name_id], trace.track_id + 1, 0), len(trace.tracks) + 1))
+    op, first = _dense(_code(*parts))
     names = [trace.names[i] for i in trace.name_id[first].tolist()]
     if not staged.any():
         return op, list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True))
@@ -323,7 +317,17 @@ def _categories(trace: Trace) -> tuple[Int32, list[str]]:
     return np.where(has_none, np.array(derived, np.int32)[trace.name_id], trace.cat_id), list(number)
 
 
-def _dense(code: Int64) -> tuple[Int32, Int64]:
+def _code(*parts: tuple[Int32, int]) -> NDArray[np.integer]:
+    """Return one number (n,) for the numbers of each row, each below its limit; in 32 bits if it fits."""
+    dtype = np.int32 if math.prod(n for _, n in parts) < 1 << 31 else np.int64
+    code: NDArray[np.integer] = parts[0][0].astype(dtype)
+    for ids, n in parts[1:]:
+        code *= n
+        code += ids
+    return code
+
+
+def _dense(code: NDArray[np.integer]) -> tuple[Int32, Int64]:
     """Renumber codes (n,) by first appearance; return also the row of each number's first one."""
     if int(code.max()) >= 4 * len(code) + (1 << 20):  # else a table of all codes is faster than sorting
         code = np.unique(code, return_inverse=True)[1]
@@ -376,11 +380,20 @@ def _nth(durations: Durations, count: Int64, place: Int64) -> Int64:
     return durations.value_ns[at]
 
 
-def _time_order(group: Int32, ts_ns: Int64) -> Int64:
-    """Return the rows by group, then time: by one key where both fit into 63 bits, which is faster."""
-    since = ts_ns - ts_ns.min()
-    bits = int(since.max()).bit_length()
-    if bits + int(group.max()).bit_length() >= 63:
-        return np.lexsort((ts_ns, group))
-    since |= group.astype(np.int64) << bits
-    return np.argsort(since)
+def _time_order(group: Int32, ts_ns: Int64, bounds: Int64) -> tuple[Int64, Int64]:
+    """Return the rows by group, then time, and their times (n,); the groups begin at `bounds` (m,).
+
+    Grouping by 16 bits takes a tenth of sorting by time as well, which many tracks do not need.
+    """
+    if len(bounds) > 1 << 16:
+        order = np.lexsort((ts_ns, group))
+        return order, ts_ns[order]
+    order = np.argsort(group.astype(np.uint16), kind="stable")
+    ordered = ts_ns[order]
+    is_earlier = ordered[1:] < ordered[:-1]
+    is_earlier[bounds[1:] - 1] = False
+    for i in np.flatnonzero(np.bincount(group[order[1:][is_earlier]])).tolist():
+        own = slice(bounds[i], bounds[i + 1] if i + 1 < len(bounds) else None)
+        by_time = np.argsort(ordered[own], kind="stable")
+        order[own], ordered[own] = order[own][by_time], ordered[own][by_time]
+    return order, ordered

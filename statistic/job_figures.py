@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import dialects
+from dag.rank_tasks import MappedJob
+from formats.columns import Trace
 from statistic.breakdown import Breakdown, breakdown
 from statistic.durations import NO_DURATIONS, Durations, category_totals, durations, joined
-from statistic.step_summary import where_time_goes
-from trace_utils import LoadedJob, Source, TraceFile
+from statistic.step_summary import MiddleSteps, middle_steps, where_time_goes
+from trace_utils import Source, TraceFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class RankFigures:
     category_ns: Mapping[str, int] = field(default_factory=dict)
     breakdown: Sequence[Breakdown] = ()
     rule: str = ""  # which operations count as what in the breakdown
+    middle: MiddleSteps | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +55,35 @@ class JobFigures:
         }
 
 
-def job_figures(
-    job: LoadedJob, *, operations: bool = False, steps: bool = False, step_by: str | None = None
-) -> JobFigures:
-    """Return how long the operations of each rank take, or where the time of its steps went, or both.
+def rank_figures(
+    source: Source, trace: Trace, *, operations: bool = False, steps: bool = False, step_by: str | None = None
+) -> RankFigures:
+    """Return how long the operations of a rank take, or where the time of its steps went, or both.
 
     `step_by` is that of `breakdown`.
     """
-    return JobFigures(
-        job.files,
-        job.repairs,
-        [
-            RankFigures(
-                source,
-                name,
-                len(trace),
-                durations(trace) if operations else NO_DURATIONS,
-                category_totals(trace) if operations else {},
-                breakdown(name, trace, step_by) if steps else (),
-                dialects.of(trace).rule(trace) if steps and len(trace) else "",
-            )
-            for source, name, trace in zip(job.job.sources, job.names, job.traces, strict=True)
-        ],
-        where_time_goes(dict(zip(job.names, job.traces, strict=True)), step_by) if operations else "",
+    return RankFigures(
+        source,
+        "",
+        len(trace),
+        durations(trace) if operations else NO_DURATIONS,
+        category_totals(trace) if operations else {},
+        breakdown("", trace, step_by) if steps else (),
+        dialects.of(trace).rule(trace) if steps and len(trace) else "",
+        middle_steps(trace, step_by) if operations else None,
     )
+
+
+def job_figures(job: MappedJob[Any], ranks: Sequence[RankFigures]) -> JobFigures:
+    """Return the figures of a job from those of its ranks."""
+    named = [
+        replace(
+            own,
+            source=rank.source,
+            name=name,
+            breakdown=[replace(part, rank=name) for part in own.breakdown],
+        )
+        for name, rank, own in zip(job.names, job.ranks, ranks, strict=True)
+    ]
+    middle = {own.name: own.middle for own in named if own.middle is not None}
+    return JobFigures(job.files, job.repairs, named, where_time_goes(middle) if middle else "")

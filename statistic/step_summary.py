@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from result import in_ms
 from statistic.breakdown import Breakdown, breakdown
 
 _NAMED = 4  # outliers that a sentence names
-_MOST_SLICES = 50_000  # of a job of which all steps are looked at
+_MOST_SLICES = 50_000  # of a trace of which all steps are looked at
 _ALIKE = 1.05  # times as long as another rank: no difference worth a word
 _LONGEST_NAME = 60  # characters
 _LEAST_SHARE = 0.005  # of a step, for a kind to be named
@@ -68,29 +69,47 @@ def outliers(lengths: NDArray[np.number[Any]]) -> Mask:
     return lengths > longest_usual(lengths)
 
 
-def where_time_goes(traces: Mapping[str, Trace], step_by: str | None = None) -> str:
-    """Return one sentence: how long a step is, what ran in it, who computes longest, and what.
+class MiddleSteps(NamedTuple):
+    """What the steps in the middle of a rank's trace spent their time on, or all if these are few."""
 
-    `traces` are those of the job, by rank. Of a large job, steps in the middle speak for all, so that the
-    sentence takes little time beside the figures. `step_by` as for `breakdown`.
+    parts: Sequence[Breakdown]
+    longest: tuple[str, float]  # the computation with most time of its own in the median step, and that time
+    n_slices: int  # of the trace
+
+    @property
+    def are_all(self) -> bool:
+        """Whether these are all steps of the trace."""
+        return self.n_slices <= _MOST_SLICES
+
+
+def middle_steps(trace: Trace, step_by: str | None = None) -> MiddleSteps:
+    """Return what some steps of a rank spent their time on: so many that it takes little time.
+
+    `step_by` as for `breakdown`.
     """
-    room = max(_MOST_SLICES // max(len(traces), 1), 1)
-    parts = [part for rank, trace in traces.items() for part in breakdown(rank, trace, step_by, most=room)]
+    parts = breakdown("", trace, step_by, most=_MOST_SLICES)
+    longest = _longest_own(trace, _median_step(parts)) if parts else ("", 0.0)
+    return MiddleSteps(parts, longest, len(trace))
+
+
+def where_time_goes(ranks: Mapping[str, MiddleSteps]) -> str:
+    """Return one sentence: how long a step is, what ran in it, who computes longest, and what."""
+    parts = [replace(part, rank=rank) for rank, own in ranks.items() for part in own.parts]
     if not parts:
-        slices = counted(sum(map(len, traces.values())), "slice")
-        return f"{slices} of {counted(len(traces), 'rank')}; no step is marked in them."
-    ranks = summaries(parts)
+        slices = counted(sum(own.n_slices for own in ranks.values()), "slice")
+        return f"{slices} of {counted(len(ranks), 'rank')}; no step is marked in them."
+    means = summaries(parts)
     shares = [f"{share:.0%} {kind}" for kind, share in _shares(parts) if share >= _LEAST_SHARE]
-    sampled = " in the middle" if max(map(len, traces.values())) > room else ""
-    sentence = f"{_length(parts, ranks, sampled)}: {', '.join(shares)}"
-    most = max(ranks, key=lambda rank: rank.compute_ns)
-    least = min(ranks, key=lambda rank: rank.compute_ns)
+    sampled = "" if all(own.are_all for own in ranks.values()) else " in the middle"
+    sentence = f"{_length(parts, means, sampled)}: {', '.join(shares)}"
+    most = max(means, key=lambda rank: rank.compute_ns)
+    least = min(means, key=lambda rank: rank.compute_ns)
     if most.compute_ns > _ALIKE * least.compute_ns:
         shortest = f"{least.rank} shortest, {in_ms(least.compute_ns)}"
         sentence += f"; {most.rank} computes longest, {in_ms(most.compute_ns)} ({shortest})"
     elif most is not least:
         sentence += f"; ranks compute alike, {in_ms(least.compute_ns)} to {in_ms(most.compute_ns)}"
-    name, own_ns = _longest_own(traces[most.rank], _median_step(parts, most.rank))
+    name, own_ns = ranks[most.rank].longest
     if own_ns:
         if len(name) > _LONGEST_NAME:
             full = without_parameters(name)
@@ -168,8 +187,8 @@ def _shares(parts: Sequence[Breakdown]) -> list[tuple[str, float]]:
     return sorted(((kind, ns / wall) for kind, ns in sums.items()), key=lambda pair: -pair[1])
 
 
-def _median_step(parts: Sequence[Breakdown], rank: str) -> Breakdown:
-    steps = sorted((part for part in parts if part.rank == rank), key=lambda part: part.wall_ns)
+def _median_step(parts: Sequence[Breakdown]) -> Breakdown:
+    steps = sorted(parts, key=lambda part: part.wall_ns)
     return steps[(len(steps) - 1) // 2]
 
 

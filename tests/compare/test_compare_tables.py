@@ -9,7 +9,7 @@ from pathlib import Path
 
 from compare.compare_tables import Pair, change_record, charts_of, tables_of
 from compare.comparison import CategoryChange, Comparison, OpChange
-from compare.run_table import OpKey
+from compare.rank_operations import OpKey
 from compare.significance import Change
 from report.html import _table as html_table
 from result import Table, Waterfall

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from compare.match_operations import _clear, pairs
-from compare.run_table import Operations, OpKey
+from compare.rank_operations import OpKey
+from compare.run_table import Operations
 
 
 def ops(*rows: tuple[str, str, int, float]) -> Operations:

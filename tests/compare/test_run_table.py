@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import dialects
-from compare.run_table import OpKey, filtered, folded, iteration_ns, labels, load_run, operations
+from compare.measuring import load_run
+from compare.rank_operations import OpKey, folded
+from compare.run_table import filtered, iteration_ns, labels, operations
 from errors import AnalyzeError, TraceError
 from make import comm, step, two_workers, write
 from make import span as x
@@ -63,11 +65,11 @@ def test_a_combined_file_is_the_job_that_it_was_combined_from(tmp_path: Path) ->
 def test_the_filter_keeps_the_named_communication_and_all_else(tmp_path: Path) -> None:
     events = [comm("v", "PUSH", 1, 0, 5), comm("w", "PUSH", 2, 0, 5), x("FW.a", 0, 5, "operator")]
     path = write(tmp_path / "t.json", events)
-    run = load_run(path)
+    run = load_run(path, select=["Comm.w"])
     kept = operations(filtered([run], ["Comm.w"])[0], tell_workers=False).keys
     assert {key.name for key in kept} == {"Comm.w.PUSH.2", "FW.a"}
     with pytest.raises(AnalyzeError, match=r"Comm\.nothing"):
-        filtered([run], ["Comm.nothing"])
+        filtered([load_run(path, select=["Comm.nothing"])], ["Comm.nothing"])
 
 
 def test_iteration_times_are_averages_over_the_ranks(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from compare.rank_changes import RankChange
 from compare.run_table import MeasuredRun
 from compare.significance import Change
 from compare.verdict import interval, verdict
-from trace_utils import Job, LoadedJob
 
 MS = 1_000_000
 
@@ -35,7 +34,7 @@ def comparison(
     ranks: tuple[RankChange, ...] = (),
     late_ns: dict[str, float] | None = None,
 ) -> Comparison:
-    runs = [MeasuredRun(Path(name), (), LoadedJob(Job(Path(name), "file", ()), ())) for name in ("a", "b")]
+    runs = [MeasuredRun(Path(name), ()) for name in ("a", "b")]
     return Comparison(runs[0], runs[1], (), ((), ()), categories, ranks, iteration, steps, late_ns or {}, ())
 
 

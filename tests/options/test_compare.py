@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import analyze
-from compare.run_table import load_run, operations
+from compare.measuring import load_run
+from compare.run_table import operations
 from compare.significance import LEVEL, Samples, corrected, sample, welch
 from conftest import REPO, run_cli
 from make import comm, step, two_workers, write

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from formats.columns import Trace
 from make import span, write
 from make import step as mark
 from statistic import step_summary
 from statistic.breakdown import Breakdown
-from statistic.step_summary import exposed_and_outliers, summaries, where_time_goes
+from statistic.step_summary import MiddleSteps, exposed_and_outliers, middle_steps, summaries, where_time_goes
 from trace_utils import read_trace
 
 MS = 1_000_000
@@ -69,7 +68,7 @@ def test_what_passes_between_steps_is_said_where_it_matters() -> None:
     assert "before the next" not in exposed_and_outliers(close)
 
 
-def job(tmp_path: Path, **computes_ms: int) -> dict[str, Trace]:
+def job(tmp_path: Path, **computes_ms: int) -> dict[str, MiddleSteps]:
     """Ranks whose outer operation computes so long, 45 ms of it inside another; 30 ms of communication."""
     traces = {}
     for rank, ms in computes_ms.items():
@@ -79,7 +78,7 @@ def job(tmp_path: Path, **computes_ms: int) -> dict[str, Trace]:
             span("allreduce", 50_000, 30_000, tid=2),
             span("last", 99_000, 1000),
         ]
-        traces[rank] = read_trace(write(tmp_path / f"{rank}.json", events))
+        traces[rank] = middle_steps(read_trace(write(tmp_path / f"{rank}.json", events)))
     return traces
 
 
@@ -108,8 +107,10 @@ def test_of_a_large_job_steps_in_the_middle_speak_for_all(
     events += [span("aten::x", at * 1000 + 10, 5000, "cpu_op", tid=1) for at in starts[:5]]
     trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
     monkeypatch.setattr(step_summary, "_MOST_SLICES", 6)
-    assert where_time_goes({"rank0": trace}).startswith(
+    assert where_time_goes({"rank0": middle_steps(trace)}).startswith(
         "A step takes 20.0 ms (mean of 3 steps in the middle): 75% idle, 25% computation alone;"
     )
     unmarked = read_trace(write(tmp_path / "b.json", [span(f"f{i}", i, 1) for i in range(7)]))
-    assert where_time_goes({"rank0": unmarked}) == "7 slices of 1 rank; no step is marked in them."
+    assert where_time_goes({"rank0": middle_steps(unmarked)}) == (
+        "7 slices of 1 rank; no step is marked in them."
+    )
