@@ -22,7 +22,7 @@ from trace_files import read_all, read_document, read_trace, read_traces
 __all__ = [
     "GpuDir", "Job", "LoadedJob", "Source", "TraceFile", "check_known", "files_to_read", "find_gpus",
     "find_job", "find_paths", "load_job", "load_paths", "rank_notes", "read_document", "read_trace",
-    "read_traces", "select_communication", "selected_of",
+    "read_traces", "selected_of",
 ]  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def load_paths(
     Parameters
     ----------
     args, points, jobs, progress : as for `trace_files.read_traces`
-    only : names of the only communications to keep; see `select_communication`
+    only : names of the only communications to keep; see `selected_of`
 
     Raises TraceError where a path does not exist or holds no trace that can be read.
     """
@@ -92,8 +92,11 @@ def load_paths(
     groups = ranked(job, [(source, outline_of(trace)) for source, trace in ranks], notes)
     sources = [ranks[group[0]][0] for group in groups]
     traces = [concatenate([ranks[i][1] for i in group]) for group in groups]
-    loaded = LoadedJob(replace(job, sources=sources, notes=notes), traces, files)
-    return select_communication([loaded], only)[0]
+    if only:
+        known: dict[str, None] = {}
+        traces = [selected_of(t, s.prefix, only, known) for t, s in zip(traces, sources, strict=True)]
+        check_known(only, known)
+    return LoadedJob(replace(job, sources=sources, notes=notes), traces, files)
 
 
 def find_paths(paths: Sequence[Path]) -> Job:
@@ -159,25 +162,6 @@ def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path
         yield files, [line for report in reports for line in report.warnings]
 
 
-def select_communication(jobs: Sequence[LoadedJob], only: Collection[str]) -> list[LoadedJob]:
-    """Return the jobs with only the communications that `only` names; all else stays. () keeps all.
-
-    A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
-    it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
-    rank only. AnalyzeError where none of the jobs has a communication of a name.
-    """
-    if not only:
-        return list(jobs)
-    known: dict[str, None] = {}
-    selected = []
-    for job in jobs:
-        prefixes = [source.prefix for source in job.job.sources]
-        traces = [selected_of(t, p, only, known) for t, p in zip(job.traces, prefixes, strict=True)]
-        selected.append(replace(job, traces=traces))
-    check_known(only, known)
-    return selected
-
-
 def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
     """Raise AnalyzeError where a name of `only` is no communication that is `known`."""
     for name in only:
@@ -188,7 +172,12 @@ def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
 
 
 def selected_of(trace: Trace, prefix: str, only: Collection[str], known: dict[str, None]) -> Trace:
-    """Return the trace without communications that are not in `only`; `known` gets the names of all."""
+    """Return the trace without communications that are not in `only`; `known` gets the names of all.
+
+    A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
+    it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
+    rank only.
+    """
     if not len(trace):
         return trace
     system = dialects.of(trace)

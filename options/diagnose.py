@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dag_utils import LoadedSteps
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
-    from formats.columns import Trace
-    from jobfiles import Source
     from statistic.breakdown import Breakdown
 
 HELP = (
@@ -103,20 +101,12 @@ def run(args: Namespace) -> Result:
 def _breakdowns(args: Namespace) -> list[Breakdown]:
     """Return where the time of each rank's steps went; for that its files are read once more."""
     from dag.rank_tasks import map_ranks
+    from statistic.job_figures import job_figures, rank_figures
 
-    work = partial(_rank_breakdown, step_by=args.step_by)
+    work = partial(rank_figures, steps=True, step_by=args.step_by)
     job = map_ranks(args.path, work, only=args.filter, jobs=args.jobs, progress=args.progress)
-    return [
-        replace(part, rank=name)
-        for name, rank in zip(job.names, job.ranks, strict=True)
-        for part in rank.made
-    ]
-
-
-def _rank_breakdown(source: Source, trace: Trace, step_by: str | None) -> list[Breakdown]:
-    from statistic.breakdown import breakdown
-
-    return breakdown(source.prefix, trace, step_by)
+    figures = job_figures(job, [rank.made for rank in job.ranks])
+    return [part for rank in figures.ranks for part in rank.breakdown]
 
 
 def _where(one: Ranked) -> str:

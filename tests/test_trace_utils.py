@@ -14,7 +14,7 @@ import parallel
 import trace_files
 from conftest import REPO, run_cli
 from errors import AnalyzeError
-from trace_utils import load_job, load_paths, read_traces, select_communication
+from trace_utils import load_job, load_paths, read_traces
 
 pytestmark = pytest.mark.usefixtures("decoder")
 
@@ -205,14 +205,14 @@ def test_a_communication_a_stage_or_a_partition(tmp_path: Path, name: str, kept:
 
 
 def test_a_collective_or_a_tensor(tmp_path: Path) -> None:
-    job = load_job(kineto(tmp_path / "t.json", 0, range(2)))
-    assert len(select_communication([job], ["gloo:all_reduce"])[0].traces[0]) == 6
+    path = kineto(tmp_path / "t.json", 0, range(2))
+    assert len(load_job(path, only=["gloo:all_reduce"]).traces[0]) == 6
     with pytest.raises(AnalyzeError, match="--filter gloo:all: no communication in this job has that name"):
-        select_communication([job], ["gloo:all"])
+        load_job(path, only=["gloo:all"])
     tensor = [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"grad.{i}"}} for i in (1, 2)]
     spans = [{**x(n, 0, 5, ""), "pid": i} for i in (1, 2) for n in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE")]
-    horovod = load_job(write(tmp_path / "h.json", [*tensor, *spans]))
-    assert len(select_communication([horovod], ["grad.2"])[0].traces[0]) == 2
+    horovod = write(tmp_path / "h.json", [*tensor, *spans])
+    assert len(load_job(horovod, only=["grad.2"]).traces[0]) == 2
 
 
 @pytest.mark.parametrize("option", ["statistic", "critical", "graph", "replay", "combine"])
