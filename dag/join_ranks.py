@@ -55,7 +55,7 @@ _FAR_NS = 1 << 62
 #: Two ranks that end something together less often than this share of what two others do, do so by chance.
 _BY_CHANCE = 0.1
 #: Memory is given back when so many events have left the form that ranks have them in, about 40 bytes each.
-_MANY_FREED = 500_000
+_MANY_FREED = 200_000
 _MEETING = Operation("the last rank", "", Track("", "meetings"), is_communication=True, is_traced=False,
                      is_meeting=True)  # fmt: skip
 

@@ -105,9 +105,9 @@ class Gains:
 
     def _steps(self, recording: Recording, *, own_gaps: bool) -> Iterator[StepGraph]:
         """Yield the whole steps, with usual gaps where they are not to have their own."""
-        gaps = None
-        if not own_gaps:
-            gaps = self._usual_gaps if self._usual_gaps.are_of(recording) else UsualGaps(recording)
+        gaps = None if own_gaps else self._usual_gaps
+        if gaps is not None and not gaps.are_of(recording):
+            gaps = UsualGaps(recording, gaps)
         for row in self.rows:
             step = recording.steps[row]
             yield step if gaps is None else gaps.limit(row, step)

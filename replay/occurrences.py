@@ -16,6 +16,7 @@ from formats.columns import Int64
 
 #: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
 _SPARSE = 4
+_AT_ONCE = 1 << 13  # slots of which a table is made
 
 
 def slots(steps: Sequence[StepGraph]) -> list[Int64]:
@@ -93,11 +94,15 @@ class Middles:
         else:  # a slot has at most one event in a step
             longest = max((int(one.max(initial=0)) for one in values), default=0)
             dtype = np.int32 if longest < np.iinfo(np.int32).max else np.int64
-            table = np.full((n_slots, len(steps)), np.iinfo(dtype).max, dtype)
-            for step, (slot, value) in enumerate(zip(number, values, strict=True)):
-                table[slot, step] = value
-            table.sort(axis=1)
-            self._near = table[np.arange(n_slots), places].astype(np.int64)
+            self._near = np.empty((3, n_slots), np.int64)
+            for begin in range(0, n_slots, _AT_ONCE):
+                own = slice(begin, begin + _AT_ONCE)
+                table = np.full((len(self.count[own]), len(steps)), np.iinfo(dtype).max, dtype)
+                for step, (slot, value) in enumerate(zip(number, values, strict=True)):
+                    events = np.flatnonzero((slot >= begin) & (slot < begin + _AT_ONCE))
+                    table[slot[events] - begin, step] = value[events]
+                table.sort(axis=1)
+                self._near[:, own] = table[np.arange(len(table)), places[:, own]]
 
     def medians(self) -> Int64:
         """Return the median of each slot, rounded down; -1 for one without values."""
@@ -114,10 +119,17 @@ class Middles:
 
 
 class UsualGaps:
-    """The median of the gap of each event of a recording over its steps."""
+    """The median of the gap of each event of a recording over its steps.
 
-    def __init__(self, recording: Recording) -> None:
-        self._number = slots(recording.steps)
+    Where `other` is of the same events, these are not numbered again.
+    """
+
+    def __init__(self, recording: Recording, other: UsualGaps | None = None) -> None:
+        is_alike = other is not None and all(
+            step.operation is operation
+            for step, (operation, _) in zip(recording.steps, other._made_of, strict=True)
+        )
+        self._number = other._number if other is not None and is_alike else slots(recording.steps)
         self._gaps = np.empty(0, np.int64)
         if recording.steps:
             self._gaps = Middles("gap_ns", recording.steps, self._number).medians()
