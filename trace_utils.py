@@ -5,11 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 import dialects
 from errors import AnalyzeError, TraceError
@@ -26,8 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedJob:
+class LoadedJob(Struct, frozen=True):
     """A job and its traces, one per rank, in the order of `job.sources`, and the files read."""
 
     job: Job

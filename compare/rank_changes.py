@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 import dialects
 from compare.exposure import RankSpent, Spent
@@ -13,8 +13,7 @@ from compare.run_table import MeasuredRun, Rank
 from compare.significance import Change, Float, Samples, changes, sample
 
 
-@dataclass(frozen=True, slots=True)
-class RankChange:
+class RankChange(Struct, frozen=True):
     """One rank of both runs."""
 
     name: str

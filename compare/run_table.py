@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import dialects
@@ -43,8 +44,7 @@ class OpKey(NamedTuple):
     cat: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankOperations:
+class RankOperations(Struct, frozen=True):
     """Every operation of one rank, by first appearance; no name has its worker."""
 
     keys: Sequence[OpKey]
@@ -54,8 +54,7 @@ class RankOperations:
     ids: Int64  # (n,) the operation of each slice; empty where there are none any more
 
 
-@dataclass(frozen=True, slots=True)
-class KeptRank:
+class KeptRank(Struct, frozen=True):
     """All that a comparison asks of a rank, for one whose events are not there any more."""
 
     n_slices: int
@@ -73,8 +72,7 @@ class RankExposure(NamedTuple):
     spent_ns: Float  # (k, m + 1) what each operation, and last nothing, took of each step
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """The trace of one GPU or process, and its steps; an empty trace where only its figures are `kept`."""
 
     source: Source
@@ -98,8 +96,7 @@ class Rank:
         return sorted((*self.steps.whole, *self.steps.partial), key=lambda step: step.start_ns)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True):
     """One input: a file, or a directory whose ranks belong together."""
 
     path: Path
@@ -122,8 +119,7 @@ class MeasuredRun:
         return {rank.source.worker for rank in self.ranks if rank.source.worker is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(Struct, frozen=True):
     """Every operation of a run, by first appearance."""
 
     keys: Sequence[OpKey]

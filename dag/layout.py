@@ -14,10 +14,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.model import Dag, LongestPath
 from dialects.step_parts import Kind

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from errors import DagError, TraceError
@@ -46,8 +46,7 @@ _NODE_KEYS = frozenset(("id", "label"))
 _EDGE_KEYS = frozenset(("source", "target"))
 
 
-@dataclass(frozen=True, slots=True)
-class Gml:
+class Gml(Struct, frozen=True):
     """A graph as its GML file says it: n nodes and m edges, with whatever values they carry.
 
     Attributes

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from atomic_output import open_output
 from output_marks import MARK
@@ -166,7 +167,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         chart = chart.folded
     payload = {
         "kind": type(chart).__name__.lower(),
-        **{f.name: getattr(chart, f.name) for f in fields(chart)},
+        **{name: getattr(chart, name) for name in chart.__struct_fields__},
     }
     if isinstance(chart, Timeline):
         lanes, names, groups = _Numbered(), _Numbered(), _Numbered()

@@ -9,8 +9,9 @@ import shutil
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TextIO
+
+from msgspec import Struct
 
 from report.names import short_names
 from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
@@ -109,8 +110,7 @@ def _continued(command: str, width: int) -> Iterator[str]:
     yield line
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     """A column being laid out: its cells as text, its header as lines, and its widths."""
 
     column: Column

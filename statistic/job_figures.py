@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 import dialects
 from statistic.breakdown import Breakdown, breakdown
@@ -12,8 +13,7 @@ from statistic.step_summary import where_time_goes
 from trace_utils import LoadedJob, Source, TraceFile
 
 
-@dataclass(frozen=True, slots=True)
-class RankFigures:
+class RankFigures(Struct, frozen=True):
     """The figures of one rank; those that were not asked for are empty."""
 
     source: Source
@@ -25,8 +25,7 @@ class RankFigures:
     rule: str = ""  # which operations count as what in the breakdown
 
 
-@dataclass(frozen=True, slots=True)
-class JobFigures:
+class JobFigures(Struct, frozen=True):
     """The figures of a job, rank by rank, and what was read for them."""
 
     files: Sequence[TraceFile]

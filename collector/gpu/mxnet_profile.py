@@ -6,11 +6,11 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from collector.gpu.parts import Event, Part, listing
 from dialects.byteps import after_longest_pause
@@ -95,8 +95,7 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
     return list(fw), list(bw)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(Struct, frozen=True):
     rows: Int64  # slices of the DAG's operations, by start
     process: Id  # the profiler's process that most of them are of
     others: list[Id]  # processes that were passed over

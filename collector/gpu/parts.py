@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from dialects.byteps.gradient_names import GradientNames, gradient_index
 from errors import counted
@@ -18,8 +19,7 @@ PartName = Literal["io", "step", "comm", "operator"]
 PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The complete events that one source contributes."""
 
     events: Sequence[Event] = ()

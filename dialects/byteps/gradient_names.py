@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from errors import TraceError
 from formats.event import tolerant
@@ -20,8 +21,7 @@ _LONGEST = 4096  # characters of a name
 _INDEXED = re.compile(r"(?:byteps[._])?gradient_(\d{1,9})")
 
 
-@dataclass(frozen=True, slots=True)
-class GradientNames:
+class GradientNames(Struct, frozen=True):
     """The list of one GPU directory: line i (from 0) names ``gradient_<i>``."""
 
     path: Path

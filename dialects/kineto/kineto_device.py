@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import Joint, Kind, edge_rows
@@ -30,8 +30,7 @@ _MUCH_LONGER = 4
 _LONG_NS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Works:
+class Works(Struct, frozen=True):
     """The device work of a recording: by stream, and on each in the order in which it began.
 
     Attributes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind, Operation
@@ -21,8 +21,7 @@ _LOOKED_AT, _BY_CHANCE = 4, 0.1
 _POINT_TO_POINT = re.compile(r"send|recv|p2p|pp[-_]?comm", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """What an edit changes: operations (n,), and owners (m,) of whom it changes the time between steps.
 
     Where a rank's computation was not traced, its forward pass is a part of that time.
