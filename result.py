@@ -183,7 +183,10 @@ class Points(Struct, frozen=True):
 
 
 class HeatMap(Struct, frozen=True):
-    """A grid of values, the larger the darker; `ratios` are blue below 1, red above. None is a gap."""
+    """A grid of values, the larger the darker. None is a gap.
+
+    `ratios` are blue below 1 and red above it, where they are in a page with `Bars3D`.
+    """
 
     title: str
     x_label: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -182,6 +181,8 @@ def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
     """Raise AnalyzeError where a name of `only` is no communication that is `known`."""
     for name in only:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise AnalyzeError(f"--filter {name}: no communication in this job has that name{hint}")

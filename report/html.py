@@ -104,14 +104,17 @@ def _document(result: Result) -> dict[str, Any]:
     """Return what the page's script shows."""
     keys = _Numbered()
     tables = [_table(table, keys) for table in _fitting(result.tables)]
-    charts = [chart for chart in result.charts if isinstance(chart, tuple(_SCRIPTS)) or plot.can_draw()]
+    scripted = _scripted(result)
+    charts = [chart for chart in result.charts if isinstance(chart, scripted) or plot.can_draw()]
     return {
         "option": result.option,
         "title": result.headline or result.title,
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
         "cards": [_card(card, keys) for card in result.cards],
         "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
-        "charts": [{"id": f"chart-{i}", **_payload(chart, keys)} for i, chart in enumerate(charts, start=1)],
+        "charts": [
+            {"id": f"chart-{i}", **_payload(chart, keys, scripted)} for i, chart in enumerate(charts, start=1)
+        ],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
 
@@ -155,9 +158,18 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
     return {"title": card.title, "figure": card.figure, "lines": lines, "about": about}
 
 
-def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
+def _scripted(result: Result) -> tuple[type, ...]:
+    """Return the kinds of charts that scripts draw: where plotly is in the page bars and maps, too.
+
+    What makes drawings takes 0.8 s to start.
+    """
+    has_plotly = any(isinstance(chart, Bars3D) for chart in result.charts)
+    return (*_SCRIPTS, Bars, HeatMap) if has_plotly else tuple(_SCRIPTS)
+
+
+def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) -> dict[str, Any]:
     """Return what the script that draws this kind of chart reads; texts that recur are numbers of a list."""
-    if not isinstance(chart, tuple(_SCRIPTS)):
+    if not isinstance(chart, scripted):
         is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
         drawn = plot.svg(chart, _SMALL if is_small else WIDTH)
         by = {"by": chart.x_label, "place": place_along(chart)} if isinstance(chart, Bars | HeatMap) else {}
@@ -194,8 +206,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         few = len(chart.nodes) <= _MOST_SHORT_NAMES
         payload["short"] = labels([node["label"] for node in chart.nodes], _IN_A_BOX) if few else None
         payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
-    elif isinstance(chart, Bars3D):
-        payload |= {"colours": colours.assign(chart.group)}
+    elif isinstance(chart, Bars3D | Bars):
+        payload |= {"colours": colours.assign(chart.group if isinstance(chart, Bars3D) else chart.series)}
     return payload
 
 

@@ -18,7 +18,7 @@ from opname import OpName
 NAME_LISTS = ("gradient_name_list.txt", "gradient_name_list.json", "arg_namesINpara_names.txt")
 
 _LONGEST = 4096  # characters of a name
-_INDEXED = re.compile(r"(?:byteps[._])?gradient_(\d{1,9})")
+_INDEXED = r"(?:byteps[._])?gradient_(\d{1,9})"
 
 
 class GradientNames(Struct, frozen=True):
@@ -40,7 +40,7 @@ class GradientNames(Struct, frozen=True):
 
 def gradient_index(tensor: str) -> int | None:
     """Return i of ``byteps.gradient_<i>``; None for tensors that carry their own name."""
-    match = _INDEXED.fullmatch(tensor)
+    match = re.fullmatch(_INDEXED, tensor)
     return int(match[1]) if match else None
 
 
