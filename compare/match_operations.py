@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from hashlib import blake2b
 
 import numpy as np
 
@@ -74,6 +73,8 @@ def rank_shapes(rank: Rank, own: RankOperations) -> Sequence[frozenset[str]]:
     for name in dialects.of(rank.trace).shape_args:
         for row, value in rank.trace.args[name].as_dict().items() if name in rank.trace.args else ():
             seen[own.ids[row]].add(f"{name} {value}")
+    from hashlib import blake2b
+
     return [frozenset(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]
 
 

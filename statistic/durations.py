@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, overload
 
 import numpy as np
@@ -228,7 +227,7 @@ def _correct(columns: list[NDArray[Any]], moments: Mapping[int, Moments]) -> Non
     for i, known in moments.items():
         n = known.count
         total[i], least[i], most[i], mean[i] = known.total_ns, known.min_ns, known.max_ns, known.total_ns / n
-        var[i] = float(Fraction(n * known.squares_ns2 - known.total_ns**2, n * n))
+        var[i] = (n * known.squares_ns2 - known.total_ns**2) / (n * n)
 
 
 def category_totals(trace: Trace) -> Counter[str]:

@@ -244,8 +244,9 @@ def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     begun = np.maximum.accumulate(works.start_ns[low:high])
     outstanding = np.arange(len(calls)) - np.searchsorted(begun[first], start, side="right")
     took = end - start
-    usual = np.quantile(took, 0.1) if len(took) else 0
-    blocked = (outstanding >= _FULL) & (took > max(_MUCH_LONGER * usual, _LONG_NS))
+    blocked = (outstanding >= _FULL) & (took > _LONG_NS)
+    if blocked.any():
+        blocked &= took > _MUCH_LONGER * np.quantile(took, 0.1)
     source = np.searchsorted(begun, end, side="right") - 1
     blocked &= (source >= 0) & (begun[source] > start)
     if blocked.any():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
 import numpy as np
@@ -120,6 +119,8 @@ def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
 def _nearest(recording: Recording, name: str) -> str:
     known = {word for operation in recording.table.kinds for word in _names(operation) if word}
     by_lower = {word.lower(): word for word in sorted(known)}
+    import difflib
+
     found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.4)
     return f"; the nearest are {', '.join(by_lower[word] for word in found)}" if found else ""
 
