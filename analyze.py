@@ -294,4 +294,6 @@ if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(main())
+    code = main()
+    gc.freeze()  # nor is there anything to find as the process ends
+    sys.exit(code)
