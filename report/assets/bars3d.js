@@ -128,8 +128,9 @@ drawers.heatmap = (chart, place) => {
     Object.assign(trace.colorbar, { orientation: "h", lenmode: "pixels", len: 200, x: 0, xanchor: "left", y: 1,
       yanchor: "bottom", ticklabeloverflow: "allow", tickvals: ends.map(Math.log), ticktext: ends.map((value) => valueText(value)) });
     trace.colorbar.title.side = "top";
-    const width = Math.min(place.clientWidth, 440 + 48 * chart.x.length);
-    return { traces: [trace], layout: { ...layout, width, margin: { ...layout.margin, t: 70 } } };
+    const width = Math.min(place.clientWidth, 560 + 48 * chart.x.length);
+    const margin = { ...layout.margin, t: 70, r: place.clientWidth < NARROW ? 8 : 160 }; // the scale's words are wide
+    return { traces: [trace], layout: { ...layout, width, margin } };
   });
 };
 
