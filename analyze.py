@@ -21,10 +21,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-import options
-import progress
-from errors import AnalyzeError, UsageError, one_line, whole_number
-from formats.stream import max_unpacked
+try:
+    import options
+    import progress
+    from errors import AnalyzeError, UsageError, one_line, whole_number
+    from formats.stream import max_unpacked
+except ImportError as missing:
+    sys.exit(f"analyze.py: error: {missing}; python3 -m pip install -r requirements.txt")
 
 __version__ = "0.1.0"
 
@@ -294,4 +297,6 @@ if __name__ == "__main__":
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminated)
-    sys.exit(main())
+    code = main()
+    gc.freeze()  # nor is there anything to find as the process ends
+    sys.exit(code)

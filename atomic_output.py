@@ -8,9 +8,10 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
+
+from msgspec import Struct
 
 from errors import OutputError, UsageError
 from temporary_files import Temporary, uninterrupted
@@ -129,8 +130,7 @@ def check_output(path: Path) -> None:
     (_current.get() or Outputs()).check(path)
 
 
-@dataclass(slots=True)
-class _Prepared:
+class _Prepared(Struct):
     """A file that was asked for as `path`, its name without links, and where its content is."""
 
     path: Path

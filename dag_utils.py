@@ -16,10 +16,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import dialects
 from clocks.job_clocks import remarks, shifted
@@ -58,8 +60,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSteps:
+class LoadedSteps(Struct, frozen=True):
     """A job's recording, the files that it was made of, and a line for each flaw of these.
 
     `ranks` and the traces that `load_traces` reads again are those of the recording's owners, in order.

@@ -8,10 +8,11 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from errors import TraceError
 from formats import dasf_records as dasf
@@ -44,8 +45,7 @@ _SHOWN = 4  # workers that are named in a note
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """One trace file of a job and whose it is.
 
     `worker` is the worker's index in the job (None: the job has no workers, or only one was given);
@@ -64,8 +64,7 @@ class Source:
         return worker + ("" if self.rank is None else f"rank{self.rank}.")
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDir:
+class GpuDir(Struct, frozen=True):
     """A directory in which BytePS or its profiler left the files of one GPU."""
 
     path: Path
@@ -91,8 +90,7 @@ class GpuDir:
         return self.final_trace() is None and bool(self.file("temp.json") or self.file("io.json"))
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """What a path holds: its trace files, workers in order and ranks as numbers within each."""
 
     root: Path

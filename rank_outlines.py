@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 import dialects
 from dialects.owners import split
@@ -17,8 +18,7 @@ from formats.columns import Trace
 from jobfiles import Job, Source, rank_notes
 
 
-@dataclass(frozen=True, slots=True)
-class TraceFile:
+class TraceFile(Struct, frozen=True):
     """What was in one file; `ranks` are those whose events it holds."""
 
     path: Path

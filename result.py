@@ -7,11 +7,12 @@ milliseconds from here on (`_ns` inside the analysis).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, overload
+
+from msgspec import Struct, field
 
 Kind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
 Cell = str | int | float | bool | None
@@ -50,8 +51,7 @@ class Command(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look.
 
     `value` takes the cell from an item (see `Table.of`); without it, that is the item's attribute `key`.
@@ -68,8 +68,7 @@ class Column:
     value: Callable[[Any], Cell] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %).
 
     `certain` is the key of a boolean column: rows in which it is not true may be chance, and are shown
@@ -107,8 +106,7 @@ class Table:
         return Made(self.rows, lambda row: dict(zip(keys, row, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Bars per category of `x`, one colour per series; stacked or side by side. None is a gap.
 
     `x_label` is written along the bottom and `y_label` up the side, also where the bars are
@@ -130,8 +128,7 @@ class Bars:
     is_small: bool = False  # has room beside another that is
 
 
-@dataclass(frozen=True, slots=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True):
     """What a total is made of: each part begins where the one before ended; the last bar is the total.
 
     A part without a group is a total too: where another one begins, to which the others lead from it.
@@ -145,8 +142,7 @@ class Waterfall:
     step: str = ""  # of pictures that have one: shown are those of the first step, and of one that is picked
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """One line per series over the shared `x`. None is a gap.
 
     Series that are `dashed` have the colour of another one; what is above `most` is not in sight. `band` has
@@ -175,8 +171,7 @@ class Point(NamedTuple):
     size: float
 
 
-@dataclass(frozen=True, slots=True)
-class Points:
+class Points(Struct, frozen=True):
     """Points between two logarithmic axes, and a line across where `roof` has a value and its name."""
 
     title: str
@@ -187,9 +182,11 @@ class Points:
     roof: tuple[float, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMap:
-    """A grid of values, the larger the darker; `ratios` are blue below 1, red above. None is a gap."""
+class HeatMap(Struct, frozen=True):
+    """A grid of values, the larger the darker. None is a gap.
+
+    `ratios` are blue below 1 and red above it, where they are in a page with `Bars3D`.
+    """
 
     title: str
     x_label: str
@@ -202,8 +199,7 @@ class HeatMap:
     ratios: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """One coloured box of a timeline; rows of tables with one of its `keys` are about it (`Table.about`)."""
 
     lane: str
@@ -225,8 +221,7 @@ class OnPath(NamedTuple):
     keys: Sequence[str] = ()  # as of a `Span`
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Boxes on lanes, to scale; the stretches of `path` are in the order of time."""
 
     title: str
@@ -247,8 +242,7 @@ class Timeline:
         return sorted(sorted(stretches, key=lambda one: -one[1])[:most])
 
 
-@dataclass(frozen=True, slots=True)
-class Bars3D:
+class Bars3D(Struct, frozen=True):
     """A grid of bars: rows x columns of heights, coloured by the row's group. None is a gap."""
 
     title: str
@@ -261,8 +255,7 @@ class Bars3D:
     z: Sequence[Sequence[float | None]]  # z[row][column]
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(Struct, frozen=True):
     """A drawn graph: nodes at (x, y), edges between them by index.
 
     A node has the keys ``label`` (its name), ``cat`` (decides the colour), ``x`` and ``y`` (floats),
@@ -288,8 +281,7 @@ class Network:
         return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """One thing that was found: a sentence, and what more there is to say of it, each with its label."""
 
     title: str
@@ -309,8 +301,7 @@ class Card:
 Chart = Bars | Waterfall | Lines | Points | HeatMap | Timeline | Bars3D | Network
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """What one run of an option found.
 
     `headline` is the answer in one sentence and is shown first; where there is none, `title` heads what is
@@ -357,8 +348,7 @@ def card_texts(cards: Iterable[Card]) -> list[str]:
     return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
 
 
-@dataclass(slots=True)
-class Repairs:
+class Repairs(Struct):
     """Collects the lines about repaired or skipped input, each once, in order."""
 
     lines: list[str] = field(default_factory=list)

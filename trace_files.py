@@ -6,12 +6,12 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 import dialects
 import parallel

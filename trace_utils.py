@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 import dialects
 from errors import AnalyzeError, TraceError
@@ -26,8 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedJob:
+class LoadedJob(Struct, frozen=True):
     """A job and its traces, one per rank, in the order of `job.sources`, and the files read."""
 
     job: Job
@@ -166,6 +165,8 @@ def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
     """Raise AnalyzeError where a name of `only` is no communication that is `known`."""
     for name in only:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, 3)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise AnalyzeError(f"--filter {name}: no communication in this job has that name{hint}")

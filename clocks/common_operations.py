@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dialects.sync_points import SyncPoint, SyncPoints
@@ -26,8 +27,7 @@ _MOST_LOST, _MOST_TRIED = 16, 4_000_000
 _MOSTLY = 0.75
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrences:
+class Occurrences(Struct, frozen=True):
     """The k occurrences that at least two of n hosts share."""
 
     middle: Int64  # (n,) what each clock showed at one common instant, roughly

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from clocks.common_operations import Float64, Int64, Occurrences
 
 _ROUNDING_US = 1e-7  # us, and us per s
 
 
-@dataclass(frozen=True, slots=True)
-class Drifts:
+class Drifts(Struct, frozen=True):
     """Drifts of n clocks against one of them, in ppm (microseconds a second)."""
 
     ppm: Float64  # (n,) 0 where constant offsets explain the recording

@@ -12,10 +12,10 @@ ends agree, they are the offset, and their spread is its bound.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from clocks.common_operations import Int64, Mask, Occurrences
@@ -33,8 +33,7 @@ _END_LIMIT_NS = 10_000  # and at most
 _ENDS_AGREE_NS = 300_000  # bound below which ends tell the offset without any window
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The offset of host j against host i (what to add to j's times, less what to add to i's), in ns."""
 
     i: int

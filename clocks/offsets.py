@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from clocks.common_operations import Float64, Int64, Mask, Occurrences, side_by_side
 from clocks.drift import Drifts, drifts_of
@@ -29,8 +29,7 @@ _MANY = 128  # hosts
 _ROOM_NS = 100_000  # offsets are whole microseconds where the windows are at least that wide
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """How one host's clock relates to the first host's.
 
     The true offset is within `offset_ns` ± `bound_ns` all through the recording, with relative drifts of up
@@ -66,8 +65,7 @@ class Clock:
         return drifted + self.offset_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """The clocks of all hosts, and whether the recorded operations contradict each other."""
 
     clocks: Sequence[Clock]

@@ -12,11 +12,12 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import CDLL
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from formats.columns import unique
@@ -38,8 +39,7 @@ TIMES, DURATIONS, HEADS, LENGTHS = ((np.int64, 0), (np.int64, 8), (np.int32, 16)
 _EVENT_BYTES = 24
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """Where a run lies: its file, first byte, number of events and bytes of their tails."""
 
     path: Path
@@ -62,8 +62,7 @@ class Run:
         return np.fromfile(self.path, kind, (self.n if last is None else last) - first, offset=at)
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(Struct, frozen=True):
     """Times (n,) in nanoseconds, durations (n,; -1 if no slice), heads (n,) and tails of events.
 
     The tail of an event is the `lengths` (n,) bytes of `text` from `at` (n,) on.

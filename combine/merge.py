@@ -15,11 +15,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import CDLL
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 import dialects
 import progress as bars
@@ -50,8 +50,7 @@ _FORK_WORTH = 4 << 20  # bytes below which a second process costs more than it s
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Combined:
+class Combined(Struct, frozen=True):
     """What was written, and how each source got on the common clock."""
 
     members: Sequence[Member]  # those that have events, with hosts and workers as their dialect has them

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from dialects.system import SecondAxis
 from errors import TraceError, whole_number
@@ -14,8 +15,7 @@ _RANK = ("rank",)  # key of the process that stands for the rank: no pid of a fi
 _LARGEST = 1 << 31  # Perfetto reads larger or negative process ids as 0
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """What distinguishes one source in the combined file; picklable.
 
     `first_pid` to `first_pid` + `n_pids` - 1 are this source's process ids; a Composer source has the
@@ -36,8 +36,7 @@ class Place:
     scan: bool = False  # in C, where that can be done
 
 
-@dataclass(slots=True)
-class Process:
+class Process(Struct):
     """One process of a source: its id in the combined file, and what its metadata said."""
 
     pid: int
@@ -47,8 +46,7 @@ class Process:
     taken: set[int] = field(default_factory=set)  # thread ids in use
 
 
-@dataclass(slots=True)
-class Track:
+class Track(Struct):
     """One thread of a process, the same way."""
 
     pid: int

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from ctypes import CDLL
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import dialects
 from clocks.job_clocks import machine_of
@@ -29,8 +31,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _SNIFFED = 4  # pieces of a file (about 1 MiB each) that tell what wrote it
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A trace to be combined: its file, and the clock (host), worker and rank it belongs to."""
 
     path: Path
@@ -52,8 +53,7 @@ class Member:
         return f"{worker}rank{self.rank or 0}."
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """What wrote a file, and the rank it names at its beginning."""
 
     dialect: str
@@ -62,8 +62,7 @@ class Kind:
     axis: SecondAxis | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """How the sources get on one clock: `shifts` and `clocks` are per source."""
 
     shifts: Sequence[Shift]
@@ -202,8 +201,7 @@ def timing(members: Sequence[Member], sources: Sequence[Rewritten], *, align: bo
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Host:
+class _Host(Struct, frozen=True):
     """A clock, and what was recorded by it."""
 
     number: int

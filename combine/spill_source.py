@@ -7,9 +7,10 @@ begins and ends of the operations by which clocks are compared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from combine.event_rewriter import Rewriter
 from combine.event_text import Heads
@@ -27,8 +28,7 @@ from formats.whole import ExactWholeEvent, LearnedWhole, Lessons, OddEvent, Whol
 _LESSONS = (1, 2, 3, 4, 6, 10, 18, 34, 66)
 
 
-@dataclass(frozen=True, slots=True)
-class Rewritten:
+class Rewritten(Struct, frozen=True):
     """What became of one source; picklable."""
 
     runs: Sequence[Run]

@@ -7,9 +7,9 @@ all events between two quiet moments of a host are moved by the same amount.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from clocks.offsets import Clock
@@ -21,8 +21,7 @@ _BINS = 1 << 20  # stretches of time that are told to be quiet or not
 _STEPS = 4096  # at most so many
 
 
-@dataclass(frozen=True, slots=True)
-class StepwiseShift:
+class StepwiseShift(Struct, frozen=True):
     """What is added to times: `added` (k + 1) before, between and after the instants `cuts` (k).
 
     `error_ns` is the farthest that the steps are from the even correction they stand for.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from result import Bars, Cell, Chart, Column, Made, Table, Waterfall, ms_column, ms_of
 

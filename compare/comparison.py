@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 import dialects
 from compare import match_operations as renamed
@@ -25,8 +25,7 @@ _FEW_CELLS = 1 << 20
 _STRAGGLES = 0.3  # of the iteration's change: what a straggler's own work must explain
 
 
-@dataclass(frozen=True, slots=True)
-class OpChange:
+class OpChange(Struct, frozen=True):
     """One operation of both runs; `renamed_to` is its name in the second where that differs."""
 
     name: str
@@ -38,8 +37,7 @@ class OpChange:
     renamed_to: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryChange:
+class CategoryChange(Struct, frozen=True):
     """One category: its events' average duration, and what it took of a step."""
 
     cat: str
@@ -48,8 +46,7 @@ class CategoryChange:
     explained: Change
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Run `b` against the base `a`."""
 
     a: MeasuredRun
@@ -124,8 +121,7 @@ def compare(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(Struct, frozen=True):
     """One of the two runs: its m operations, what they took of its steps, and their categories (m)."""
 
     run: MeasuredRun

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 import dialects
@@ -48,8 +48,7 @@ _LAYER_OF[[Activity.HOST, Activity.INPUT, Activity.WAIT]] = HOST
 _LAYER_OF[Activity.IGNORED] = IGNORED
 
 
-@dataclass(frozen=True, slots=True)
-class RankSpent:
+class RankSpent(Struct, frozen=True):
     """What one rank spent its whole steps on, nanoseconds."""
 
     name: str
@@ -60,8 +59,7 @@ class RankSpent:
     is_comm: NDArray[np.bool_]  # (m + 1,) which of them are communication
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """What a run spent its whole steps on."""
 
     names: Sequence[str]  # (m + 1) the operations, and `NOTHING`

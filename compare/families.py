@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from compare.exposure import COMMUNICATION, COMPUTE
@@ -30,8 +30,7 @@ _SHARE = {Family.COMPUTATION: 0.8, Family.TRANSFERS: 0.1, Family.STAGES: 0.06, F
 _CAUTION = 0.9  # where one change is real, Benjamini and Hochberg allow more false ones than the level
 
 
-@dataclass(frozen=True, slots=True)
-class Families:
+class Families(Struct, frozen=True):
     """The `Family` and the share of the step of each of m operations."""
 
     family: NDArray[np.int64]

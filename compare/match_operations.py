@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from hashlib import blake2b
 
 import numpy as np
 
@@ -76,6 +75,8 @@ def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[frozenset[str]
     for name in dialects.of(trace).shape_args:
         for row, value in trace.args[name].as_dict().items() if name in trace.args else ():
             seen[ids[row]].add(f"{name} {value}")
+    from hashlib import blake2b
+
     return [frozenset(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]
 
 

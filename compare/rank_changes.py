@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from compare.exposure import RankSpent, Spent
 from compare.run_table import MeasuredRun
 from compare.significance import Change, Float, Samples, changes, sample
 
 
-@dataclass(frozen=True, slots=True)
-class RankChange:
+class RankChange(Struct, frozen=True):
     """One rank of both runs."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 import dialects
@@ -40,8 +40,7 @@ class OpKey(NamedTuple):
     cat: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankOperations:
+class RankOperations(Struct, frozen=True):
     """Every operation of one rank, by first appearance; no name has its worker."""
 
     keys: Sequence[OpKey]
@@ -66,8 +65,7 @@ class Selected(NamedTuple):
     known: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """One GPU or process. What was not asked for is None."""
 
     source: Source

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from compare.rank_operations import Float, OpKey, Rank, RankOperations, check_cells
 from formats.columns import Int64
 from trace_utils import Source, check_known
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True):
     """One input: a file, or a directory whose ranks belong together; what was repaired or is missing."""
 
     path: Path
@@ -37,8 +37,7 @@ class MeasuredRun:
         return {rank.source.worker for rank in self.ranks if rank.source.worker is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class Operations:
+class Operations(Struct, frozen=True):
     """Every operation of a run, by first appearance."""
 
     keys: Sequence[OpKey]

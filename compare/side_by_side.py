@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 import dialects
 from compare.run_table import MeasuredRun, Operations, labels, operations
@@ -16,8 +17,7 @@ from output_marks import is_digest
 _Totals = dict[tuple[str, str], list[float]]  # (operation, category) -> nanoseconds, events
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRow:
+class SweepRow(Struct, frozen=True):
     """The averages (ns) of an operation, or of a category, per run; None where a run lacks it."""
 
     name: str
@@ -25,8 +25,7 @@ class SweepRow:
     mean_ns: Sequence[float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """Averages over all events of all ranks and workers; operations grouped by category."""
 
     operations: Sequence[SweepRow]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from formats.columns import unique
@@ -147,8 +147,7 @@ def corrected(p: Float) -> Float:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One quantity in two runs, in nanoseconds: b - a with its 95 % interval.
 
     `low_ns`, `high_ns` and `p` (corrected for the number of quantities beside it) are None where a

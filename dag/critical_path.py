@@ -9,10 +9,10 @@ path runs through whoever was waited for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from dag.join_ranks import by_link
 from dag.step_graph import StepGraph, operation_edges
@@ -69,8 +69,7 @@ class Way(NamedTuple):
     kind: Int64
 
 
-@dataclass(frozen=True, slots=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True):
     """What makes a step as long as it is: k stretches in time order, which add up to `length_ns`.
 
     The columns (k,) are those of `Stretch`, `cat` as a number of `CATS`, and the `operation` of each event

@@ -14,14 +14,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.model import Dag, LongestPath
 from dialects.step_parts import Kind
-from formats.columns import Int64
+from formats.columns import Int64, unique
 from result import Network
 
 #: A picture with more nodes than this is condensed.
@@ -115,7 +115,7 @@ def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
 
 def _chains(dag: Dag, path: LongestPath) -> list[list[int]]:
     """Return the nodes of each chain (see `draw_folded`)."""
-    source, target = np.unique(dag.edges[:, :2], axis=0).T
+    source, target = unique(dag.edges[:, :2], axis=0).T
     is_alone = (np.bincount(source, minlength=len(dag))[source] == 1) & (
         np.bincount(target, minlength=len(dag))[target] == 1
     )

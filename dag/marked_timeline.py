@@ -14,7 +14,7 @@ from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from formats.chrome_writer import Places, Thread, microseconds
-from formats.columns import Int64, Trace, Track
+from formats.columns import Int64, Trace, Track, unique
 from innermost import innermost
 
 #: Name of the process and category of the arrows that mark the path.
@@ -253,7 +253,7 @@ def _within(trace: Trace) -> Bool:
     """Return which points (k,) lie within a slice of their track: an arrow that ends there ends in it."""
     points = trace.points
     found = np.zeros(len(points), np.bool_)
-    for track in np.unique(points.track_id).tolist():
+    for track in unique(points.track_id).tolist():
         rows = np.flatnonzero(trace.track_id == track)
         rows = rows[np.argsort(trace.ts_ns[rows], kind="stable")]
         latest = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(trace.end_ns[rows]))

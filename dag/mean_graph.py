@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 import dialects
 from dag.dependencies import dag_from_gml, dag_from_inputs
@@ -23,8 +24,7 @@ from trace_utils import Source, load_paths
 _NAMED = 3  # one-sided operations that a note names
 
 
-@dataclass(frozen=True, slots=True)
-class MeanDags:
+class MeanDags(Struct, frozen=True):
     """Per GPU its scope's name, its worker and its graph; a line for each flaw of the files."""
 
     gpus: Sequence[tuple[str, int, Dag]]

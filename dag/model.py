@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from dialects.step_parts import Kind
@@ -17,8 +17,7 @@ _CYCLE_SHOWN = 5  # operations of a cycle that a message names
 _TRIMMED = 20  # layers that are taken off a graph before it is searched for cycles
 
 
-@dataclass(frozen=True, slots=True)
-class Dag:
+class Dag(Struct, frozen=True):
     """n operations of one training step and the m reasons why one waits for another.
 
     Attributes
@@ -129,8 +128,7 @@ def cycles(n: int, edges: Int64) -> NDArray[np.int32]:
     return np.asarray(connected_components(matrix, connection="strong")[1], np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class LongestPath:
+class LongestPath(Struct, frozen=True):
     """The chain of operations whose durations add up to most.
 
     Attributes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.step_graph import Recording
@@ -61,8 +61,7 @@ class NameShare(NamedTuple):
     share: float  # of the path
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPath:
+class NamedPath(Struct, frozen=True):
     """A path in words: k stretches in time order.
 
     Attributes

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import dialects
@@ -33,8 +34,7 @@ _MEMORY = "[memory]"
 _DEVICE = 1  # "Device Type" of a GPU
 
 
-@dataclass(frozen=True, slots=True)
-class Partitions:
+class Partitions(Struct, frozen=True):
     """What logs tell about a job's partitions, by their keys: bytes, and the server that keeps them."""
 
     bytes_of: Mapping[int, int] = field(default_factory=dict)
@@ -61,8 +61,7 @@ class MemorySamples(NamedTuple):
     capacity: float
 
 
-@dataclass(frozen=True, slots=True)
-class RankFacts:
+class RankFacts(Struct, frozen=True):
     """What options ask of a rank's trace beside its steps.
 
     Attributes
@@ -90,8 +89,7 @@ class RankFacts:
     frames: Frames | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RankRecord:
+class RankRecord(Struct, frozen=True):
     """One rank's steps on its own clock, or why there are none, and what joining them needs beside.
 
     `broken` says why the graph beside the trace cannot be used.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from errors import TraceError
 from formats.columns import Trace, concatenate
@@ -27,8 +29,7 @@ from trace_utils import check_known, files_to_read, find_paths, selected_of
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class MappedRank(Generic[_T]):
+class MappedRank(Struct, Generic[_T], frozen=True):
     """What was made of one rank's trace; `origin` has the files of it, and its place in each."""
 
     source: Source
@@ -37,8 +38,7 @@ class MappedRank(Generic[_T]):
     origin: Sequence[tuple[int, int]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MappedJob(Generic[_T]):
+class MappedJob(Struct, Generic[_T], frozen=True):
     """A job of which something was made rank by rank, in the order of `job.sources`, and the files read."""
 
     job: Job

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dag.contracted_step import ContractedStep, critical_paths, slacks
 from dag.critical_path import CriticalPath, CriticalPaths
@@ -14,8 +15,7 @@ from dag.path_summary import Label, NamedPath, by_category, category, named_path
 from dag.step_graph import Recording, StepGraph
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True):
     """A GPU, a worker or the job, and how the critical path through its events is found."""
 
     name: str
@@ -34,8 +34,7 @@ class Scope:
         return [(cat, ns, ns / length) for cat, ns in by_category(path).items()]
 
 
-@dataclass(slots=True)
-class OperationSlack:
+class OperationSlack(Struct):
     """All events of one name in a step: their durations together, and the least slack."""
 
     name: str

@@ -9,10 +9,11 @@ work and gaps gives the recorded times.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from dialects.step_parts import UNMARKED, Joint, Operation, Operations, from_start
@@ -24,8 +25,7 @@ Bool = NDArray[np.bool_]
 NO_LINK = -1
 
 
-@dataclass(frozen=True, slots=True)
-class StepGraph:
+class StepGraph(Struct, frozen=True):
     """The n events of one step of all m owners, on one clock, and why one waits for another.
 
     What many owners do together is an event too (`Operation.is_meeting`), behind all others: those who leave
@@ -147,8 +147,7 @@ class MadeSteps(Sequence[StepGraph]):
         return len(self.bounds)
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """The steps of a job.
 
     Attributes
@@ -170,7 +169,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         if not isinstance(self.operations, Operations):
-            object.__setattr__(self, "operations", Operations(self.operations))
+            force_setattr(self, "operations", Operations(self.operations))
 
     @property
     def table(self) -> Operations:

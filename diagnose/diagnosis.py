@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct, field
 
 from dag_utils import LoadedSteps
 from diagnose.detectors.capture import capture_quality
@@ -72,8 +72,7 @@ _DETECTORS: Sequence[tuple[Level, Detector]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(Struct, frozen=True):
     """A finding and what its change wins: alone, and when those before it are done already."""
 
     finding: Finding
@@ -82,8 +81,7 @@ class Ranked:
     after_above_ns: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True):
     """What is slow in a job, the most rewarding first; `small` findings win too little to be shown."""
 
     findings: Sequence[Ranked]
@@ -124,8 +122,7 @@ def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
     )
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """What was found so far; the job after the `edits` is the one without all of that."""
 
     gains: Gains

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import Recording
 from dag_utils import choose_step, critical_path, path_waterfall, step_timeline

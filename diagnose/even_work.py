@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Kind, narrow_ns
@@ -13,8 +14,7 @@ from formats.columns import Int64
 from replay.uncertainty import Float
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """The operations (n,) of a recording as kinds of work: of one name, on whatever owner."""
 
     kind: Int64

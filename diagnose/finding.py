@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from dag.step_graph import Recording
 
@@ -22,8 +23,7 @@ EVEN_IN_REPLAY = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """One recorded event, or stretch of a step, that shows a finding; times from the step's begin."""
 
     path: str
@@ -34,8 +34,7 @@ class Evidence:
     dur_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something that makes the steps longer, and what to do about it.
 
     Attributes
@@ -69,8 +68,7 @@ class Finding:
     as_recorded: bool = False  # it is about what happened in these steps, unusual gaps included
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """What was not examined, and why."""
 
     kind: Kind

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dag.model import connected
 from dag.step_graph import Bool, Recording, StepGraph
@@ -13,8 +13,7 @@ from dialects.step_parts import Kind
 from formats.columns import Int64, unique
 
 
-@dataclass(frozen=True, slots=True)
-class Meetings:
+class Meetings(Struct, frozen=True):
     """Who came when to what several ranks do together in one step: k arrivals.
 
     `meeting` (k,) counts from 0; `owner`, `event` (k,) of the arrival; `at_ns` (k,) when the event began.

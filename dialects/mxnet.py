@@ -11,7 +11,7 @@ from dialects.system import Activity, Metadata, System, framed
 from formats.columns import Trace
 from formats.pairs import Rule
 
-_PROCESS = re.compile(r"(?:cpu|gpu)/\d+|(?:cpu|gpu) (?:pinned|shared)/")
+_PROCESS = r"(?:cpu|gpu)/\d+|(?:cpu|gpu) (?:pinned|shared)/"
 
 
 class MXNet(System):
@@ -25,7 +25,7 @@ class MXNet(System):
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether a process is called after a device."""
         processes = [event["args"] for event in metadata if event["name"] == "process_name"]
-        return any(_PROCESS.fullmatch(str(args.get("name"))) for args in processes)
+        return any(re.fullmatch(_PROCESS, str(args.get("name"))) for args in processes)
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Activity` of each slice (n,): computation."""

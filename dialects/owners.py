@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from dialects.masks import Mask, ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
 
-_LABEL = re.compile(r"(?:worker (\d{1,9}) )?rank (\d{1,9})")
-_NAME = re.compile(r"(?:worker[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)", re.IGNORECASE)
+_LABEL = r"(?:worker (\d{1,9}) )?rank (\d{1,9})"
+_NAME = r"(?i)(?:worker[ _]?(\d{1,9})[ ._:-]+)?rank[ _:#-]?(\d{1,9})(?!\w)"
 _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
@@ -98,7 +98,7 @@ def _sources(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
     owners = []
     for source in sources if isinstance(sources, list) else ():
         label = str(source.get("source")) if isinstance(source, Mapping) else ""
-        match = _LABEL.match(label)
+        match = re.match(_LABEL, label)
         worker, rank = (None if n is None else int(n) for n in match.groups()) if match else (None, None)
         own = {key: value for key, value in source.items() if key not in _OF_CLOCKS} if label else {}
         owners.append(_Owner(worker, rank, label, own))
@@ -123,7 +123,7 @@ def _global_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
 def _named_ranks(trace: Trace) -> tuple[list[_Owner], dict[Id, int]]:
     """Return the ranks that processes are called after (``rank 1``, ``rank1: python``), and theirs."""
     names = {e["pid"]: str(e["args"].get("name")) for e in trace.metadata if e["name"] == "process_name"}
-    matches = {pid: match for pid, name in names.items() if (match := _NAME.match(name))}
+    matches = {pid: match for pid, name in names.items() if (match := re.match(_NAME, name))}
     whose = {pid: (match[1] and int(match[1]), int(match[2])) for pid, match in matches.items()}
     distinct = sorted(set(whose.values()), key=lambda owner: (owner[0] or 0, owner[1]))
     owners = [_Owner(None if worker is None else int(worker), rank) for worker, rank in distinct]

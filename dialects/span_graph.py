@@ -11,9 +11,9 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dialects.masks import Mask, by_name
 from dialects.step_parts import (
@@ -38,8 +38,7 @@ Category = Callable[[str, str], str]
 _WAITING = re.compile(r"wait|synchronize|thread.*join|acquire", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """What a system knows of its spans, per slice of the trace (n,).
 
     Attributes

@@ -9,11 +9,12 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from formats.columns import Int64, Trace, Track
@@ -170,8 +171,7 @@ class Meet(NamedTuple):
     turn: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Meets:
+class Meets(Struct, frozen=True):
     """What a rank's events do together with others: `Meet` as columns (k,), `key` an index into `keys`."""
 
     keys: Sequence[Hashable]
@@ -206,8 +206,7 @@ def meet_table(meets: Iterable[Meet]) -> Meets:
     return Meets(list(place), event, key, turn, *flags, joint.astype(np.int8), kind.astype(np.int8))
 
 
-@dataclass(frozen=True, slots=True)
-class RankStep:
+class RankStep(Struct, frozen=True):
     """The n events of one step of one rank, on that rank's clock.
 
     Everything that ran between `begin_ns` and `next_ns` belongs to the step, whoever launched it when.
@@ -282,8 +281,7 @@ class RankStep:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RankSteps:
+class RankSteps(Struct, frozen=True):
     """One rank's steps, in order, and its operations; `notes` are what the reader should know of them."""
 
     name: str  # "rank0", "wk0.rank1"
@@ -306,8 +304,7 @@ class RankSteps:
         return replace(self, steps=[step.later(by_ns) for step in self.steps])
 
 
-@dataclass(frozen=True, slots=True)
-class RankTrace:
+class RankTrace(Struct, frozen=True):
     """One rank's trace (with `edge_args` and points), and what its graph and logs tell of BytePS."""
 
     name: str  # "rank0", "wk0.rank1"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dialects.masks import Mask
@@ -31,8 +32,7 @@ _ALWAYS, _MOST_TIMES = 2_000_000, 4
 _SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedEvents:
+class RecordedEvents(Struct, frozen=True):
     """The n events of a whole recording of one rank, and what they wait for.
 
     Attributes

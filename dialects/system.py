@@ -32,17 +32,16 @@ RUNTIME_CATS = frozenset(
     ("cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime", "xpu_runtime", "xpu_driver",
      "privateuse1_runtime", "privateuse1_driver")
 )  # fmt: skip
-_HOST_CATS = re.compile(r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime")
+_HOST_CATS = r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime"
 _REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
-_RECORDING = re.compile(r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch")
-_OF_A_RANK = re.compile(r"(?:wk\d+\.)?rank\d+\.")
+_RECORDING = r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch"
+_OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
 #: XLA writes a hyphen, and calls it a broadcast when one rank repeats a value along an axis.
-_COMM_NAME = re.compile(
-    r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective[-_]?permute|nccl"
-    r"|broadcast(?!\.\d|_in_dim|\w*fusion)",
-    re.IGNORECASE,
+_COMM_NAME = (
+    r"(?i)all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective[-_]?permute|nccl"
+    r"|broadcast(?!\.\d|_in_dim|\w*fusion)"
 )
-_COMM_CAT = re.compile(r"comm(?:unication)?|collective", re.IGNORECASE)
+_COMM_CAT = r"(?i)comm(?:unication)?|collective"
 
 
 class Activity(IntEnum):
@@ -179,8 +178,8 @@ class System:
         """Return the `Activity` of each slice (n,); see `rule`."""
         found = framed(trace)
         found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
-        comm = by_name(trace, lambda name: bool(_COMM_NAME.search(name)))
-        comm |= by_cat(trace, lambda cat: bool(_COMM_CAT.fullmatch(cat)))
+        comm = by_name(trace, lambda name: bool(re.search(_COMM_NAME, name)))
+        comm |= by_cat(trace, lambda cat: bool(re.fullmatch(_COMM_CAT, cat)))
         comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
         found[comm] = Activity.COMM
         return found
@@ -324,16 +323,16 @@ def is_communication(activities: NDArray[np.int8]) -> Mask:
 def framed(trace: Trace) -> NDArray[np.int8]:
     """Return the activity of each slice (n,) as far as its category tells; `FRAME` where it does not."""
     found = np.full(len(trace), Activity.FRAME, np.int8)
-    found[by_cat(trace, lambda cat: bool(_HOST_CATS.fullmatch(cat)))] = Activity.HOST
+    found[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Activity.HOST
     found[by_cat(trace, COPY_CATS.__contains__)] = Activity.COPY
     found[by_cat(trace, _REPEATED_CATS.__contains__)] = Activity.IGNORED
-    found[by_name(trace, lambda name: bool(_RECORDING.fullmatch(name)))] = Activity.IGNORED
+    found[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Activity.IGNORED
     return found
 
 
 def is_frame_of_all(name: str) -> bool:
     """Whether an operation, with the name of its rank in front or not, is a step or the whole recording."""
-    return bool(_RECORDING.fullmatch(_OF_A_RANK.sub("", name, count=1)))
+    return bool(re.fullmatch(_RECORDING, re.sub(_OF_A_RANK, "", name, count=1)))
 
 
 def without_recording(trace: Trace) -> Trace:

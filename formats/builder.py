@@ -7,13 +7,13 @@ import itertools
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter, is_not
 from types import GenericAlias
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from formats.columns import Int32, Int64
@@ -47,8 +47,7 @@ class _SliceInterner(dict[tuple[Any, Any, Any, Any], int]):
         return number
 
 
-@dataclass(frozen=True, slots=True)
-class Scanned:
+class Scanned(Struct, frozen=True):
     """The events that one call of the scanner found; the arrays are valid until the next call.
 
     Attributes

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from ctypes import CDLL
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from formats import native
 from formats.builder import ALL, Builder
@@ -22,8 +24,7 @@ from formats.times import InexactError
 OnRead = Callable[[int], object]  # is told the bytes of the file consumed since the last call
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The rows of a range of a file and what its reader saw; picklable."""
 
     rows: Rows

@@ -5,11 +5,11 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
 from atomic_output import open_output
 from errors import whole_number
@@ -20,8 +20,7 @@ _BATCH = 10_000
 _LARGEST = 1 << 31  # Perfetto reads this and larger numbers of threads as 0
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """One box; `inner` lie within it. Without an end it is an instant."""
 
     name: str
@@ -31,8 +30,7 @@ class Slice:
     inner: Sequence[Slice] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """One row group: named tracks, the slices of each in order of their start."""
 
     name: str

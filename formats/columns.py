@@ -6,10 +6,11 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from errors import counted
@@ -35,8 +36,7 @@ class Track(NamedTuple):
     tid: Id
 
 
-@dataclass(frozen=True, slots=True)
-class ArgColumn:
+class ArgColumn(Struct, frozen=True):
     """One key of the events' `args`, for the rows that have it.
 
     `rows` (k,) are row numbers of the trace, ascending; `values` (k) the decoded JSON values.
@@ -55,8 +55,7 @@ class ArgColumn:
         return ArgColumn(new_rows, [self.values[i] for i in own.tolist()])
 
 
-@dataclass(frozen=True, slots=True)
-class Points:
+class Points(Struct, frozen=True):
     """Events that are no slices (flows, async begins and ends, instants, counters), in file order.
 
     Rows index nothing in `Trace`; `name_id`, `cat_id` and `track_id` index the tables of the trace
@@ -93,8 +92,7 @@ _NO_OBJECTS = np.empty(0, np.object_)
 NO_POINTS = Points(_NO_OBJECTS, _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.int64), _NO_OBJECTS)
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """The slices of one trace file (X events and paired B/E), one row each, in file order.
 
     Attributes

@@ -21,12 +21,12 @@ import mmap
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from errors import TraceError
 from formats.columns import Trace, Track

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from errors import DagError, TraceError
@@ -31,13 +31,13 @@ _INTEGER = r"[+-]?[0-9]{1,18}(?![0-9])"  # within 64 bits
 _VALUE = rf'(?:"[^"\r\n]*"|{_REAL}|{_INTEGER}|[+-]INF|INF|NAN)'
 _PAIR = rf"[A-Za-z][0-9A-Za-z_]*\s+{_VALUE}(?=[\s\]])"
 _PAIRS = rf"((?:\s+{_PAIR})*)"
-_BLOCK = re.compile(
+_BLOCK = (
     rf'\s*(?:node\s*\[\s*id\s+([0-9]{{1,18}})\s+label\s+("[^"\r\n]*"){_PAIRS}\s*\]'
     rf"|edge\s*\[\s*source\s+([0-9]{{1,18}})\s+target\s+([0-9]{{1,18}}){_PAIRS}\s*\]"
     r"|([^\s]))"
 )
-_HEAD = re.compile(rf"\s*graph\s*\[{_PAIRS}")
-_EACH_PAIR = re.compile(rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})")
+_HEAD = rf"\s*graph\s*\[{_PAIRS}"
+_EACH_PAIR = rf"([A-Za-z][0-9A-Za-z_]*)\s+({_VALUE})"
 _REFERENCE = re.compile("&#([0-9]{1,6});")
 _FOREIGN = re.compile(r'&(?!#[0-9]{1,6};)|"\[\]"|"\(\)"')  # other references, and sequences
 _NOT_PLAIN = re.compile(r'[^ -~]|[&"]')
@@ -46,8 +46,7 @@ _NODE_KEYS = frozenset(("id", "label"))
 _EDGE_KEYS = frozenset(("source", "target"))
 
 
-@dataclass(frozen=True, slots=True)
-class Gml:
+class Gml(Struct, frozen=True):
     """A graph as its GML file says it: n nodes and m edges, with whatever values they carry.
 
     Attributes
@@ -102,10 +101,10 @@ class _OtherLayoutError(Exception):
 
 def _parse_blocks(text: str) -> Gml:
     """Read the layout that networkx writes."""
-    head = _HEAD.match(text)
+    head = re.match(_HEAD, text)
     if head is None or _FOREIGN.search(text):
         raise _OtherLayoutError
-    found = _BLOCK.findall(text, head.end())
+    found = re.compile(_BLOCK).findall(text, head.end())
     attrs = _values(head[1])
     is_whole = [block[6] for block in found if block[6]] == ["]"] and found[-1][6] == "]"
     if not is_whole or not attrs.get("directed") or not _GRAPH_KEYS.isdisjoint(attrs):
@@ -132,7 +131,7 @@ def _parse_blocks(text: str) -> Gml:
 def _values(text: str) -> dict[str, Any]:
     """Return the key-value pairs of a block, whose keys differ."""
     if '"' in text:
-        pairs = _EACH_PAIR.findall(text)
+        pairs = re.findall(_EACH_PAIR, text)
     else:
         words = text.split()
         if len(words) == 2:  # the usual case: one figure

@@ -11,10 +11,10 @@ import functools
 import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Struct
 
 from formats.event import INT_TIMES, KEY, NO_TIME, Scalar
 
@@ -22,8 +22,7 @@ _PAIRED = {"B", "E"}
 _MOST_LITERALS = 1 << 14  # a type that lists more strings gains nothing
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedType:
+class LearnedType(Struct, frozen=True):
     """`union` decodes an event of the file: an X event as `slice`, any other as the type of its phase."""
 
     union: Any

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from formats.columns import Int32, Int64, unique
@@ -14,8 +14,7 @@ from formats.columns import Int32, Int64, unique
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Pairing:
+class Pairing(Struct, frozen=True):
     """Row numbers (k,) of begins and of the ends that close them, by begin; and what stayed alone."""
 
     begin: Int64

@@ -13,12 +13,13 @@ import itertools
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from types import GenericAlias
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import astuple, replace
 
 from errors import TraceError, counted
 from formats.event import (
@@ -64,8 +65,7 @@ _MOST_LISTS = 64  # places that may be the beginning of the list of events
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(slots=True)
-class Damage:
+class Damage(Struct):
     """What was wrong with a file, or with a range of it, and how much of it was saved."""
 
     notes: list[str] = field(default_factory=list)  # phrases about the file as a whole

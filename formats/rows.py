@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from errors import counted
@@ -30,8 +30,7 @@ class Interner(dict[Key, int]):
         return number
 
 
-@dataclass(slots=True)
-class Rows:
+class Rows(Struct):
     """What was gathered from (a part of) a file; picklable, and parts can be joined in order.
 
     `key`, `ts_ns`, `dur_ns` are the X, B and E events; `args` holds for each wanted key the rows that

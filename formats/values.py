@@ -22,13 +22,13 @@ MOST_DEPTH = 64
 FARTHEST_NS = 36_525 * 86_400 * 10**9  # 100 years; the difference of two times fits into int64
 LEAST_INT, GREATEST_INT = -(1 << 63), (1 << 64) - 1
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = "[\ud800-\udfff]"
 _NONE = type(None)
 
 
 def clean_text(text: str) -> str:
     """Return `text` with U+FFFD for each lone surrogate."""
-    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() else re.sub(_SURROGATE, "\ufffd", text)
 
 
 def cleaned(value: Any, depth: int = MOST_DEPTH) -> Any:

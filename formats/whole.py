@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Struct
 
 from formats.event import NO_ARGS, UNDECODABLE, Scalar, tolerant
 from formats.learned import literal_type
@@ -108,8 +108,7 @@ class WholeReader(EventReader):
         return events
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedWhole:
+class LearnedWhole(Struct, frozen=True):
     """A type of whole events for one file, with the members, strings and kinds of numbers that it has shown.
 
     Of `KEY` it has the members `key`; it always has `name`, `cat`, `ts`, `dur` and `args`. Times are all

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace, _ArgumentGroup
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from errors import TraceError, UsageError
 from options import check_variant

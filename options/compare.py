@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Sequence
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from compare.compare_tables import (
     Pair,

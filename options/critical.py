@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence, Sized
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from errors import AnalyzeError, DagError, UsageError, whole_number
 from options import check_variant, is_drawn, load_steps

@@ -6,10 +6,11 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace, _ArgumentGroup
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 import options
 from opname import without_parameters

@@ -5,9 +5,10 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 import progress as bars
 from errors import UsageError

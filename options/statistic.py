@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from errors import TraceError, UsageError, counted
 from options import check_variant, is_drawn

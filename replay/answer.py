@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, log
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
@@ -32,8 +33,7 @@ MOST_EVENTS = 20_000_000
 _MOST_LEFT_OUT = 20
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True, dict=True):
     """A replay of some steps (`rows`) of m owners, and what was recorded of them.
 
     `replayed_ns` (steps, m) is how long each step takes. `predicted_ns` and `measured_ns` (m,) are means
@@ -135,8 +135,7 @@ class Lengths(NamedTuple):
     iteration_ns: Int64
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(Struct, frozen=True, dict=True):
     """An edited job beside the recorded one.
 
     Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
@@ -189,8 +188,7 @@ class Forecast:
         return paired_change(without_outliers(before), without_outliers(after))
 
 
-@dataclass(frozen=True)
-class WhatIf(Forecast):
+class WhatIf(Forecast, frozen=True, dict=True):
     """A forecast that knows when every operation ran."""
 
     before: Replay

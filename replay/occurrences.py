@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dag.step_graph import Recording, StepGraph
@@ -125,22 +125,26 @@ class UsualGaps:
     """
 
     def __init__(self, recording: Recording, other: UsualGaps | None = None) -> None:
-        is_alike = other is not None and all(
-            step.operation is operation
-            for step, (operation, _) in zip(recording.steps, other._made_of, strict=True)
-        )
-        self._number = other._number if other is not None and is_alike else slots(recording.steps)
+        self._made_of = [(step.operation, step.gap_ns) for step in recording.steps]
+        self._number: Sequence[Int64]
+        if other is not None and all(
+            a is b for (a, _), (b, _) in zip(self._made_of, other._made_of, strict=True)
+        ):
+            self._number = other._number
+        else:
+            self._number = slots(recording.steps)
         self._gaps = np.empty(0, np.int64)
         if recording.steps:
             self._gaps = Middles("gap_ns", recording.steps, self._number).medians()
-        self._made_of = [(step.operation, step.gap_ns) for step in recording.steps]
 
     def are_of(self, recording: Recording) -> bool:
         """Whether a recording has the events and gaps of the one that this was made of."""
-        return all(
-            step.operation is operation and step.gap_ns is gap_ns
-            for step, (operation, gap_ns) in zip(recording.steps, self._made_of, strict=True)
-        )
+        gaps = zip(recording.steps, self._made_of, strict=True)
+        return self._is_of(recording) and all(step.gap_ns is gap_ns for step, (_, gap_ns) in gaps)
+
+    def _is_of(self, recording: Recording) -> bool:
+        operations = zip(recording.steps, self._made_of, strict=True)
+        return all(step.operation is operation for step, (operation, _) in operations)
 
     def limit(self, row: int, step: StepGraph) -> StepGraph:
         """Return the step in a row of the recording with gaps no longer than usual."""

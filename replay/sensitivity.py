@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from dag.step_graph import Recording
 from dialects.step_parts import Operation
@@ -30,8 +30,7 @@ _LEAST_GROUPS = 100
 _FORK_FROM = 20_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Operations that are changed together."""
 
     kind: str  # operation, category, rank or link
@@ -48,8 +47,7 @@ class Explored(NamedTuple):
     left_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """What a change of a group costs: `added_ns` of work per step, `effect_ns` of the iteration time."""
 
     group: Group
@@ -111,8 +109,7 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
 # ---- the simulations
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
+class _Base(Struct, frozen=True):
     """The replay that each change is compared with; what a process needs."""
 
     planned: Planned

@@ -8,10 +8,11 @@ what the simulation produces; with their own work and gaps, steps get back the t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, operation_edges
 from dialects.step_parts import Joint
@@ -19,8 +20,7 @@ from formats.columns import Int64, Track
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, pays, simulate
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Some steps of m owners, simulated in a row.
 
     Attributes
@@ -95,8 +95,7 @@ def replay(recording: Recording, rows: Sequence[int]) -> Replay:
     return row.ran(Schedule(start, end))
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A replay, and all its operations as one plan, to be simulated again with other durations."""
 
     result: Replay

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording
 from formats.columns import Int64
@@ -17,8 +18,7 @@ from replay.whatif.straggler import ideal_work_ns
 _MOST_KINDS = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Slowdown:
+class Slowdown(Struct, frozen=True):
     """T(own work) / T(ideal work), the mean over the steps, both without gaps.
 
     `by` has the same for the ideal job with only one group's own work put back: by ``rank``, ``stage``

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from report import colours
 from report.names import bounded
@@ -35,8 +36,6 @@ _MOST_POINTS = 60  # of a line that shows them
 _TALL_STRIPS = 8
 _MOST_RUNS = 12  # beside each other as bars; more become a heat map
 _HEAT = {"scheme": "yelloworangered"}
-_FAR = 0.95  # of the ratios of a map are not beyond its last colour
-_LEAST_RATIO = 1.1  # of the last colour
 
 
 def place_along(chart: Bars | HeatMap) -> int | None:
@@ -294,18 +293,11 @@ def heat_map(chart: HeatMap, width: int) -> Spec:
         "titleColor": INK,
         "titleLimit": 400,
     }
-    scale: Spec = _HEAT
-    if chart.ratios:
-        sizes = sorted(abs(math.log(value["v"])) for value in values if value["v"] > 0)
-        most = max(math.exp(sizes[int(_FAR * (len(sizes) - 1))]) if sizes else 1.0, _LEAST_RATIO)
-        scale = {"type": "log", "scheme": "redblue", "reverse": True, "domain": [1 / most, most]}
-        scale["clamp"] = True
-        gradient |= {"values": [1 / most, 1, most], "format": ".3~g"}
     wide = min(room_beside(width, chart.y), 48 * max(1, len(chart.x)))
     encoding = {
         "x": names_axis("n", chart.x, chart.x_label, room=wide),
         "y": names_axis("r", chart.y, "", upright=True),
-        "color": {"field": "v", "type": "quantitative", "scale": scale, "legend": gradient},
+        "color": {"field": "v", "type": "quantitative", "scale": _HEAT, "legend": gradient},
     }
     mark = {"type": "rect", **({"stroke": "white"} if len(chart.x) < MANY else {})}
     lists = {"n": chart.x, "r": chart.y}

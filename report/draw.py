@@ -35,7 +35,7 @@ _EDGES = {  # of each look: colour, opacity, width, dashes; later ones are drawn
 _LONG = 1.5  # layers or bands: longer edges are drawn faintly
 _NEAR_ROWS = 8
 _TWO_LINES = 2_500  # from this many nodes on, names go without durations: a text costs a bitmap a millisecond
-_ILLEGAL_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_ILLEGAL_XML = "[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _SIZE = re.compile(r'<svg[^>]*? width="([\d.]+)" height="([\d.]+)"')
 _Place = tuple[float, float]
 
@@ -228,4 +228,4 @@ def _dot_text(text: str) -> str:
 
 def _legal(value: Any) -> Any:
     """Return a text without the characters that XML cannot hold."""
-    return _ILLEGAL_XML.sub("\ufffd", value) if isinstance(value, str) else value
+    return re.sub(_ILLEGAL_XML, "\ufffd", value) if isinstance(value, str) else value

@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from atomic_output import open_output
 from output_marks import MARK
@@ -91,10 +93,8 @@ def write(result: Result, path: Path) -> None:
         stream.write(_inert(encode(_all_printable(_document(result)))))
         stream.write(b"</script>\n")
         if any(isinstance(chart, Bars3D) for chart in result.charts):
-            from plotly.offline import get_plotlyjs
-
             stream.write(b'<script type="text/plain" id="plotly">\n')  # `bars3d.js` runs it
-            stream.write(get_plotlyjs().encode() + b"</script>\n")
+            stream.write(_plotly() + b"</script>\n")
         stream.write(b"<script>\n" + _script(result).encode() + b"</script>\n")
         stream.write(b"</body>\n</html>\n")
 
@@ -103,14 +103,17 @@ def _document(result: Result) -> dict[str, Any]:
     """Return what the page's script shows."""
     keys = _Numbered()
     tables = [_table(table, keys) for table in _fitting(result.tables)]
-    charts = [chart for chart in result.charts if isinstance(chart, tuple(_SCRIPTS)) or plot.can_draw()]
+    scripted = _scripted(result)
+    charts = [chart for chart in result.charts if isinstance(chart, scripted) or plot.can_draw()]
     return {
         "option": result.option,
         "title": result.headline or result.title,
         **{key: getattr(result, key) for key in ("figures", "commentary", "read", "repairs")},
         "cards": [_card(card, keys) for card in result.cards],
         "notes": [*result.notes, *(() if len(charts) == len(result.charts) else (_NOT_DRAWN,))],
-        "charts": [{"id": f"chart-{i}", **_payload(chart, keys)} for i, chart in enumerate(charts, start=1)],
+        "charts": [
+            {"id": f"chart-{i}", **_payload(chart, keys, scripted)} for i, chart in enumerate(charts, start=1)
+        ],
         "tables": [{"id": f"table-{i}", **table} for i, table in enumerate(tables, start=1)],
     }
 
@@ -154,9 +157,18 @@ def _card(card: Card, keys: _Numbered) -> dict[str, Any]:
     return {"title": card.title, "figure": card.figure, "lines": lines, "about": about}
 
 
-def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
+def _scripted(result: Result) -> tuple[type, ...]:
+    """Return the kinds of charts that scripts draw: where plotly is in the page bars and maps, too.
+
+    What makes drawings takes 0.8 s to start.
+    """
+    has_plotly = any(isinstance(chart, Bars3D) for chart in result.charts)
+    return (*_SCRIPTS, Bars, HeatMap) if has_plotly else tuple(_SCRIPTS)
+
+
+def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) -> dict[str, Any]:
     """Return what the script that draws this kind of chart reads; texts that recur are numbers of a list."""
-    if not isinstance(chart, tuple(_SCRIPTS)):
+    if not isinstance(chart, scripted):
         is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
         drawn = plot.svg(chart, _SMALL if is_small else WIDTH)
         by = {"by": chart.x_label, "place": place_along(chart)} if isinstance(chart, Bars | HeatMap) else {}
@@ -166,7 +178,7 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         chart = chart.folded
     payload = {
         "kind": type(chart).__name__.lower(),
-        **{f.name: getattr(chart, f.name) for f in fields(chart)},
+        **{name: getattr(chart, name) for name in chart.__struct_fields__},
     }
     if isinstance(chart, Timeline):
         lanes, names, groups = _Numbered(), _Numbered(), _Numbered()
@@ -193,8 +205,8 @@ def _payload(chart: Chart, keys: Mapping[str, int]) -> dict[str, Any]:
         few = len(chart.nodes) <= _MOST_SHORT_NAMES
         payload["short"] = labels([node["label"] for node in chart.nodes], _IN_A_BOX) if few else None
         payload |= {"colours": colours.assign(str(node["cat"]) for node in chart.nodes)}
-    elif isinstance(chart, Bars3D):
-        payload |= {"colours": colours.assign(chart.group)}
+    elif isinstance(chart, Bars3D | Bars):
+        payload |= {"colours": colours.assign(chart.group if isinstance(chart, Bars3D) else chart.series)}
     return payload
 
 
@@ -233,6 +245,14 @@ def _script(result: Result) -> str:
     drawing = itertools.chain.from_iterable(_SCRIPTS.get(type(chart), _DRAWING) for chart in result.charts)
     names = dict.fromkeys(["page.js", "table.js", *drawing])
     return '"use strict";\n' + "".join(_asset(name) for name in names) + "build();\n"
+
+
+def _plotly() -> bytes:
+    """Return plotly's script; the package is not loaded for it, which takes 0.03 s."""
+    spec = find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise ImportError("No module named 'plotly'")
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
 def _asset(name: str) -> str:

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from atomic_output import open_output
 from errors import AnalyzeError, OutputError, UsageError
@@ -91,6 +90,8 @@ def svg(chart: Chart, width: int = WIDTH) -> str:
 
     Each mark has its name, value and unit as ``aria-label``.
     """
+    from xml.etree import ElementTree
+
     picture = _SHAPE.sub(lambda shape: _FINE.sub("", shape[0]), _converted(specification(chart, width)))
     for part in ElementTree.fromstring(picture).iter():
         active = [name for name in part.attrib if name.startswith("on") or name.endswith(("href", "style"))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 
 from result import Cell, Column
 
@@ -83,6 +84,7 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
+@lru_cache(maxsize=4096)
 def _char_width(char: str) -> int:
     if unicodedata.combining(char):
         return 0

@@ -9,8 +9,9 @@ import shutil
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TextIO
+
+from msgspec import Struct
 
 from report.names import short_names
 from report.tables import GAP, cell_texts, display_width, is_text, printable, shorten
@@ -24,7 +25,7 @@ _ONE_LINE, _ANY = 1, 99  # lines of a header
 _LEAST_ROOM = 20  # columns of a figure, however long what stands before it
 _MOST_ROWS = 20  # of a table, unless more are asked for
 #: A word of a shell's line, with its quotes, and what tells a shell that the line goes on.
-_SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+_SHELL_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"])+"""
 _GOES_ON = " \\"
 _BOLD, _GOOD, _BAD, _PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[31m", "\x1b[0m"
 
@@ -100,7 +101,7 @@ def _continued(command: str, width: int) -> Iterator[str]:
     """Yield a line that ends in a command, which a shell takes for one though it is on several."""
     indent = " " * (len(command) - len(command.lstrip()))
     line = ""
-    for word in _SHELL_WORD.findall(command):
+    for word in re.findall(_SHELL_WORD, command):
         if line and len(line) + 1 + len(word) > width - len(_GOES_ON):
             yield f"{line}{_GOES_ON}"
             line = f"{indent}  {word}"
@@ -109,8 +110,7 @@ def _continued(command: str, width: int) -> Iterator[str]:
     yield line
 
 
-@dataclass(slots=True)
-class _Part:
+class _Part(Struct):
     """A column being laid out: its cells as text, its header as lines, and its widths."""
 
     column: Column

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from report import colours
 from report.names import bounded, labels
@@ -20,8 +21,7 @@ _TOTAL = "#5a6472"
 _Number = float | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(Struct, frozen=True):
     """The numbers of a chart: a row for each name; the first series may be drawn without a colour."""
 
     title: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 import dialects
 from dialects import Activity
@@ -17,8 +17,7 @@ from intervals import clip, length, union, without
 Intervals = tuple[Int64, Int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """How long each kind of work ran in one step of a rank; `step` is None for the whole trace.
 
     A model update that waits for communication (BytePS's STEP) is computation while none runs.

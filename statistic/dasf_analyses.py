@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 import dialects
 from errors import TraceError, counted
@@ -32,8 +33,7 @@ _GPU_NOTE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One `Compute` record."""
 
     host: str
@@ -47,8 +47,7 @@ class Task:
     dependents: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One `Resource Usage` record of a host with a GPU."""
 
     host: str

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, overload
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from dialects.byteps import with_key
@@ -22,8 +21,7 @@ _COUNT, _TOTAL, _MEAN = 0, 1, 4
 _BLOCK = 4096  # statistics that are made at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(Struct, frozen=True):
     """The durations of one operation; the variance is the population's, percentiles interpolate linearly."""
 
     name: str
@@ -79,8 +77,7 @@ class Stats(Sequence[Stat]):
         return Stats([self.operations[i] for i in rows.tolist()], [column[rows] for column in self.columns])
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryStat:
+class CategoryStat(Struct, frozen=True):
     """The slices of one category. Where they nest on a track, the time is counted once in the total."""
 
     cat: str
@@ -90,8 +87,7 @@ class CategoryStat:
     max_avg_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class Moments:
+class Moments(Struct, frozen=True):
     """What is known exactly of an operation whose durations are not all kept."""
 
     count: int
@@ -111,8 +107,7 @@ class Moments:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Durations:
+class Durations(Struct, frozen=True):
     """The durations of the events of m operations, which come by first appearance.
 
     Operation i has the values from ``start[i]`` to ``start[i + 1]``, ascending. Each is one event, or with
@@ -233,7 +228,7 @@ def _correct(columns: list[NDArray[Any]], moments: Mapping[int, Moments]) -> Non
     for i, known in moments.items():
         n = known.count
         total[i], least[i], most[i], mean[i] = known.total_ns, known.min_ns, known.max_ns, known.total_ns / n
-        var[i] = float(Fraction(n * known.squares_ns2 - known.total_ns**2, n * n))
+        var[i] = (n * known.squares_ns2 - known.total_ns**2) / (n * n)
 
 
 def category_totals(trace: Trace) -> Counter[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 import dialects
 from dag.rank_tasks import MappedJob
@@ -15,8 +17,7 @@ from statistic.step_summary import MiddleSteps, middle_steps, where_time_goes
 from trace_utils import Source, TraceFile
 
 
-@dataclass(frozen=True, slots=True)
-class RankFigures:
+class RankFigures(Struct, frozen=True):
     """The figures of one rank; those that were not asked for are empty."""
 
     source: Source
@@ -29,8 +30,7 @@ class RankFigures:
     middle: MiddleSteps | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JobFigures:
+class JobFigures(Struct, frozen=True):
     """The figures of a job, rank by rank, and what was read for them."""
 
     files: Sequence[TraceFile]

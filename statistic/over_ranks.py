@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+
+from msgspec.structs import asdict
 
 from statistic.durations import Durations, Stat, joined, statistics
 
 
-@dataclass(frozen=True, slots=True)
-class RanksStat(Stat):
+class RanksStat(Stat, frozen=True):
     """The durations of one operation on all ranks together, and its averages on the extreme ones."""
 
     ranks: int

@@ -30,7 +30,7 @@ def test_without_an_option_the_job_is_diagnosed() -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    heavy = "numpy|msgspec|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
+    heavy = "numpy|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
     script = (
         "import sys, analyze\n"
         "try: analyze.main(['--help'])\n"
@@ -192,4 +192,14 @@ def test_an_unreadable_directory(tmp_path: Path) -> None:
     assert (code, only_line(err)) == (
         1,
         f"analyze.py: error: {tmp_path}: may not be read (permission denied)",
+    )
+
+
+def test_without_its_libraries_it_says_how_to_get_them() -> None:
+    """As on a machine where nothing was installed: -S leaves site-packages out."""
+    command = [sys.executable, "-S", REPO / "analyze.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env={}, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "analyze.py: error: No module named 'msgspec'; python3 -m pip install -r requirements.txt\n"
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 import parallel
 import progress as bars
@@ -16,8 +17,7 @@ from errors import AnalyzeError
 from jobfiles import GpuDir
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReport:
+class GpuReport(Struct, frozen=True):
     """What became of one GPU directory; without new files it failed."""
 
     new: Mapping[Path, Path]  # files that it is to get, the final trace first: where their content is now

@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from formats.gml import Gml
 
@@ -23,8 +23,7 @@ _VARIABLE = re.compile(r"Variable:(.+)")
 _OP = re.compile(r"Op:([^,]*), Name=(.+)")
 
 
-@dataclass(slots=True)
-class Graph:
+class Graph(Struct):
     """Nodes with their values, and edges, both in the order in which they were added."""
 
     nodes: dict[str, dict[str, str]] = field(default_factory=dict)

@@ -6,11 +6,11 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from collector.gpu.dag_from_symbols import Graph, from_gml, from_order, from_symbols
 from collector.gpu.mxnet_profile import collect_operators, node_of, passes
@@ -37,8 +37,7 @@ _LOSS = re.compile(r"loss(\d+)\.txt(\.gz)?")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """One GPU's final trace as it is to be written."""
 
     gpu: GpuDir
@@ -75,8 +74,7 @@ def gather(gpu: GpuDir, parts: Collection[PartName] = PARTS) -> Collected:
     return _Gathering(gpu).run(parts)
 
 
-@dataclass(slots=True)
-class _Gathering:
+class _Gathering(Struct):
     """The state of one `gather`: the remarks so far, and files that several parts need."""
 
     gpu: GpuDir

@@ -5,12 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 import dialects
 from dialects.steps import Step
@@ -33,8 +34,7 @@ class StepTime(NamedTuple):
     iteration_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class Iterations:
+class Iterations(Struct, frozen=True):
     """The steps of one rank."""
 
     steps: Sequence[StepTime]  # the whole steps of the recording
@@ -59,8 +59,7 @@ class Iterations:
         return [step.iteration_ns / 1e6 for step in self.steps]
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """What is shown of one GPU (or of one rank's trace); the job as a whole has no files."""
 
     name: str

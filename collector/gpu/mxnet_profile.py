@@ -6,16 +6,16 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from collector.gpu.parts import Event, Part, listing
 from dialects.byteps import after_longest_pause
 from dialects.masks import by_name
-from formats.columns import Id, Int64, Trace
+from formats.columns import Id, Int64, Trace, unique
 from opname import OpName
 
 Inputs = Mapping[str, Sequence[str]]  # every node of a DAG and what it depends on
@@ -36,7 +36,7 @@ def collect_operators(profile: Trace, inputs: Inputs) -> Part:
     nodes = [node_of(name, inputs) for name in profile.names]
     chosen = _one_process_each(profile, nodes)
     if not len(chosen.rows):
-        n = len(np.unique(profile.name_id))
+        n = len(unique(profile.name_id))
         nothing = (
             f"none of its {n} operations is in the DAG (names of operator types instead of nodes, or the DAG "
             "of another model): no FW and BW"
@@ -95,8 +95,7 @@ def passes(profile: Trace) -> tuple[list[str], list[str]]:
     return list(fw), list(bw)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(Struct, frozen=True):
     rows: Int64  # slices of the DAG's operations, by start
     process: Id  # the profiler's process that most of them are of
     others: list[Id]  # processes that were passed over

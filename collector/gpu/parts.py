@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from dialects.byteps.gradient_names import GradientNames, gradient_index
 from errors import counted
@@ -18,8 +19,7 @@ PartName = Literal["io", "step", "comm", "operator"]
 PARTS: tuple[PartName, ...] = ("io", "step", "comm", "operator")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The complete events that one source contributes."""
 
     events: Sequence[Event] = ()
@@ -89,19 +89,20 @@ def collect_comm(
     They get the parameters' names (without `names` BytePS's own stay) and their inputs in the DAG.
     """
     whole, warnings = _complete(events)
-    comms = [event for event in whole if OpName.parse(_main(event)).is_comm]
+    comms = [(event, main) for event in whole if OpName.parse(main := _main(event)).is_comm]
     if len(comms) < len(whole):
         warnings.append(f"{counted(len(whole) - len(comms), 'event')} ignored: no Comm")
-    renamed = [_renamed(event, names, inputs) for event in comms]
-    warnings += _about_names({_main(event) for event in comms}, names)
+    renamed = [_renamed(event, main, names, inputs) for event, main in comms]
+    warnings += _about_names({main for _, main in comms}, names)
     missing = Counter(main for main in map(_main, renamed) if inputs and main not in inputs)
     if missing:
         warnings.append(f"{len(missing)} tensor(s) not in the DAG, without inputs: {listing(missing)}")
     return Part(renamed, warnings)
 
 
-def _renamed(event: Event, names: GradientNames | None, inputs: Mapping[str, Sequence[str]]) -> Event:
-    main = _main(event)
+def _renamed(
+    event: Event, main: str, names: GradientNames | None, inputs: Mapping[str, Sequence[str]]
+) -> Event:
     parameter = names.parameter(main.removeprefix("Comm.")) if names else None
     new = main if parameter is None else f"Comm.{parameter}"
     args: dict[str, Any] = {**_args(event), "name": new}

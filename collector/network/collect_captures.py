@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 import progress as bars
 from collector.network.endpoints import Link, match_servers, name_links
@@ -28,8 +29,7 @@ TIMELINE = "comm_timeline.json"
 _PARALLEL_FROM = 64 << 20  # bytes of captures below which a second process costs more than it saves
 
 
-@dataclass(frozen=True, slots=True)
-class KeyShare:
+class KeyShare(Struct, frozen=True):
     """The transfers of one partition; times are totals over all but the initial pushes.
 
     Where waiting is known of some pulls only (a capture begins later than another), over those. Wire, server
@@ -55,8 +55,7 @@ class KeyShare:
     )  # what of the events of a `comm.json` lies outside their transfers; None without events
 
 
-@dataclass(frozen=True, slots=True)
-class TensorBytes:
+class TensorBytes(Struct, frozen=True):
     """Bytes of one tensor, as logged and as sent in one PUSH of each of its partitions."""
 
     name: str
@@ -69,8 +68,7 @@ class TensorBytes:
         return self.logged_bytes == self.sent_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(Struct, frozen=True):
     """What the captures of a job tell."""
 
     captures: Sequence[Traffic]

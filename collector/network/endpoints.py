@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from collector.network.pslite import Node, key_base, server_rank
@@ -19,8 +19,7 @@ _MOST_SERVERS = 4096  # tried where nothing tells how many there are
 NodeKey = tuple[str, int | str]  # role, and ps-lite id or host
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One connection between a worker and a server, named."""
 
     worker: str

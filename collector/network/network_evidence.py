@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from collector.network.collect_captures import KeyShare, read_captures
 from collector.network.partition_keys import files_below
@@ -17,8 +18,7 @@ from jobfiles import find_gpus
 _SERVER = re.compile(r"server_(\d{1,3})")
 
 
-@dataclass(slots=True)
-class NetworkEvidence:
+class NetworkEvidence(Struct):
     """What captures and logs of servers tell of a job of BytePS.
 
     Attributes

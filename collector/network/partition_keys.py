@@ -10,8 +10,9 @@ import contextlib
 import glob
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import TraceError
@@ -37,8 +38,7 @@ _LONGEST_LINE = 1 << 16
 _MOST_DEPTH = 4  # directories below the job root in which logs and captures are looked for
 
 
-@dataclass(slots=True)
-class Tensor:
+class Tensor(Struct):
     """What is known of one declared tensor."""
 
     name: str
@@ -46,8 +46,7 @@ class Tensor:
     n_parts: int | None = None
 
 
-@dataclass(slots=True)
-class Keys:
+class Keys(Struct):
     """What is known of a job's keys."""
 
     tensors: dict[int, Tensor] = field(default_factory=dict)  # by declared key

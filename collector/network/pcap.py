@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from errors import TraceError
 from formats.stream import ByteStream
@@ -35,8 +36,7 @@ _SECTION = b"\x0a\x0d\x0d\x0a"
 Packet = tuple[int, int, bytes, int, int, int]
 
 
-@dataclass(slots=True)
-class Capture:
+class Capture(Struct):
     """What was met while a capture was read."""
 
     path: Path

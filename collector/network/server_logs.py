@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 _KEY_LOG = re.compile(
     rb"\[(\d\d):(\d\d):(\d\d)\] \S*server\.cc:\d+: "
@@ -42,8 +43,7 @@ class Row(NamedTuple):
     key: int
 
 
-@dataclass(slots=True)
-class Second:
+class Second(Struct):
     """What a log with a clock of one second has for one second of the day."""
 
     n: int = 0
@@ -51,8 +51,7 @@ class Second:
     peers: set[int] = field(default_factory=set)
 
 
-@dataclass(slots=True)
-class Log:
+class Log(Struct):
     """The content of one file; rows are in the order of their start."""
 
     path: Path = Path()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+
+from msgspec import Struct
 
 import progress as bars
 from collector.network.endpoints import index_in_path
@@ -27,8 +28,7 @@ _SECOND_NS = 10**9
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOperation:
+class ServerOperation(Struct, frozen=True):
     """How long one operation of a node took, over all keys."""
 
     node: str
@@ -39,8 +39,7 @@ class ServerOperation:
     max_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class ServerKey:
+class ServerKey(Struct, frozen=True):
     """Requests that one node logged for one partition."""
 
     node: str
@@ -52,8 +51,7 @@ class ServerKey:
     push_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """What the logs of a job's servers tell; `profiles` are those of the former server."""
 
     logs: Sequence[Log]

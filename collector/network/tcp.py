@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from collector.network.layers import Ends, Segment
 
@@ -40,16 +41,14 @@ class Receiver(Protocol):
         """Nothing more comes."""
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """What reassembly had to mend, over all streams of interest."""
 
     retransmitted_bytes: int = 0
     lost_bytes: int = 0
 
 
-@dataclass(slots=True)
-class Half:
+class Half(Struct):
     """One direction of a connection."""
 
     receiver: Receiver

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from collector.network.endpoints import index_in_path
@@ -20,8 +20,7 @@ from result import Repairs
 _TOLERANCE_NS = 2_000  # start and duration of an event are each cut to a microsecond
 
 
-@dataclass(frozen=True, slots=True)
-class TraceCheck:
+class TraceCheck(Struct, frozen=True):
     """How the PUSH and PULL events of one `comm.json` and the captures agree."""
 
     path: Path

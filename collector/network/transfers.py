@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from collector.network.layers import Ends, read_segments
@@ -23,8 +23,7 @@ _UNASSIGNED = (1 << 15) - 1  # ids from here on are placeholders of nodes that h
 _MOST_OPEN = 1 << 16  # requests of a connection that wait for their response; older ones are given up
 
 
-@dataclass(frozen=True, slots=True)
-class Connection:
+class Connection(Struct, frozen=True):
     """The two ends of a TCP connection between a worker and a server; ids are ps-lite's, if known."""
 
     worker_host: str
@@ -36,8 +35,7 @@ class Connection:
     round_trip_ns: int = 0  # from the place of the capture to the server and back; 0 if it was not captured
 
 
-@dataclass(frozen=True, slots=True)
-class Transfers:
+class Transfers(Struct, frozen=True):
     """One row (n,) per request with its response, in the order in which they were complete."""
 
     connection: Int32  # index into the connections
@@ -55,8 +53,7 @@ class Transfers:
         return len(self.connection)
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """What a capture holds of ps-lite."""
 
     capture: Capture
@@ -97,8 +94,7 @@ class _Half(NamedTuple):
 _Number = tuple[int, int, bool, int]  # application, customer, push, timestamp
 
 
-@dataclass(slots=True)
-class _Link:
+class _Link(Struct):
     """One TCP connection; direction 0 is that of `ends`, 1 the other."""
 
     ends: Ends
@@ -122,7 +118,9 @@ class _Matcher:
         self._links: list[_Link] = []  # with transfers
         self._between: dict[frozenset[bytes], list[_Link]] = {}  # links with messages, by pair of hosts
         self._nodes: set[Node] = set()
-        self._columns = {name: array("Q" if name == "wire_key" else "q") for name in Transfers.__slots__}
+        self._columns = {
+            name: array("Q" if name == "wire_key" else "q") for name in Transfers.__struct_fields__
+        }
 
     def receivers(self, ends: Ends) -> tuple[Receiver, Receiver]:
         """Make the readers of a new connection; see `tcp.Streams`."""

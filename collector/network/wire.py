@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from collector.network.endpoints import Link, index_in_path, n_announced, partition_keys
@@ -17,8 +17,7 @@ from result import Repairs
 UNKNOWN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Wire(Transfers):
+class Wire(Transfers, frozen=True):
     """The transfers (n,) of a job, in the order of their start; `connection` indexes all captures' links."""
 
     worker: Int32  # index into the names of the nodes, as `server`
@@ -51,7 +50,7 @@ def merge(
     first_link = 0
     for traffic, group, dropped in zip(traffics, links, _duplicates(traffics, links), strict=True):
         rows = np.flatnonzero(~np.isin(traffic.transfers.connection, dropped))
-        piece = {f.name: getattr(traffic.transfers, f.name)[rows] for f in fields(Transfers)}
+        piece = {name: getattr(traffic.transfers, name)[rows] for name in Transfers.__struct_fields__}
         key = np.full(len(rows), UNKNOWN, np.int64)
         for i, link in enumerate(group):
             of_link = piece["connection"] == i

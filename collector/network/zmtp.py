@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum, auto
+
+from msgspec import Struct, field
 
 MORE, LONG, COMMAND = 1, 2, 4
 GREETING = 64  # bytes
@@ -22,8 +23,7 @@ _MOST_UNKNOWN = 64  # messages of a connection that make no sense before it coun
 _TAIL = 1 << 10  # bytes a search looks back over the end of what came before
 
 
-@dataclass(slots=True)
-class Message:
+class Message(Struct):
     """Frames up to the first without MORE."""
 
     frames: list[bytes] = field(default_factory=list)  # bodies; empty where a body was too large to keep
@@ -39,8 +39,7 @@ class _State(Enum):
     SEARCH = auto()
 
 
-@dataclass(slots=True)
-class Reader:
+class Reader(Struct):
     """One direction of a connection as ZMTP messages (a `tcp.Receiver`)."""
 
     on_message: Callable[[Message], bool]  # returns False where a message makes no sense: the framing is lost

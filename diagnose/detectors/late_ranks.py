@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dag.rank_record import MemorySamples
 from diagnose.finding import Finding, Skipped
@@ -19,8 +19,7 @@ _GROWS, _FULL, _DIFFERS = 0.01, 0.95, 1.2
 _FEWEST_STEPS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class _Peaks:
+class _Peaks(Struct, frozen=True):
     """The most bytes allocated in each of some steps of a rank, and what its devices have; 0 is unknown."""
 
     by_step: Float

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import NO_LINK, Recording
 from diagnose.detectors.slow_transfers import NO_BYTES

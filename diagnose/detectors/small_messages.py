@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.slow_transfers import NO_BYTES, bytes_at_once, turns

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dialects.byteps.gradient_names import renamed
 from dialects.step_parts import UNTRACED, Operation, RankTrace
@@ -20,8 +20,7 @@ COMPUTE = ("FW", "BW", UNTRACED)
 _PHASES = {"FW": "FW", "BW": "BW", "Comm": "Comm", "I/O": "I/O", "STEP": "STEP", "UPDATE": "STEP"}
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(Struct, frozen=True):
     """The n events of one GPU, by start, and its k operations.
 
     Attributes

@@ -15,10 +15,10 @@ operation) therefore holds where the source still runs when that step begins, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
 from dialects.byteps.byteps_events import Events, read_events, with_untraced

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from errors import TraceError
 from formats.event import tolerant
@@ -17,11 +18,10 @@ from opname import OpName
 NAME_LISTS = ("gradient_name_list.txt", "gradient_name_list.json", "arg_namesINpara_names.txt")
 
 _LONGEST = 4096  # characters of a name
-_INDEXED = re.compile(r"(?:byteps[._])?gradient_(\d{1,9})")
+_INDEXED = r"(?:byteps[._])?gradient_(\d{1,9})"
 
 
-@dataclass(frozen=True, slots=True)
-class GradientNames:
+class GradientNames(Struct, frozen=True):
     """The list of one GPU directory: line i (from 0) names ``gradient_<i>``."""
 
     path: Path
@@ -40,7 +40,7 @@ class GradientNames:
 
 def gradient_index(tensor: str) -> int | None:
     """Return i of ``byteps.gradient_<i>``; None for tensors that carry their own name."""
-    match = _INDEXED.fullmatch(tensor)
+    match = re.fullmatch(_INDEXED, tensor)
     return int(match[1]) if match else None
 
 

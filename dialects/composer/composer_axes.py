@@ -9,9 +9,9 @@ returns (25 µs before, where the base is known).
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from dialects.masks import Mask, by_name
 from dialects.system import SecondAxis

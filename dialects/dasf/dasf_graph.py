@@ -9,9 +9,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dialects.step_parts import UNMARKED, Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from errors import TraceError, counted
@@ -25,8 +25,7 @@ ARGS = ("key", "dependencies", "dependents")
 _TOLERANCE_NS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Struct, frozen=True):
     """One `Compute` record; `run` counts the runs of its key from 1."""
 
     operation: Operation  # its key, of the category of its function

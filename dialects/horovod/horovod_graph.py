@@ -12,9 +12,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from dialects.masks import Mask, by_name
 from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps
@@ -33,8 +33,7 @@ _NEVER_NS = np.iinfo(np.int64).max
 _CLEAR = 2 / 3
 
 
-@dataclass(slots=True)
-class _Collective:
+class _Collective(Struct):
     """One tensor's way through one step; rows of the trace."""
 
     tensor: str
@@ -67,8 +66,7 @@ def _ending_in(step: Step, trace: Trace, collectives: Sequence[_Collective]) -> 
     return sorted((collectives[i] for i in inside), key=lambda one: int(trace.ts_ns[one.reduction]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Independence:
+class _Independence(Struct, frozen=True):
     """Which tensors a rank can be ready with before others are reduced: it was, in some step.
 
     So it can with all that come after one that it was ready with, long after it had asked for the other:
@@ -179,8 +177,7 @@ def _notes(collectives: Sequence[_Collective], late: str) -> list[str]:
     return notes
 
 
-@dataclass(slots=True)
-class _StepBuilder:
+class _StepBuilder(Struct):
     """Collects the events and edges of one step; `operations` are those of all steps, with their numbers."""
 
     trace: Trace

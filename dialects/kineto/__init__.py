@@ -53,8 +53,8 @@ _CATS = {
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 #: A Python function that took less explains no pause worth a word.
 _LONG_NS = 1_000_000
-_BUILT_IN = re.compile(r"<built-in (?:function|method) (\w+).*")
-_PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
+_BUILT_IN = r"<built-in (?:function|method) (\w+).*"
+_PROFILER_STEP = r"ProfilerStep#(\d{1,18})"
 
 
 class Kineto(System):
@@ -118,7 +118,7 @@ class Kineto(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return ``ProfilerStep#N`` of the host (that of the device is another interval)."""
-        found = ((i, _PROFILER_STEP.fullmatch(name)) for i, name in enumerate(trace.names))
+        found = ((i, re.fullmatch(_PROFILER_STEP, name)) for i, name in enumerate(trace.names))
         numbers = {i: int(match[1]) for i, match in found if match}
         if not numbers:
             return NO_STEPS
@@ -178,7 +178,7 @@ class Kineto(System):
             found.append(own[following >= trace.end_ns[own]])
         inner = np.concatenate([np.empty(0, np.int64), *found])
         inner = inner[np.argsort(trace.ts_ns[inner], kind="stable")]
-        names = [_BUILT_IN.sub(r"\1", trace.names[i]) for i in trace.name_id[inner].tolist()]
+        names = [re.sub(_BUILT_IN, r"\1", trace.names[i]) for i in trace.name_id[inner].tolist()]
         return Frames(trace.ts_ns[inner], trace.end_ns[inner], names)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:

@@ -31,35 +31,34 @@ _ITEM_BYTES = {"double": 8, "long": 8, "float64": 8, "int64": 8, "half": 2, "bfl
 
 #: Kernels that move data between ranks: of the libraries (NCCL, RCCL, oneCCL, MSCCL, HCCL, NVSHMEM,
 #: DeepEP's dispatch and combine), of PyTorch's symmetric memory, of vLLM and TensorRT-LLM.
-_COLLECTIVE_KERNEL = re.compile(
-    r"nccl|rccl|oneccl|msccl|hccl|nvshmem|deep_?ep\b|deep_ep::|cross_device_reduce"
-    r"|(?:multimem|one_shot|two_shot|quick)_all_?(?:reduce|gather)\w*|all_?reduce_fusion|lamport\w*all_?reduce",
-    re.IGNORECASE,
+_COLLECTIVE_KERNEL = (
+    r"(?i)nccl|rccl|oneccl|msccl|hccl|nvshmem|deep_?ep\b|deep_ep::|cross_device_reduce"
+    r"|(?:multimem|one_shot|two_shot|quick)_all_?(?:reduce|gather)\w*|all_?reduce_fusion|lamport\w*all_?reduce"
 )
-_COMPILED = re.compile(r"triton_")  # named after the operators fused in it, whatever these are
-_COLLECTIVE_CALL = re.compile(r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):")
-_HALF = re.compile(r"\w+:i?(?:send|recv)")  # of a transfer: the call does not say who is at its other end
+_COMPILED = r"triton_"  # named after the operators fused in it, whatever these are
+_COLLECTIVE_CALL = r"(?:gloo|nccl|rccl|oneccl|hccl|mpi|ucc|xccl|c10d):"
+_HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at its other end
 _HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
 #: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
 _TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
-_PIPELINE = re.compile(r"(?:^|_)pp|pipe", re.IGNORECASE)  # a group's description
-_WAIT = re.compile(r"_?c10d_functional::wait_tensor")
+_PIPELINE = r"(?i)(?:^|_)pp|pipe"  # a group's description
+_WAIT = r"_?c10d_functional::wait_tensor"
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
-_ALL_WAIT = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE)
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"
+_NUMBER = r"[0-9]{1,18}"
 #: All-to-all, or between two ranks: the name does not say.
-_EXCHANGE = re.compile(r"send|recv|receive", re.IGNORECASE)
+_EXCHANGE = r"(?i)send|recv|receive"
 
 
 @lru_cache(maxsize=65536)  # ranks have the same kernels, with long names
 def is_collective_kernel(name: str) -> bool:
     """Whether a kernel of that name moves data between ranks."""
-    return bool(_COLLECTIVE_KERNEL.search(name)) and not _COMPILED.match(name)
+    return bool(re.search(_COLLECTIVE_KERNEL, name)) and not re.match(_COMPILED, name)
 
 
 def is_collective_call(name: str) -> bool:
     """Whether a host's annotation of that name is a collective's (``gloo:all_reduce``)."""
-    return bool(_COLLECTIVE_CALL.match(name))
+    return bool(re.match(_COLLECTIVE_CALL, name))
 
 
 def is_lasting_call(name: str) -> bool:
@@ -69,17 +68,17 @@ def is_lasting_call(name: str) -> bool:
 
 def is_call_of_all(name: str) -> bool:
     """Whether a host's annotation lasts for a collective, and is not one half of a transfer."""
-    return is_lasting_call(name) and not _HALF.match(name)
+    return is_lasting_call(name) and not re.match(_HALF, name)
 
 
 def is_half(name: str) -> bool:
     """Whether a host's annotation is half a transfer: from its begin to when its thread has waited for it."""
-    return bool(_HALF.match(name))
+    return bool(re.match(_HALF, name))
 
 
 def is_wait(name: str) -> bool:
     """Whether an operator of that name does nothing but wait for a collective that was begun before."""
-    return bool(_WAIT.fullmatch(name))
+    return bool(re.fullmatch(_WAIT, name))
 
 
 def is_collective(name: str, cat: str) -> bool:
@@ -98,7 +97,7 @@ class HalfTransfer(NamedTuple):
 
     def ends(self, rank: int | None) -> tuple[int, int] | None:
         """Return (source, target), seen from `rank`; None if the other one is unknown."""
-        members = [int(number) for number in _NUMBER.findall(self.members)]
+        members = [int(number) for number in re.findall(_NUMBER, self.members)]
         others = [member for member in members if member != rank]
         peer = others[0] if len(members) == 2 and len(others) == 1 else None
         own = (rank, peer) if self.sends else (peer, rank)
@@ -136,7 +135,7 @@ def meeting(
     if known is None:
         return None
     is_name = known == key and isinstance(key, tuple) and len(key) == 1
-    return known, Kind.EXCHANGE if is_name and _EXCHANGE.search(name) else Kind.GROUP
+    return known, Kind.EXCHANGE if is_name and re.search(_EXCHANGE, name) else Kind.GROUP
 
 
 def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
@@ -206,10 +205,12 @@ def transfers(
 
 def _member(trace: Trace, place: str) -> int | None:
     """Return which rank has that place in the group of a transfer; None where groups disagree about it."""
-    if not _NUMBER.fullmatch(place):
+    if not re.fullmatch(_NUMBER, place):
         return None
     groups = _groups(trace.header, trace.rank)
-    members = [ranks for about, ranks in groups if _PIPELINE.search(about)] or [ranks for _, ranks in groups]
+    members = [ranks for about, ranks in groups if re.search(_PIPELINE, about)] or [
+        ranks for _, ranks in groups
+    ]
     number = int(place)
     found = {one[number] for one in members if number < len(one)} if members else {number}
     found.discard(trace.rank)
@@ -237,15 +238,15 @@ def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None,
     mesh = {
         ranks
         for about, ranks in _groups(header, rank)
-        if about.startswith("mesh_") and not _PIPELINE.search(about)
+        if about.startswith("mesh_") and not re.search(_PIPELINE, about)
     }
     return () if not mesh else mesh.pop() if len(mesh) == 1 else None
 
 
 def _all_ranks(key: Hashable, name: str) -> SyncPart:
     """Return a collective by its key; its name tells how far the ranks wait for each other."""
-    all_wait = bool(_ALL_WAIT.search(name))
-    return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(_EXCHANGE.search(name)))
+    all_wait = bool(re.search(_ALL_WAIT, name))
+    return SyncPart(key, all_wait=all_wait, end_together=all_wait or bool(re.search(_EXCHANGE, name)))
 
 
 def message_sizes(trace: Trace) -> MessageSizes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import Joint, Kind, edge_rows
@@ -30,8 +30,7 @@ _MUCH_LONGER = 4
 _LONG_NS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Works:
+class Works(Struct, frozen=True):
     """The device work of a recording: by stream, and on each in the order in which it began.
 
     Attributes
@@ -245,8 +244,9 @@ def _room(works: Works, low: int, high: int) -> tuple[Int64, Int64]:
     begun = np.maximum.accumulate(works.start_ns[low:high])
     outstanding = np.arange(len(calls)) - np.searchsorted(begun[first], start, side="right")
     took = end - start
-    usual = np.quantile(took, 0.1) if len(took) else 0
-    blocked = (outstanding >= _FULL) & (took > max(_MUCH_LONGER * usual, _LONG_NS))
+    blocked = (outstanding >= _FULL) & (took > _LONG_NS)
+    if blocked.any():
+        blocked &= took > _MUCH_LONGER * np.quantile(took, 0.1)
     source = np.searchsorted(begun, end, side="right") - 1
     blocked &= (source >= 0) & (begun[source] > start)
     if blocked.any():

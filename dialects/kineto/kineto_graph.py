@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dialects.kineto.collectives import (
     SYNC_ARGS,
@@ -67,8 +68,7 @@ _PAUSE_NS = 20_000
 _SOON = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Rank:
+class _Rank(Struct, frozen=True):
     """One rank's recording; its events are the host's segments, the collectives aside, the works."""
 
     trace: Trace

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
@@ -23,8 +23,7 @@ _ANNOTATION = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)")  #
 PHASES = ("", "FW", "BW", "STEP", "I/O")
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """What the host threads of a recording did, moment by moment: by thread, then by time.
 
     Attributes

@@ -5,12 +5,12 @@ from __future__ import annotations
 import codecs
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from formats.columns import Int32, Int64
@@ -23,8 +23,7 @@ _NO_IDS = -1
 _BESIDE = 64  # bytes of an event beside its head and its tail, at most
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedWhole:
+class ScannedWhole(Struct, frozen=True):
     """The events that one call found; the arrays are valid until the next call.
 
     Attributes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Operation

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind, narrow_ns

@@ -9,10 +9,10 @@ taken the answer; by then an acknowledgement that came behind the bytes may have
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
+from msgspec.structs import replace
 
 from dag.join_ranks import fitted
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph

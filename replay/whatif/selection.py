@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind, Operation
@@ -21,8 +20,7 @@ _LOOKED_AT, _BY_CHANCE = 4, 0.1
 _POINT_TO_POINT = re.compile(r"send|recv|p2p|pp[-_]?comm", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """What an edit changes: operations (n,), and owners (m,) of whom it changes the time between steps.
 
     Where a rank's computation was not traced, its forward pass is a part of that time.
@@ -121,6 +119,8 @@ def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:
 def _nearest(recording: Recording, name: str) -> str:
     known = {word for operation in recording.table.kinds for word in _names(operation) if word}
     by_lower = {word.lower(): word for word in sorted(known)}
+    import difflib
+
     found = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.4)
     return f"; the nearest are {', '.join(by_lower[word] for word in found)}" if found else ""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import WAIT, narrow_ns

@@ -1,8 +1,11 @@
-// A grid of bars that turns, drawn by plotly. Names are escaped: plotly reads some markup in texts.
+// A grid of bars that turns, and maps and bars beside it, drawn by plotly. Names are escaped: plotly reads some markup
+// in texts.
 
-const LONGEST_LABEL = 34;
+const LONGEST_LABEL = 40;
 const NARROW = 640; // CSS pixels: a phone
 const LIGHT = { ambient: 0.62, diffuse: 0.7, specular: 0.05, roughness: 0.9, fresnel: 0 };
+const RATIOS = ["#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d",
+  "#b2182b", "#67001f"].map((colour, index) => [index / 10, colour]);
 // Two triangles for each side and the top of a box, whose corners are numbered round the floor, then the top.
 const BOX_FACES = [
   [0, 1, 5], [0, 5, 4], [1, 2, 6], [1, 6, 5], [2, 3, 7], [2, 7, 6], [3, 0, 4], [3, 4, 7], [4, 5, 6], [4, 6, 7],
@@ -50,6 +53,9 @@ function layoutFor(place, more) {
 
 /** Draws now, and again when light turns to dark or a phone is turned; made() -> {traces, layout}. */
 function plotted(place, height, made) {
+  if (typeof Plotly === "undefined") {
+    document.head.append(element("script", { textContent: document.getElementById("plotly").textContent }));
+  }
   const plot = element("div", { className: "plot" });
   plot.style.height = `${height}px`;
   place.append(plot);
@@ -71,9 +77,6 @@ function optionsFor(layout) {
 }
 
 drawers.bars3d = (chart, place) => {
-  if (typeof Plotly === "undefined") {
-    document.head.append(element("script", { textContent: document.getElementById("plotly").textContent }));
-  }
   const colourOf = coloursOf(chart);
   let flat = !hasWebGL();
   const height = Math.max(400, Math.min(720, innerHeight * 0.8, place.clientWidth * 1.1));
@@ -91,6 +94,43 @@ drawers.bars3d = (chart, place) => {
     say();
     Plotly.purge(plot); // a 3-D scene does not turn into flat axes
     draw();
+  });
+};
+
+/** Bars side by side. */
+drawers.bars = (chart, place) => {
+  const colourOf = coloursOf(chart);
+  plotted(place, 340, () => {
+    const traces = Object.entries(chart.series).map(([name, values]) => ({
+      type: "bar", name: escaped(name), x: values.map((_, index) => index), y: values, hoverinfo: "text",
+      hovertext: values.map((value, index) => `${escaped(chart.x[index])}<br>${escaped(name)}: ${valueText(value)}`),
+      marker: { color: colourOf(name) }, textposition: "none",
+    }));
+    const xaxis = { ...axisStyle(), ...namedTicks(chart.x, place.clientWidth / 26), ...titled(chart.x_label, 14) };
+    const yaxis = { ...axisStyle(), ...titled(chart.y_label) };
+    const width = Math.min(place.clientWidth, 320 + 180 * chart.x.length); // a few bars are no walls
+    return { traces, layout: layoutFor(place, { xaxis, yaxis, width, bargap: 0.22, showlegend: true }) };
+  });
+};
+
+/** Ratios: blue below 1, red above, beyond those of nearly all in the last colours. */
+drawers.heatmap = (chart, place) => {
+  const all = chart.values.flat().filter((value) => value > 0).map((value) => Math.abs(Math.log(value)));
+  const most = Math.max(all.sort((a, b) => a - b)[Math.floor(0.95 * (all.length - 1))] ?? 0, Math.log(1.1));
+  const hover = chart.values.map((row, y) => row.map((value, x) =>
+    `${escaped(chart.y[y])}<br>${escaped(chart.x[x])}: ${valueText(value)} ${escaped(chart.value_label)}`));
+  const ends = [Math.exp(-most), 1, Math.exp(most)];
+  plotted(place, 170 + 18 * chart.y.length, () => {
+    const shown = { ...chart, z: chart.values, z_label: chart.value_label };
+    const { traces: [trace], layout } = flatMap(shown, place, hover, chart.y.length);
+    trace.z = chart.values.map((row) => row.map((value) => (value === null ? null : Math.max(-most, Math.log(value)))));
+    Object.assign(trace, { colorscale: RATIOS, zmin: -most, zmax: most, ygap: 1 });
+    Object.assign(trace.colorbar, { orientation: "h", lenmode: "pixels", len: 200, x: 0, xanchor: "left", y: 1,
+      yanchor: "bottom", ticklabeloverflow: "allow", tickvals: ends.map(Math.log), ticktext: ends.map((value) => valueText(value)) });
+    trace.colorbar.title.side = "top";
+    const width = Math.min(place.clientWidth, 560 + 48 * chart.x.length);
+    const margin = { ...layout.margin, t: 70, r: place.clientWidth < NARROW ? 8 : 160 }; // the scale's words are wide
+    return { traces: [trace], layout: { ...layout, width, margin } };
   });
 };
 
@@ -151,16 +191,16 @@ function addBox(mesh, column, row, height, hover) {
 }
 
 /** The same values as coloured fields, for small screens and where there is no WebGL. */
-function flatMap(chart, place) {
+function flatMap(chart, place, hover, room = 40) {
   const trace = {
     type: "heatmap", z: chart.z, x: chart.x.map((_, index) => index), y: chart.y.map((_, index) => index),
     colorscale: "Viridis", xgap: 1, hoverongaps: false, hoverinfo: "text",
-    text: chart.z.map((heights, row) => heights.map((_, column) => hoverOf(chart, row, column))),
+    text: hover ?? chart.z.map((heights, row) => heights.map((_, column) => hoverOf(chart, row, column))),
     colorbar: { title: { text: escaped(chart.z_label), side: "right" }, thickness: 12 },
   };
   const narrow = place.clientWidth < NARROW;
-  const names = namedTicks(chart.y, 40, narrow ? 16 : LONGEST_LABEL);
-  const xaxis = { ...axisStyle(), ...namedTicks(chart.x, 20, 16), ...titled(chart.x_label) };
+  const names = namedTicks(chart.y, room, narrow ? 16 : LONGEST_LABEL);
+  const xaxis = { ...axisStyle(), ...namedTicks(chart.x, 20, 16), ...titled(chart.x_label, 14) };
   const yaxis = { ...axisStyle(), ...names, autorange: "reversed" };
   return { traces: [trace], layout: layoutFor(place, { xaxis, yaxis }) };
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from combine import external_sort as runs
 from combine.event_text import KEPT, HeadTable, Placed, text_of
@@ -52,7 +52,7 @@ def seen(path: Path, place: Place, spill: Path, *, scan: bool) -> dict[str, Any]
         found = rewrite(replace(place, path=path, scan=scan), spill)
     except TraceError as error:
         return {"error": str(error)}
-    told = {field.name: getattr(found, field.name) for field in fields(found)}
+    told = {name: getattr(found, name) for name in found.__struct_fields__}
     parts = [(run, lambda ts: np.full(len(ts), 7, np.int64), 0) for run in found.runs]
     library = native.library() if scan else None
     told["text"] = b"".join(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from compare.compare_tables import Pair, change_record, charts_of, tables_of
 from compare.comparison import CategoryChange, Comparison, OpChange

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from answers import diagnosed, holds, kinds, winning
 from made_transfers import Partitions, gloo, nccl, reductions
+from msgspec import structs
 
 from dag_utils import load_steps, read_partitions
 from diagnose.detectors.servers import priority_inversion
@@ -172,8 +173,8 @@ def test_pushes_that_are_slow_in_some_steps_only_are_no_slow_link(tmp_path: Path
     pushes = loaded.recording.which(lambda one: one.stage == "PUSH" and one.owner == 1)
     for at in range(0, len(steps), 2):  # every other step's are as quick as the peer's
         mine = pushes[steps[at].operation]
-        steps[at] = replace(steps[at], work_ns=np.where(mine, 200_000, steps[at].work_ns))
-    uneven = replace(loaded, recording=replace(loaded.recording, steps=steps))
+        steps[at] = structs.replace(steps[at], work_ns=np.where(mine, 200_000, steps[at].work_ns))
+    uneven = structs.replace(loaded, recording=structs.replace(loaded.recording, steps=steps))
     assert [one.kind for one in slow_links(JobView(loaded))] == ["slow_collective"]
     assert not [
         one for one in slow_links(JobView(uneven)) if isinstance(one, Finding) and "link" in one.title

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dag.join_ranks import join
 from dialects.step_parts import Edge, Operation, RankStep, RankSteps, narrow_ns, narrowest

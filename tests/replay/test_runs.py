@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import MS, job, rank
+from msgspec.structs import replace
 from test_simulation import recordings
 
 from dag.step_graph import Recording

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import MS, job, lockstep, one_gpu, rank
+from msgspec.structs import replace
 
 from dag.critical_path import critical_path
 from dag.join_ranks import join

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from jobs import KEY, MS, job, lockstep, one_gpu, partitions, rank
+from msgspec.structs import replace
 
 from conftest import REPO, run_cli
 from dag.step_graph import Recording

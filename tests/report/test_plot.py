@@ -57,12 +57,9 @@ POINTS = Points(
 SWEEP = Lines(
     "Sweep", "x", "ms", [0.25, 1.0, 4.0], {"a": [8.0, 4.0, 2.0]}, band=[(6, 10), None, (1, 3)], log=True
 )
-RATIOS = HeatMap(
-    "Ratios", "run", "op", "times", ["b", "c"], ["x", "y"], [[4.0, 0.25], [None, 1.0]], ratios=True
-)
-CHARTS = (BARS, STRIPS, LINES, HEAT, GRID, TIMELINE, NETWORK, WATERFALL, POINTS, PATH, BOUNDED, SWEEP, RATIOS)
+CHARTS = (BARS, STRIPS, LINES, HEAT, GRID, TIMELINE, NETWORK, WATERFALL, POINTS, PATH, BOUNDED, SWEEP)
 KINDS = [type(chart).__name__ for chart in CHARTS]
-KINDS[1], *KINDS[-4:] = "strips", "path", "bounds", "sweep", "ratios"
+KINDS[1], *KINDS[-3:] = "strips", "path", "bounds", "sweep"
 
 _DRAWN = {"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "linearGradient", "stop", "clipPath"}
 
@@ -215,15 +212,6 @@ def test_points_lie_by_their_logarithms_below_the_roof(tmp_path: Path) -> None:
     assert roof < y1 < y0
     assert (y1 - roof) / (y0 - y1) == pytest.approx(0.0791812 / 2, abs=0.01)  # log 1.2 over log 100
     assert {"PUSH", "PULL", "the link", "exposed (ms)"} <= set(texts(path))
-
-
-def test_a_ratio_and_its_inverse_are_as_far_from_what_is_alike(tmp_path: Path) -> None:
-    path = write_still(RATIOS, tmp_path / "a.svg")
-    fills = {e.get("aria-label"): re.findall(r"\d+", e.get("fill") or "") for e in elements(path)}
-    red, blue, alike = (list(map(int, fills[name])) for name in ("x, b: 4", "x, c: 0.25", "y, c: 1"))
-    assert red[0] > red[2]
-    assert blue[2] > blue[0]
-    assert max(alike) - min(alike) < 10  # grey
 
 
 def test_a_sweep_has_its_doubles_at_one_distance_and_a_band_where_it_is_known(tmp_path: Path) -> None:

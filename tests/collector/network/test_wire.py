@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +22,7 @@ def test_a_push_before_another_push_of_the_key_is_initial() -> None:
 def waits(rows: list[tuple[int, bool, int, int]], n_workers: int | None) -> list[int]:
     """Rows are (worker, is a push, end of the request, start of the response), all of one key."""
     worker, push, sent, answered = (np.array(column) for column in zip(*rows, strict=True))
-    others = {f.name: np.zeros(len(rows), np.int64) for f in fields(Wire)}
+    others = {name: np.zeros(len(rows), np.int64) for name in Wire.__struct_fields__}
     columns = {
         "worker": worker,
         "push": push,
