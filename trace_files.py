@@ -150,7 +150,9 @@ def map_traces(
     if len(groups) < cores and not parallel.is_elsewhere():
         read = iter(read_all(paths, args, points, jobs, progress))
         found = [list(itertools.islice(read, len(own))) for own in groups]
-        return [_made(work, own, told) for own, told in zip(found, about, strict=True)]
+        is_large = parallel.unpacked_size([FilePart(path, size=_size(path)) for path in paths]) > _SPLIT
+        with parallel.spare_cores(cores if is_large else 1):
+            return [_made(work, own, told) for own, told in zip(found, about, strict=True)]
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
     task = partial(_read_group, work=work, wish=_Wish(args, points, scan, max_unpacked.get()))

@@ -48,6 +48,7 @@ class Engine(Protocol):
         """Return what `work` makes of each part, in their order; at most `jobs` at a time."""
 
 
+_spare_cores: ContextVar[int] = ContextVar("spare_cores", default=1)
 _engine: ContextVar[Engine | None] = ContextVar("engine", default=None)
 
 
@@ -118,6 +119,29 @@ def _map_here(
             results.append(future.result())
             on_read(part.size)
     return results
+
+
+@contextlib.contextmanager
+def spare_cores(n: int) -> Iterator[None]:
+    """Let `at_once` use `n` cores in the block."""
+    token = _spare_cores.set(n)
+    try:
+        yield
+    finally:
+        _spare_cores.reset(token)
+
+
+def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Return what each function returns; in threads where cores are spare.
+
+    They are functions that leave the interpreter to others for most of their time, as numpy does.
+    """
+    if _spare_cores.get() < 2:
+        return [work() for work in works]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_spare_cores.get()) as threads:
+        return [future.result() for future in [threads.submit(work) for work in works]]
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 import dialects
 from dag.rank_tasks import MappedJob
 from formats.columns import Trace
+from parallel import at_once
 from statistic.breakdown import Breakdown, breakdown
 from statistic.durations import NO_DURATIONS, Durations, category_totals, durations, joined
 from statistic.step_summary import MiddleSteps, middle_steps, where_time_goes
@@ -62,15 +64,20 @@ def rank_figures(
 
     `step_by` is that of `breakdown`.
     """
+    of_operations: list[Any] = [NO_DURATIONS, {}, None]
+    if operations:
+        works = (durations, category_totals, partial(middle_steps, step_by=step_by))
+        of_operations = at_once([partial(work, trace) for work in works])
+    own_durations, category_ns, middle = of_operations
     return RankFigures(
         source,
         "",
         len(trace),
-        durations(trace) if operations else NO_DURATIONS,
-        category_totals(trace) if operations else {},
+        own_durations,
+        category_ns,
         breakdown("", trace, step_by) if steps else (),
         dialects.of(trace).rule(trace) if steps and len(trace) else "",
-        middle_steps(trace, step_by) if operations else None,
+        middle,
     )
 
 
