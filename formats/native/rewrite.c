@@ -9,6 +9,7 @@
 #include "scan.c"
 
 enum { PART_BP = 5, PART_S, PART_ARGS, MOST_PARTS }; /* of a key, after PH … TID; as in formats/whole.py */
+enum { LIKES = 4096, LIKE_SIZE = 448 };
 enum { ID_BITS = 40, ID_DIGITS = 13 };               /* of an id that is a number; as in formats/whole.py */
 static const int64_t LONGEST_NS = 1000000000000000000; /* a duration; as in combine/event_text.py */
 
@@ -48,8 +49,61 @@ INLINE u8 *put_time(u8 *to, int64_t ns) {
 }
 #define PUT(to, literal) put_text(to, literal, sizeof literal - 1)
 
+typedef struct { /* the last event of a key: the next one most often has the same bytes, but for its times */
+    u32 number, follower; /* of the key, and of the key of the event that came after it, from 1; 0: none */
+    u16 sizes[3]; /* of the parts between which its times stand */
+    bool dur_first;
+    u8 text[LIKE_SIZE]; /* the parts, one after another */
+} like;
+
+INLINE like *like_of(const scanner *s, u32 number) { return (like *)s->likes + number % LIKES; }
+INLINE void append(scanner *s, rewritten *out, u32 number, const int64_t *times, int64_t size) {
+    s->last = number;
+    out->key[out->n] = (int32_t)(number - 1);
+    out->ts_ns[out->n] = times[0];
+    out->dur_ns[out->n] = times[1];
+    out->lengths[out->n++] = (int32_t)size;
+    out->tails_size += size;
+}
+/* Takes a slice that is like the one that came next when one like the last event did; ODD: it is not. */
+INLINE cursor take_like(scanner *s, rewritten *out, cursor p, cursor end) {
+    const like *l = like_of(s, s->last);
+    REQUIRE(l->number == s->last && l->follower > 0);
+    u32 number = l->follower;
+    l = like_of(s, number);
+    REQUIRE(l->number == number);
+    int64_t times[2];
+    const u8 *text = l->text;
+    for (int part = 0;; part++) {
+        size_t size = l->sizes[part];
+        REQUIRE((size_t)(end - p) > size && memcmp(p, text, size) == 0);
+        p += size, text += size;
+        if (part == 2) break;
+        TRY(p, read_time(p, end, &times[part ^ l->dur_first]));
+    }
+    REQUIRE(times[1] >= 0 && times[1] <= LONGEST_NS);
+    append(s, out, number, times, 0);
+    return p;
+}
+/* Takes note of a slice from `first` to before `last`, and of what came before it; `at` are its times. */
+INLINE void remember(scanner *s, u32 number, cursor first, cursor last, const span *at) {
+    bool dur_first = at[1].at < at[0].at;
+    const span *a = &at[dur_first], *b = &at[!dur_first];
+    size_t sizes[3] = {(size_t)(a->at - first), (size_t)(b->at - a->at) - a->size, (size_t)(last - b->at) - b->size};
+    like *l = like_of(s, s->last);
+    if (l->number == s->last) l->follower = number;
+    if (sizes[0] + sizes[1] + sizes[2] > LIKE_SIZE) return;
+    l = like_of(s, number);
+    if (l->number != number) l->follower = 0;
+    l->number = number, l->dur_first = dur_first;
+    u8 *to = put_text(l->text, first, sizes[0]);
+    put_text(put_text(to, a->at + a->size, sizes[1]), b->at + b->size, sizes[2]);
+    for (int part = 0; part < 3; part++) l->sizes[part] = (u16)sizes[part];
+}
+
 INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, const tools *t, const place *here) {
-    span key[MOST_PARTS] = {{0}}, id = {0}, args = {0};
+    span key[MOST_PARTS] = {{0}}, id = {0}, args = {0}, time_at[2] = {{0}};
+    cursor first = p;
     int64_t times[2] = {NO_TIME, NO_TIME};
     u8 *tails = out->tails + out->tails_size, *tail = tails, context = IN_EVENT + 1;
     u32 seen = 0, trail = 0;
@@ -67,9 +121,10 @@ INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, co
             args = (span){begin, (u32)(p - begin)};
         } else if (*p == 'n') /* as if it were missing */
             TRY(p, skip_word(p, end));
-        else if (what == TS || what == DUR)
+        else if (what == TS || what == DUR) {
             TRY(p, read_time(p, end, &times[what - TS]));
-        else {
+            time_at[what - TS] = (span){begin, (u32)(p - begin)};
+        } else {
             TRY(p, *p == '"' ? skip_text(p, end, t, &odd) : skip_number(p, end, &point, &odd));
             REQUIRE(!odd && (point == NULL || (point == p && what != PH)));
             span *value = what == ID ? &id : &key[what == BP ? PART_BP : what == S ? PART_S : what];
@@ -98,11 +153,11 @@ INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, co
         tail = put_text(PUT(tail, ",\"args\":"), args.at, args.size);
     int64_t number = intern(s, key, here->args_are_key ? MOST_PARTS : PART_ARGS, end);
     REQUIRE(number >= 0);
-    out->key[out->n] = (int32_t)number;
-    out->ts_ns[out->n] = times[0];
-    out->dur_ns[out->n] = is_slice ? times[1] : -1;
-    out->lengths[out->n++] = (int32_t)(tail - tails);
-    out->tails_size += tail - tails;
+    if (!is_slice)
+        times[1] = -1;
+    else if (s->likes != NULL && tail == tails)
+        remember(s, (u32)number + 1, first, p, time_at);
+    append(s, out, (u32)number + 1, times, tail - tails);
     return p;
 }
 
@@ -114,8 +169,12 @@ INLINE int rewrite(scanner *s, cursor *at, cursor end, rewritten *out, const too
             return *at = p, *p == ']' ? CLOSED : ODD;
         else if (out->n >= out->most)
             return FULL;
-        else if (FAILED(p = rewrite_event(s, out, p, end, t, here)))
-            return (int)(uintptr_t)p;
+        else {
+            cursor begin = p;
+            if ((s->likes == NULL || FAILED(p = take_like(s, out, begin, end))) &&
+                FAILED(p = rewrite_event(s, out, begin, end, t, here)))
+                return (int)(uintptr_t)p;
+        }
     }
     return MORE;
 }
@@ -138,6 +197,7 @@ int rewrite_events(scanner *s, const u8 *data, u64 size, u64 *at, rewritten *out
     u64 known = s->keys_used;
     cursor p = data + *at;
     s->most_used = most_keys;
+    if (here->args_are_key && s->likes == NULL) s->likes = calloc(LIKES, sizeof(like)); /* none: it takes longer */
     out->n = out->tails_size = 0;
     int why = (wide ? rewrite_wide : rewrite_plain)(s, &p, data + size, out, here);
     *at = (u64)(p - data);
