@@ -8,7 +8,7 @@ for events whose tail holds all. The text depends on the event alone, not on how
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import CDLL
 from decimal import Decimal
 from operator import attrgetter
@@ -184,16 +184,17 @@ def packed(text: bytes) -> bytes:
         return text
 
 
-def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> bytes | memoryview:
-    """Return events as JSON, each after the brace, comma and line end that separate it from the one before.
+def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> Iterator[bytes | memoryview]:
+    """Yield events as JSON, each after the brace, comma and line end that separate it from the one before.
 
-    The closing brace of the last one is left to what follows. A view is valid until the next call.
+    The closing brace of the last one is left to what follows. A view is valid until the next one is yielded.
     """
     if library is not None:
         tails = events.text, events.at, events.lengths
-        return written(
+        yield from written(
             library, (events.ts, events.dur), events.heads, tails, heads.laid_out(), heads.is_slice
         )
+        return
     has_tails = bool(events.lengths.any())
     width = 5 + has_tails
     parts: list[bytes] = [BEFORE] * (width * len(events))
@@ -209,7 +210,7 @@ def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> bytes 
     parts[4::width] = list(map(heads.texts.__getitem__, events.heads.tolist()))
     if has_tails:
         parts[5::width] = events.tails()
-    return b"".join(parts)
+    yield b"".join(parts)
 
 
 def microseconds(ns: Int64) -> list[bytes]:

@@ -9,6 +9,8 @@
 #include "scan.c"
 
 enum { PART_BP = 5, PART_S, PART_ARGS, MOST_PARTS }; /* of a key, after PH … TID; as in formats/whole.py */
+enum { BESIDE = 64, MOST_MOVES = 16 }; /* bytes of an event beside its head and its tail; moves a time */
+enum { DISTINCT, EQUAL, NO_ORDER };
 enum { LIKES = 4096, LIKE_SIZE = 448 };
 enum { ID_BITS = 40, ID_DIGITS = 13 };               /* of an id that is a number; as in formats/whole.py */
 static const int64_t LONGEST_NS = 1000000000000000000; /* a duration; as in combine/event_text.py */
@@ -32,9 +34,12 @@ INLINE u8 *put_text(u8 *to, const void *text, size_t size) {
     return to + size;
 }
 INLINE u8 *put_number(u8 *to, u64 number) {
+    static const char PAIRS[] =
+        "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+        "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
     u8 digits[20], *first = digits + sizeof digits;
-    do *--first = (u8)('0' + number % 10);
-    while (number /= 10);
+    for (; number >= 10; number /= 100) memcpy(first -= 2, PAIRS + 2 * (number % 100), 2);
+    if (number > 0 || first == digits + sizeof digits) *--first = (u8)('0' + number);
     return put_text(to, first, (size_t)(digits + sizeof digits - first));
 }
 /* Nanoseconds as decimal microseconds. */
@@ -219,16 +224,42 @@ u64 gather_texts(u64 n, const texts *from, u8 *to) {
     return (u64)(to - first);
 }
 
-/* Writes `n` events, each after the end of the one before; as text_of() in combine/event_text.py. */
-u64 write_events(u64 n, const int64_t *ts, const int64_t *dur, const int32_t *head, const texts *tails,
-                 const texts *heads, const bool *is_slice, u8 *to) {
+/* Writes events from `*at` on, as many of `n` as there is room for, each after the end of the one before; as
+ * text_of() in combine/event_text.py. Returns how many bytes that are. */
+u64 write_events(u64 *at, u64 n, const int64_t *ts, const int64_t *dur, const int32_t *head, const texts *tails,
+                 const texts *heads, const bool *is_slice, u8 *to, u64 room) {
     u8 *first = to;
-    for (u64 i = 0; i < n; i++) {
+    for (u64 i; (i = *at) < n; ++*at) {
         int32_t h = head[i];
+        u64 head_size = (u64)heads->lengths[h], tail_size = (u64)tails->lengths[i];
+        if (BESIDE + head_size + tail_size > room - (u64)(to - first)) break;
         to = put_time(PUT(to, "},\n{\"ts\":"), ts[i]);
         if (is_slice[h]) to = put_time(PUT(to, ",\"dur\":"), dur[i]);
-        to = put_text(to, heads->text + heads->at[h], (size_t)heads->lengths[h]);
-        to = put_text(to, tails->text + tails->at[i], (size_t)tails->lengths[i]);
+        to = put_text(to, heads->text + heads->at[h], head_size);
+        to = put_text(to, tails->text + tails->at[i], tail_size);
     }
     return (u64)(to - first);
+}
+
+/* Finds the order of times, those that are equal as they stand: puts each in one of as many stretches as there
+ * are times, and moves it to its place there. Returns DISTINCT or EQUAL, or NO_ORDER where that would take long,
+ * as nearly all lie together. */
+int order_times(u64 n, const int64_t *ts, int64_t *order) {
+    int64_t low = INT64_MAX, high = INT64_MIN;
+    for (u64 i = 0; i < n; i++) low = ts[i] < low ? ts[i] : low, high = ts[i] > high ? ts[i] : high;
+    u64 width = n > 0 ? (u64)high - (u64)low : 0, shift = 0, moves = 0, equal = 0;
+    while (width >> shift > n) shift++;
+    u32 *starts = n < UINT32_MAX ? calloc((width >> shift) + 2, sizeof(u32)) : NULL;
+    if (starts == NULL) return NO_ORDER;
+    for (u64 i = 0; i < n; i++) starts[(((u64)ts[i] - (u64)low) >> shift) + 1]++;
+    for (u64 i = 1; i <= width >> shift; i++) starts[i] += starts[i - 1];
+    for (u64 i = 0; i < n; i++) order[starts[((u64)ts[i] - (u64)low) >> shift]++] = (int64_t)i;
+    free(starts);
+    for (u64 i = 1, at; i < n && moves <= MOST_MOVES * n; i++) {
+        int64_t one = order[i], time = ts[one];
+        for (at = i; at > 0 && ts[order[at - 1]] > time; at--, moves++) order[at] = order[at - 1];
+        order[at] = one;
+        equal += at > 0 && ts[order[at - 1]] == time;
+    }
+    return moves > MOST_MOVES * n ? NO_ORDER : equal > 0 ? EQUAL : DISTINCT;
 }
