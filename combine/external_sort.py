@@ -31,6 +31,7 @@ _MERGE_BYTES = 12 << 20  # texts held by a merge, over all its runs
 _HEAD_BYTES = 250  # about, of an event's text
 _FEWEST = 64  # events that are merged at a time, at least
 _MOST_TIMES = 4  # that, of a stretch that is held whole
+_LOOKED_AT = 1 << 16  # times of a run, at a time
 _SAMPLES = 1000  # events of a run by which it is cut
 
 #: The columns of a run: what an event is in each, and bytes of the columns before, an event.
@@ -192,9 +193,12 @@ def cut(runs: Sequence[Source], n: int) -> Int64:
     times = _quantiles(runs, k)
     at = np.zeros((k + 1, len(runs), 2), np.int64)
     for i, (run, shift, _) in enumerate(runs):
-        ts = run.column(TIMES)
-        at[1:-1, i, 0], at[-1, i, 0] = np.searchsorted(ts + shift(ts), times), run.n
-        at[1:, i, 1] = np.append(0, np.cumsum(run.column(LENGTHS), dtype=np.int64))[at[1:, i, 0]]
+        at[-1, i] = run.n, run.size
+        for first in range(0, run.n, _LOOKED_AT):
+            ts = run.column(TIMES, first, min(run.n, first + _LOOKED_AT))
+            at[1:-1, i, 0] += np.searchsorted(ts + shift(ts), times)
+        if run.size:
+            at[1:-1, i, 1] = np.append(0, np.cumsum(run.column(LENGTHS), dtype=np.int64))[at[1:-1, i, 0]]
     return at
 
 
