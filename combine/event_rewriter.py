@@ -311,7 +311,7 @@ class Rewriter:
         if fate != KEPT:
             return Placed(kind, role, fate)
         name, pid, tid = self._entry(kind.name, kind.pid, kind.tid)
-        placed = WholeEvent(ph=kind.ph, name=name, cat=kind.cat, pid=pid, tid=tid, bp=kind.bp, s=kind.s)
+        placed = WholeEvent(kind.ph, name, kind.cat, pid, tid, bp=kind.bp, s=kind.s)
         return Placed(placed, role, fate)
 
     def _gather(self, event: WholeEvent) -> bool:

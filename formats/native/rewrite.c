@@ -11,7 +11,10 @@
 enum { PART_BP = 5, PART_S, PART_ARGS, MOST_PARTS }; /* of a key, after PH … TID; as in formats/whole.py */
 enum { BESIDE = 64, MOST_MOVES = 16 }; /* bytes of an event beside its head and its tail; moves a time */
 enum { DISTINCT, EQUAL, NO_ORDER };
-enum { LIKES = 4096, LIKE_SIZE = 448 };
+enum { LIKE_SIZE = 448 };
+#ifndef LIKES
+#define LIKES 4096u /* keys of which the last event is known; others take each other's place */
+#endif
 enum { ID_BITS = 40, ID_DIGITS = 13 };               /* of an id that is a number; as in formats/whole.py */
 static const int64_t LONGEST_NS = 1000000000000000000; /* a duration; as in combine/event_text.py */
 

@@ -21,8 +21,8 @@ from combine.spill_source import rewrite
 from dialects.system import SecondAxis
 from errors import TraceError
 from formats import native, stream
-from formats.native import scanner
-from formats.native.rewriter import gathered, written
+from formats.native import rewriter, scanner
+from formats.native.rewriter import gathered, time_order, written
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,34 @@ def _file(draw: st.DrawFn) -> bytes:
     return bytes(content)
 
 
+@st.composite
+def _rounds(draw: st.DrawFn) -> bytes:
+    """A file in which the same slices come again and again at other times, damaged or cut somewhere."""
+    slices = [
+        f'{{"ph":"X","name":"{name}",{space}"pid":"Comm.x","tid":"{tid}",{time[0]}:%s,{space}{time[1]}:%s,"args":{args}}}'
+        for name, tid, space, time, args in draw(
+            st.lists(
+                st.tuples(
+                    st.sampled_from(_NAMES),
+                    st.sampled_from(["total", "65536", "9"]),
+                    st.sampled_from(["", "\n    "]),
+                    st.sampled_from([('"ts"', '"dur"'), ('"dur"', '"ts"')]),
+                    st.sampled_from(['{"name":"a"}', '{"name": "b"}', "null"]),
+                ),
+                min_size=1,
+                max_size=5,
+            )
+        )
+    ]
+    time = st.one_of(st.integers(0, 10**6).map(str), _USUAL["ts"], _USUAL["dur"], _ODD)
+    n = draw(st.integers(len(slices), 6 * len(slices)))
+    events = [slices[i % len(slices)] % (draw(time), draw(time)) for i in range(n)]
+    content = bytearray(f"[{','.join(events)}]".encode("utf-8", "surrogatepass"))
+    for _ in range(draw(st.sampled_from([0, 0, 1, 3]))):
+        content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
+    return bytes(content[: draw(st.one_of(st.just(len(content)), st.integers(1, len(content))))])
+
+
 @pytest.fixture(params=["wide", "plain"])
 def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With AVX2 where the processor has it, and without."""
@@ -172,7 +200,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     max_examples=100,
 )
 @given(
-    _file(),
+    st.one_of(_file(), _rounds()),
     st.sampled_from(sorted(PLACES)),
     st.sampled_from([100, 700, 1 << 20]),
     st.sampled_from([100, 700, 1 << 20]),
@@ -197,6 +225,59 @@ def test_the_same_bytes_both_ways(
             patch.setattr(stream, "PIECE", piece)
             found.append(seen(path, PLACES[kind], tmp_path / "spill", scan=scan))
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("end", ["]}", "", ',{"ph":"X","na'])
+def test_a_small_file_cut_or_damaged_at_any_byte(library: ctypes.CDLL, tmp_path: Path, end: str) -> None:
+    slices = "".join(
+        f'{{"ph":"X","name":"{name}","pid":"p","ts":{17 * i},"dur":{i},"args":{{"name":"p"}}}},'
+        for i in range(3)
+        for name in ("Comm.x.PUSH", "Comm.x")
+    )
+    whole = ("[" + slices[:-1] + end).encode()
+    path = tmp_path / "a.json"
+    for at in range(1, len(whole)):
+        for content in (whole[:at], whole[:at] + b"\x22" + whole[at + 1 :], whole[:at] + whole[at + 1 :]):
+            path.write_bytes(content)
+            inside, beside = (
+                seen(path, PLACES["byteps"], tmp_path / "runs", scan=scan) for scan in (True, False)
+            )
+            assert inside == beside, content
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(-5, 5), st.integers(0, 10**6), st.integers(-(2**63), 2**63 - 1)), max_size=80
+    ),
+    st.sampled_from([1, 1000]),
+)
+def test_times_are_ordered_as_numpy_orders_them(times: list[int], step: int) -> None:
+    library = native.library()
+    ts = np.array(times, np.int64) // step
+    order, may_tie = time_order(ts, library)
+    assert order.tolist() == np.argsort(ts, kind="stable").tolist()
+    assert may_tie or len(set(ts.tolist())) == len(ts)
+
+
+@pytest.mark.parametrize("far", [0, 10**18])
+def test_times_that_lie_together_at_one_end_are_ordered_too(library: ctypes.CDLL, far: int) -> None:
+    ts = np.append(np.arange(5000)[::-1], far)  # all but one in one stretch, if `far` is
+    assert time_order(ts, library)[0].tolist() == np.argsort(ts, kind="stable").tolist()
+
+
+def test_texts_are_the_same_in_parts_of_any_size(
+    library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tails = (b"abcdef" * 100, np.array([0, 3, 5]), np.array([3, 500, 0], np.int32))
+    heads = (b",xyz", np.array([0, 1]), np.array([1, 3], np.int32))
+    times, head = (np.array([1500, -2, 10**18 + 1]), np.array([-1, 7, 5])), np.array([0, 1, 1], np.int32)
+    texts = []
+    for size in (1, 600, 1 << 20):
+        monkeypatch.setattr(rewriter, "_WRITTEN", size)
+        parts = map(bytes, written(library, times, head, tails, heads, np.array([False, True])))
+        texts.append(b"".join(parts))
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[0].startswith(b'},\n{"ts":1.5,abc},\n{"ts":-0.002,"dur":0.007xyzdef')
 
 
 def test_parts_that_lie_outside_of_their_text_are_refused(library: ctypes.CDLL) -> None:
