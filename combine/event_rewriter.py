@@ -80,6 +80,7 @@ class Rewriter:
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
+        self.n_strays = 0  # what has no phase, and so is no event
         self.n_mistaken = 0  # pieces with bytes that are no UTF-8
         self.sync: dict[str, int] = {}
         self.start_ns: int | None = None
@@ -281,7 +282,10 @@ class Rewriter:
 
     def _stays(self, event: WholeEvent) -> bool:
         """Whether the event goes on; metadata is gathered."""
-        if event.ph is None or (event.ph == "M" and self._gather(event)):
+        if event.ph is None:
+            self.n_strays += 1
+            return False
+        if event.ph == "M" and self._gather(event):
             return False
         fate = self._fate(event)
         self.dropped += fate == DROPPED

@@ -245,6 +245,20 @@ def test_a_small_file_cut_or_damaged_at_any_byte(library: ctypes.CDLL, tmp_path:
             assert inside == beside, content
 
 
+@pytest.mark.parametrize("piece", [300, 1 << 20])
+def test_what_has_no_phase_is_counted_both_ways(
+    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    event = '{"ph":"X","name":"a","pid":"p","ts":1,"dur":0,"args":{"name":"p"}}'
+    events = [event] * 60
+    events[50] = event.replace('"ph":"X",', "")
+    (tmp_path / "a.json").write_text(f"[{','.join(events)}]")
+    monkeypatch.setattr(stream, "PIECE", piece)
+    for scan in (True, False):
+        place = replace(PLACES["byteps"], path=tmp_path / "a.json", scan=scan)
+        assert rewrite(place, tmp_path / "runs").repairs == ["1 list item ignored: no event"]
+
+
 @given(
     st.lists(
         st.one_of(st.integers(-5, 5), st.integers(0, 10**6), st.integers(-(2**63), 2**63 - 1)), max_size=80
