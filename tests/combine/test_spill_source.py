@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from combine import external_sort as runs
+from combine import sources
 from combine.event_text import KEPT, HeadTable, Placed, text_of
 from combine.external_sort import cut, merge
 from combine.pid_tid import Place
@@ -308,6 +309,21 @@ def test_parts_that_lie_outside_of_their_text_are_refused(library: ctypes.CDLL) 
     )
     with pytest.raises(ValueError, match="head"):
         list(written(library, (ts, dur), head + np.int32(1), tails, heads, is_slice))
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 12, 13, 1 << 20])
+def test_a_text_is_found_wherever_a_file_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(stream, "PIECE", piece)
+    path = tmp_path / "a.json"
+    for content, holds in (
+        ('[{"name":"ProfilerStep#1"}]', True),
+        ('[{"name":"\\u0050rofilerStep#1"}]', True),
+        ('[{"name":"ProfilerStep"},{"name":"Step#1"}]', False),
+    ):
+        path.write_text(content)
+        assert sources._may_hold(path, b"ProfilerStep#") == holds
 
 
 def test_a_kind_that_was_scanned_first_keeps_its_head_where_python_takes_its_next_event() -> None:
