@@ -3,14 +3,15 @@
  * rewrite_events() goes over a piece as scan_events() does, with its scanner, and stops likewise at the first
  * event that Python is to take: metadata, a member that few events have, a value that would not be copied as it
  * is. Of each other event it interns what recurs, reads the times, and copies the rest, its tail: an id, to
- * which `ids_from` is added, and the arguments, as they are written. gather_texts() and write_events() are for
- * merging: they copy tails in a new order, and write whole events. Nothing here keeps a state of its own, so
- * threads may share all but a scanner. */
+ * which `ids_from` is added, and the arguments, as they are written. Where arguments recur, too, a slice whose
+ * bytes are those of the one that came next the last time, but for its times, is taken as that one. order_times(),
+ * gather_texts() and write_events() are for merging: they find an order, copy tails in it, and write whole events.
+ * Nothing here keeps a state of its own, so threads may share all but a scanner. */
 #include "scan.c"
 
 enum { PART_BP = 5, PART_S, PART_ARGS, MOST_PARTS }; /* of a key, after PH … TID; as in formats/whole.py */
-enum { BESIDE = 64, MOST_MOVES = 16 }; /* bytes of an event beside its head and its tail; moves a time */
-enum { DISTINCT, EQUAL, NO_ORDER };
+enum { BESIDE = 64, MOST_MOVES = 16 }; /* bytes of an event beside its head and its tail; moves of a time */
+enum { DISTINCT, EQUAL, NO_ORDER };    /* what order_times() found; as in formats/native/rewriter.py */
 enum { LIKE_SIZE = 448 };
 #ifndef LIKES
 #define LIKES 4096u /* keys of which the last event is known; others take each other's place */
