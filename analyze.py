@@ -9,6 +9,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the rest is imported an interrupt just ends this
 
 import argparse
+import atexit
 import contextlib
 import gc
 import logging
@@ -291,12 +292,11 @@ def _log_ignored(ignored: sys.UnraisableHookArgs) -> None:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # what is left at the end goes with the process: no look at it for cycles
     gc.set_threshold(100_000, 20, 20)  # millions of small objects and hardly a cycle: it would find nothing
     sys.unraisablehook = _log_ignored
     _fill_closed_streams()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, _terminated)
-    code = main()
-    gc.freeze()  # nor is there anything to find as the process ends
-    sys.exit(code)
+    sys.exit(main())

@@ -57,7 +57,8 @@ class Occurrences(Struct, frozen=True):
         """
         n = len(self.there)
         chosen = np.zeros((n, n), np.bool_)
-        for members in unique(self.there, axis=1).T:
+        is_new = np.diff(self.there, axis=1, prepend=~self.there[:, :1]).any(axis=0)  # most are like the last
+        for members in unique(self.there[:, is_new], axis=1).T:
             hosts = np.flatnonzero(members)
             if len(hosts) <= _ALL_PAIRS:
                 chosen[np.ix_(hosts, hosts)] = True

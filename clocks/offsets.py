@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from msgspec import Struct
@@ -100,11 +101,13 @@ def align(
         return Alignment([Clock(bound_ns=0 if one else None, is_tied=one) for one in tied])
     reach = _reach(found, recorded)
     compared = found.compared
-    for limit_ppm in DRIFT_LIMITS_PPM:
-        for use_ends in (True, False):
-            if (answer := _consistent(found, compared, limit_ppm, reach, use_ends, machines)) is not None:
+    steady = cache(lambda use_ends: evidence(found, compared, use_ends=use_ends))  # where no clock drifts
+    for drifts in drifts_of(found, DRIFT_LIMITS_PPM):
+        for use_ends in (True, False) if found.end_together.any() else (True,):
+            pairs = None if drifts.ppm.any() else steady(use_ends)
+            if (answer := _consistent(found, compared, drifts, pairs, reach, use_ends, machines)) is not None:
                 return answer
-    pairs = evidence(found, compared, use_ends=True)
+    pairs = steady(True)
     groups = _tied_together(len(hosts), pairs)
     offsets = np.zeros(len(hosts))
     for group in groups:
@@ -119,15 +122,18 @@ def align(
 def _consistent(
     found: Occurrences,
     compared: Mask,
-    limit_ppm: float,
+    drifts: Drifts,
+    pairs: Sequence[Evidence] | None,
     reach: Float64,
     use_ends: bool,
     machines: Sequence[str],
 ) -> Alignment | None:
-    """Return the clocks that make every operation possible; None if drifts up to the limit allow none."""
-    drifts = drifts_of(found, limit_ppm)
+    """Return the clocks that make every operation possible; None if drifts up to the limit allow none.
+
+    `pairs` are the evidence, where that is known.
+    """
     steady = found.with_drift(drifts.ppm)
-    pairs = evidence(steady, compared, use_ends=use_ends)
+    pairs = evidence(steady, compared, use_ends=use_ends) if pairs is None else pairs
     loose = _shortest(_windows(steady, compared, drifts, pairs))
     bounds = _shortest(_windows(steady, compared, drifts, pairs, reach))
     if loose is None or bounds is None:

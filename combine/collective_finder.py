@@ -61,7 +61,7 @@ class SyncFinder:
         if not self._roles:
             return {}
         roles, begins, ends = map(np.concatenate, (self._roles, self._begins, self._ends))
-        order = np.argsort(roles, kind="stable")
+        order = np.argsort(roles.astype(np.min_scalar_type(len(self._parts) + _FIRST)), kind="stable")
         parts = list(self._parts)
         first = np.flatnonzero(np.diff(roles[order], prepend=-1))
         points = collected(

@@ -80,6 +80,7 @@ class Rewriter:
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
+        self.n_strays = 0  # what has no phase, and so is no event
         self.n_mistaken = 0  # pieces with bytes that are no UTF-8
         self.sync: dict[str, int] = {}
         self.start_ns: int | None = None
@@ -281,7 +282,10 @@ class Rewriter:
 
     def _stays(self, event: WholeEvent) -> bool:
         """Whether the event goes on; metadata is gathered."""
-        if event.ph is None or (event.ph == "M" and self._gather(event)):
+        if event.ph is None:
+            self.n_strays += 1
+            return False
+        if event.ph == "M" and self._gather(event):
             return False
         fate = self._fate(event)
         self.dropped += fate == DROPPED
@@ -311,7 +315,7 @@ class Rewriter:
         if fate != KEPT:
             return Placed(kind, role, fate)
         name, pid, tid = self._entry(kind.name, kind.pid, kind.tid)
-        placed = WholeEvent(ph=kind.ph, name=name, cat=kind.cat, pid=pid, tid=tid, bp=kind.bp, s=kind.s)
+        placed = WholeEvent(kind.ph, name, kind.cat, pid, tid, bp=kind.bp, s=kind.s)
         return Placed(placed, role, fate)
 
     def _gather(self, event: WholeEvent) -> bool:

@@ -8,7 +8,7 @@ for events whose tail holds all. The text depends on the event alone, not on how
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import CDLL
 from decimal import Decimal
 from operator import attrgetter
@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from combine.external_sort import Events, Int32, Int64, begins
 from combine.unique_ids import OWN_SCOPE
-from formats.event import UNDECODABLE, IntEvent
+from formats.event import NO_ARGS, UNDECODABLE, IntEvent
 from formats.native.rewriter import written
 from formats.times import FLOAT_LIMIT_US, floats_to_ns, times_ns, to_ns
+from formats.values import cleaned_scalar
 from formats.whole import ARGUMENTS, KEY, ExactWholeEvent, LearnedWhole, WholeEvent
 
 BEFORE = b'},\n{"ts":'
@@ -102,8 +103,9 @@ class HeadTable(dict[tuple[Any, ...], int]):
         """Return the number of a kind whose key may end with arguments, however many there are."""
         number = self.get(key)
         if number is None:
-            kind = WholeEvent(**dict(zip(KEY, key, strict=False)))
-            number = self[key] = self._add_placed(kind, self._place(kind), b"".join(key[len(KEY) :]))
+            ph, name, cat, pid, tid, bp, s, *args = key  # as `KEY` has them
+            kind = WholeEvent(ph, name, cat, pid, tid, bp=bp, s=s)
+            number = self[key] = self._add_placed(kind, self._place(kind), b"".join(args))
         return number
 
     def set_args(self, number: int, args: msgspec.Raw) -> None:
@@ -152,7 +154,7 @@ class HeadTable(dict[tuple[Any, ...], int]):
         self._texts.append(text)
         self._rows.append((*flags, len(self._rows)))
         self.kinds.append(kind)
-        self.args.append(msgspec.Raw(b""))
+        self.args.append(NO_ARGS)
         self._left -= len(text) + _HEAD_COSTS
         return len(self._texts) - 1
 
@@ -184,16 +186,17 @@ def packed(text: bytes) -> bytes:
         return text
 
 
-def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> bytes | memoryview:
-    """Return events as JSON, each after the brace, comma and line end that separate it from the one before.
+def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> Iterator[bytes | memoryview]:
+    """Yield events as JSON, each after the brace, comma and line end that separate it from the one before.
 
-    The closing brace of the last one is left to what follows. A view is valid until the next call.
+    The closing brace of the last one is left to what follows. A view is valid until the next one is yielded.
     """
     if library is not None:
         tails = events.text, events.at, events.lengths
-        return written(
+        yield from written(
             library, (events.ts, events.dur), events.heads, tails, heads.laid_out(), heads.is_slice
         )
+        return
     has_tails = bool(events.lengths.any())
     width = 5 + has_tails
     parts: list[bytes] = [BEFORE] * (width * len(events))
@@ -209,7 +212,7 @@ def text_of(events: Events, heads: Heads, library: CDLL | None = None) -> bytes 
     parts[4::width] = list(map(heads.texts.__getitem__, events.heads.tolist()))
     if has_tails:
         parts[5::width] = events.tails()
-    return b"".join(parts)
+    yield b"".join(parts)
 
 
 def microseconds(ns: Int64) -> list[bytes]:
@@ -283,6 +286,8 @@ def _number(time: Any) -> tuple[Any, Any]:
             time = msgspec.json.decode(time) if text else None
         except UNDECODABLE:
             time = None
+        if isinstance(time, (list, dict)):
+            time = cleaned_scalar(time)  # as of an event that holds no such number
     return time, text if isinstance(time, float) and abs(time) >= FLOAT_LIMIT_US else time
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from formats.columns import unique
-from formats.native.rewriter import gathered
+from formats.native.rewriter import gathered, time_order
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
@@ -32,6 +32,7 @@ _MERGE_BYTES = 12 << 20  # texts held by a merge, over all its runs
 _HEAD_BYTES = 250  # about, of an event's text
 _FEWEST = 64  # events that are merged at a time, at least
 _MOST_TIMES = 4  # that, of a stretch that is held whole
+_LOOKED_AT = 1 << 16  # times of a run, at a time
 _SAMPLES = 1000  # events of a run by which it is cut
 
 #: The columns of a run: what an event is in each, and bytes of the columns before, an event.
@@ -138,11 +139,11 @@ class RunWriter:
         events = joined(self._parts)
         self._parts, self._size = [], 0
         if (events.ts[1:] < events.ts[:-1]).any():
-            events = events.in_order(np.argsort(events.ts, kind="stable"))
+            events = events.in_order(time_order(events.ts, self._library)[0])
         size = int(events.lengths.sum())
         self._file.write(self._text(events))
         for column in (events.ts, events.dur, events.heads, events.lengths):
-            self._file.write(column.tobytes())
+            self._file.write(column.data)
         run = Run(self._path, self._at, len(events), size)
         self.runs.append(run)
         self._at += run.n_bytes
@@ -191,9 +192,12 @@ def cut(runs: Sequence[Source], n: int) -> Int64:
     times = _quantiles(runs, k)
     at = np.zeros((k + 1, len(runs), 2), np.int64)
     for i, (run, shift, _) in enumerate(runs):
-        ts = run.column(TIMES)
-        at[1:-1, i, 0], at[-1, i, 0] = np.searchsorted(ts + shift(ts), times), run.n
-        at[1:, i, 1] = np.append(0, np.cumsum(run.column(LENGTHS), dtype=np.int64))[at[1:, i, 0]]
+        at[-1, i] = run.n, run.size
+        for first in range(0, run.n, _LOOKED_AT):
+            ts = run.column(TIMES, first, min(run.n, first + _LOOKED_AT))
+            at[1:-1, i, 0] += np.searchsorted(ts + shift(ts), times)
+        if run.size:
+            at[1:-1, i, 1] = np.append(0, np.cumsum(run.column(LENGTHS), dtype=np.int64))[at[1:-1, i, 0]]
     return at
 
 
@@ -212,7 +216,10 @@ def _quantiles(runs: Sequence[Source], k: int) -> Int64:
 
 
 def merge(
-    runs: Sequence[Source], at: Int64, on_read: Callable[[int], object] | None = None
+    runs: Sequence[Source],
+    at: Int64,
+    library: CDLL | None = None,
+    on_read: Callable[[int], object] | None = None,
 ) -> Iterator[Events]:
     """Yield the events of all runs in time order, a stretch of those that `cut` returned at a time.
 
@@ -224,9 +231,9 @@ def merge(
         if size <= _MOST_TIMES * max(_MERGE_BYTES, _FEWEST * _HEAD_BYTES):
             parts = [_read(*part) for part in zip(runs, begin, end, strict=True) if part[1][0] < part[2][0]]
             if parts:
-                yield _in_order(joined(parts))
+                yield _in_order(joined(parts), library)
         else:
-            yield from _piecemeal(runs, begin, end)
+            yield from _piecemeal(runs, begin, end, library)
         if on_read is not None:
             on_read(sum(_EVENT_BYTES * (b[0] - a[0]) + b[1] - a[1] for a, b in zip(begin, end, strict=True)))
 
@@ -255,7 +262,10 @@ def _read(source: Source, begin: Sequence[int], end: Sequence[int]) -> Events:
 
 
 def _piecemeal(
-    runs: Sequence[Source], begin: Sequence[Sequence[int]], end: Sequence[Sequence[int]]
+    runs: Sequence[Source],
+    begin: Sequence[Sequence[int]],
+    end: Sequence[Sequence[int]],
+    library: CDLL | None,
 ) -> Iterator[Events]:
     """Yield a stretch that is too large to be held, most often as all its events have one time.
 
@@ -264,7 +274,7 @@ def _piecemeal(
     parts = [_columns(*part) for part in zip(runs, begin, end, strict=True)]
     owner = np.repeat(np.arange(len(runs), dtype=np.int32), list(map(len, parts)))
     events = joined(parts)
-    order = _order(events)
+    order = _order(events, library)
     mean = _HEAD_BYTES + int(events.lengths.sum()) // len(events)
     n = max(_FEWEST, _MERGE_BYTES // mean)
     for first in range(0, len(order), n):
@@ -278,17 +288,19 @@ def _piecemeal(
         yield Events.with_tails(some.ts, some.dur, some.heads, tails)
 
 
-def _in_order(events: Events) -> Events:
-    return events if _is_sorted(events) else events.in_order(_order(events))
+def _in_order(events: Events, library: CDLL | None) -> Events:
+    return events if _is_sorted(events) else events.in_order(_order(events, library))
 
 
 def _is_sorted(events: Events) -> bool:
     return bool((events.ts[1:] > events.ts[:-1]).all())
 
 
-def _order(events: Events) -> Int64:
+def _order(events: Events, library: CDLL | None) -> Int64:
     """Return the order of parts, one after another, that are in order each; see `merge`."""
-    order = np.argsort(events.ts, kind="stable")
+    order, may_tie = time_order(events.ts, library)
+    if not may_tie:
+        return order
     ts = events.ts[order]
     same = ts[1:] == ts[:-1]
     if same.any():

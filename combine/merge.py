@@ -190,7 +190,8 @@ def _texts(
     at = cut(runs, n)
     context = fork_context() if n > 1 else None
     if context is None or context.get_start_method() != "fork":
-        yield from (text_of(block, heads, library) for block in merge(runs, at, on_read))
+        for block in merge(runs, at, library, on_read):
+            yield from text_of(block, heads, library)
         return
     size = (len(at) - 1) // n
     parts = [at[i * size : (i + 1) * size + 1] for i in range(n)]
@@ -202,8 +203,8 @@ def _texts(
     try:
         for task in tasks:
             task.start()
-        first = merge(runs, parts[0], lambda read: on_read(read * n))
-        yield from (text_of(block, heads, library) for block in first)
+        for block in merge(runs, parts[0], library, lambda read: on_read(read * n)):
+            yield from text_of(block, heads, library)
         for task, path in zip(tasks, paths, strict=True):
             yield from _part_of(task, path)
     finally:
@@ -220,8 +221,8 @@ def _merge_part(
     end_with(parent)
     try:
         with open(path, "wb") as file:
-            for block in merge(runs, at):
-                file.write(text_of(block, heads, library))
+            for block in merge(runs, at, library):
+                file.writelines(text_of(block, heads, library))
     except OSError as error:
         raise SystemExit(error.errno) from None
 

@@ -22,6 +22,7 @@ from dialects.system import SecondAxis
 from errors import TraceError
 from formats import chrome, native
 from formats import dasf_records as dasf
+from formats.stream import ByteStream
 from jobfiles import head_of
 
 _FARTHEST_NS = 25 * 10**17  # the year 2049
@@ -97,11 +98,24 @@ def _sniff(path: Path, library: CDLL | None) -> Kind:
         raise TraceError(f"{path}: not a trace: nothing in its list is an event")
     system = dialects.recognise(chrome.assemble(path, part))
     axis = system.second_axis(
-        lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing)
+        lambda: chrome.assemble(path, chrome.read_part(path, scan=library or False), system.pairing),
+        lambda text: _may_hold(path, text),
     )
     ranks = [event["args"].get("value") for event in rows.metadata if event["name"] == "global_rank"]
     rank = ranks[0] if ranks and isinstance(ranks[0], int) else None
     return Kind(system.name, rank, _has_events(part), axis)
+
+
+def _may_hold(path: Path, text: bytes) -> bool:
+    """Whether a text may stand in a file, whose letters may be written as escapes, too."""
+    before = b""
+    for piece in ByteStream(path):
+        across = before + piece[: len(text)]
+        for sign, letter in ((text, text[-1:]), (b"\\u", b"\\")):  # a letter is looked for far faster
+            if any(letter in part and sign in part for part in (piece, across)):
+                return True
+        before = (before + piece[-len(text) :])[-len(text) :]
+    return False
 
 
 def _has_events(part: chrome.Part) -> bool:

@@ -69,6 +69,7 @@ def rewrite(place: Place, spill: Path) -> Rewritten:
                 reader.uniform = WholeEvent
                 events = reader.decode_again(piece)
             pupil.add(events, piece)
+    reader.damage.strays += work.n_strays
     phrases = reader.damage.phrases()
     if place.axis is not None:
         phrases.append(place.axis.remark)

@@ -68,7 +68,9 @@ def merged(hosts: Iterable[SyncPoints]) -> SyncPoints:
         for key, point in points.items():
             found.setdefault(key, []).append(point)
     return {
-        key: points[0]._replace(
+        key: points[0]
+        if len(points) == 1
+        else points[0]._replace(
             begin_ns=_in_order([point.begin_ns for point in points]),
             end_ns=_in_order([point.end_ns for point in points]),
             error_ns=max(point.error_ns for point in points),

@@ -170,8 +170,11 @@ class System:
         """Return the trace without the slices that stand for the recording itself."""
         return trace
 
-    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
-        """Return the second time axis of a file; `read` returns its trace, times as they are there."""
+    def second_axis(self, read: Callable[[], Trace], holds: Callable[[bytes], bool]) -> SecondAxis | None:
+        """Return the second time axis of a file.
+
+        `read` returns its trace, times as they are there; `holds` tells whether a text may stand in it.
+        """
         return None
 
     def activities(self, trace: Trace) -> NDArray[np.int8]:

@@ -71,8 +71,10 @@ class Composer(System):
         """Return the trace on one time axis, without spans such as ``PyTorch Profiler (0)``."""
         return tie_axes(without_recording(trace))
 
-    def second_axis(self, read: Callable[[], Trace]) -> SecondAxis | None:
+    def second_axis(self, read: Callable[[], Trace], holds: Callable[[bytes], bool]) -> SecondAxis | None:
         """Return that of PyTorch's profiler, whose base is lost."""
+        if not holds(b"ProfilerStep#"):
+            return None
         trace = read()
         return second_axis(trace, np.ones(len(trace), np.bool_))
 

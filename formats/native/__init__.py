@@ -153,8 +153,10 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.rewrite_events.restype = ctypes.c_int
     loaded.gather_texts.argtypes = (size, pointer, pointer)
     loaded.gather_texts.restype = size
-    loaded.write_events.argtypes = (size, *[pointer] * 7)
+    loaded.write_events.argtypes = (pointer, size, *[pointer] * 7, size)
     loaded.write_events.restype = size
+    loaded.order_times.argtypes = (size, pointer, pointer)
+    loaded.order_times.restype = ctypes.c_int
     loaded.place_successors.argtypes = (ctypes.c_int64, *[pointer] * 4)
     loaded.place_successors.restype = None
     for run in (loaded.run_with_queues, loaded.run_without_queues):

@@ -3,12 +3,19 @@
  * rewrite_events() goes over a piece as scan_events() does, with its scanner, and stops likewise at the first
  * event that Python is to take: metadata, a member that few events have, a value that would not be copied as it
  * is. Of each other event it interns what recurs, reads the times, and copies the rest, its tail: an id, to
- * which `ids_from` is added, and the arguments, as they are written. gather_texts() and write_events() are for
- * merging: they copy tails in a new order, and write whole events. Nothing here keeps a state of its own, so
- * threads may share all but a scanner. */
+ * which `ids_from` is added, and the arguments, as they are written. Where arguments recur, too, a slice whose
+ * bytes are those of the one that came next the last time, but for its times, is taken as that one. order_times(),
+ * gather_texts() and write_events() are for merging: they find an order, copy tails in it, and write whole events.
+ * Nothing here keeps a state of its own, so threads may share all but a scanner. */
 #include "scan.c"
 
 enum { PART_BP = 5, PART_S, PART_ARGS, MOST_PARTS }; /* of a key, after PH … TID; as in formats/whole.py */
+enum { BESIDE = 64, MOST_MOVES = 16 }; /* bytes of an event beside its head and its tail; moves of a time */
+enum { DISTINCT, EQUAL, NO_ORDER };    /* what order_times() found; as in formats/native/rewriter.py */
+enum { LIKE_SIZE = 448 };
+#ifndef LIKES
+#define LIKES 4096u /* keys of which the last event is known; others take each other's place */
+#endif
 enum { ID_BITS = 40, ID_DIGITS = 13 };               /* of an id that is a number; as in formats/whole.py */
 static const int64_t LONGEST_NS = 1000000000000000000; /* a duration; as in combine/event_text.py */
 
@@ -31,9 +38,12 @@ INLINE u8 *put_text(u8 *to, const void *text, size_t size) {
     return to + size;
 }
 INLINE u8 *put_number(u8 *to, u64 number) {
+    static const char PAIRS[] =
+        "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
+        "5051525354555657585960616263646566676869707172737475767778798081828384858687888990919293949596979899";
     u8 digits[20], *first = digits + sizeof digits;
-    do *--first = (u8)('0' + number % 10);
-    while (number /= 10);
+    for (; number >= 10; number /= 100) memcpy(first -= 2, PAIRS + 2 * (number % 100), 2);
+    if (number > 0 || first == digits + sizeof digits) *--first = (u8)('0' + number);
     return put_text(to, first, (size_t)(digits + sizeof digits - first));
 }
 /* Nanoseconds as decimal microseconds. */
@@ -48,8 +58,61 @@ INLINE u8 *put_time(u8 *to, int64_t ns) {
 }
 #define PUT(to, literal) put_text(to, literal, sizeof literal - 1)
 
+typedef struct { /* the last event of a key: the next one most often has the same bytes, but for its times */
+    u32 number, follower; /* of the key, and of the key of the event that came after it, from 1; 0: none */
+    u16 sizes[3]; /* of the parts between which its times stand */
+    bool dur_first;
+    u8 text[LIKE_SIZE]; /* the parts, one after another */
+} like;
+
+INLINE like *like_of(const scanner *s, u32 number) { return (like *)s->likes + number % LIKES; }
+INLINE void append(scanner *s, rewritten *out, u32 number, const int64_t *times, int64_t size) {
+    s->last = number;
+    out->key[out->n] = (int32_t)(number - 1);
+    out->ts_ns[out->n] = times[0];
+    out->dur_ns[out->n] = times[1];
+    out->lengths[out->n++] = (int32_t)size;
+    out->tails_size += size;
+}
+/* Takes a slice that is like the one that came next when one like the last event did; ODD: it is not. */
+INLINE cursor take_like(scanner *s, rewritten *out, cursor p, cursor end) {
+    const like *l = like_of(s, s->last);
+    REQUIRE(l->number == s->last && l->follower > 0);
+    u32 number = l->follower;
+    l = like_of(s, number);
+    REQUIRE(l->number == number);
+    int64_t times[2];
+    const u8 *text = l->text;
+    for (int part = 0;; part++) {
+        size_t size = l->sizes[part];
+        REQUIRE((size_t)(end - p) > size && memcmp(p, text, size) == 0);
+        p += size, text += size;
+        if (part == 2) break;
+        TRY(p, read_time(p, end, &times[part ^ l->dur_first]));
+    }
+    REQUIRE(times[1] >= 0 && times[1] <= LONGEST_NS);
+    append(s, out, number, times, 0);
+    return p;
+}
+/* Takes note of a slice from `first` to before `last`, and of what came before it; `at` are its times. */
+INLINE void remember(scanner *s, u32 number, cursor first, cursor last, const span *at) {
+    bool dur_first = at[1].at < at[0].at;
+    const span *a = &at[dur_first], *b = &at[!dur_first];
+    size_t sizes[3] = {(size_t)(a->at - first), (size_t)(b->at - a->at) - a->size, (size_t)(last - b->at) - b->size};
+    like *l = like_of(s, s->last);
+    if (l->number == s->last) l->follower = number;
+    if (sizes[0] + sizes[1] + sizes[2] > LIKE_SIZE) return;
+    l = like_of(s, number);
+    if (l->number != number) l->follower = 0;
+    l->number = number, l->dur_first = dur_first;
+    u8 *to = put_text(l->text, first, sizes[0]);
+    put_text(put_text(to, a->at + a->size, sizes[1]), b->at + b->size, sizes[2]);
+    for (int part = 0; part < 3; part++) l->sizes[part] = (u16)sizes[part];
+}
+
 INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, const tools *t, const place *here) {
-    span key[MOST_PARTS] = {{0}}, id = {0}, args = {0};
+    span key[MOST_PARTS] = {{0}}, id = {0}, args = {0}, time_at[2] = {{0}};
+    cursor first = p;
     int64_t times[2] = {NO_TIME, NO_TIME};
     u8 *tails = out->tails + out->tails_size, *tail = tails, context = IN_EVENT + 1;
     u32 seen = 0, trail = 0;
@@ -67,9 +130,10 @@ INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, co
             args = (span){begin, (u32)(p - begin)};
         } else if (*p == 'n') /* as if it were missing */
             TRY(p, skip_word(p, end));
-        else if (what == TS || what == DUR)
+        else if (what == TS || what == DUR) {
             TRY(p, read_time(p, end, &times[what - TS]));
-        else {
+            time_at[what - TS] = (span){begin, (u32)(p - begin)};
+        } else {
             TRY(p, *p == '"' ? skip_text(p, end, t, &odd) : skip_number(p, end, &point, &odd));
             REQUIRE(!odd && (point == NULL || (point == p && what != PH)));
             span *value = what == ID ? &id : &key[what == BP ? PART_BP : what == S ? PART_S : what];
@@ -98,11 +162,11 @@ INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, co
         tail = put_text(PUT(tail, ",\"args\":"), args.at, args.size);
     int64_t number = intern(s, key, here->args_are_key ? MOST_PARTS : PART_ARGS, end);
     REQUIRE(number >= 0);
-    out->key[out->n] = (int32_t)number;
-    out->ts_ns[out->n] = times[0];
-    out->dur_ns[out->n] = is_slice ? times[1] : -1;
-    out->lengths[out->n++] = (int32_t)(tail - tails);
-    out->tails_size += tail - tails;
+    if (!is_slice)
+        times[1] = -1;
+    else if (s->likes != NULL && tail == tails)
+        remember(s, (u32)number + 1, first, p, time_at);
+    append(s, out, (u32)number + 1, times, tail - tails);
     return p;
 }
 
@@ -114,8 +178,12 @@ INLINE int rewrite(scanner *s, cursor *at, cursor end, rewritten *out, const too
             return *at = p, *p == ']' ? CLOSED : ODD;
         else if (out->n >= out->most)
             return FULL;
-        else if (FAILED(p = rewrite_event(s, out, p, end, t, here)))
-            return (int)(uintptr_t)p;
+        else {
+            cursor begin = p;
+            if ((s->likes == NULL || FAILED(p = take_like(s, out, begin, end))) &&
+                FAILED(p = rewrite_event(s, out, begin, end, t, here)))
+                return (int)(uintptr_t)p;
+        }
     }
     return MORE;
 }
@@ -138,6 +206,7 @@ int rewrite_events(scanner *s, const u8 *data, u64 size, u64 *at, rewritten *out
     u64 known = s->keys_used;
     cursor p = data + *at;
     s->most_used = most_keys;
+    if (here->args_are_key && s->likes == NULL) s->likes = calloc(LIKES, sizeof(like)); /* none: it takes longer */
     out->n = out->tails_size = 0;
     int why = (wide ? rewrite_wide : rewrite_plain)(s, &p, data + size, out, here);
     *at = (u64)(p - data);
@@ -159,16 +228,42 @@ u64 gather_texts(u64 n, const texts *from, u8 *to) {
     return (u64)(to - first);
 }
 
-/* Writes `n` events, each after the end of the one before; as text_of() in combine/event_text.py. */
-u64 write_events(u64 n, const int64_t *ts, const int64_t *dur, const int32_t *head, const texts *tails,
-                 const texts *heads, const bool *is_slice, u8 *to) {
+/* Writes events from `*at` on, as many of `n` as there is room for, each after the end of the one before; as
+ * text_of() in combine/event_text.py. Returns how many bytes that are. */
+u64 write_events(u64 *at, u64 n, const int64_t *ts, const int64_t *dur, const int32_t *head, const texts *tails,
+                 const texts *heads, const bool *is_slice, u8 *to, u64 room) {
     u8 *first = to;
-    for (u64 i = 0; i < n; i++) {
+    for (u64 i; (i = *at) < n; ++*at) {
         int32_t h = head[i];
+        u64 head_size = (u64)heads->lengths[h], tail_size = (u64)tails->lengths[i];
+        if (BESIDE + head_size + tail_size > room - (u64)(to - first)) break;
         to = put_time(PUT(to, "},\n{\"ts\":"), ts[i]);
         if (is_slice[h]) to = put_time(PUT(to, ",\"dur\":"), dur[i]);
-        to = put_text(to, heads->text + heads->at[h], (size_t)heads->lengths[h]);
-        to = put_text(to, tails->text + tails->at[i], (size_t)tails->lengths[i]);
+        to = put_text(to, heads->text + heads->at[h], head_size);
+        to = put_text(to, tails->text + tails->at[i], tail_size);
     }
     return (u64)(to - first);
+}
+
+/* Finds the order of times, those that are equal as they stand: puts each in one of as many stretches as there
+ * are times, and moves it to its place there. Returns DISTINCT or EQUAL, or NO_ORDER where that would take long,
+ * as nearly all lie together. */
+int order_times(u64 n, const int64_t *ts, int64_t *order) {
+    int64_t low = INT64_MAX, high = INT64_MIN;
+    for (u64 i = 0; i < n; i++) low = ts[i] < low ? ts[i] : low, high = ts[i] > high ? ts[i] : high;
+    u64 width = n > 0 ? (u64)high - (u64)low : 0, shift = 0, moves = 0, equal = 0;
+    while (width >> shift > n) shift++;
+    u32 *starts = n < UINT32_MAX ? calloc((width >> shift) + 2, sizeof(u32)) : NULL;
+    if (starts == NULL) return NO_ORDER;
+    for (u64 i = 0; i < n; i++) starts[(((u64)ts[i] - (u64)low) >> shift) + 1]++;
+    for (u64 i = 1; i <= width >> shift; i++) starts[i] += starts[i - 1];
+    for (u64 i = 0; i < n; i++) order[starts[((u64)ts[i] - (u64)low) >> shift]++] = (int64_t)i;
+    free(starts);
+    for (u64 i = 1, at; i < n && moves <= MOST_MOVES * n; i++) {
+        int64_t one = order[i], time = ts[one];
+        for (at = i; at > 0 && ts[order[at - 1]] > time; at--, moves++) order[at] = order[at - 1];
+        order[at] = one;
+        equal += at > 0 && ts[order[at - 1]] == time;
+    }
+    return moves > MOST_MOVES * n ? NO_ORDER : equal > 0 ? EQUAL : DISTINCT;
 }

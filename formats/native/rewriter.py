@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ from formats.whole import KEY, WholeReader
 _MOST = 1 << 14  # events of one call
 _SLACK = 64  # bytes that a rewriter may write beyond a text's end
 _NO_IDS = -1
-_BESIDE = 64  # bytes of an event beside its head and its tail, at most
+_BESIDE = 64  # bytes of an event beside its head and its tail, at most; as in rewrite.c
+_WRITTEN = 1 << 19  # bytes of events that are written at a time
+_EQUAL, _NO_ORDER = 1, 2  # as in rewrite.c
 
 
 class ScannedWhole(Struct, frozen=True):
@@ -186,21 +188,37 @@ def written(
     tails: Laid,
     heads: Laid,
     is_slice: NDArray[np.bool_],
-) -> memoryview:
-    """Return the text of events (n,), as `combine.event_text.text_of` does; `times`: starts and durations."""
-    if len(head) and not 0 <= head.min() <= head.max() < len(is_slice):
+) -> Iterator[memoryview]:
+    """Yield the text of events (n,), as `combine.event_text.text_of` does; `times`: starts and durations.
+
+    What is yielded is valid until the next part is.
+    """
+    n = len(head)
+    if n and not 0 <= head.min() <= head.max() < len(is_slice):
         raise ValueError("there is no such head")
-    size = int(tails[2].sum(dtype=np.int64) + heads[2][head].sum(dtype=np.int64))
-    out = np.empty(size + _BESIDE * len(head), np.uint8)
     (tail_texts, kept), (head_texts, kept_too) = _texts(*tails), _texts(*heads)
     columns = [np.ascontiguousarray(column) for column in (*times, head)]
-    n = library.write_events(
-        len(head),
-        *(column.ctypes.data for column in columns),
-        *(ctypes.byref(tail_texts), ctypes.byref(head_texts), is_slice.ctypes.data, out.ctypes.data),
-    )
+    longest = _BESIDE + int(tails[2].max(initial=0)) + int(heads[2].max(initial=0))
+    out = np.empty(max(_WRITTEN, longest), np.uint8)  # small enough to stay in the processor's cache
+    at = ctypes.c_uint64()
+    while at.value < n:
+        size = library.write_events(
+            *(ctypes.byref(at), n, *(column.ctypes.data for column in columns)),
+            *(ctypes.byref(tail_texts), ctypes.byref(head_texts), is_slice.ctypes.data),
+            *(out.ctypes.data, len(out)),
+        )
+        yield out[:size].data
     del kept, kept_too
-    return out[:n].data
+
+
+def time_order(ts: Int64, library: ctypes.CDLL | None) -> tuple[Int64, bool]:
+    """Return the order of times (n,), equal ones as they stand, and whether some may be equal."""
+    if library is not None:
+        ts, order = np.ascontiguousarray(ts), np.empty(len(ts), np.int64)
+        why = library.order_times(len(ts), ts.ctypes.data, order.ctypes.data)
+        if why != _NO_ORDER:
+            return order, why == _EQUAL
+    return np.argsort(ts, kind="stable"), True
 
 
 def _texts(text: bytes, at: Int64, lengths: Int32) -> tuple[_Texts, object]:

@@ -22,6 +22,7 @@
 #define TRY(p, call) do { p = (call); if (FAILED(p)) return p; } while (0)
 
 typedef uint8_t u8;
+typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 typedef const u8 *cursor; /* a place in the data, or MORE where the data ended too early, or ODD */
@@ -46,6 +47,8 @@ typedef struct {
     u64 keys_size, keys_used, most_used, n_keys, n_slots, n_wanted;
     lead leads[LEADS]; /* by the place in the event, and its kind */
     bool with_points;
+    void *likes; /* of rewrite.c */
+    u32 last;    /* the number of the last event's key, from 1 */
     char wanted[]; /* names of members of args, each ended by 0, n_wanted bytes; x* is what begins with x */
 } scanner;
 typedef struct {     /* what one call writes; the texts have room for SLACK bytes more than the data */
@@ -387,7 +390,7 @@ int scan_events(scanner *s, const u8 *data, u64 size, u64 *at, columns *out, boo
 }
 
 void free_scanner(scanner *s) {
-    free(s->keys), free(s->slots), free(s);
+    free(s->keys), free(s->slots), free(s->likes), free(s);
 }
 
 /* Returns a scanner, or NULL for lack of memory; `wanted` as in its struct, of `size` bytes. */

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from combine import external_sort as runs
+from combine import sources
 from combine.event_text import KEPT, HeadTable, Placed, text_of
 from combine.external_sort import cut, merge
 from combine.pid_tid import Place
@@ -21,8 +22,8 @@ from combine.spill_source import rewrite
 from dialects.system import SecondAxis
 from errors import TraceError
 from formats import native, stream
-from formats.native import scanner
-from formats.native.rewriter import gathered, written
+from formats.native import rewriter, scanner
+from formats.native.rewriter import gathered, time_order, written
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,9 @@ def seen(path: Path, place: Place, spill: Path, *, scan: bool) -> dict[str, Any]
     parts = [(run, lambda ts: np.full(len(ts), 7, np.int64), 0) for run in found.runs]
     library = native.library() if scan else None
     told["text"] = b"".join(
-        bytes(text_of(block, found.heads, library)) for block in merge(parts, cut(parts, 1))
+        bytes(text)
+        for block in merge(parts, cut(parts, 1), library)
+        for text in text_of(block, found.heads, library)
     )
     told["sync_points"] = {
         key: (point.begin_ns.tolist(), point.end_ns.tolist()) for key, point in found.sync_points.items()
@@ -157,6 +160,34 @@ def _file(draw: st.DrawFn) -> bytes:
     return bytes(content)
 
 
+@st.composite
+def _rounds(draw: st.DrawFn) -> bytes:
+    """A file in which the same slices come again and again at other times, damaged or cut somewhere."""
+    slices = [
+        f'{{"ph":"X","name":"{name}",{space}"pid":"Comm.x","tid":"{tid}",{time[0]}:%s,{space}{time[1]}:%s,"args":{args}}}'
+        for name, tid, space, time, args in draw(
+            st.lists(
+                st.tuples(
+                    st.sampled_from(_NAMES),
+                    st.sampled_from(["total", "65536", "9"]),
+                    st.sampled_from(["", "\n    "]),
+                    st.sampled_from([('"ts"', '"dur"'), ('"dur"', '"ts"')]),
+                    st.sampled_from(['{"name":"a"}', '{"name": "b"}', "null"]),
+                ),
+                min_size=1,
+                max_size=5,
+            )
+        )
+    ]
+    time = st.one_of(st.integers(0, 10**6).map(str), _USUAL["ts"], _USUAL["dur"], _ODD)
+    n = draw(st.integers(len(slices), 6 * len(slices)))
+    events = [slices[i % len(slices)] % (draw(time), draw(time)) for i in range(n)]
+    content = bytearray(f"[{','.join(events)}]".encode("utf-8", "surrogatepass"))
+    for _ in range(draw(st.sampled_from([0, 0, 1, 3]))):
+        content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
+    return bytes(content[: draw(st.one_of(st.just(len(content)), st.integers(1, len(content))))])
+
+
 @pytest.fixture(params=["wide", "plain"])
 def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With AVX2 where the processor has it, and without."""
@@ -170,7 +201,7 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     max_examples=100,
 )
 @given(
-    _file(),
+    st.one_of(_file(), _rounds()),
     st.sampled_from(sorted(PLACES)),
     st.sampled_from([100, 700, 1 << 20]),
     st.sampled_from([100, 700, 1 << 20]),
@@ -197,6 +228,73 @@ def test_the_same_bytes_both_ways(
     assert found[1] == found[0]
 
 
+@pytest.mark.parametrize("end", ["]}", "", ',{"ph":"X","na'])
+def test_a_small_file_cut_or_damaged_at_any_byte(library: ctypes.CDLL, tmp_path: Path, end: str) -> None:
+    slices = "".join(
+        f'{{"ph":"X","name":"{name}","pid":"p","ts":{17 * i},"dur":{i},"args":{{"name":"p"}}}},'
+        for i in range(3)
+        for name in ("Comm.x.PUSH", "Comm.x")
+    )
+    whole = ("[" + slices[:-1] + end).encode()
+    path = tmp_path / "a.json"
+    for at in range(1, len(whole)):
+        for content in (whole[:at], whole[:at] + b"\x22" + whole[at + 1 :], whole[:at] + whole[at + 1 :]):
+            path.write_bytes(content)
+            inside, beside = (
+                seen(path, PLACES["byteps"], tmp_path / "runs", scan=scan) for scan in (True, False)
+            )
+            assert inside == beside, content
+
+
+@pytest.mark.parametrize("piece", [300, 1 << 20])
+def test_what_has_no_phase_is_counted_both_ways(
+    library: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    event = '{"ph":"X","name":"a","pid":"p","ts":1,"dur":0,"args":{"name":"p"}}'
+    events = [event] * 60
+    events[50] = event.replace('"ph":"X",', "")
+    (tmp_path / "a.json").write_text(f"[{','.join(events)}]")
+    monkeypatch.setattr(stream, "PIECE", piece)
+    for scan in (True, False):
+        place = replace(PLACES["byteps"], path=tmp_path / "a.json", scan=scan)
+        assert rewrite(place, tmp_path / "runs").repairs == ["1 list item ignored: no event"]
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(-5, 5), st.integers(0, 10**6), st.integers(-(2**63), 2**63 - 1)), max_size=80
+    ),
+    st.sampled_from([1, 1000]),
+)
+def test_times_are_ordered_as_numpy_orders_them(times: list[int], step: int) -> None:
+    library = native.library()
+    ts = np.array(times, np.int64) // step
+    order, may_tie = time_order(ts, library)
+    assert order.tolist() == np.argsort(ts, kind="stable").tolist()
+    assert may_tie or len(set(ts.tolist())) == len(ts)
+
+
+@pytest.mark.parametrize("far", [0, 10**18])
+def test_times_that_lie_together_at_one_end_are_ordered_too(library: ctypes.CDLL, far: int) -> None:
+    ts = np.append(np.arange(5000)[::-1], far)  # all but one in one stretch, if `far` is
+    assert time_order(ts, library)[0].tolist() == np.argsort(ts, kind="stable").tolist()
+
+
+def test_texts_are_the_same_in_parts_of_any_size(
+    library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tails = (b"abcdef" * 100, np.array([0, 3, 5]), np.array([3, 500, 0], np.int32))
+    heads = (b",xyz", np.array([0, 1]), np.array([1, 3], np.int32))
+    times, head = (np.array([1500, -2, 10**18 + 1]), np.array([-1, 7, 5])), np.array([0, 1, 1], np.int32)
+    texts = []
+    for size in (1, 600, 1 << 20):
+        monkeypatch.setattr(rewriter, "_WRITTEN", size)
+        parts = map(bytes, written(library, times, head, tails, heads, np.array([False, True])))
+        texts.append(b"".join(parts))
+    assert texts[0] == texts[1] == texts[2]
+    assert texts[0].startswith(b'},\n{"ts":1.5,abc},\n{"ts":-0.002,"dur":0.007xyzdef')
+
+
 def test_parts_that_lie_outside_of_their_text_are_refused(library: ctypes.CDLL) -> None:
     at, lengths = np.array([0, 3]), np.array([3, 3], np.int32)
     assert bytes(gathered(library, b"abcdef", at[::-1], lengths)) == b"defabc"
@@ -206,11 +304,26 @@ def test_parts_that_lie_outside_of_their_text_are_refused(library: ctypes.CDLL) 
     heads = (b",", np.array([0]), np.array([1], np.int32))
     ts, dur, is_slice = np.array([1500, -2]), np.array([-1, -1]), np.array([False])
     head = np.zeros(2, np.int32)
-    assert bytes(written(library, (ts, dur), head, tails, heads, is_slice)) == (
+    assert b"".join(written(library, (ts, dur), head, tails, heads, is_slice)) == (
         b'},\n{"ts":1.5,abc},\n{"ts":-0.002,def'
     )
     with pytest.raises(ValueError, match="head"):
-        written(library, (ts, dur), head + np.int32(1), tails, heads, is_slice)
+        list(written(library, (ts, dur), head + np.int32(1), tails, heads, is_slice))
+
+
+@pytest.mark.parametrize("piece", [1, 2, 7, 12, 13, 1 << 20])
+def test_a_text_is_found_wherever_a_file_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(stream, "PIECE", piece)
+    path = tmp_path / "a.json"
+    for content, holds in (
+        ('[{"name":"ProfilerStep#1"}]', True),
+        ('[{"name":"\\u0050rofilerStep#1"}]', True),
+        ('[{"name":"ProfilerStep"},{"name":"Step#1"}]', False),
+    ):
+        path.write_text(content)
+        assert sources._may_hold(path, b"ProfilerStep#") == holds
 
 
 def test_a_kind_that_was_scanned_first_keeps_its_head_where_python_takes_its_next_event() -> None:

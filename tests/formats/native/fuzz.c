@@ -1,4 +1,5 @@
 /* Feeds damaged events to the scanner, in memory of exactly their size; made with sanitizers by test_fuzz.py. */
+#define LIKES 2u
 #include "rewrite.c"
 #include <stdio.h>
 
@@ -8,6 +9,11 @@ static const char *const SEEDS[] = {
     "  \"args\": {\n    \"input0\": [1, [2, {\"x\": null}], true, false], \"y\": \"\\\"\\n\", \"stream\": -1.5e3\n  }\n},\n",
     "{\"ph\":\"s\",\"id\":17,\"ts\":1,\"pid\":null},{\"ph\":\"f\",\"id\":\"x\",\"bp\":\"e\",\"ts\":-0.5} , ",
     "{\"ph\":\"C\",\"name\":\"\xc3\xa9\",\"a\":{},\"b\":[],\"c\":{\"d\":{\"e\":[[[]]]}},\"id2\":1},",
+};
+static const char *const SLICES[] = {
+    "{\"ph\":\"X\",\"args\":{\"name\":\"a\"},\"pid\":\"a\",\"ts\":12.345,\"dur\":7,\"tid\":\"0\"},\n",
+    "{\"dur\": 17, \"ts\": 5, \"ph\": \"X\", \"name\": \"b\"}, ",
+    "{\"ph\":\"X\",\"name\":\"c\",\"ts\":-1.5,\"dur\":0},",
 };
 static const char BYTES[] = "{}[]\",:\\ \n0123456789.-+eEtfnu\xc3\xff\x01";
 static u64 state;
@@ -19,35 +25,59 @@ static u64 below(u64 n) {
     return state % n;
 }
 
-/* Rewrites a text by a scanner of its own, and writes what was found; returns how many events that are. */
-static u64 rewrite_all(const u8 *text, u64 size, bool args_are_key, bool plain) {
+typedef struct { int64_t ts, dur; int32_t key, length; } found;
+
+/* Rewrites a text by a scanner of its own, and writes what was found; returns how many events that are. Where
+ * it is `forgetful`, a call takes one event and nothing is known of those before it, but their keys. */
+static u64 rewrite_all(const u8 *text, u64 size, const place *here, u64 most_keys, bool plain, bool forgetful,
+                       found *events, u64 *at) {
     scanner *s = new_scanner("", 0, false);
     u8 *data = malloc(size), *tails = malloc(size + SLACK);
     memcpy(data, text, size);
     int32_t key[5], lengths[5], head_length = 3;
-    int64_t ts[5], dur[5], begins[5] = {0}, head_at = 0;
+    int64_t ts[5], dur[5], begins[5] = {0}, order[5], head_at = 0, most_at_once = forgetful ? 1 : 5;
     bool is_slice = plain;
-    rewritten out = {.most = 5, .key = key, .ts_ns = ts, .dur_ns = dur, .lengths = lengths, .tails = tails};
-    place here = {.ids_from = below(2) ? -1 : (int64_t)(below(8192) << 40), .args_are_key = args_are_key};
-    u64 at = 0, n = 0, most_keys = below(2) ? 100 : 1 << 20;
+    rewritten out = {.most = most_at_once, .key = key, .ts_ns = ts, .dur_ns = dur, .lengths = lengths, .tails = tails};
+    u64 n = 0;
+    *at = 0;
     for (int why = FULL; why == FULL;) {
-        u64 before = at;
-        why = rewrite_events(s, data, size, &at, &out, &here, most_keys, plain);
-        if (at < before || at > size || out.n > 5 || out.tails_size > (int64_t)size) abort();
-        if (why == FULL && out.n != 5) abort();
-        n += (u64)out.n;
+        u64 before = *at;
+        why = rewrite_events(s, data, size, at, &out, here, most_keys, plain);
+        if (*at < before || *at > size || out.n > most_at_once || out.tails_size > (int64_t)size) abort();
+        if (why == FULL && out.n != most_at_once) abort();
+        if (forgetful && s->likes != NULL) memset(s->likes, 0, LIKES * sizeof(like));
         int32_t heads[5] = {0};
         for (int i = 1; i < out.n; i++) begins[i] = begins[i - 1] + lengths[i - 1];
+        for (int i = 0; i < out.n; i++) events[n++] = (found){ts[i], dur[i], key[i], lengths[i]};
         texts from = {tails, begins, lengths}, one = {(const u8 *)"abc", &head_at, &head_length};
-        u64 most = (u64)out.tails_size + 5 * 67;
-        u8 *to = malloc(most);
+        u8 *to = malloc((u64)out.tails_size + 1);
         if (gather_texts((u64)out.n, &from, to) != (u64)out.tails_size) abort();
-        if (write_events((u64)out.n, ts, dur, heads, &from, &one, &is_slice, to) > most) abort();
         free(to);
+        for (u64 next = 0; next < (u64)out.n;) {
+            u64 first = next, room = (u64)lengths[next] + BESIDE + 3 + below(100);
+            to = malloc(room);
+            if (write_events(&next, (u64)out.n, ts, dur, heads, &from, &one, &is_slice, to, room) > room) abort();
+            if (next == first) abort();
+            free(to);
+        }
+        if (order_times((u64)out.n, ts, order) == NO_ORDER) abort();
+        for (int i = 1; i < out.n; i++)
+            if (ts[order[i - 1]] > ts[order[i]] || (ts[order[i - 1]] == ts[order[i]] && order[i - 1] > order[i])) abort();
     }
     free(data), free(tails);
     free_scanner(s);
     return n;
+}
+
+/* Rewrites a text with and without a look at what came before: with the same result, as far as both are sure. */
+static u64 rewrite_twice(const u8 *text, u64 size, bool plain) {
+    static found events[2][4096];
+    place here = {.ids_from = below(2) ? -1 : (int64_t)(below(8192) << 40), .args_are_key = below(4) > 0};
+    u64 most_keys = below(2) ? 100 : 1 << 20, at[2], n[2];
+    for (int i = 0; i < 2; i++) n[i] = rewrite_all(text, size, &here, most_keys, plain, i, events[i], &at[i]);
+    u64 both = n[0] < n[1] ? n[0] : n[1];
+    if (memcmp(events[0], events[1], both * sizeof(found)) != 0 || (n[0] == n[1] && at[0] != at[1])) abort();
+    return both;
 }
 
 int main(int argc, char **argv) {
@@ -58,10 +88,10 @@ int main(int argc, char **argv) {
     for (int round = 0; round < rounds; round++) {
         scanner *s = new_scanner(WANTED, below(2) ? sizeof WANTED - 1 : 0, below(2));
         for (int piece = 0; piece < 8; piece++) {
-            u8 text[4096];
-            u64 size = 0;
-            for (u64 n = below(8); n > 0; n--) {
-                const char *seed = SEEDS[below(sizeof SEEDS / sizeof *SEEDS)];
+            u8 text[8192];
+            u64 size = 0, in_order = below(2);
+            for (u64 n = below(16), i = 0; i < n; i++) { /* in order: as those of a kind recur in a file */
+                const char *seed = in_order ? SLICES[i % 3] : SEEDS[below(sizeof SEEDS / sizeof *SEEDS)];
                 memcpy(text + size, seed, strlen(seed));
                 size += strlen(seed);
             }
@@ -83,7 +113,7 @@ int main(int argc, char **argv) {
                 events += (u64)out.n;
             }
             free(data), free(args), free(ids);
-            events += rewrite_all(text, size, below(2), round & 1);
+            events += rewrite_twice(text, size, round & 1);
         }
         free_scanner(s);
     }
