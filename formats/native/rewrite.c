@@ -12,10 +12,6 @@
 enum { PART_BP = 5, PART_S, PART_ARGS, MOST_PARTS }; /* of a key, after PH … TID; as in formats/whole.py */
 enum { BESIDE = 64, MOST_MOVES = 16 }; /* bytes of an event beside its head and its tail; moves of a time */
 enum { DISTINCT, EQUAL, NO_ORDER };    /* what order_times() found; as in formats/native/rewriter.py */
-enum { LIKE_SIZE = 448 };
-#ifndef LIKES
-#define LIKES 4096u /* keys of which the last event is known; others take each other's place */
-#endif
 enum { ID_BITS = 40, ID_DIGITS = 13 };               /* of an id that is a number; as in formats/whole.py */
 static const int64_t LONGEST_NS = 1000000000000000000; /* a duration; as in combine/event_text.py */
 
@@ -33,10 +29,6 @@ typedef struct { /* how they are rewritten */
     bool args_are_key; /* they recur: intern them with the rest */
 } place;
 
-INLINE u8 *put_text(u8 *to, const void *text, size_t size) {
-    memcpy(to, text, size);
-    return to + size;
-}
 INLINE u8 *put_number(u8 *to, u64 number) {
     static const char PAIRS[] =
         "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546474849"
@@ -58,58 +50,13 @@ INLINE u8 *put_time(u8 *to, int64_t ns) {
 }
 #define PUT(to, literal) put_text(to, literal, sizeof literal - 1)
 
-typedef struct { /* the last event of a key: the next one most often has the same bytes, but for its times */
-    u32 number, follower; /* of the key, and of the key of the event that came after it, from 1; 0: none */
-    u16 sizes[3]; /* of the parts between which its times stand */
-    bool dur_first;
-    u8 text[LIKE_SIZE]; /* the parts, one after another */
-} like;
-
-INLINE like *like_of(const scanner *s, u32 number) { return (like *)s->likes + number % LIKES; }
-INLINE void append(scanner *s, rewritten *out, u32 number, const int64_t *times, int64_t size) {
-    s->last = number;
-    out->key[out->n] = (int32_t)(number - 1);
+INLINE void append(rewritten *out, u32 number, const int64_t *times, int64_t size) {
+    out->key[out->n] = (int32_t)number;
     out->ts_ns[out->n] = times[0];
     out->dur_ns[out->n] = times[1];
     out->lengths[out->n++] = (int32_t)size;
     out->tails_size += size;
 }
-/* Takes a slice that is like the one that came next when one like the last event did; ODD: it is not. */
-INLINE cursor take_like(scanner *s, rewritten *out, cursor p, cursor end) {
-    const like *l = like_of(s, s->last);
-    REQUIRE(l->number == s->last && l->follower > 0);
-    u32 number = l->follower;
-    l = like_of(s, number);
-    REQUIRE(l->number == number);
-    int64_t times[2];
-    const u8 *text = l->text;
-    for (int part = 0;; part++) {
-        size_t size = l->sizes[part];
-        REQUIRE((size_t)(end - p) > size && memcmp(p, text, size) == 0);
-        p += size, text += size;
-        if (part == 2) break;
-        TRY(p, read_time(p, end, &times[part ^ l->dur_first]));
-    }
-    REQUIRE(times[1] >= 0 && times[1] <= LONGEST_NS);
-    append(s, out, number, times, 0);
-    return p;
-}
-/* Takes note of a slice from `first` to before `last`, and of what came before it; `at` are its times. */
-INLINE void remember(scanner *s, u32 number, cursor first, cursor last, const span *at) {
-    bool dur_first = at[1].at < at[0].at;
-    const span *a = &at[dur_first], *b = &at[!dur_first];
-    size_t sizes[3] = {(size_t)(a->at - first), (size_t)(b->at - a->at) - a->size, (size_t)(last - b->at) - b->size};
-    like *l = like_of(s, s->last);
-    if (l->number == s->last) l->follower = number;
-    if (sizes[0] + sizes[1] + sizes[2] > LIKE_SIZE) return;
-    l = like_of(s, number);
-    if (l->number != number) l->follower = 0;
-    l->number = number, l->dur_first = dur_first;
-    u8 *to = put_text(l->text, first, sizes[0]);
-    put_text(put_text(to, a->at + a->size, sizes[1]), b->at + b->size, sizes[2]);
-    for (int part = 0; part < 3; part++) l->sizes[part] = (u16)sizes[part];
-}
-
 INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, const tools *t, const place *here) {
     span key[MOST_PARTS] = {{0}}, id = {0}, args = {0}, time_at[2] = {{0}};
     cursor first = p;
@@ -162,11 +109,9 @@ INLINE cursor rewrite_event(scanner *s, rewritten *out, cursor p, cursor end, co
         tail = put_text(PUT(tail, ",\"args\":"), args.at, args.size);
     int64_t number = intern(s, key, here->args_are_key ? MOST_PARTS : PART_ARGS, end);
     REQUIRE(number >= 0);
-    if (!is_slice)
-        times[1] = -1;
-    else if (s->likes != NULL && tail == tails)
-        remember(s, (u32)number + 1, first, p, time_at);
-    append(s, out, (u32)number + 1, times, tail - tails);
+    if (!is_slice) times[1] = -1;
+    remember(s, (u32)number + 1, first, p, is_slice && tail == tails ? time_at : NULL);
+    append(out, (u32)number, times, tail - tails);
     return p;
 }
 
@@ -180,8 +125,12 @@ INLINE int rewrite(scanner *s, cursor *at, cursor end, rewritten *out, const too
             return FULL;
         else {
             cursor begin = p;
-            if ((s->likes == NULL || FAILED(p = take_like(s, out, begin, end))) &&
-                FAILED(p = rewrite_event(s, out, begin, end, t, here)))
+            u32 number;
+            int64_t times[2];
+            if (s->likes != NULL && !FAILED(p = take_like(s, begin, end, &number, times)) && times[1] >= 0 &&
+                times[1] <= LONGEST_NS)
+                append(out, number, times, 0);
+            else if (FAILED(p = rewrite_event(s, out, begin, end, t, here)))
                 return (int)(uintptr_t)p;
         }
     }
@@ -206,7 +155,7 @@ int rewrite_events(scanner *s, const u8 *data, u64 size, u64 *at, rewritten *out
     u64 known = s->keys_used;
     cursor p = data + *at;
     s->most_used = most_keys;
-    if (here->args_are_key && s->likes == NULL) s->likes = calloc(LIKES, sizeof(like)); /* none: it takes longer */
+    if (here->args_are_key) look_back(s);
     out->n = out->tails_size = 0;
     int why = (wide ? rewrite_wide : rewrite_plain)(s, &p, data + size, out, here);
     *at = (u64)(p - data);
