@@ -15,6 +15,7 @@ static const char *const SLICES[] = {
     "{\"dur\": 17, \"ts\": 5, \"ph\": \"X\", \"name\": \"b\"}, ",
     "{\"ph\":\"X\",\"name\":\"c\",\"ts\":-1.5,\"dur\":0},",
 };
+static const char NAMES[] = "stream\0input*\0";
 static const char BYTES[] = "{}[]\",:\\ \n0123456789.-+eEtfnu\xc3\xff\x01";
 static u64 state;
 
@@ -80,13 +81,51 @@ static u64 rewrite_twice(const u8 *text, u64 size, bool plain) {
     return both;
 }
 
+/* Scans a text; returns how many events there were. Where it is `forgetful`, as rewrite_all(). */
+static u64 scan_all(scanner *s, const u8 *text, u64 size, bool plain, bool forgetful, found *events) {
+    u8 *data = malloc(size), *args = malloc(size + SLACK), *ids = malloc(size + SLACK);
+    memcpy(data, text, size);
+    int32_t key[5], args_row[5];
+    int64_t ts[5], dur[5], most = forgetful ? 1 : 5;
+    columns out = {.most = most, .key = key, .ts_ns = ts, .dur_ns = dur, .args_row = args_row, .args = args, .ids = ids};
+    u64 n = 0, at = 0;
+    for (int why = FULL; why == FULL;) {
+        u64 before = at;
+        why = scan_events(s, data, size, &at, &out, plain);
+        if (at < before || at > size || out.n > most || out.n_args > out.n) abort();
+        if (out.args_size > (int64_t)size || out.ids_size > (int64_t)size) abort();
+        if (why == FULL && out.n != most) abort();
+        if (forgetful && s->likes != NULL) memset(s->likes, 0, LIKES * sizeof(like));
+        for (int i = 0, j = 0; i < out.n; i++) {
+            bool has_args = j < out.n_args && args_row[j] == i;
+            events[n++] = (found){ts[i], dur[i], key[i], has_args};
+            j += has_args;
+        }
+    }
+    free(data), free(args), free(ids);
+    return n;
+}
+
+/* Scans a text with and without a look at what came before, as rewrite_twice(). */
+static u64 scan_twice(const u8 *text, u64 size, bool plain) {
+    static found events[2][4096];
+    u64 n[2], n_wanted = below(2) ? sizeof NAMES - 1 : 0, with_points = below(2);
+    for (int i = 0; i < 2; i++) {
+        scanner *s = new_scanner(NAMES, n_wanted, with_points);
+        n[i] = scan_all(s, text, size, plain, i, events[i]);
+        free_scanner(s);
+    }
+    u64 both = n[0] < n[1] ? n[0] : n[1];
+    if (memcmp(events[0], events[1], both * sizeof(found)) != 0) abort();
+    return both;
+}
+
 int main(int argc, char **argv) {
     int rounds = argc > 1 ? atoi(argv[1]) : 1000;
     state = argc > 2 ? strtoull(argv[2], NULL, 10) | 1 : 1;
-    static const char WANTED[] = "stream\0input*\0";
     u64 events = 0;
     for (int round = 0; round < rounds; round++) {
-        scanner *s = new_scanner(WANTED, below(2) ? sizeof WANTED - 1 : 0, below(2));
+        scanner *s = new_scanner(NAMES, below(2) ? sizeof NAMES - 1 : 0, below(2));
         for (int piece = 0; piece < 8; piece++) {
             u8 text[8192];
             u64 size = 0, in_order = below(2);
@@ -98,21 +137,9 @@ int main(int argc, char **argv) {
             for (u64 n = below(4); size && n > 0; n--) text[below(size)] = (u8)BYTES[below(sizeof BYTES - 1)];
             for (u64 n = below(9) == 0 ? below(300) : 0; n > 0 && size; n--) text[below(size)] = '[';
             size = below(3) ? size : below(size + 1);
-            u8 *data = malloc(size), *args = malloc(size + SLACK), *ids = malloc(size + SLACK);
-            memcpy(data, text, size);
-            int32_t key[5], args_row[5];
-            int64_t ts[5], dur[5];
-            columns out = {.most = 5, .key = key, .ts_ns = ts, .dur_ns = dur, .args_row = args_row, .args = args, .ids = ids};
-            u64 at = 0;
-            for (int why = FULL; why == FULL;) {
-                u64 before = at;
-                why = scan_events(s, data, size, &at, &out, round & 1);
-                if (at < before || at > size || out.n > 5 || out.n_args > out.n) abort();
-                if (out.args_size > (int64_t)size || out.ids_size > (int64_t)size) abort();
-                if (why == FULL && out.n != 5) abort();
-                events += (u64)out.n;
-            }
-            free(data), free(args), free(ids);
+            static found unused[4096];
+            events += scan_all(s, text, size, round & 1, false, unused);
+            events += scan_twice(text, size, round & 1);
             events += rewrite_twice(text, size, round & 1);
         }
         free_scanner(s);
