@@ -46,8 +46,8 @@ def load_run(
 
 
 def run_of(path: Path, job: MappedJob[Any], ranks: Sequence[Rank]) -> MeasuredRun:
-    """Return the run of `path` from what was measured of its ranks, all or none."""
-    named = [replace(rank, source=own.source) for rank, own in zip(ranks, job.ranks, strict=False)]
+    """Return the run of `path` from what was measured of its ranks."""
+    named = [replace(rank, source=own.source) for rank, own in zip(ranks, job.ranks, strict=True)]
     return MeasuredRun(path, named, job.repairs)
 
 

@@ -62,7 +62,9 @@ def load_both(
     job.check_any()
     figures = job_figures(job, [rank.made.figures for rank in job.ranks])
     ranks = [rank.made.rank for rank in job.ranks if rank.made.rank is not None]
-    return job, figures, run_of(paths[0], job, ranks if len(ranks) == len(job.ranks) else ())
+    is_whole = len(ranks) == len(job.ranks)
+    run = run_of(paths[0], job, ranks) if is_whole else MeasuredRun(paths[0], (), job.repairs)
+    return job, figures, run
 
 
 def _both(

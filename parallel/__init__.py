@@ -52,14 +52,9 @@ _spare_cores: ContextVar[int] = ContextVar("spare_cores", default=1)
 _engine: ContextVar[Engine | None] = ContextVar("engine", default=None)
 
 
-@contextlib.contextmanager
-def working_on(engine: Engine) -> Iterator[None]:
+def working_on(engine: Engine) -> contextlib.AbstractContextManager[None]:
     """Let `map_files` work on `engine` in the block."""
-    token = _engine.set(engine)
-    try:
-        yield
-    finally:
-        _engine.reset(token)
+    return _being(_engine, engine)
 
 
 def is_elsewhere() -> bool:
@@ -121,14 +116,18 @@ def _map_here(
     return results
 
 
-@contextlib.contextmanager
-def spare_cores(n: int) -> Iterator[None]:
+def spare_cores(n: int) -> contextlib.AbstractContextManager[None]:
     """Let `at_once` use `n` cores in the block."""
-    token = _spare_cores.set(n)
+    return _being(_spare_cores, n)
+
+
+@contextlib.contextmanager
+def _being(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _spare_cores.reset(token)
+        variable.reset(token)
 
 
 def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -31,9 +31,11 @@ enum { MORE, ODD, FULL, CLOSED }; /* why a scan stopped; as in formats/native/sc
 enum { PH, NAME, CAT, PID, TID, TS, DUR, ARGS, ID, ID2, BP, S, OTHER, WANTED, END };
 enum { IN_EVENT = 2, IN_ARGS = 4, DEEPER = 6 }; /* of what object a member is; + 1 for its first */
 enum { MOST_DEPTH = 60, MOST_PROBES = 128, MOST_DIGITS = 18, MOST_KEY = 1 << 16, SLACK = 64, LEADS = 4096 };
-enum { LIKE_SIZE = 448, HOPE = 4096, REST = 1 << 16 };
+enum { LIKE_SIZE = 448 };
 #ifndef LIKES
 #define LIKES 4096u /* keys of which the last event is known; others take each other's place */
+#define HOPE 4096   /* events unlike those before after which likes are left alone, */
+#define REST 65536  /* and for how many */
 #endif
 static const int64_t NO_TIME = INT64_MIN;
 static const u64 FARTHEST_NS = 36525ull * 86400 * 1000000000; /* as in formats/values.py */

@@ -1,5 +1,7 @@
 /* Feeds damaged events to the scanner, in memory of exactly their size; made with sanitizers by test_fuzz.py. */
 #define LIKES 2u
+#define HOPE 32
+#define REST 20
 #include "rewrite.c"
 #include <stdio.h>
 

@@ -1,0 +1,45 @@
+"""`parallel.at_once`: the same results in threads as one after the other, in their order."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import pytest
+
+from conftest import REPO
+from parallel import at_once, spare_cores
+from statistic.durations import statistics
+from statistic.job_figures import rank_figures
+from trace_utils import load_job
+
+
+def test_where_cores_are_spare_works_run_side_by_side_and_come_in_order() -> None:
+    both_there = threading.Barrier(2, timeout=20)  # breaks unless both wait at it at once
+
+    def work(number: int) -> int:
+        both_there.wait()
+        return number
+
+    with spare_cores(2):
+        assert at_once([partial(work, 1), partial(work, 2)]) == [1, 2]
+
+
+def test_without_spare_cores_they_run_in_this_thread() -> None:
+    assert at_once([threading.get_ident] * 3) == [threading.get_ident()] * 3
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_an_error_is_that_of_the_work(cores: int) -> None:
+    with spare_cores(cores), pytest.raises(ZeroDivisionError):
+        at_once([int, partial(divmod, 1, 0)])
+
+
+def test_the_figures_of_a_rank_are_the_same_in_threads() -> None:
+    job = load_job(REPO / "examples" / "lenet")
+    source, trace = job.job.sources[0], job.traces[0]
+    alone = rank_figures(source, trace, operations=True)
+    with spare_cores(2):
+        beside = rank_figures(source, trace, operations=True)
+    assert list(statistics(beside.durations)) == list(statistics(alone.durations))
+    assert (beside.category_ns, beside.middle) == (alone.category_ns, alone.middle)
