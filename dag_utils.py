@@ -38,6 +38,7 @@ from dag.path_summary import BY_NAME, PATH, NamedPath, by_category, by_name, hea
 from dag.rank_record import Partitions, RankFacts, RankRecord, Wish, record_rank
 from dag.rank_tasks import MappedJob, map_again, map_ranks
 from dag.scopes import OperationSlack, Scope, longest_chain, scopes_of, step_operations
+from dag.spill import Spill
 from dag.step_graph import Recording, StepGraph
 from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key, waterfall
 from dialects.sync_points import merged
@@ -123,14 +124,16 @@ def load_steps(
     args = (*dialects.EDGE_ARGS, *dialects.SIZE_ARGS) if sizes else dialects.EDGE_ARGS
     how: dict[str, Any] = {"args": args, "points": True, "only": only, "jobs": jobs, "progress": progress}
     wish = Wish(step_by, partitions or Partitions(), sizes=sizes)
-    job: MappedJob[RankRecord] = map_ranks(paths, partial(record_rank, wish=wish), **how)
+    spill = Spill()
+    keep: dict[str, Any] = {**how, "kept": partial(RankRecord.put_aside, spill=spill)}
+    job: MappedJob[RankRecord] = map_ranks(paths, partial(record_rank, wish=wish), **keep)
     systems = sorted({rank.outline.dialect for rank in job.ranks if rank.outline.n_slices})
     if len(systems) > 1:
         raise TraceError(f"{paths[0]}: traces of different systems ({', '.join(systems)}) are not one job")
     if not systems:
         raise TraceError(f"{paths[0]}: the trace holds no operation with a duration")
     job, empty = _with_operations(job)
-    job, hosts, clocks, notes = _on_one_clock(job, wish, how)
+    job, hosts, clocks, notes = _on_one_clock(job, wish, keep)
     broken = _broken_graphs(job)
     names, sources = job.names, job.job.sources
     steps = []
@@ -140,7 +143,7 @@ def load_steps(
             raise own
         number = i if source.rank is None else source.rank
         steps.append(replace(own, name=name, worker=source.worker, rank=number))
-    recording = join(steps)
+    recording = join(steps, spill)
     return LoadedSteps(
         replace(recording, notes=[*notes, *recording.notes]),
         job.job,

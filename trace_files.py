@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -123,8 +123,8 @@ def read_all(
     work = partial(_read, wish=_Wish(args, points, scan, max_unpacked.get()))
     in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
-        read = iter(parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads))
-    found = [list(itertools.islice(read, len(own))) for own in parts_of]
+        read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
+        found = [list(itertools.islice(read, len(own))) for own in parts_of]
     return [_joined(path, own, work) for path, own in zip(paths, found, strict=True)]
 
 
@@ -137,8 +137,8 @@ def map_traces(
     points: bool = False,
     jobs: int | None = None,
     progress: bool | None = None,
-) -> list[_T | TraceError]:
-    """Return what `work` makes of the traces of each group of files and what is told `about` it.
+) -> Iterator[_T | TraceError]:
+    """Yield what `work` makes of the traces of each group of files and what is told `about` it.
 
     It is done where the files of a group are read (`parallel.map_files`), so that no process holds the
     events of all; of fewer groups than cores, whose files are read in pieces, it is done in this process.
@@ -152,16 +152,16 @@ def map_traces(
         found = [list(itertools.islice(read, len(own))) for own in groups]
         is_large = parallel.unpacked_size([FilePart(path, size=_size(path)) for path in paths]) > _SPLIT
         with parallel.spare_cores(cores if is_large else 1):
-            return [_made(work, own, told) for own, told in zip(found, about, strict=True)]
+            for own, told in zip(found, about, strict=True):
+                yield _made(work, own, told)
+        return
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
     task = partial(_read_group, work=work, wish=_Wish(args, points, scan, max_unpacked.get()))
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
-    return [
-        _as_given(result, own) if isinstance(result, TraceError) else result
-        for result, own in zip(results, groups, strict=True)
-    ]
+        for result, group in zip(results, groups, strict=True):
+            yield _as_given(result, group) if isinstance(result, TraceError) else result
 
 
 def _group(paths: Sequence[Path], about: Any) -> FilePart:

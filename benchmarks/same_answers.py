@@ -1,4 +1,6 @@
-"""Whether the answers depend on how they are computed: in C or in Python, by one process, two, or a cluster.
+"""Whether the answers depend on how they are computed.
+
+In C or in Python, by one process, two, or a cluster, and with the steps in memory or put aside in a file.
 
     python3 -m benchmarks.same_answers JOB [JOB ...] [--options statistic graph ...] [--ways python two]
 
@@ -18,7 +20,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import analyze
 
@@ -28,7 +32,9 @@ _WAYS = {
     "python": ["--jobs", "1"],
     "two": ["--jobs", "2"],
     "cluster": ["--cluster", "{address}"],
+    "aside": ["--jobs", "1"],
 }
+_WHATIF = ["--path", "{job}", "--output", "-", "--sub_option", "whatif"]
 _COMMANDS = {
     "statistic": ["--path", "{job}"],
     "breakdown": ["--path", "{job}", "--sub_option", "breakdown"],
@@ -37,11 +43,15 @@ _COMMANDS = {
     "compare": ["--path", "{job}", "{job}"],
     "critical": ["--path", "{job}"],
     "replay": ["--path", "{job}", "--output", "-"],
+    "whatif": [*_WHATIF, "--set", "BW=0.5", "--set", "straggler=none", "--set", "straggler=mean"],
+    "bandwidth": [*_WHATIF, "--set", "bandwidth=2"],
+    "bottleneck": ["--path", "{job}", "--output", "-", "--sub_option", "bottleneck"],
     "diagnose": ["--path", "{job}"],
     "iter_time": ["--path", "{job}", "--sub_option", "iter_time"],
     "3dcompare": ["--path", "{job}", "{job}", "--output", "sweep.html"],
 }
-_OPTION = {"breakdown": "statistic", "iter_time": "collect"}
+_REPLAYS = dict.fromkeys(("whatif", "bandwidth", "bottleneck"), "replay")
+_OPTION = {"breakdown": "statistic", "iter_time": "collect", **_REPLAYS}
 
 Answer = tuple[int, bytes, str, list[bytes]]  # exit code, standard output, standard error, files
 
@@ -97,7 +107,8 @@ def _answer(command: str, job: Path, way: str, address: str) -> Answer:
     words = ["--option", _OPTION.get(command, command), "--format", "json", *_COMMANDS[command], *_WAYS[way]]
     raw, errors = io.BytesIO(), io.StringIO()
     output = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+    aside = mock.patch.multiple("dag.spill", _IN_MEMORY=-1, _LEAST=0) if way == "aside" else nullcontext()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), aside:
         try:
             code = analyze.main([word.format(job=job, address=address) for word in words])
         except SystemExit as end:  # a wrong usage

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dag.model import cycles
+from dag.spill import Spill
 from dag.step_graph import (
     NO_LINK,
     Bool,
@@ -60,10 +61,10 @@ _MEETING = Operation("the last rank", "", Track("", "meetings"), is_communicatio
                      is_meeting=True)  # fmt: skip
 
 
-def join(ranks: Sequence[RankSteps]) -> Recording:
+def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
     """Return the recording of a job from the steps of its ranks, on one clock.
 
-    A step is kept where every rank has one of its number.
+    A step is kept where every rank has one of its number. What memory should not hold goes to `spill`.
 
     Raises
     ------
@@ -108,7 +109,7 @@ def join(ranks: Sequence[RankSteps]) -> Recording:
     def split(row: int) -> RankParts | None:
         return RankParts(parts[row], link_of, first) if parts[row] else None  # none where it was made
 
-    steps: Sequence[StepGraph] = MadeSteps(bounds, make, split=split)
+    steps: Sequence[StepGraph] = MadeSteps(bounds, make, split=split, spill=spill)
     if any((one.next_ns < 0).any() for one in bounds):
         steps = _known_tails(list(steps))
     return Recording(

@@ -15,6 +15,7 @@ import dialects
 from clocks.job_clocks import machine_of, shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
+from dag.spill import Spill
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
 from dialects.masks import by_name, ids_in
@@ -99,6 +100,13 @@ class RankRecord(Struct, frozen=True):
     facts: RankFacts
     points: SyncPoints
     broken: str = ""
+
+    def put_aside(self, spill: Spill) -> RankRecord:
+        """Return the record with the columns of its steps put aside."""
+        if isinstance(self.steps, AnalyzeError):
+            return self
+        steps = [spill.put(replace(step, meets=spill.put(step.meets))) for step in self.steps.steps]
+        return replace(self, steps=replace(self.steps, steps=steps))
 
     def later(self, by_ns: int) -> RankRecord:
         """Return the record with all times `by_ns` later."""

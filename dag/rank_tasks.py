@@ -76,11 +76,13 @@ def map_ranks(
     only: Collection[str] = (),
     jobs: int | None = None,
     progress: bool | None = None,
+    kept: Callable[[_T], _T] | None = None,
 ) -> MappedJob[_T]:
     """Return what `work` makes of each rank's trace, made where its file is read: one file is one task.
 
     The ranks are those of `load_paths`, but no process holds the events of all. `work` gets a rank's source
-    and its trace. A rank of several files is a task of its own once all are known. Raises as `load_paths`.
+    and its trace; of what it makes, that is `kept` which this function returns. A rank of several files is a
+    task of its own once all are known. Raises as `load_paths`.
     """
     found = find_paths(paths)
     claims = Counter((source.worker, source.rank) for source in found.sources)
@@ -92,7 +94,10 @@ def map_ranks(
     reading: dict[str, Any] = {"args": args, "points": points, "jobs": jobs, "progress": progress}
     with files_to_read(found, jobs) as (to_read, lines):
         notes = [*found.notes, *lines]
-        results = map_traces(_of_file, [[path] for path in to_read], about, **reading)
+        results = [
+            result if isinstance(result, TraceError) else [_kept(part, kept) for part in result]
+            for result in map_traces(_of_file, [[path] for path in to_read], about, **reading)
+        ]
         errors = [result for result in results if isinstance(result, TraceError)]
         if errors and (found.kind == "file" or len(errors) == len(results)):
             raise errors[0]
@@ -113,7 +118,8 @@ def map_ranks(
         known = [parts[group[0]].known for group in groups]
         again = [i for i, (group, rank) in enumerate(zip(groups, ranks, strict=True))
                  if len(group) > 1 or not alone[rank.origin[0][0]]]  # fmt: skip
-        for i, part in zip(again, _again(found, to_read, ranks, again, work, only, reading), strict=True):
+        once_more = _again(found, to_read, ranks, again, work, only, reading, kept)
+        for i, part in zip(again, once_more, strict=True):
             ranks[i], known[i] = replace(ranks[i], outline=part.outline, made=part.made), part.known
     check_known(only, dict.fromkeys(name for names in known for name in names))
     job = replace(found, sources=[rank.source for rank in ranks], notes=notes)
@@ -127,6 +133,7 @@ def map_again(
     *,
     only: Collection[str] = (),
     jobs: int | None = None,
+    kept: Callable[[_T], _T] | None = None,
     **reading: Any,
 ) -> MappedJob[_T]:
     """Return a job of which something else was made of some `ranks`, of each by its own work.
@@ -137,7 +144,7 @@ def map_again(
         return mapped
     new = list(mapped.ranks)
     with files_to_read(mapped.found, jobs) as (to_read, _):
-        parts = _again(mapped.found, to_read, new, ranks, works, only, {"jobs": jobs, **reading})
+        parts = _again(mapped.found, to_read, new, ranks, works, only, {"jobs": jobs, **reading}, kept)
     for i, part in zip(ranks, parts, strict=True):
         new[i] = replace(new[i], made=part.made)
     return replace(mapped, ranks=new)
@@ -186,6 +193,10 @@ def _part(source: Source, trace: Trace, told: _Told) -> _Part:
     return _Part(source, outline, told.work(source, trace), tuple(known))
 
 
+def _kept(part: _Part, kept: Callable[[Any], Any] | None) -> _Part:
+    return part if kept is None or part.made is None else part._replace(made=kept(part.made))
+
+
 def _again(
     found: Job,
     to_read: Sequence[Path],
@@ -194,6 +205,7 @@ def _again(
     works: Any,
     only: Collection[str],
     reading: Mapping[str, Any],
+    kept: Callable[[Any], Any] | None,
 ) -> list[_Part]:
     """Return what is made of the `chosen` ranks, whose files are known; `works` is one for all, or each's."""
     if not chosen:
@@ -210,12 +222,11 @@ def _again(
         )
         for i, work in zip(chosen, own, strict=True)
     ]
-    results = map_traces(_of_rank, groups, about, **reading)
     parts: list[_Part] = []
-    for result in results:
+    for result in map_traces(_of_rank, groups, about, **reading):
         if isinstance(result, TraceError):
             raise result
-        parts.append(result)
+        parts.append(_kept(result, kept))
     return parts
 
 

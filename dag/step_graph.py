@@ -8,19 +8,22 @@ work and gaps gives the recorded times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
+from dag.spill import Spill
 from dialects.step_parts import UNMARKED, Joint, Operation, Operations, from_start
 from formats.columns import Int64, unique
 
 Bool = NDArray[np.bool_]
 
+#: About what the columns of a step need for each event.
+_EVENT_BYTES = 64
 #: The link of an operation that occupies none.
 NO_LINK = -1
 
@@ -116,6 +119,7 @@ class MadeSteps(Sequence[StepGraph]):
     """Steps of which each is made when it is first asked for: of many ranks most options need but one.
 
     With `most` only so many are kept, and any other is made again. `split` returns what a step is made of.
+    The columns of those that are kept go to `spill`.
     """
 
     def __init__(
@@ -124,8 +128,9 @@ class MadeSteps(Sequence[StepGraph]):
         make: Callable[[int], StepGraph],
         most: int | None = None,
         split: Callable[[int], Any] = lambda _: None,
+        spill: Spill | None = None,
     ) -> None:
-        self.bounds, self.split = bounds, split
+        self.bounds, self.split, self.spill = bounds, split, spill
         self._make, self._most = make, most
         self._made: dict[int, StepGraph] = {}
 
@@ -140,11 +145,22 @@ class MadeSteps(Sequence[StepGraph]):
         if row not in self._made:
             if self._most is not None and len(self._made) >= self._most:
                 del self._made[next(iter(self._made))]
-            self._made[row] = self._make(row)
+            made = self._make(row)
+            self._made[row] = made if self.spill is None else self.spill.put(made)
+        if self.spill is not None:
+            self.spill.look_at(_EVENT_BYTES * len(self._made[row]))
         return self._made[row]
 
     def __len__(self) -> int:
         return len(self.bounds)
+
+    def replaced(self, steps: Iterable[StepGraph]) -> MadeSteps:
+        """Return other steps, put aside as these are."""
+        kept = [step if self.spill is None else self.spill.put(step) for step in steps]
+        bounds = [StepBounds(step.number, step.begin_ns, step.next_ns) for step in kept]
+        found = MadeSteps(bounds, kept.__getitem__, spill=self.spill)
+        found._made = dict(enumerate(kept))
+        return found
 
 
 class Recording(Struct, frozen=True):
@@ -170,6 +186,20 @@ class Recording(Struct, frozen=True):
     def __post_init__(self) -> None:
         if not isinstance(self.operations, Operations):
             force_setattr(self, "operations", Operations(self.operations))
+
+    def edited(self, edit: Callable[[StepGraph], StepGraph]) -> Recording:
+        """Return the recording with each step as `edit` makes it."""
+        return self.with_steps(map(edit, self.steps))
+
+    def with_steps(self, steps: Iterable[StepGraph]) -> Recording:
+        """Return the recording with other steps, which memory need not hold all where its own need not."""
+        own = self.steps
+        return replace(self, steps=own.replaced(steps) if isinstance(own, MadeSteps) else list(steps))
+
+    def put_aside(self, column: Int64) -> Int64:
+        """Return a column of events, which memory need not hold where it need not hold the steps."""
+        spill = self.steps.spill if isinstance(self.steps, MadeSteps) else None
+        return column if spill is None else spill.put_arrays([column])[0]
 
     @property
     def table(self) -> Operations:

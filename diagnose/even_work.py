@@ -68,8 +68,7 @@ def _work(recording: Recording) -> _Work:
 
 def scaled(recording: Recording, factor: Float) -> Recording:
     """Return the recording with the work of each operation (n,) times its factor."""
-    steps = [replace(step, work_ns=_scaled(step, factor)) for step in recording.steps]
-    return replace(recording, steps=steps)
+    return recording.edited(lambda step: replace(step, work_ns=_scaled(step, factor)))
 
 
 def _scaled(step: StepGraph, factor: Float, column: str = "work_ns") -> Int64:
@@ -110,8 +109,8 @@ def as_peers(
 
     of_work = factor("work_ns", np.inf, kinds.is_own) if work else None
     of_gap = factor("gap_ns", 1.0, begun_by_owners(recording)) if gaps else None
-    steps = []
-    for step in recording.steps:
+
+    def edited(step: StepGraph) -> StepGraph:
         if of_work is not None:
             step = replace(step, work_ns=_scaled(step, of_work))
         if of_gap is not None:
@@ -120,20 +119,22 @@ def as_peers(
                 column[owners] = np.minimum(column[owners], int(np.median(column[peers])))
             gap_ns = _scaled(step, of_gap, "gap_ns")
             step = replace(step, gap_ns=gap_ns, begin_ns=begin, tail_ns=tail)
-        steps.append(step)
-    return replace(recording, steps=steps)
+        return step
+
+    return recording.edited(edited)
 
 
 def gaps_even_in_each_step(recording: Recording) -> Recording:
     """Return the recording in which the gaps of each owner are as long as the mean owner's in that step."""
     work = _work(recording)
-    steps = []
-    for step in recording.steps:
+
+    def evened(step: StepGraph) -> StepGraph:
         gaps = work.table(step, "gap_ns").sum(axis=1, keepdims=True)
         factor = np.broadcast_to(np.minimum(_share(gaps.mean(), gaps), 1.0), (work.n_owners, work.n_kinds))
         factor_of = work.of_operations(factor, np.ones(len(work.kind), np.bool_))
-        steps.append(replace(step, gap_ns=_scaled(step, factor_of, "gap_ns")))
-    return replace(recording, steps=steps)
+        return replace(step, gap_ns=_scaled(step, factor_of, "gap_ns"))
+
+    return recording.edited(evened)
 
 
 def _peers_share(usual: Float, late: Sequence[int], group: Int64) -> Float:
@@ -159,9 +160,10 @@ def evened(recording: Recording) -> Recording:
 def even_in_each_step(recording: Recording) -> Recording:
     """Return the recording in which each kind of own work takes the mean owner's time of that step."""
     work = _work(recording)
-    steps = []
-    for step in recording.steps:
+
+    def evened(step: StepGraph) -> StepGraph:
         table = work.table(step, "work_ns")
         factor = work.of_operations(_share(table.mean(axis=0), table), work.is_own)
-        steps.append(replace(step, work_ns=_scaled(step, factor)))
-    return replace(recording, steps=steps)
+        return replace(step, work_ns=_scaled(step, factor))
+
+    return recording.edited(evened)

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
@@ -44,8 +45,10 @@ Work = Callable[[FilePart, OnRead], _T]  # a function of a module (or a partial 
 class Engine(Protocol):
     """Where `map_files` works instead of this machine."""
 
-    def map(self, work: Work[_T], parts: Sequence[FilePart], jobs: int | None, on_read: OnRead) -> list[_T]:
-        """Return what `work` makes of each part, in their order; at most `jobs` at a time."""
+    def map(
+        self, work: Work[_T], parts: Sequence[FilePart], jobs: int | None, on_read: OnRead
+    ) -> Iterator[_T]:
+        """Yield what `work` makes of each part, in their order; at most `jobs` at a time."""
 
 
 _spare_cores: ContextVar[int] = ContextVar("spare_cores", default=1)
@@ -69,8 +72,8 @@ def map_files(
     jobs: int | None = None,
     on_read: OnRead = int,
     in_threads: bool = False,
-) -> list[_T]:
-    """Return what `work` makes of each of some parts of files, in their order, wherever that is done.
+) -> Iterator[_T]:
+    """Yield what `work` makes of each of some parts of files, in their order, wherever that is done.
 
     Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
     process, if there is little to read; else in `jobs` processes (None: as many as this one may use
@@ -80,11 +83,13 @@ def map_files(
     """
     engine = _engine.get()
     if engine is None:
-        return _map_here(work, parts, jobs or cores(), on_read, in_threads)
-    shared = iter(engine.map(work, [part for part in parts if part.is_shared], jobs, on_read))
+        yield from _map_here(work, parts, jobs or cores(), on_read, in_threads)
+        return
+    shared = engine.map(work, [part for part in parts if part.is_shared], jobs, on_read)
     unshared = [part for part in parts if not part.is_shared]
-    own = iter(_map_here(work, unshared, jobs or cores(), on_read, in_threads))
-    return [next(shared if part.is_shared else own) for part in parts]
+    own = _map_here(work, unshared, jobs or cores(), on_read, in_threads)
+    for part in parts:
+        yield next(shared if part.is_shared else own)
 
 
 def unpacked_size(parts: Sequence[FilePart]) -> int:
@@ -94,26 +99,28 @@ def unpacked_size(parts: Sequence[FilePart]) -> int:
 
 def _map_here(
     work: Work[_T], parts: Sequence[FilePart], jobs: int, on_read: OnRead, in_threads: bool
-) -> list[_T]:
+) -> Iterator[_T]:
     if jobs == 1 or unpacked_size(parts) < _FORK_WORTH or len(parts) < 2:
-        return [work(part, on_read) for part in parts]
+        for part in parts:
+            yield work(part, on_read)
+        return
     if in_threads:
         from concurrent.futures import ThreadPoolExecutor
 
-        results = []
         with ThreadPoolExecutor(jobs) as threads:
             for part, result in zip(parts, threads.map(lambda part: work(part, int), parts), strict=True):
-                results.append(result)
                 on_read(part.size)
-        return results
+                yield result
+        return
     own = 1 if len(parts) <= jobs else 0
     with process_pool(min(jobs, len(parts)) - own) as pool:
-        futures = [pool.submit(work, part, int) for part in parts[own:]]
-        results = [work(part, on_read) for part in parts[:own]]
-        for part, future in zip(parts[own:], futures, strict=True):
-            results.append(future.result())
+        futures = deque(pool.submit(work, part, int) for part in parts[own:])
+        for part in parts[:own]:
+            yield work(part, on_read)
+        for part in parts[own:]:
+            result = futures.popleft().result()  # no future is kept, since it keeps its result
             on_read(part.size)
-    return results
+            yield result
 
 
 def spare_cores(n: int) -> contextlib.AbstractContextManager[None]:

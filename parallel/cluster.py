@@ -90,8 +90,8 @@ class Cluster:
         parts: Sequence[FilePart],
         jobs: int | None,
         on_read: OnRead,
-    ) -> list[_T]:
-        """Return what `work` makes of each part, in their order; at most `jobs` at a time.
+    ) -> Iterator[_T]:
+        """Yield what `work` makes of each part, in their order; at most `jobs` at a time.
 
         A task whose worker is killed is done again by another one. Raises AnalyzeError where a worker does
         not see the files or runs other code, where tasks kill their workers, and where no worker is left.
@@ -101,6 +101,7 @@ class Cluster:
         number: dict[str, int] = {}
         done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         results: dict[int, _T] = {}
+        n_given = 0
 
         def send() -> None:
             i, part = waiting.pop()
@@ -119,7 +120,9 @@ class Cluster:
             on_read(parts[i].size)
             if waiting:
                 send()
-        return [results[i] for i in range(len(parts))]
+            while n_given in results:
+                yield results.pop(n_given)
+                n_given += 1
 
     def _check_workers(self, work: Work[Any], parts: Sequence[FilePart]) -> None:
         """Ask all workers whether they see the files and can run `work`, before anything is begun."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,7 +133,7 @@ class UsualGaps:
         ):
             self._number = other._number
         else:
-            self._number = slots(recording.steps)
+            self._number = [recording.put_aside(one) for one in slots(recording.steps)]
         self._gaps = np.empty(0, np.int64)
         if recording.steps:
             self._gaps = Middles("gap_ns", recording.steps, self._number).medians()
@@ -157,4 +158,4 @@ def with_usual_gaps(recording: Recording) -> Recording:
     What delayed an event once (another process, a page fault) says nothing about a job that was not run.
     """
     gaps = UsualGaps(recording)
-    return replace(recording, steps=[gaps.limit(row, step) for row, step in enumerate(recording.steps)])
+    return recording.with_steps(itertools.starmap(gaps.limit, enumerate(recording.steps)))

@@ -39,10 +39,10 @@ class Runs:
         self._operations = recording.operations
         self._has_links = any((step.link != NO_LINK).any() for step in row.steps)
         # of several transfers that ask for a link at one moment the first of the step goes first
-        self._order: Sequence[Int32 | None] = [None] * len(rows)
+        self._order: Sequence[Int64 | None] = [None] * len(rows)
         if not self._has_links:
             track = recording.numbered(lambda one: (one.owner, one.track))[1].astype(np.int32)
-            self._order = [_by_track(track[step.operation]) for step in row.steps]
+            self._order = [_by_track(recording, track[step.operation]) for step in row.steps]
         self._begin = np.append(row.begin_op[:, 0], row.first_op[-1] + 2 * len(row.steps[-1]))
         found = [self._of_step(position) for position in range(len(rows))]
         edges = np.concatenate([edges for edges, _ in found])
@@ -173,7 +173,7 @@ def replayed_ns(recording: Recording, rows: Sequence[int]) -> Int64:
 class _Places:
     """Where the operations of a step's events are when the events are in an `order`; None: as they are."""
 
-    def __init__(self, order: Int32 | None) -> None:
+    def __init__(self, order: Int64 | None) -> None:
         self._place = None
         if order is not None:
             self._place = np.empty_like(order)
@@ -265,8 +265,9 @@ def _by_hubs(edges: Int64, n: int) -> tuple[Int64, int]:
     return edges, n + int(is_large.sum())
 
 
-def _by_track(track: Int32) -> Int32 | None:
+def _by_track(recording: Recording, track: Int32) -> Int64 | None:
     """Return the order of a step's events by their tracks (n,); None where they are in order."""
     if (np.diff(track) >= 0).all():
         return None
-    return np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable").astype(np.int32)
+    order = np.argsort(track.astype(np.min_scalar_type(int(track.max()))), kind="stable")
+    return recording.put_aside(narrow(order))

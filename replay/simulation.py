@@ -113,6 +113,22 @@ def planned(recording: Recording, rows: Sequence[int]) -> Planned:
     return Planned(row.ran(simulate(plan)), plan)
 
 
+class InTurn:
+    """The steps `rows` of a recording, each asked for when it is wanted: memory need not hold all."""
+
+    def __init__(self, steps: Sequence[StepGraph], rows: Sequence[int]) -> None:
+        self._steps, self._rows = steps, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, position: int) -> StepGraph:
+        return self._steps[self._rows[position]]
+
+    def __iter__(self) -> Iterator[StepGraph]:
+        return map(self._steps.__getitem__, self._rows)
+
+
 class Row:
     """Steps in a row: per step its owners' begins, their ends, and two operations an event.
 
@@ -121,7 +137,7 @@ class Row:
 
     def __init__(self, recording: Recording, rows: Sequence[int]) -> None:
         self.recording, self.rows = recording, rows
-        self.steps = [recording.steps[row] for row in rows]
+        self.steps = InTurn(recording.steps, rows)
         self.owners = len(recording.owners)
         sizes = [2 * self.owners + 2 * len(step) for step in self.steps]
         self.n_ops = sum(sizes)

@@ -285,23 +285,25 @@ def without_host(recording: Recording, edits: Sequence[str]) -> Recording:
     """
     edited = apply(recording, edits)
     device = recording.which(lambda one: one.on_device)
-    steps = []
-    for step in edited.steps:
+
+    def launched(step: StepGraph) -> StepGraph:
         usual = np.minimum(step.gap_ns, _BACK_TO_BACK_NS)
-        steps.append(replace(step, gap_ns=np.where(device[step.operation], usual, step.gap_ns)))
-    return replace(edited, steps=steps)
+        return replace(step, gap_ns=np.where(device[step.operation], usual, step.gap_ns))
+
+    return edited.edited(launched)
 
 
 def without_synchronisation(recording: Recording, calls: Bool | None = None) -> Recording:
     """Return the recording in which no call of the host, or none of `calls` (n,), waits for a device."""
     device = recording.which(lambda one: one.on_device)
-    steps = []
-    for step in recording.steps:
+
+    def edited(step: StepGraph) -> StepGraph:
         waits = _is_sync(step.edges, device[step.operation])
         if calls is not None:
             waits &= calls[step.operation[step.edges[:, 1]]]
-        steps.append(replace(step, edges=step.edges[~waits]))
-    return replace(recording, steps=steps)
+        return replace(step, edges=step.edges[~waits])
+
+    return recording.edited(edited)
 
 
 def without_allocations(recording: Recording) -> Recording:

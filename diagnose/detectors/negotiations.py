@@ -171,9 +171,9 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
     than the one before it; one that was much less late began after all ranks had met again, and is a
     chain's first.
     """
-    steps = []
     of_steps = _lateness(recording, range(len(recording.steps)))
-    for step, lateness in zip(recording.steps, of_steps, strict=True):
+
+    def earlier(step: StepGraph, lateness: _Lateness) -> StepGraph:
         work = step.work_ns.copy()
         if who in lateness:
             events, late, anew = lateness[who]
@@ -181,8 +181,9 @@ def ready_with_the_first(recording: Recording, who: str, later_ns: float = 0.0) 
             before[anew | (2 * late < before)] = 0
             before[before == 0] = round(later_ns)
             work[events] = np.maximum(work[events] - np.maximum(late - before, 0), 0)
-        steps.append(replace(step, work_ns=work))
-    return replace(recording, steps=steps)
+        return replace(step, work_ns=work)
+
+    return recording.with_steps(map(earlier, recording.steps, of_steps))
 
 
 # ---- after all are ready
@@ -216,10 +217,11 @@ def negotiation(view: JobView) -> Iterator[Finding | Skipped]:
 def without_negotiation(recording: Recording) -> Recording:
     """Return the recording in which a reduction begins as soon as the last rank is ready."""
     waits = recording.which(_is_wait)
-    steps = []
-    for step in recording.steps:
+
+    def begun(step: StepGraph) -> StepGraph:
         negotiated = waits[step.operation]
         gap = step.gap_ns.copy()
         gap[step.edges[negotiated[step.edges[:, 0]], 1]] = 0
-        steps.append(replace(step, work_ns=np.where(negotiated, 0, step.work_ns), gap_ns=gap))
-    return replace(recording, steps=steps)
+        return replace(step, work_ns=np.where(negotiated, 0, step.work_ns), gap_ns=gap)
+
+    return recording.edited(begun)

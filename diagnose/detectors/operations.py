@@ -205,7 +205,7 @@ def at_usual_length(recording: Recording, rows: list[int]) -> Recording:
         work_ns, gap_ns = (one.of(steps[row], number[row]) for one in usual)
         tail_ns = np.minimum(steps[row].tail_ns, usual_tail)
         steps[row] = replace(steps[row], work_ns=work_ns, gap_ns=gap_ns, tail_ns=tail_ns)
-    return replace(recording, steps=steps)
+    return recording.with_steps(steps)
 
 
 class _Usual:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
-from dag.step_graph import NO_LINK, Recording
+from dag.step_graph import NO_LINK, Recording, StepGraph
 from diagnose.detectors.slow_transfers import NO_BYTES
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
@@ -75,11 +75,12 @@ def _as_fast_as_wire(recording: Recording, rate: float) -> Recording:
     """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
     pulls = recording.which(_is_pull)
     wire_ns = recording.column(lambda one: one.n_bytes) / rate
-    steps = []
-    for step in recording.steps:
+
+    def edited(step: StepGraph) -> StepGraph:
         least = np.minimum(step.work_ns, np.rint(wire_ns[step.operation])).astype(np.int64)
-        steps.append(replace(step, work_ns=np.where(pulls[step.operation], least, step.work_ns)))
-    return replace(recording, steps=steps)
+        return replace(step, work_ns=np.where(pulls[step.operation], least, step.work_ns))
+
+    return recording.edited(edited)
 
 
 def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:

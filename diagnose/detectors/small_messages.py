@@ -108,12 +108,13 @@ def _merged(recording: Recording, collectives: Bool, shortest: float) -> Recordi
     """Return the recording in which one in some of the short `collectives` (n,) of each owner takes time."""
     none = np.zeros(len(recording.operations) - len(collectives), np.bool_)
     collectives = np.append(collectives, none)  # what another edit added is none
-    steps = []
-    for step in recording.steps:
+
+    def merged(step: StepGraph) -> StepGraph:
         work = step.work_ns.copy()
         events = np.flatnonzero(collectives[step.operation] & (work <= _LATENCY * shortest))
         for owner in range(len(recording.owners)):
             own = events[step.owner[events] == owner]
             work[own[turns(step, own) % _MERGED > 0]] = 0
-        steps.append(replace(step, work_ns=work))
-    return replace(recording, steps=steps)
+        return replace(step, work_ns=work)
+
+    return recording.edited(merged)

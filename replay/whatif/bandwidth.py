@@ -192,11 +192,10 @@ def _shorter_waits(recording: Recording, factor: float, rate: float) -> Recordin
 
 def _with_work(recording: Recording, work: Iterable[Float]) -> Recording:
     """Return the recording with other work of each step's events (n,), rounded to nanoseconds."""
-    steps = [
+    return recording.with_steps(
         replace(step, work_ns=np.rint(one).astype(np.int64))
         for step, one in zip(recording.steps, work, strict=True)
-    ]
-    return replace(recording, steps=steps)
+    )
 
 
 def _times_shorter(recording: Recording, factor: float) -> Recording:
@@ -267,8 +266,7 @@ def times(target: float, rate: float | None) -> float:
 
 def _in_any_order(recording: Recording) -> Recording:
     """Return the recording with transfers that overtake each other as they may."""
-    steps = [replace(step, overtaken=step.overtaken[:0]) for step in recording.steps]
-    return replace(recording, steps=steps)
+    return recording.edited(lambda step: replace(step, overtaken=step.overtaken[:0]))
 
 
 def with_sizes(recording: Recording) -> Recording:

@@ -259,8 +259,8 @@ def changed(recording: Recording, chosen: Selection, change: Change) -> Recordin
     """
     share = forward_share(recording) if chosen.tails.any() else 1.0
     partly = 1 + share * (change.factor - 1)
-    steps = []
-    for step in recording.steps:
+
+    def edited(step: StepGraph) -> StepGraph:
         events = chosen.events(step)
         work = _times(step.work_ns, change.factor, events)
         first = _first_of_owner(step, events)
@@ -269,8 +269,9 @@ def changed(recording: Recording, chosen: Selection, change: Change) -> Recordin
         late = chosen.tails.copy()
         late[step.owner[first]] = False
         tail[late] += change.added_ns
-        steps.append(replace(step, work_ns=narrow_ns(work), tail_ns=tail))
-    return replace(recording, steps=steps)
+        return replace(step, work_ns=narrow_ns(work), tail_ns=tail)
+
+    return recording.edited(edited)
 
 
 def _times(time_ns: Int64, factor: float, chosen: Bool) -> Int64:
@@ -311,7 +312,7 @@ def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
         turn = priority[step.operation] * by_priority
         return replace(step, turn=turn, overtaken=np.empty((0, 2), np.int64))
 
-    return replace(recording, steps=[served(step) for step in recording.steps])
+    return recording.edited(served)
 
 
 # ---- taking away: operations, and annotations (spans around others, which need not be events themselves)
@@ -325,12 +326,13 @@ def _drop(recording: Recording, name: str, text: str, traces: Sequence[Trace]) -
 
     def without(edited: Recording) -> Recording:
         chosen = select(edited, name, text, may_be_nothing=bool(spans))
-        steps = []
-        for step in edited.steps:
+
+        def left(step: StepGraph) -> StepGraph:
             gone = _contained(edited, chosen, spans, step)
             work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns))
-            steps.append(replace(step, work_ns=work, gap_ns=gap))
-        return replace(edited, steps=steps)
+            return replace(step, work_ns=work, gap_ns=gap)
+
+        return edited.edited(left)
 
     return without
 

@@ -59,8 +59,8 @@ def without_stragglers(recording: Recording) -> Recording:
         return recording
     own, (_, kind) = _own_work(recording), recording.numbered(lambda one: one.label)
     is_slow = np.isin(np.arange(len(recording.owners)), slow)
-    steps = []
-    for step in recording.steps:
+
+    def evened(step: StepGraph) -> StepGraph:
         same = _same(step, kind)
         peers = ~is_slow[step.owner]
         late = ~peers & own[step.operation]
@@ -70,15 +70,14 @@ def without_stragglers(recording: Recording) -> Recording:
         )
         tail = step.tail_ns.copy()
         tail[slow] = np.minimum(tail[slow], int(np.median(tail[fast])))
-        steps.append(
-            replace(
-                step,
-                work_ns=narrow_ns(np.where(late, work, step.work_ns)),
-                gap_ns=narrow_ns(np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns)),
-                tail_ns=tail,
-            )
+        return replace(
+            step,
+            work_ns=narrow_ns(np.where(late, work, step.work_ns)),
+            gap_ns=narrow_ns(np.where(late, np.minimum(gap, step.gap_ns), step.gap_ns)),
+            tail_ns=tail,
         )
-    return replace(recording, steps=steps)
+
+    return recording.edited(evened)
 
 
 def at_mean_work(recording: Recording) -> Recording:
@@ -88,8 +87,8 @@ def at_mean_work(recording: Recording) -> Recording:
     median of its kind.
     """
     ideal = ideal_work_ns(recording)
-    steps = [replace(step, work_ns=work) for step, work in zip(recording.steps, ideal, strict=True)]
-    return replace(recording, steps=steps)
+    steps = zip(recording.steps, ideal, strict=True)
+    return recording.with_steps(replace(step, work_ns=work) for step, work in steps)
 
 
 def ideal_work_ns(recording: Recording) -> list[Int64]:

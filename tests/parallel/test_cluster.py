@@ -142,7 +142,7 @@ def test_answers_are_in_the_order_of_files_and_progress_is_told(
 ) -> None:
     own = FilePart(tmp_path / "own.txt", size=1)  # no other host may see it
     read: list[int] = []
-    answers = map_files(sizes, [own, *shared_files(tmp_path, 5)], on_read=read.append)
+    answers = list(map_files(sizes, [own, *shared_files(tmp_path, 5)], on_read=read.append))
     assert [name for name, _ in answers] == ["own.txt", *(f"{i}.txt" for i in range(5))]
     assert [process == os.getpid() for _, process in answers] == [True] + 5 * [False]
     assert sum(read) == 35
@@ -150,7 +150,7 @@ def test_answers_are_in_the_order_of_files_and_progress_is_told(
 
 def test_jobs_limits_how_many_tasks_run_at_a_time(connected: cluster.Cluster, tmp_path: Path) -> None:
     work = partial(sizes, log=tmp_path / "log")  # fails where another one runs
-    assert len(map_files(work, shared_files(tmp_path, 6), jobs=1)) == 6
+    assert len(list(map_files(work, shared_files(tmp_path, 6), jobs=1))) == 6
 
 
 def test_columns_are_sent_as_they_lie_in_memory(tmp_path: Path) -> None:
@@ -239,14 +239,14 @@ def test_a_scheduler_without_workers_is_one_line(tmp_path: Path, monkeypatch: py
 
 
 def test_the_task_of_a_killed_worker_is_done_again(connected: cluster.Cluster, tmp_path: Path) -> None:
-    assert map_files(die_once, shared_files(tmp_path, 3)) == ["0.txt", "1.txt", "2.txt"]
+    assert list(map_files(die_once, shared_files(tmp_path, 3))) == ["0.txt", "1.txt", "2.txt"]
     assert (tmp_path / "1.txt").read_text() == "x" * 6
 
 
 def test_a_task_that_kills_again_is_one_line(connected: cluster.Cluster, tmp_path: Path) -> None:
     with pytest.raises(AnalyzeError, match=r"1.txt: the workers that read it were killed"):
         # alone: what lies on the same worker is lost with it and may be named instead
-        map_files(partial(die_once, times=9), shared_files(tmp_path, 3)[1:2])
+        list(map_files(partial(die_once, times=9), shared_files(tmp_path, 3)[1:2]))
     assert (tmp_path / "1.txt").read_text() == "x" * 5  # tried once more, no oftener
 
 
@@ -263,7 +263,7 @@ def test_a_worker_that_does_not_see_the_files_is_named_before_anything_begins(
         working_on(connected),
         pytest.raises(AnalyzeError) as caught,
     ):
-        map_files(partial(sizes, log=log), parts)
+        list(map_files(partial(sizes, log=log), parts))
     said = f"{parts[0].path}: the worker on {socket.gethostname()} cannot see it"
     assert str(caught.value).startswith(said)
     assert not log.exists()
@@ -274,7 +274,7 @@ def test_a_worker_with_other_code_is_refused(
 ) -> None:
     monkeypatch.setattr(cluster, "code", lambda: "another")
     with pytest.raises(AnalyzeError, match="runs another version of this program; restart it"):
-        map_files(sizes, shared_files(tmp_path, 1))
+        list(map_files(sizes, shared_files(tmp_path, 1)))
 
 
 # ---- an own cluster
@@ -311,7 +311,7 @@ def test_ctrl_c_ends_a_local_cluster(tmp_path: Path) -> None:
         "    try:\n"
         "        with parallel.cluster.connected('local:1') as engine, parallel.working_on(engine):\n"
         f"            part = parallel.FilePart(pathlib.Path({str(file)!r}), is_shared=True)\n"
-        "            parallel.map_files(sent_work.sleep, [part])\n"
+        "            list(parallel.map_files(sent_work.sleep, [part]))\n"
         "    except KeyboardInterrupt:\n"
         "        print('interrupted')\n"
     )

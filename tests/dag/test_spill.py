@@ -1,0 +1,165 @@
+"""What is put aside in a file: the same numbers, out of memory, and the same answers of every option."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import Struct
+
+from conftest import REPO, run_cli
+from dag import spill
+from dag.spill import Spill
+
+REPLAY = ("--option", "replay", "--output", "-")
+WHATIF = (*REPLAY, "--sub_option", "whatif", "--set")
+ALL: tuple[tuple[str, ...], ...] = (
+    ("--option", "critical"),
+    ("--option", "diagnose"),
+    REPLAY,
+    (*WHATIF, "straggler=mean", "--set", "BW=0.5"),
+    (*WHATIF, "bandwidth=2"),
+    (*REPLAY, "--sub_option", "bottleneck"),
+)
+SOME = (("--option", "diagnose"), (*WHATIF, "straggler=none"))
+JOBS = (
+    "byteps/fork_lenet_straggler", "kineto/ddp2-gloo-slow-rank1/trace", "kineto/gpu-param-dlrm-8ranks/trace",
+    "horovod/2ranks-slow-rank1/trace", "composer/ws2/trace", "dasf/two-hosts-4workers/trace",
+)  # fmt: skip
+
+
+class Record(Struct, frozen=True):
+    """Columns as a step has them."""
+
+    number: int
+    events: Any
+    edges: Any
+    is_held: Any
+    alike: Any
+
+
+@pytest.fixture
+def all_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing stay in memory."""
+    monkeypatch.setattr(spill, "_IN_MEMORY", -1)
+    monkeypatch.setattr(spill, "_LEAST", 0)
+
+
+def record(n: int) -> Record:
+    alike = np.broadcast_to(np.int32(7), n)
+    return Record(
+        3, np.arange(n, dtype=np.int16), np.arange(4 * n).reshape(n, 4), np.arange(n) % 2 == 0, alike
+    )
+
+
+@pytest.mark.usefixtures("all_aside")
+@pytest.mark.parametrize("n", [0, 1, 5, 1000, 2_300_000])  # the last one's edges are more than a piece
+def test_what_is_put_aside_reads_as_before(n: int) -> None:
+    aside, own = Spill(), record(n)
+    first, second = aside.put(own), aside.put(record(n))
+    for found in (first, second):
+        assert found.number == 3
+        for name in ("events", "edges", "is_held", "alike"):
+            column, expected = getattr(found, name), getattr(own, name)
+            assert (column.dtype, column.shape) == (expected.dtype, expected.shape)
+            np.testing.assert_array_equal(column, expected)
+    assert first.alike is own.alike, "takes no room in memory"
+    if n:
+        assert first.events is not own.events
+        assert not first.events.flags.writeable
+        assert aside.put(first).events is first.events, "once is enough"
+
+
+def test_a_transposed_column_keeps_its_order(all_aside: None) -> None:
+    column = np.arange(6).reshape(2, 3).T
+    (found,) = Spill().put_arrays([column])
+    assert found.tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_the_first_bytes_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spill, "_IN_MEMORY", 10_000)
+    aside, column = Spill(), np.zeros(8_000, np.int8)
+    assert aside.put_arrays([column])[0] is column  # 8,000 of 10,000
+    assert aside.put_arrays([column])[0] is not column  # 16,000
+    small = np.zeros(100, np.int8)
+    assert aside.put_arrays([small])[0] is small, "not worth a place"
+
+
+def test_without_room_for_a_file_all_stays_in_memory(
+    all_aside: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", none)
+    own = record(1000)
+    assert Spill().put(own) is own
+
+
+def test_where_the_file_is_full_the_rest_stays_in_memory(
+    all_aside: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aside, own = Spill(), record(1000)
+    assert aside.put(own) is not own
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(aside, "_put", full)
+    assert aside.put(own) is own
+    monkeypatch.undo()
+    assert aside.put(own) is own, "it is not tried again"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of memory")
+def test_memory_lets_go_of_what_was_looked_at(all_aside: None) -> None:
+    aside = Spill()
+    columns = [aside.put_arrays([np.ones(4 << 20, np.int64)])[0] for _ in range(3)]  # 32 MiB each
+    before = mapped_mib()
+    assert sum(int(column.sum()) for column in columns) == 3 * (4 << 20)
+    assert mapped_mib() - before > 80
+    aside.look_at(64 << 20)
+    assert mapped_mib() - before < 16
+    assert int(columns[0].sum()) == 4 << 20, "it is read again"
+
+
+def mapped_mib() -> float:
+    """How much of this process's memory are pages of files."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssFile", "RssShmem"))) / 1024
+
+
+def answers_alike(path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    words = (*command, "--path", path, "--format", "json", "--jobs", "1")
+    expected, n_put = run_cli(*words), 0
+    put = Spill._put
+
+    def counted(*args: Any) -> Any:
+        nonlocal n_put
+        n_put += 1
+        return put(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spill, "_IN_MEMORY", -1)
+        patched.setattr(spill, "_LEAST", 0)
+        patched.setattr(Spill, "_put", counted)
+        assert run_cli(*words) == expected, command
+    assert n_put > 10
+
+
+@pytest.mark.parametrize("command", ALL, ids=lambda command: command[-1])
+def test_options_answer_alike_with_all_steps_aside(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    answers_alike(REPO / "examples" / "lenet-100mbit", command, monkeypatch)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_options_answer_alike_of_recorded_jobs_with_all_steps_aside(
+    shared_data: Path, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    for command in SOME:
+        answers_alike(shared_data / job, command, monkeypatch)
