@@ -280,7 +280,7 @@ def _rank_job(path: Path) -> Job:
         notes += _empty_notes(path, list(children))
     rank_of = {file: _rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
     if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
-        rank_of = {file: _rank_in_head(file) for file in files}
+        rank_of = {file: rank_in_head(file) for file in files}
         if not _all_differ(rank_of):
             names = ", ".join(dict.fromkeys(file.parent.name for file in files))
             raise TraceError(
@@ -401,7 +401,7 @@ def _rank_in_name(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _rank_in_head(path: Path) -> int | None:
+def rank_in_head(path: Path) -> int | None:
     """Return the rank that PyTorch or Composer wrote at the beginning of a file."""
     match = _RANK_IN_HEAD.search(head_of(path))
     return int(match[1] or match[2]) if match else None

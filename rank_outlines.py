@@ -105,7 +105,7 @@ def ranked(job: Job, parts: Sequence[tuple[Source, Outline]], notes: list[str]) 
         source, outline = parts[i]
         owner = i if source.rank is None else (source.worker, source.rank, outline.dialect)
         groups.setdefault(owner, []).append(i)
-    joined = [group for own in groups.values() for group in _in_time(own, parts)]
+    joined = [group for own in groups.values() for group in in_time(own, parts)]
     if len(parts) > 1:
         sources = [parts[group[0]][0] for group in joined]
         known = [source.rank for source in sources if source.rank is not None and not source.worker]
@@ -114,7 +114,7 @@ def ranked(job: Job, parts: Sequence[tuple[Source, Outline]], notes: list[str]) 
     return joined
 
 
-def _in_time(own: Sequence[int], parts: Sequence[tuple[Source, Outline]]) -> list[list[int]]:
+def in_time(own: Sequence[int], parts: Sequence[tuple[Source, Outline]]) -> list[list[int]]:
     """Return the parts of one rank as one if they follow each other in time, as a profiler's cycles do."""
     recorded = sorted((i for i in own if parts[i][1].n_slices), key=lambda i: parts[i][1].begin_ns)
     outlines = [parts[i][1] for i in recorded]

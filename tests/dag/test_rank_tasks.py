@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import parallel
 from conftest import run_cli
 from dag_utils import LoadedSteps, load_steps
 from errors import TraceError
+from trace_files import map_traces
 
 _US = 1_000
 
@@ -129,3 +131,48 @@ def test_a_clock_that_drifts_changes_no_duration(tmp_path: Path) -> None:
         assert step.start_ns[of_rank].tolist() == [begin]
         assert step.end_ns[of_rank].tolist() == [begin + 390 * _US]
         assert abs(int(np.diff(step.begin_ns)[0])) < 100 * _US  # 20 ms after 200 s, were it not corrected
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[list[list[str]]]:
+    """The names of the files that tasks read together, of each round of tasks."""
+    rounds: list[list[list[str]]] = []
+
+    def counted(work: Any, groups: Any, *about: Any, **how: Any) -> Any:
+        rounds.append([[path.name for path in group] for group in groups])
+        return map_traces(work, groups, *about, **how)
+
+    monkeypatch.setattr("dag.rank_tasks.map_traces", counted)
+    return rounds
+
+
+@pytest.mark.parametrize("names", [("rank1_a.json", "rank1_b.json"), ("w_1.json", "w_2.json")])
+def test_the_files_of_a_rank_are_read_once(
+    tmp_path: Path, names: tuple[str, str], read: list[list[list[str]]]
+) -> None:
+    write(tmp_path / "a0.json", 0, range(1, 9))  # whose rank its head tells
+    write(tmp_path / names[0], 1, range(1, 5))
+    write(tmp_path / names[1], 1, range(5, 9))
+    assert load_steps([tmp_path], jobs=1, progress=False).recording.owners == ["rank0", "rank1"]
+    assert [sorted(map(sorted, groups)) for groups in read] == [[["a0.json"], sorted(names)]]
+
+
+def test_files_that_claim_one_rank_at_one_time_are_ranks_of_their_own(
+    tmp_path: Path, read: list[list[list[str]]]
+) -> None:
+    for name in ("rank1_a.json", "rank1_b.json"):
+        write(tmp_path / name, 1, range(1, 5))
+    loaded = load_steps([tmp_path], jobs=1, progress=False)
+    assert loaded.recording.owners == ["rank1: rank1_a.json", "rank1: rank1_b.json"]
+    assert read == [[["rank1_a.json", "rank1_b.json"]], [["rank1_a.json"], ["rank1_b.json"]]]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_path: Path, jobs: int) -> None:
+    write(tmp_path / "rank0.json", 0, range(1, 9))
+    (tmp_path / "rank1_a.json").write_text('{"traceEvents": 5}')
+    write(tmp_path / "rank1_b.json", 1, range(5, 9))
+    loaded = load_steps([tmp_path], jobs=jobs, progress=False)
+    assert loaded.recording.owners == ["rank0", "rank1"]
+    assert [step.number for step in loaded.recording.steps] == [5, 6, 7, 8]
+    assert any("rank1_a.json: JSON, but no trace" in line for line in loaded.repairs)
