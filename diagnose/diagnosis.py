@@ -90,7 +90,8 @@ class Diagnosis(Struct, frozen=True):
     iteration_ns: Float  # (steps,)
     numbers: Sequence[int]
     ranks: Sequence[str]
-    view: JobView  # of the job as it was recorded
+    one_step: str  # what a step is called at the begin of a sentence
+    view: JobView | None = None  # of the job as it was recorded; None where only figures of it are known
     limit: str = ""  # words of the headline: what makes up most of the path
 
 
@@ -117,6 +118,7 @@ def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
         iteration_ns=view.iteration_ns,
         numbers=view.numbers,
         ranks=view.recording.owners,
+        one_step=view.recording.one_step,
         view=view,
         limit=_limit(view),
     )
@@ -176,7 +178,7 @@ def headline(diagnosis: Diagnosis) -> str:
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > _APART * usual else ""
-    step = f"{diagnosis.view.recording.one_step} takes {in_ms(usual)}{on_average}{diagnosis.limit}"
+    step = f"{diagnosis.one_step} takes {in_ms(usual)}{on_average}{diagnosis.limit}"
     winning = [one for one in diagnosis.findings if one.gain is not None]
     if not winning:
         found = [one.finding for one in diagnosis.findings]

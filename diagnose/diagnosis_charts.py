@@ -14,6 +14,7 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from opname import without_parameters
+from replay.uncertainty import Float
 from result import Bars, Chart, Point, Points
 from statistic.breakdown import Breakdown
 from statistic.breakdown_charts import exposed_map, rank_map
@@ -33,29 +34,30 @@ def diagnosis_charts(
 
     `parts` tells where the time of each rank's steps went.
     """
-    named = [rank for _, one in ranked for rank in one.finding.ranks]
+    named, view = [rank for _, one in ranked for rank in one.finding.ranks], diagnosis.view
     return [
         *_gains(ranked),
         *_every_step(diagnosis),
-        *_of_steps(diagnosis, [found for _, found in ranked], named),
-        *_transfers(diagnosis.view),
-        *_work_map(diagnosis.view.recording),
+        *(_of_steps(view, diagnosis.iteration_ns, [found for _, found in ranked], named) if view else ()),
+        *(_transfers(view) if view else ()),
+        *(_work_map(view.recording) if view else ()),
         *_exposed_map([part for part in parts if part.step in diagnosis.numbers]),
     ]
 
 
-def _of_steps(diagnosis: Diagnosis, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
+def _of_steps(
+    view: JobView, iteration_ns: Float, found: Sequence[Ranked], first: Sequence[str]
+) -> list[Chart]:
     """Return where the time of steps goes, and their timelines with the ranks to be drawn `first`.
 
     The usual step comes first, then the worst of those that are far longer than the others, then the others,
     the longest first: as many as there is room for.
     """
-    view = diagnosis.view
     recording = view.recording
     what = {choose_step(recording): ", of median length,"}
     for one in _outliers(found):
         what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
-    by_length = np.argsort(-diagnosis.iteration_ns, kind="stable").tolist()
+    by_length = np.argsort(-iteration_ns, kind="stable").tolist()
     waterfalls: list[Chart] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES

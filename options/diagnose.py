@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 import options
+from errors import UsageError
 from opname import without_parameters
-from output_marks import PROGRAM
-from result import Card, Column, Command, Result, Table, in_ms, ms_of
+from output_marks import PROGRAM, is_digest
+from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from dag_utils import LoadedSteps
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
     from statistic.breakdown import Breakdown
@@ -62,20 +62,53 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 
 def run(args: Namespace) -> Result:
-    """Diagnose the job at `--path`."""
+    """Diagnose the job at `--path`, of a digest from its figures."""
+    if any(map(is_digest, args.path)):
+        return _of_digest(args)
     from collector.network.network_evidence import read_evidence
     from dag_utils import read_partitions
-    from diagnose.diagnosis import diagnose, headline
+    from diagnose.diagnosis import diagnose
 
     network = read_evidence(args.path, jobs=args.jobs, progress=args.progress)
     loaded = options.load_steps(args, partitions=read_partitions(args.path, network), sizes=True)
-    diagnosis = diagnose(loaded, network.words)
+    return _result(
+        args,
+        diagnose(loaded, network.words),
+        partial(_breakdowns, args),
+        loaded.recording.notes,
+        [*loaded.repairs, *network.repairs],
+    )
+
+
+def _of_digest(args: Namespace) -> Result:
+    from diagnose.digest_diagnosis import diagnose_figures
+    from digest.reading import read_figures, read_run
+    from digest.words import check_digests
+
+    check_digests(args)
+    if len(args.path) > 1:
+        raise UsageError("a digest is a whole job: diagnose takes it alone")
+    figures, run = read_figures(args.path[0], args.step_by), read_run(args.path[0], args.step_by)
+    parts = [part for rank in figures.ranks for part in rank.breakdown]
+    return _result(args, diagnose_figures(figures, run), lambda: parts, (), figures.repairs)
+
+
+def _result(
+    args: Namespace,
+    diagnosis: Diagnosis,
+    parts: Callable[[], Sequence[Breakdown]],
+    notes: Sequence[str],
+    repairs: Sequence[str],
+) -> Result:
+    """Return a diagnosis as a result; `parts` of the steps are asked for where they are drawn."""
+    from diagnose.diagnosis import headline
+
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
-    charts = []
+    charts: Sequence[Chart] = ()
     if options.is_drawn(args):
         from diagnose.diagnosis_charts import diagnosis_charts
 
-        charts = diagnosis_charts(diagnosis, ranked, _breakdowns(args))
+        charts = diagnosis_charts(diagnosis, ranked, parts())
     return Result(
         option="diagnose",
         title="",
@@ -87,14 +120,14 @@ def run(args: Namespace) -> Result:
                 "Findings",
                 _columns(ranked),
                 ranked,
-                about=[_about(loaded, one) for _, one in ranked],
+                about=[_about(diagnosis, one) for _, one in ranked],
             ),
             Table.of("details", "Why, and what to do", _DETAILS, ranked, detail=True),
         ],
         charts=charts,
-        cards=[_card(args, loaded, one) for _, one in ranked],
-        notes=[*_not_shown(diagnosis), *loaded.recording.notes],
-        repairs=[*loaded.repairs, *network.repairs],
+        cards=[_card(args, diagnosis, one) for _, one in ranked],
+        notes=[*_not_shown(diagnosis), *notes],
+        repairs=repairs,
         beside=args.path[0],
     )
 
@@ -119,14 +152,14 @@ def _gain(one: Ranked, bound: str) -> float | None:
     return None if one.gain is None else ms_of(getattr(one.gain, bound))
 
 
-def _card(args: Namespace, loaded: LoadedSteps, one: Ranked) -> Card:
+def _card(args: Namespace, diagnosis: Diagnosis, one: Ranked) -> Card:
     """Return what is known of a finding."""
     finding = one.finding
     caveat = f" ({finding.caveat})" if finding.caveat else ""
     lines = [("", _sentence(finding.cause + caveat)), ("To do", _sentence(finding.action))]
     lines += [("Seen in", _seen(evidence)) for evidence in finding.evidence[:1]]
     lines.append(("Closer", Command(_command(args, finding.look))))
-    return Card(_sentence(finding.title), _worth(one), lines, _about(loaded, one))
+    return Card(_sentence(finding.title), _worth(one), lines, _about(diagnosis, one))
 
 
 def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
@@ -146,12 +179,12 @@ def _worth(one: Ranked) -> str:
     return f"{worth} ({in_ms(one.gain.low_ns, unit='')} to {in_ms(one.gain.high_ns)})"
 
 
-def _about(loaded: LoadedSteps, one: Ranked) -> list[str]:
+def _about(diagnosis: Diagnosis, one: Ranked) -> list[str]:
     """Return the keys of what a finding is about: its operations on its ranks, and its evidence."""
     from dag_utils import key_of
 
     finding = one.finding
-    ranks = finding.ranks or loaded.recording.owners
+    ranks = finding.ranks or diagnosis.ranks
     keys = [key_of(rank, name) for name in finding.operations for rank in ranks]
     keys += [key_of(evidence.rank, evidence.name) for evidence in finding.evidence]
     return list(dict.fromkeys(keys))[:_MOST_KEYS]
