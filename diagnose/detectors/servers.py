@@ -79,10 +79,11 @@ def _slowest(view: JobView) -> _Pace | None:
         return None
     operation, work = _answered_in_a_row(view)
     server, key = of_operation[operation], recording.column(lambda one: one.key or 0)[operation]
-    n_bytes = np.maximum(recording.column(lambda one: one.n_bytes)[operation], 1)
+    n_bytes = recording.column(lambda one: one.n_bytes)[operation]
+    at_least_1 = np.maximum(n_bytes, 1)
     # what is quicker than its bytes waited elsewhere, together with the one before it
-    per_byte = np.maximum(work / n_bytes, 1 / known.carried)
-    size = np.where(n_bytes > _LARGE * n_bytes.max(initial=0), np.rint(np.log2(n_bytes)), -1)
+    per_byte = np.maximum(work / at_least_1, 1 / known.carried)
+    size = np.where(n_bytes > _LARGE * n_bytes.max(initial=0), np.rint(np.log2(at_least_1)), -1)
     paces: dict[int, Float] = {}
     for one_size in unique(size[size >= 0]):
         found: dict[int, Float] = {}
