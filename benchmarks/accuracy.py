@@ -148,9 +148,10 @@ def tables(data: Path, ddp: Path | None) -> Iterator[str]:
     yield from _cluster()
     if ddp is not None:
         yield from _ddp([path for path in sorted(ddp.iterdir()) if path.is_dir()])
-    yield "## 7. What `diagnose` claims for a slow worker"
+    yield "## 7. What `diagnose` claims for a slow worker, or server"
     yield ""
     yield from known_gains.table()
+    yield from known_gains.server_table()
 
 
 def _model(recordings: dict[str, Recording]) -> Iterator[str]:

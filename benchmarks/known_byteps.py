@@ -47,6 +47,9 @@ class BytePSJob:
     rate : of a node's link
     message, per_byte : what a message costs each thread that handles it
     spread : of computation, a standard deviation as a share, from step to step
+    servers : each has one of so many `shares` of the keys, and the last one the rest of them, too
+    adding : what each byte costs a server beside that
+    busy, far : (servers,) how much longer each server takes for a message, and its network for the bytes
     """
 
     forward: tuple[float, ...]
@@ -59,6 +62,10 @@ class BytePSJob:
     per_byte: float
     spread: float
     servers: int = 1
+    shares: int = 1
+    adding: float = 0.0
+    busy: tuple[float, ...] = ()
+    far: tuple[float, ...] = ()
 
     def edited(self, edit: str) -> BytePSJob:
         """Return the job that an edit describes.
@@ -82,6 +89,10 @@ class BytePSJob:
             return replace(self, backward=tuple(one * factor for one in self.backward))
         at = int(name.removeprefix("wk"))
         return replace(self, slow=tuple(one * (factor if i == at else 1) for i, one in enumerate(self.slow)))
+
+    def server(self, key: int) -> int:
+        """Return which server has a key."""
+        return min((key ^ key >> 16) % max(self.shares, self.servers), self.servers - 1)
 
     def run(self, n_steps: int, seed: int, directory: Path | None = None) -> Float:
         """Return how long each of `n_steps` takes (ms); write them as a job into `directory`.
@@ -139,6 +150,7 @@ class _Cluster:
         self.taking, self.answering, self.back = (
             [_Queue(self) for _ in range(job.servers)] for _ in range(3)
         )
+        self.through = [0.0] * job.servers  # when each has received all that came
         self._pushed: dict[tuple[int, int], int] = {}
         self._asked: dict[tuple[int, int], list[Callable[[], None]]] = {}
         self._parts = self._cut()
@@ -209,9 +221,11 @@ class _Cluster:
         self.spans[worker].append({"ph": "X", "name": name, "cat": cat, "pid": name, "tid": tid, **at})
 
     def _push(self, w: int, step: int, tensor: str, key: int, n: int, done: Callable[[], None]) -> None:
-        job, server = self.job, _server(key, self.job.servers)
+        job, server = self.job, self.job.server(key)
         cost, on_wire = job.message + n * job.per_byte, (n * (1 + _HEADERS) + _SMALL_BYTES) / job.rate
         small = _SMALL_BYTES / job.rate
+        busy, far = (of[server] if of else 1.0 for of in (job.busy, job.far))
+        serving = (cost + n * job.adding) * busy
         begun = {"PUSH": 0.0, "PULL": 0.0}
 
         def stage(name: str, start: float) -> None:
@@ -223,10 +237,19 @@ class _Cluster:
 
         def sent() -> None:
             begun["PUSH"] = self.now
-            self.wire[w].serve(on_wire, lambda: self.taking[server].serve(cost, taken), _LATENCY, server)
+            self.wire[w].serve(on_wire, come, _LATENCY, server)
+
+        def come() -> None:
+            take = partial(self.taking[server].serve, serving, taken)
+            if not job.far:
+                take()
+                return
+            first = max(self.now - on_wire, self.through[server])  # as it is sent
+            self.through[server] = first + on_wire * far
+            self.at(self.through[server], take)
 
         def taken() -> None:
-            self.back[server].serve(small, acknowledged, _LATENCY, w)
+            self.back[server].serve(small * far, acknowledged, _LATENCY, w)
             pushed = self._pushed[key, step] = self._pushed.get((key, step), 0) + 1
             if pushed == len(job.slow):
                 for answer in self._asked.pop((key, step), []):
@@ -241,7 +264,7 @@ class _Cluster:
 
         def pull() -> None:
             begun["PULL"] = self.now
-            take = partial(self.taking[server].serve, job.message / 2, asked)
+            take = partial(self.taking[server].serve, job.message / 2 * busy, asked)
             self.wire[w].serve(small, take, _LATENCY, server)
 
         def asked() -> None:
@@ -251,8 +274,8 @@ class _Cluster:
                 self._asked.setdefault((key, step), []).append(answer)
 
         def answer() -> None:
-            put = partial(self.back[server].serve, on_wire, arrived, _LATENCY, w)
-            self.answering[server].serve(cost, put)
+            put = partial(self.back[server].serve, on_wire * far, arrived, _LATENCY, w)
+            self.answering[server].serve(serving, put)
 
         def arrived() -> None:
             self.receiving[w].serve(cost, pulled)
@@ -278,7 +301,7 @@ class _Cluster:
             lines.append(f"{_LOG} byteps.{tensor} partitioned to {len(parts)} part(s), total_len={total}, "
                          f"key_range=[{low}, {high}] rank=0")  # fmt: skip
             for key, size in parts:
-                server = _server(key, self.job.servers)
+                server = self.job.server(key)
                 workload[server] += size
                 lines.append(f"{_LOG} key {key} assigned to server {server}, accumulated workload for "
                              f"this server is {workload[server]}")  # fmt: skip
@@ -295,10 +318,6 @@ class _Cluster:
             (gpu / "bps_trace_local_rank0_step.json").write_text(json.dumps({"traceEvents": kept}))
             (gpu / "dag.gml").write_text(_gml(edges))
             (directory / f"worker_{worker}.byteps_debug_log.txt").write_text("\n".join(lines) + "\n")
-
-
-def _server(key: int, n_servers: int) -> int:
-    return (key ^ key >> 16) % n_servers
 
 
 def _gml(edges: list[tuple[str, str]]) -> str:

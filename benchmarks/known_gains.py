@@ -1,39 +1,47 @@
-"""What `diagnose` says a slow worker costs, against a simulated BytePS cluster in which none is slow.
+"""What `diagnose` says a slow worker, or server, costs, against a simulated BytePS cluster without that.
 
     python3 -m benchmarks.known_gains [JOBS]
 
 The cluster is that of `benchmarks/known_byteps.py`, whose queues the trace does not show. How far gains may
-be off where transfers queue was chosen by looking at 50 other jobs of it.
+be off where transfers queue was chosen by looking at 50 other jobs of it, and when a server is called slow at
+jobs with even seeds; here are odd ones.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.known_byteps import random_job
+from benchmarks.known_byteps import BytePSJob, random_job
 from dag_utils import load_steps, read_partitions
-from diagnose.diagnosis import diagnose
+from diagnose.diagnosis import Ranked, diagnose
 from diagnose.gains import Gain
 
 _JOBS = 40
 _STEPS = 12
 #: A worker that computes longer by a factor between these.
 _FACTORS = 1.1, 1.5
+#: A server whose threads, or network, take longer by one between these. Of how many seeds.
+_SERVER_FACTORS = 1.3, 4.0
+_SERVER_SEEDS = range(1, 120, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job's mean step, what its slow worker costs of it (ms), and what is claimed: None where it is not."""
+    """A job's mean step, what its slow worker costs of it (ms), and what is claimed: None where it is not.
+
+    `wrong` is how many others are claimed to be slow.
+    """
 
     step_ms: float
     cost_ms: float
     gain: Gain | None
+    wrong: int = 0
 
     @property
     def error(self) -> float:
@@ -56,14 +64,43 @@ def claim(seed: int) -> Claim:
     even = random_job(seed)
     which, factor = int(draw.integers(len(even.slow))), float(draw.uniform(*_FACTORS))
     slow = replace(even, slow=tuple(factor if i == which else 1.0 for i in range(len(even.slow))))
-    with tempfile.TemporaryDirectory() as scratch:
-        job = Path(scratch) / "job"
-        step_ms = float(slow.run(_STEPS, seed, job).mean())
-        loaded = load_steps([job], partitions=read_partitions([job]), sizes=True, jobs=1, progress=False)
-        findings = diagnose(loaded).findings
+    step_ms, findings = _diagnosed(slow, seed)
     late = (one for one in findings if one.finding.kind == "late_rank")
     gains = (one.gain for one in late if list(one.finding.ranks) == [f"wk{which}.rank0"])
     return Claim(step_ms, step_ms - float(even.run(_STEPS, seed).mean()), next(gains, None))
+
+
+def server_claim(seed: int, what: str) -> Claim:
+    """Return what is claimed of a random job of 2 to 4 servers, one of which has slow "threads" or "network".
+
+    With any other `what` none is slow. One may have up to three times as many keys as the others. The threads
+    of servers take 0.3 to 1.5 times as long for a byte as the network: of all jobs whose threads are slow,
+    and of half of those in which nothing is.
+    """
+    draw = np.random.default_rng(20_000 + seed)
+    n = int(draw.integers(2, 5))
+    which, factor = int(draw.integers(n)), float(draw.uniform(*_SERVER_FACTORS))
+    shares, ones = n + int(draw.integers(3)), (1.0,) * n
+    even = replace(random_job(seed), servers=n, shares=shares, busy=ones, far=ones)
+    adding, is_busy = float(draw.uniform(0.3, 1.5)) / even.rate, bool(draw.random() < 0.5)
+    if what == "threads" or (what != "network" and is_busy):
+        even = replace(even, adding=adding)
+    longer = tuple(factor if i == which else 1.0 for i in range(n))
+    slow = {"threads": replace(even, busy=longer), "network": replace(even, far=longer)}.get(what, even)
+    step_ms, findings = _diagnosed(slow, seed)
+    named = [one for one in findings if " times as long for its bytes as " in one.finding.title]
+    right = [one for one in named if slow != even and one.finding.title.startswith(f"server {which} ")]
+    cost_ms = step_ms - float(even.run(_STEPS, seed).mean())
+    return Claim(step_ms, cost_ms, right[0].gain if right else None, len(named) - len(right))
+
+
+def _diagnosed(job: BytePSJob, seed: int) -> tuple[float, Sequence[Ranked]]:
+    """Return the mean step of a job (ms), and what `diagnose` finds in its recording."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "job"
+        step_ms = float(job.run(_STEPS, seed, path).mean())
+        loaded = load_steps([path], partitions=read_partitions([path]), sizes=True, jobs=1, progress=False)
+        return step_ms, diagnose(loaded).findings
 
 
 def table(n_jobs: int = _JOBS) -> Iterator[str]:
@@ -90,5 +127,34 @@ def table(n_jobs: int = _JOBS) -> Iterator[str]:
     yield ""
 
 
+def server_table(seeds: Sequence[int] = _SERVER_SEEDS) -> Iterator[str]:
+    """Yield the lines of a table of jobs with a slow server, and of the same jobs without."""
+    low, high = _SERVER_FACTORS
+    yield (
+        f"{len(seeds)} jobs of 2 to 4 servers, {_STEPS} recorded steps each, in which one server's threads, "
+        f"or its network, take {low:g} to {high:g} times as long; against the same job without that. Errors "
+        "are those of what is named, as shares of a step. Wrong are servers that are named and not slow."
+    )
+    yield ""
+    yield "| a slow server costs | jobs | named | wrong | error: median | p90 | worst | inside the interval |"
+    yield "| --- | --: | --: | --: | --: | --: | --: | --: |"
+    for what in ("threads", "network", "none slow"):
+        claims = [server_claim(seed, what) for seed in seeds]
+        for title, least, most in (("less than 5 %", -np.inf, 0.05), ("5 % of a step or more", 0.05, np.inf)):
+            chosen = [one for one in claims if least <= one.cost_ms / one.step_ms < most]
+            if not chosen:
+                continue
+            named = [one for one in chosen if one.gain is not None]
+            wrong, inside = sum(one.wrong for one in chosen), sum(one.holds for one in named)
+            errors = "– | – | –"
+            if named:
+                found = np.percentile([one.error for one in named], [50, 90, 100])
+                errors = " | ".join(f"{one:.1%}" for one in found)
+            cells = f"{len(chosen)} | {len(named)} | {wrong} | {errors} | {inside} of {len(named)}"
+            yield f"| {what}{'' if what == 'none slow' else f': {title}'} | {cells} |"
+    yield ""
+
+
 if __name__ == "__main__":
     print("\n".join(table(*map(int, sys.argv[1:]))))
+    print("\n".join(server_table()))

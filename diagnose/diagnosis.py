@@ -17,7 +17,7 @@ from diagnose.detectors.memory import memory
 from diagnose.detectors.negotiations import negotiation
 from diagnose.detectors.operations import hot_operation, outlier_steps, slow_callbacks
 from diagnose.detectors.overhead import profiling_overhead
-from diagnose.detectors.servers import priority_inversion, slow_server
+from diagnose.detectors.servers import one_slow_server, priority_inversion, slow_server
 from diagnose.detectors.slow_transfers import slow_links
 from diagnose.detectors.small_messages import small_messages
 from diagnose.finding import Finding, Skipped
@@ -49,6 +49,7 @@ class Level(IntEnum):
 Detector = Callable[[JobView], Iterator[Finding | Skipped]]
 _DETECTORS: Sequence[tuple[Level, Detector]] = (
     (Level.RANK, late_ranks),
+    (Level.RANK, one_slow_server),
     (Level.RANK, outlier_steps),
     (Level.RANK, idle),
     (Level.RANK, idle_stages),

@@ -1,8 +1,9 @@
 """Spans of threads as steps: what each thread did at every moment, and what it waited for.
 
 For systems whose traces do not say what launches what. An operation is what a thread did without its
-children. It waits for the one before it on its thread; where the thread was idle, for the operation of its
-rank that ended last before it started. A collective ends only after its last member has started.
+children. It waits for the one before it on its thread; where the thread was idle, for what an arrow says, or
+for the operation of its rank that ended last before it started. A collective ends only after its last member
+has started.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from dialects.arrows import Arrows
 from dialects.masks import Mask, by_name
 from dialects.step_parts import (
     UNMARKED,
     Joint,
     Kind,
     Meet,
-    Meets,
     Operation,
     RankSteps,
     edge_rows,
@@ -57,26 +58,35 @@ class Meaning(Struct, frozen=True):
     category: Category
 
 
-def record_spans(name: str, trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RankSteps:
+def record_spans(
+    name: str, trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None = None
+) -> RankSteps:
     """Return the steps of one rank from its spans; without `steps` the whole recording is step 1."""
     if not trace.dur_ns.any():
         raise TraceError(f"{trace.path}: no operation with a duration is recorded in it")
     notes = () if steps else (UNMARKED,)
     steps = steps or (Step(1, int(trace.ts_ns.min()), int(trace.end_ns.max())),)
-    events = _events(trace, steps, meaning)
+    events = _events(trace, steps, meaning, arrows)
     check_sizes(trace.path, events.start_ns, events.end_ns, steps)
     return RankSteps(name, *cut_into_steps(events, steps), notes)
 
 
-def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RecordedEvents:
+def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None) -> RecordedEvents:
     """Return what the threads did: each slice while none of its children ran."""
     rows = np.flatnonzero(~meaning.left_out)
     start, end, track = trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows]
     rows = rows[~lies_inside(start, end, track, meaning.communication[rows])]
     owner, start, end = innermost(trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows])
+    if arrows is not None:
+        event, start, end = arrows.cut(trace.track_id[rows[owner]].astype(np.int64), start, end)
+        owner = owner[event]
     by_start = np.lexsort((end, start))
     row, start, end = rows[owner][by_start], start[by_start], end[by_start]
     kinds, kind = _operations(trace, row, meaning)
+    told, meets = edge_rows(*np.empty((4, 0), np.int64)), _meets(trace, steps, row, meaning)
+    if arrows is not None:
+        told, others = arrows.edges(trace.track_id[row].astype(np.int64), start, end)
+        meets += others
     return RecordedEvents(
         kinds=kinds,
         kind=kind,
@@ -85,9 +95,9 @@ def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning) -> RecordedEv
         issued_ns=start,
         leads=np.zeros(len(row), np.bool_),
         edges=np.concatenate(
-            [_along_threads(trace, row, start, end), *_waits(trace, row, start, end, meaning)]
+            [_along_threads(trace, row, start, end, told), told, *_waits(trace, row, start, end, meaning)]
         ),
-        meets=_meets(trace, steps, row, meaning),
+        meets=meet_table(meets),
     )
 
 
@@ -114,15 +124,20 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     return operations, numbers.reshape(-1)
 
 
-def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64) -> Int64:
-    """Let each event wait for the one before it on its thread, and a thread that was idle for any other."""
+def _along_threads(trace: Trace, row: Int64, start: Int64, end: Int64, told: Int64) -> Int64:
+    """Let each event wait for the one before it on its thread, and a thread that was idle for any other.
+
+    Where it is not `told`, by edges (e, 4), what the event waited for.
+    """
     track = trace.track_id[row]
     order = np.lexsort((start, track))
     before = np.full(len(row), -1)
     before[order[1:]] = np.where(track[order[1:]] == track[order[:-1]], order[:-1], -1)
     follows = np.flatnonzero(before >= 0)
     other = ended_last(end, track, start, track)
-    idle = np.flatnonzero((other >= 0) & ((before < 0) | (end[other] > end[before])))
+    is_idle = (other >= 0) & ((before < 0) | (end[other] > end[before]))
+    is_idle[told[told[:, 2] < Joint.END_TO_BODY, 1]] = False
+    idle = np.flatnonzero(is_idle)
     return np.concatenate(
         [
             edge_rows(before[follows], follows, Joint.END_TO_HEAD, Kind.DEVICE),
@@ -149,14 +164,14 @@ def _waits(trace: Trace, row: Int64, start: Int64, end: Int64, meaning: Meaning)
     return edges
 
 
-def _meets(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> Meets:
+def _meets(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) -> list[Meet]:
     """Return this rank's part in each collective: by its step, its name and its turn in that step."""
     events_of: dict[int, list[int]] = {}
     for event in np.flatnonzero(meaning.collective[row]).tolist():
         events_of.setdefault(int(row[event]), []).append(event)
     begins = [step.start_ns for step in steps]
     seen: Counter[Hashable] = Counter()
-    meets = []
+    meets: list[Meet] = []
     for slice_row, events in events_of.items():
         place = bisect_right(begins, trace.ts_ns[slice_row]) - 1
         key = (steps[place].label if place >= 0 else None, trace.names[trace.name_id[slice_row]])
@@ -166,4 +181,4 @@ def _meets(trace: Trace, steps: Sequence[Step], row: Int64, meaning: Meaning) ->
             for event in dict.fromkeys((first, last))
         ]
         seen[key] += 1
-    return meet_table(meets)
+    return meets

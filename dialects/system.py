@@ -269,13 +269,15 @@ class System:
         TraceError
             No step is recorded in the trace.
         """
+        from dialects.arrows import arrows
         from dialects.span_graph import Meaning, record_spans
 
         activities = self.activities(rank.trace)
         communicates = is_communication(activities)
         ignored = activities == Activity.IGNORED
         meaning = Meaning(ignored, communicates, communicates, {}, self.category)
-        return record_spans(rank.name, rank.trace, self.find_steps(rank.trace, by).whole, meaning)
+        steps = self.find_steps(rank.trace, by).whole
+        return record_spans(rank.name, rank.trace, steps, meaning, arrows(rank.trace))
 
     def operation(self, name: str, tid: object) -> str:
         """Return an operation's full name; `tid` is that of its track."""

@@ -1,0 +1,71 @@
+"""Jobs of several servers, of which one is slow or none: who is named, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from answers import diagnosed, holds, titles, winning
+from made_transfers import Partitions
+
+from benchmarks.known_byteps import BytePSJob, random_job
+
+#: Each server has 20 partitions of 512 KiB; a key is pushed in 0.2 ms, and both workers' answers take 0.4.
+EVEN = Partitions(large=20, small=20, small_kib=512, small_ms=0.2, small_pull=0.2, servers=2)
+#: Two workers, and three servers with 16 or 17 partitions each.
+CLUSTER = replace(random_job(14), slow=(1.0, 1.0), servers=3, busy=(1.0,) * 3, far=(1.0,) * 3)
+
+
+def test_a_server_whose_answers_take_longer_is_named_with_what_that_costs(tmp_path: Path) -> None:
+    directory, step_ms = replace(EVEN, small_pull=0.5).write(tmp_path / "job")
+    found = winning(diagnosed(directory))[0]
+    assert found.finding.title == "server 1 takes 2.5 times as long for its bytes as server 0"  # 0.5 / 0.2
+    assert "1.0 ms for a MB, those of server 0 0.4" in found.finding.cause  # of 0.524 MB
+    assert {one.name.split(".")[1] for one in found.finding.evidence} == {"v"}  # the tensor that it has
+    holds(found, step_ms - EVEN.step_ms())
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.1])
+def test_servers_that_are_alike_are_not_slow(tmp_path: Path, slower: float) -> None:
+    directory, _ = replace(EVEN, small_pull=0.2 * slower).write(tmp_path / "job")
+    assert not _named(directory)
+
+
+def test_a_server_that_holds_most_of_the_keys_is_not_slow(tmp_path: Path) -> None:
+    directory, _ = replace(EVEN, small=60).write(tmp_path / "job")
+    assert not _named(directory)
+
+
+def test_a_server_with_one_partition_cannot_be_compared(tmp_path: Path) -> None:
+    directory, _ = replace(EVEN, small=1, small_pull=2.0).write(tmp_path / "job")
+    assert not _named(directory)
+
+
+@pytest.mark.parametrize(("has_slow_threads", "which"), [(True, 0), (False, 2)])
+def test_a_slow_server_of_a_cluster(tmp_path: Path, has_slow_threads: bool, which: int) -> None:
+    longer = tuple(2.4 if i == which else 1.0 for i in range(3))
+    if has_slow_threads:  # they take as long as the network, and more where they are slow
+        even = replace(CLUSTER, adding=1 / CLUSTER.rate)
+        slow = replace(even, busy=longer)
+    else:
+        even, slow = CLUSTER, replace(CLUSTER, far=longer)
+    step_ms = float(slow.run(8, 14, tmp_path / "job").mean())
+    found = winning(diagnosed(tmp_path / "job"))[0]
+    assert found.finding.title == f"server {which} takes 2.4 times as long for its bytes as the others"
+    holds(found, step_ms - float(even.run(8, 14).mean()), near=0.25)
+
+
+@pytest.mark.parametrize("even", [CLUSTER, replace(CLUSTER, shares=6, adding=1 / CLUSTER.rate)])
+def test_no_server_of_a_cluster_is_slow_that_is_not(tmp_path: Path, even: BytePSJob) -> None:
+    even.run(8, 14, tmp_path / "job")
+    assert not _named(tmp_path / "job")
+
+
+def test_a_single_server_is_compared_with_none(tmp_path: Path) -> None:
+    directory, _ = replace(EVEN, servers=1, small_pull=0.5).write(tmp_path / "job")
+    assert not _named(directory)
+
+
+def _named(job: Path) -> list[str]:
+    return [title for title in titles(diagnosed(job), "server") if " times as long " in title]
