@@ -5,7 +5,8 @@ from __future__ import annotations
 import mmap
 import tempfile
 from collections.abc import Sequence
-from typing import IO, Any, TypeVar
+from io import FileIO
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 _T = TypeVar("_T", bound=Struct)
 _IN_MEMORY = 64 << 20  # bytes that stay in memory: most jobs have no more
 _LEAST = 1 << 12  # bytes that are worth their place in the file
+_ALIGNED = 8  # bytes, of any number
 _PIECE = 64 << 20  # bytes of the file that are mapped together, and that may be looked at until let go
 
 
@@ -26,9 +28,9 @@ class Spill:
 
     def __init__(self) -> None:
         self._left: float = _IN_MEMORY
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
         self._pieces: list[mmap.mmap] = []
-        self._begin = self._end = self._used = 0  # of the last piece, in the file
+        self._begin = self._used = 0  # where the last piece begins in the file, and how much of it is taken
         self._looked_at = 0
 
     def put(self, record: _T) -> _T:
@@ -49,14 +51,10 @@ class Spill:
         if self._left >= 0 or n_bytes <= _LEAST:
             return arrays
         try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115
-            aside = [self._put(one, self._file) if self._own_bytes(one) else one for one in arrays]
-            self._file.flush()
+            return self._put(arrays, n_bytes)
         except OSError:  # no room, or no temporary files
             self._left = float("inf")
             return arrays
-        return aside
 
     @staticmethod
     def _own_bytes(array: Any) -> int:
@@ -71,18 +69,33 @@ class Spill:
             for piece in self._pieces:
                 piece.madvise(mmap.MADV_DONTNEED)
 
-    def _put(self, array: Any, file: IO[bytes]) -> Any:
-        self._used += -self._used % array.itemsize
-        if self._used + array.nbytes > self._end:
-            unit = mmap.ALLOCATIONGRANULARITY
-            size = max(_PIECE, array.nbytes + -array.nbytes % unit)
-            file.truncate(self._end + size)
-            piece = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=self._end)
+    def _put(self, arrays: Sequence[Any], n_bytes: int) -> list[Any]:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        at = self._place(n_bytes + _ALIGNED * len(arrays))
+        first, aside = at, []
+        texts: list[Any] = []
+        for array in arrays:
+            if self._own_bytes(array):
+                texts += [np.ascontiguousarray(array).data.cast("B"), bytes(-array.nbytes % _ALIGNED)]
+                array = np.ndarray(array.shape, array.dtype, self._pieces[-1], at)
+                at += len(texts[-2]) + len(texts[-1])
+            aside.append(array)
+        self._file.seek(self._begin + first)
+        text = memoryview(b"".join(texts))
+        while text:  # a file without a buffer may take a part of it
+            text = text[self._file.write(text) :]
+        self._used = at
+        return aside
+
+    def _place(self, n_bytes: int) -> int:
+        """Return where in the last piece so many bytes can be put: a new one where there is no room."""
+        assert self._file is not None
+        if not self._pieces or self._used + n_bytes > len(self._pieces[-1]):
+            self._begin += len(self._pieces[-1]) if self._pieces else 0
+            size = max(_PIECE, n_bytes + -n_bytes % mmap.ALLOCATIONGRANULARITY)
+            self._file.truncate(self._begin + size)
+            piece = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ, offset=self._begin)
             self._pieces.append(piece)
-            self._begin = self._used = self._end
-            self._end += size
-        file.seek(self._used)
-        file.write(np.ascontiguousarray(array).data)
-        at = self._used - self._begin
-        self._used += array.nbytes
-        return np.ndarray(array.shape, array.dtype, self._pieces[-1], at)
+            self._used = 0
+        return self._used

@@ -91,7 +91,7 @@ def test_the_first_bytes_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_room_for_a_file_all_stays_in_memory(
     all_aside: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def none() -> None:
+    def none(**_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", none)
@@ -137,7 +137,7 @@ def answers_alike(path: Path, command: tuple[str, ...], monkeypatch: pytest.Monk
     expected, n_put = run_cli(*words), 0
     put = Spill._put
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Any) -> list[Any]:
         nonlocal n_put
         n_put += 1
         return put(*args)
@@ -147,7 +147,7 @@ def answers_alike(path: Path, command: tuple[str, ...], monkeypatch: pytest.Monk
         patched.setattr(spill, "_LEAST", 0)
         patched.setattr(Spill, "_put", counted)
         assert run_cli(*words) == expected, command
-    assert n_put > 10
+    assert n_put > 3
 
 
 @pytest.mark.parametrize("command", ALL, ids=lambda command: command[-1])
