@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
+from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
@@ -27,6 +28,8 @@ _APART = 3.0
 _LEAST_OF_FEW = 0.05
 #: The share of the excess that the kinds of work which a title names make up.
 _NAMED = 0.5
+_ITS_LOADER = "make its loader as fast as its peers' (data, disk, workers)"
+_ALL_LOADERS = "look at the loaders of all ranks: more workers, prefetching, a faster store"
 
 
 def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
@@ -151,14 +154,19 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     only_input = all(view.is_input[number == kind].any() for kind in kinds)
     same = sorted(late) == stragglers(recording) and not but_gaps
     ranks = [recording.owners[owner] for owner in late]
+    longer, others = _longer(view, late), _others(view)
     what = listed([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
+    title = f"{listed(ranks)} {_holds(ranks)} up {others} with {longer} more work a step, in {what}"
+    unknown = whose_loading(view) if only_input else ""
+    if unknown:
+        waits = "waits" if len(ranks) == 1 else "wait"
+        title = f"{listed(ranks)} {waits} for input {longer} a step longer than {others}, in {what}"
     chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
-        f"with {_longer(view, late)} more work a step, in {what}",
-        cause=f"its own work takes {_longer(view, late)} longer a step than its peers'{_last_in(view, late)}",
-        action="make its loader as fast as its peers' (data, disk, workers)"
+        title=title,
+        cause=f"its own work takes {longer} longer a step than its peers'{_last_in(view, late)}",
+        action=(_ALL_LOADERS if unknown else _ITS_LOADER)
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage),
@@ -166,6 +174,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
+        caveat=unknown,
         look=("--option", "critical", "--head", "10"),
     )
 
@@ -191,7 +200,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     names = _most_of(view, chosen, view.work_by_kind)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
+        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)} "
         f"with {in_ms(min(excess, its_time))} more work a step, in {listed(names)}, which not all do",
         cause=f"all its own work takes {in_ms(excess)} longer a step than its peers'{_last_in(view, late)}",
         action="do it less often, on another thread or process, or share it out",
@@ -205,6 +214,10 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
 
 def _holds(ranks: Sequence[str]) -> str:
     return "holds" if len(ranks) == 1 else "hold"
+
+
+def _others(view: JobView) -> str:
+    return "the others" if len(view.recording.owners) > 2 else "the other rank"
 
 
 def _longer(view: JobView, late: Sequence[int]) -> str:
@@ -251,18 +264,20 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     edits = [f"{rank}.I/O={max(factor, NO_TIME):.3g}" for rank, factor in zip(ranks, factors, strict=True)]
     chosen = view.is_input & view.which(lambda one: one.owner in late)
     slow = float(np.median(work[:, list(late)]))
+    unknown = whose_loading(view)
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {in_ms(slow - peers)} "
         "longer a step there",
         cause=f"loading takes {in_ms(slow)} a step there and {in_ms(peers)} on the other ranks"
         + _last_in(view, late),
-        action="make its loader as fast as its peers' (data, disk, workers)",
+        action=_ALL_LOADERS if unknown else _ITS_LOADER,
         edit=lambda one: apply(one, edits),
         change=" ".join(edits),
         ranks=ranks,
         operations=view.mains(chosen),
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
+        caveat=unknown,
         look=("--option", "critical", "--head", "10"),
     )
 
@@ -294,7 +309,7 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     before = _most_of(view, chosen, view.gap_by_kind)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'}: "
+        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}: "
         f"{in_ms(slow - peers)} more a step pass with nothing recorded, before {listed(before)}",
         cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
         f"those of its peers{_last_in(view, late)}",

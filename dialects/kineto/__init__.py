@@ -188,6 +188,11 @@ class Kineto(System):
         return record(rank, self.find_steps(rank.trace, by).whole)
 
 
+def loads_ahead(name: str) -> bool:
+    """Whether it is the wait for a batch that other processes load ahead (a DataLoader with workers)."""
+    return "_MultiProcessingDataLoaderIter" in name
+
+
 def has_device(trace: Trace) -> bool:
     """Whether the trace holds work of a device (kernels and copies)."""
     return any(trace.cats[i] in DEVICE_CATS for i in ids_in(trace.cat_id))

@@ -83,6 +83,21 @@ def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_it
     assert slow.finding.caveat == ""
 
 
+def test_of_loaders_that_run_ahead_no_single_one_is_called_slow(tmp_path: Path) -> None:
+    """Where rank 0 waits for its loader, that of rank 1 may be as slow: it loads while rank 1 waits for 0."""
+    job = replace(HEALTHY, ranks=2, more_load=[30.0, 0.0])
+    directory = WRITERS["kineto"](tmp_path / "job", job)
+    for path in directory.iterdir():
+        path.write_text(path.read_text().replace("#It.", "#_MultiProcessingDataLoaderIter."))
+    (late,) = winning(diagnosed(directory))
+    assert late.finding.title.startswith(
+        "rank0 waits for input 30.0 ms a step longer than the other rank, in"
+    )
+    assert late.finding.action.startswith("look at the loaders of all ranks")
+    assert late.finding.caveat.endswith("so the recording does not tell whose loading is slow")
+    holds(late, 30.0)
+
+
 @pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 0)])
 @pytest.mark.parametrize("system", WRITERS)
 def test_a_rank_that_works_longer_is_late(tmp_path: Path, system: str, ranks: int, late: int) -> None:
