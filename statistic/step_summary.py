@@ -182,7 +182,7 @@ def _pause(parts: Iterable[Breakdown]) -> float:
 
 
 def _shares(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float]]:
-    """Return what ran, the largest share first, 1 together; `is_hardly`: whether computation is recorded so."""
+    """Return what ran, the largest share first, 1 together; `is_hardly` recorded is the computation."""
     wall = max(sum(part.wall_ns for part in parts), 1)
     compute = sum(part.compute_ns - part.overlap_ns for part in parts)
     comm = sum(part.exposed_comm_ns for part in parts)
