@@ -55,7 +55,7 @@ def _of_steps(diagnosis: Diagnosis, found: Sequence[Ranked], first: Sequence[str
     what = {choose_step(recording): ", of median length,"}
     for one in _outliers(found):
         what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
-    by_length = np.argsort(-diagnosis.iteration_ns, kind="stable").tolist()
+    by_length = np.argsort(-view.job_ns, kind="stable").tolist()
     waterfalls: list[Chart] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
@@ -108,17 +108,18 @@ def _transfers(view: JobView) -> list[Chart]:
 
 
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:
-    """Return how long each step took, where there are several; outliers have a colour of their own."""
+    """Return how long the job took for each step, where there are several; outliers have their own colour."""
     numbers = diagnosis.numbers
     if len(numbers) < 2:
         return []
     far = {number for finding in _outliers(diagnosis.findings) for number in finding.steps}
-    of = dict(zip(numbers, (diagnosis.iteration_ns / 1e6).tolist(), strict=True))
+    of = dict(zip(numbers, (diagnosis.view.job_ns / 1e6).tolist(), strict=True))
     series = {"iteration time": [None if number in far else of[number] for number in numbers]}
     if far:
         series["far longer than the others"] = [of[number] if number in far else None for number in numbers]
     names = list(map(str, numbers))
-    return [Bars("Every step", "step", "ms", names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
+    unit = "ms" if len(diagnosis.ranks) == 1 else "ms until the last rank is through"
+    return [Bars("Every step", "step", unit, names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
 
 
 def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:

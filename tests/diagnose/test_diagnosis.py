@@ -13,6 +13,8 @@ from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from conftest import run_cli
 from diagnose.diagnosis import headline
+from diagnose.diagnosis_charts import diagnosis_charts
+from result import Bars
 
 HEALTHY = Job()
 #: Systems whose traces tell what loads input.
@@ -328,6 +330,11 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     assert (outlier.finding.steps, outlier.finding.ranks) == ([6], ["rank3"])
     (seen,) = outlier.finding.evidence
     assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
+    (drawn,) = (one for one in diagnosis_charts(diagnosis, [(1, outlier)], ()) if one.title == "Every step")
+    assert isinstance(drawn, Bars)
+    usual, far = ([ms for ms in one if ms] for one in drawn.series.values())
+    assert far == [pytest.approx(300, rel=0.01)]
+    assert usual == [pytest.approx(100, rel=0.01)] * 9
     holds(outlier, 200.0 / HEALTHY.steps)
 
 
