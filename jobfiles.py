@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
@@ -41,6 +41,7 @@ _RANK_IN_HEAD = re.compile(
 )
 _DIGITS = re.compile(r"(\d{1,18})")
 _MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
+_MOST_SEARCHED = 50  # folders below a job's files
 _SHOWN = 4  # workers that are named in a note
 _MOST_RANKS = 1 << 20  # a larger world is taken for damage, not for ranks that are missing
 
@@ -104,8 +105,11 @@ class Job(Struct, frozen=True):
         return self.kind in ("gpu", "worker", "job")
 
 
-def find_job(path: Path) -> Job:
-    """Return the traces that `path` holds; TraceError where there is no such path, or no trace under it."""
+def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
+    """Return the traces that `path`, one of those `given`, holds.
+
+    TraceError where there is no such path, or no trace under it.
+    """
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_file():
@@ -118,7 +122,7 @@ def find_job(path: Path) -> Job:
         raise TraceError(f"{path}: neither a file nor a directory")
     if gpus := find_gpus(path):
         return _gpu_job(path, gpus)
-    return _rank_job(path)
+    return _rank_job(path, given)
 
 
 def is_input(file: Path, given: Sequence[Path]) -> bool:
@@ -266,7 +270,7 @@ def _empty_notes(path: Path, found: Sequence[Path]) -> list[str]:
     ]
 
 
-def _rank_job(path: Path) -> Job:
+def _rank_job(path: Path, given: Sequence[Path]) -> Job:
     """Return the job of the rank files in `path` or its directories; our own products only in need."""
     notes: list[str] = []
     products: list[Path] = []
@@ -288,6 +292,10 @@ def _rank_job(path: Path) -> Job:
                 f"tells; give one, or all if they are one job: {names}"
             )
     if files:
+        if left := _holding(path, _MOST_SEARCHED, {*(file.parent for file in files), *given}):
+            notes.append(
+                f"{path}: traces further below are not read: {left}; if of this job, give those, too"
+            )
         again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
         notes += [f"{file}: the files of all ranks once more, left out" for file in again]
     # a replay is of the other one
@@ -301,23 +309,28 @@ def _rank_job(path: Path) -> Job:
 
 
 def _deeper(path: Path) -> str:
-    """Return words that name directories further below in which traces lie, of the first thousand; or ""."""
-    folders = itertools.islice(os.walk(path), _MOST_FOLDERS)
+    """Return words that name directories further below in which traces lie; or ""."""
+    found = _holding(path, _MOST_FOLDERS)
+    return f"; give the directories below it that hold some: {found}" if found else ""
+
+
+def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:
+    """Return which of the first directories from `path` on hold traces, but for those `known`, in words."""
     holding = (
         str(Path(folder).relative_to(path))
-        for folder, _, names in folders
-        if any(map(_holds_trace, (Path(folder, name) for name in sorted(names)[:_MOST_FILES])))
+        for folder, _, names in itertools.islice(os.walk(path), most)
+        if Path(folder) not in known
+        and any(map(_holds_trace, (Path(folder, name) for name in sorted(names)[:_MOST_FILES])))
     )
     found = sorted(holding, key=natural)
-    if not found:
-        return ""
-    more = f" and {len(found) - 3:,} more" if len(found) > 3 else ""
-    return f"; give the directories below it that hold some: {', '.join(found[:3])}{more}"
+    return ", ".join(found[:3]) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
 
 
 def _holds_trace(file: Path) -> bool:
+    if not file.name.endswith(_TRACE_SUFFIXES) or file.name.split(".")[0] in (*PRODUCTS, _MERGED):
+        return False
     with contextlib.suppress(TraceError):  # it is only a hint
-        return file.name.endswith(_TRACE_SUFFIXES) and file.is_file() and _is_trace(file)
+        return file.is_file() and not is_marked(file) and _is_trace(file)
     return False
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import dialects
 from dialects.owners import split
 from formats.columns import Trace
-from jobfiles import Job, Source, rank_notes
+from jobfiles import Job, Source, numbers, rank_notes
 
 
 class TraceFile(Struct, frozen=True):
@@ -106,6 +106,12 @@ def ranked(job: Job, parts: Sequence[tuple[Source, Outline]], notes: list[str]) 
         owner = i if source.rank is None else (source.worker, source.rank, outline.dialect)
         groups.setdefault(owner, []).append(i)
     joined = [group for own in groups.values() for group in in_time(own, parts)]
+    apart = [own for own in joined if len({parts[i][0].path.parent for i in own}) > 1]
+    if again := sorted(rank for own in apart if (rank := parts[own[0]][0].rank) is not None):
+        notes.append(
+            f"{job.root}: rank {numbers(again)} in several directories given, one after the other in time: "
+            "taken for one job; two jobs are for compare"
+        )
     if len(parts) > 1:
         sources = [parts[group[0]][0] for group in joined]
         known = [source.rank for source in sources if source.rank is not None and not source.worker]

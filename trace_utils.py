@@ -104,7 +104,7 @@ def find_paths(paths: Sequence[Path]) -> Job:
     Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
     the order given. The traces of several GPU directories stand for these. TraceError as of `find_job`.
     """
-    found = [find_job(path) for path in paths]
+    found = [find_job(path, paths) for path in paths]
     if len(found) == 1:
         return found[0]
     if all(job.kind == "file" for job in found) and (sources := _gpu_sources([job.root for job in found])):

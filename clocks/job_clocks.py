@@ -11,6 +11,7 @@ from clocks.offsets import Alignment, Clock
 from formats.columns import Trace
 
 _LISTED = 16  # clocks that are named one by one
+_SECOND_US = 1e6
 
 
 def machine_of(header: Mapping[str, Any]) -> str:
@@ -48,14 +49,18 @@ def remarks(names: Sequence[str], alignment: Alignment) -> list[str]:
     return lines
 
 
+def _by(clock: Clock) -> str:
+    """Return by how much a clock was moved, with its bound; a time zone, say, in seconds."""
+    offset, unit = f"{clock.offset_us:+,.1f} µs", ""
+    if abs(clock.offset_us) >= _SECOND_US:
+        offset, unit = f"{clock.offset_us / _SECOND_US:+,.6f} s", " µs"
+    return offset if clock.bound_us is None else f"{offset} (±{clock.bound_us:,.1f}{unit})"
+
+
 def _moved(moved: Sequence[tuple[str, Clock]], n_clocks: int) -> str:
     """Return by how much clocks were moved: each with its bound, of many the range and the worst bound."""
     if len(moved) <= _LISTED:
-        one_by_one = (
-            f"{name} by {clock.offset_us:+,.1f} µs"
-            + ("" if clock.bound_us is None else f" (±{clock.bound_us:,.1f})")
-            for name, clock in moved
-        )
+        one_by_one = (f"{name} by {_by(clock)}" for name, clock in moved)
         return f"clocks moved: {', '.join(one_by_one)}"
     offsets = [clock.offset_us for _, clock in moved]
     bounds = [clock.bound_us for _, clock in moved]

@@ -62,13 +62,19 @@ class Comparison(Struct, frozen=True):
 
     @property
     def straggler(self) -> RankChange | None:
+        """The rank whose own work changed by far the most, more than by chance; see `leading`."""
+        first = self.leading
+        return first if first is not None and first.ahead.significant else None
+
+    @property
+    def leading(self) -> RankChange | None:
         """The rank whose own work changed by far the most, where that makes up the iteration's change."""
         if len(self.ranks) < 2 or not self.iteration.significant or not self.iteration.ns:
             return None
         sign = np.sign(self.iteration.ns)
         first = max(self.ranks, key=lambda rank: sign * (rank.ahead.ns or 0))
         explains = sign * (first.ahead.ns or 0) >= _STRAGGLES * abs(self.iteration.ns)
-        return first if explains and first.ahead.significant and sign * (first.own.ns or 0) > 0 else None
+        return first if explains and sign * (first.own.ns or 0) > 0 else None
 
 
 def compare(

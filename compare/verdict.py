@@ -9,7 +9,7 @@ import numpy as np
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.exposure import NOTHING
 from compare.run_table import iteration_ns
-from compare.significance import FEWEST_STEPS, LEVEL, Change, rank_sum
+from compare.significance import FEWEST_STEPS, LEVEL, Change, rank_sum, sample
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -27,10 +27,22 @@ def verdict(comparison: Comparison) -> str:
     if iteration.relative is not None and abs(iteration.relative) < _NOTHING:
         return f"iteration time unchanged ({(iteration.a_ns or 0) / 1e6:.{_digits(iteration.a_ns or 0)}f} ms)"
     if iteration.p is not None and not iteration.significant:
-        return f"{head}: no more than chance{_median(comparison)}"
+        return f"{head}: {_median(comparison) or _unsteady(comparison)}"
     clauses = [_categories(comparison.categories, iteration), _operations(comparison), _straggler(comparison)]
     named = [clause for clause in clauses if clause]
     return f"{head}: {'; '.join(named)}" if named else head
+
+
+def _unsteady(comparison: Comparison) -> str:
+    """Say what may be chance, where steps that drift tell little, and what is sure all the same."""
+    times = {"base": iteration_ns(comparison.a), "new run": iteration_ns(comparison.b)}
+    worth = [(name, len(own), float(sample(own).n[0])) for name, own in times.items() if len(own)]
+    drift = [f"the {k} steps of the {name} drift and count as {n:.0f}" for name, k, n in worth if 2 * n <= k]
+    if not drift:
+        return "no more than chance"
+    most = _largest(comparison, [op for op in comparison.operations if op.explained.significant])
+    but = f"; but {most} is more than chance" if most else ""
+    return f"it may be chance, as {' and '.join(drift)}{but}"
 
 
 def _median(comparison: Comparison) -> str:
@@ -42,8 +54,8 @@ def _median(comparison: Comparison) -> str:
     if abs(change.relative or 0.0) < _WORTH_STATING:
         return ""
     return (
-        f" on average, as some steps are far longer than the others; but the median step changed by "
-        f"{_signed(change.ns or 0)} ({_percent(change)}), which is more than chance"
+        "no more than chance on average, as some steps are far longer than the others; but the median step "
+        f"changed by {_signed(change.ns or 0)} ({_percent(change)}), which is more than chance"
     )
 
 
@@ -69,7 +81,7 @@ def _brackets(comparison: Comparison) -> str:
         a, b = comparison.steps
         few = f"too few steps for a test: {a} and {b}, {FEWEST_STEPS} needed"
         return f" ({_percent(change)}, {few})"
-    return f" ({_percent(change)}, 95 % CI {interval(change)})"
+    return f" ({_percent(change)}, 95 % CI {interval(change)} ms)"
 
 
 def interval(change: Change) -> str:
@@ -105,10 +117,15 @@ def doubt(category: CategoryChange) -> str:
 
 def _operations(comparison: Comparison) -> str:
     """Name the operation that explains most, where it says more than its category."""
-    if comparison.straggler is not None:
+    if comparison.leading is not None:
         return ""
+    most = _largest(comparison, [op for op in comparison.operations if op.kind != op.name])
+    return f"most of it in {most}" if most else ""
+
+
+def _largest(comparison: Comparison, ops: Sequence[OpChange]) -> str:
+    """Return which of some operations explains most, and how much; "" where none explains the bulk."""
     sign, size = (1 if (comparison.iteration.ns or 0) > 0 else -1), abs(comparison.iteration.ns or 0)
-    ops = [op for op in comparison.operations if op.kind != op.name]
     if not ops:
         return ""
 
@@ -116,15 +133,17 @@ def _operations(comparison: Comparison) -> str:
         return sign * (op.explained.ns or 0)
 
     top = max(ops, key=part)
-    return f"most of it in {top.name} {_signed(sign * part(top))}" if part(top) >= _BULK * size else ""
+    return f"{top.name} {_signed(sign * part(top))}" if part(top) >= _BULK * size else ""
 
 
 def _straggler(comparison: Comparison) -> str:
     """Name the rank for which the others wait."""
-    iteration, rank = comparison.iteration, comparison.straggler
+    iteration, rank = comparison.iteration, comparison.leading
     verb = "is" if (iteration.ns or 0) > 0 else "was"
     if rank is None:
         return _late(comparison, verb)
+    if not rank.ahead.significant:
+        verb = "may be" if verb == "is" else "may have been"
     name, change = rank.top
     waits = max(
         (each for each in comparison.ranks if each.name != rank.name),

@@ -89,6 +89,7 @@ class Diagnosis(Struct, frozen=True):
     skipped: Sequence[Skipped]
     small: int
     iteration_ns: Float  # (steps,)
+    job_ns: Float  # (steps,) until the last rank was through, as of `JobView.job_ns`
     numbers: Sequence[int]
     ranks: Sequence[str]
     one_step: str  # what a step is called at the begin of a sentence
@@ -117,6 +118,7 @@ def diagnose(loaded: LoadedSteps, network: str = "") -> Diagnosis:
         skipped=search.skipped,
         small=search.small,
         iteration_ns=view.iteration_ns,
+        job_ns=view.job_ns,
         numbers=view.numbers,
         ranks=view.recording.owners,
         one_step=view.recording.one_step,

@@ -14,7 +14,6 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from opname import without_parameters
-from replay.uncertainty import Float
 from result import Bars, Chart, Point, Points
 from statistic.breakdown import Breakdown
 from statistic.breakdown_charts import exposed_map, rank_map
@@ -38,16 +37,14 @@ def diagnosis_charts(
     return [
         *_gains(ranked),
         *_every_step(diagnosis),
-        *(_of_steps(view, diagnosis.iteration_ns, [found for _, found in ranked], named) if view else ()),
+        *(_of_steps(view, [found for _, found in ranked], named) if view else ()),
         *(_transfers(view) if view else ()),
         *(_work_map(view.recording) if view else ()),
         *_exposed_map([part for part in parts if part.step in diagnosis.numbers]),
     ]
 
 
-def _of_steps(
-    view: JobView, iteration_ns: Float, found: Sequence[Ranked], first: Sequence[str]
-) -> list[Chart]:
+def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> list[Chart]:
     """Return where the time of steps goes, and their timelines with the ranks to be drawn `first`.
 
     The usual step comes first, then the worst of those that are far longer than the others, then the others,
@@ -57,7 +54,7 @@ def _of_steps(
     what = {choose_step(recording): ", of median length,"}
     for one in _outliers(found):
         what.setdefault(choose_step(recording, one.evidence[0].step), ", far longer than the others,")
-    by_length = np.argsort(-iteration_ns, kind="stable").tolist()
+    by_length = np.argsort(-view.job_ns, kind="stable").tolist()
     waterfalls: list[Chart] = []
     timelines: list[Chart] = []
     room = _MOST_BOXES
@@ -110,17 +107,18 @@ def _transfers(view: JobView) -> list[Chart]:
 
 
 def _every_step(diagnosis: Diagnosis) -> list[Chart]:
-    """Return how long each step took, where there are several; outliers have a colour of their own."""
+    """Return how long the job took for each step, where there are several; outliers have their own colour."""
     numbers = diagnosis.numbers
     if len(numbers) < 2:
         return []
     far = {number for finding in _outliers(diagnosis.findings) for number in finding.steps}
-    of = dict(zip(numbers, (diagnosis.iteration_ns / 1e6).tolist(), strict=True))
+    of = dict(zip(numbers, (diagnosis.job_ns / 1e6).tolist(), strict=True))
     series = {"iteration time": [None if number in far else of[number] for number in numbers]}
     if far:
         series["far longer than the others"] = [of[number] if number in far else None for number in numbers]
     names = list(map(str, numbers))
-    return [Bars("Every step", "step", "ms", names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
+    unit = "ms" if len(diagnosis.ranks) == 1 else "ms until the last rank is through"
+    return [Bars("Every step", "step", unit, names, series, True, is_small=len(numbers) <= _FEW_STEPS)]
 
 
 def _gains(ranked: Sequence[tuple[int, Ranked]]) -> list[Chart]:

@@ -76,6 +76,7 @@ def diagnose_figures(figures: JobFigures, run: MeasuredRun) -> Diagnosis:
         skipped=[Skipped(kind, reason) for kind in get_args(Kind) if kind not in _EXAMINED],
         small=small,
         iteration_ns=sums.step_ns,
+        job_ns=sums.step_ns,
         numbers=sums.numbers,
         ranks=sums.ranks,
         one_step="A step" if any(rank.steps.whole for rank in run.ranks) else "The recording",

@@ -212,6 +212,10 @@ class System:
         """Return which slices (n,) may be the body of the training loop, if they repeat."""
         return np.zeros(len(trace), np.bool_)
 
+    def annotations(self, trace: Trace) -> Mask:
+        """Return which slices (n,) are annotations around work of the host that may not be recorded."""
+        return np.zeros(len(trace), np.bool_)
+
     def loads(self, trace: Trace) -> list[Step]:
         """Return the periods from one load of input data to the next, also of steps not traced."""
         return []

@@ -33,6 +33,7 @@ _WORKERS = (
 )
 _MOST_BARS = 40
 _LARGEST = 64 << 20  # bytes of inputs of which a page shows a step
+_UNITS = (("h", 3600e6), ("s", 1e6), ("ms", 1e3))  # and how many microseconds each is
 _CLOCK = ("offset_us", "drift_ppm", "bound_us", "anchors", "violations_before", "violations_after")
 
 
@@ -156,7 +157,8 @@ def _charts(workers: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _time(us: float) -> str:
-    return f"{us / 1e3:,.1f} ms" if us >= 1e3 else f"{us:,.1f} us"
+    unit, size = next((one for one in _UNITS if us >= one[1]), ("us", 1))
+    return f"{us / size:,.1f} {unit}"
 
 
 def _members(job: Job, files: Sequence[Path]) -> list[Member]:

@@ -25,6 +25,7 @@ _MOST_SLICES = 50_000  # of a trace of which all steps are looked at
 _ALIKE = 1.05  # times as long as another rank: no difference worth a word
 _LONGEST_NAME = 60  # characters
 _LEAST_SHARE = 0.005  # of a step, for a kind to be named
+_HARDLY = 0.05  # of a step: if ranks compute less, it may be that they do but it is not recorded
 _LEAST_PAUSE = 0.01  # of a step, for what passes until the next to be named
 
 
@@ -74,6 +75,7 @@ class MiddleSteps(NamedTuple):
 
     parts: Sequence[Breakdown]
     longest: tuple[str, float]  # the computation with most time of its own in the median step, and that time
+    annotated: tuple[str, float]  # the same of annotations
     n_slices: int  # of the trace
 
     @property
@@ -88,8 +90,8 @@ def middle_steps(trace: Trace, step_by: str | None = None) -> MiddleSteps:
     `step_by` as for `breakdown`.
     """
     parts = breakdown("", trace, step_by, most=_MOST_SLICES)
-    longest = _longest_own(trace, _median_step(parts)) if parts else ("", 0.0)
-    return MiddleSteps(parts, longest, len(trace))
+    longest = _longest_own(trace, _median_step(parts)) if parts else (("", 0.0), ("", 0.0))
+    return MiddleSteps(parts, *longest, len(trace))
 
 
 def where_time_goes(ranks: Mapping[str, MiddleSteps]) -> str:
@@ -99,10 +101,18 @@ def where_time_goes(ranks: Mapping[str, MiddleSteps]) -> str:
         slices = counted(sum(own.n_slices for own in ranks.values()), "slice")
         return f"{slices} of {counted(len(ranks), 'rank')}; no step is marked in them."
     means = summaries(parts)
-    shares = [f"{share:.0%} {kind}" for kind, share in _shares(parts) if share >= _LEAST_SHARE]
+    most = max(means, key=lambda rank: rank.compute_ns)
+    where, (annotation, its_ns) = max(
+        ((rank, own.annotated) for rank, own in ranks.items()), key=lambda one: one[1][1]
+    )
+    # operators are hardly what the time goes on where annotations have more of it
+    is_hardly = its_ns > most.compute_ns < _HARDLY * most.mean_ns
+    shares = [f"{share:.0%} {kind}" for kind, share in _shares(parts, is_hardly) if share >= _LEAST_SHARE]
     sampled = "" if all(own.are_all for own in ranks.values()) else " in the middle"
     sentence = f"{_length(parts, means, sampled)}: {', '.join(shares)}"
-    most = max(means, key=lambda rank: rank.compute_ns)
+    if is_hardly:
+        on = f" on {where}" if len(ranks) > 1 else ""
+        return f"{sentence}; the longest annotation is {annotation}, {in_ms(its_ns)} of its own time{on}."
     least = min(means, key=lambda rank: rank.compute_ns)
     if most.compute_ns > _ALIKE * least.compute_ns:
         shortest = f"{least.rank} shortest, {in_ms(least.compute_ns)}"
@@ -171,18 +181,21 @@ def _pause(parts: Iterable[Breakdown]) -> float:
     return float(np.mean(pauses)) if pauses else 0.0
 
 
-def _shares(parts: Sequence[Breakdown]) -> list[tuple[str, float]]:
-    """Return what ran, the largest share first; the shares add up to 1."""
+def _shares(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float]]:
+    """Return what ran, the largest share first, 1 together; `is_hardly` recorded is the computation."""
     wall = max(sum(part.wall_ns for part in parts), 1)
     compute = sum(part.compute_ns - part.overlap_ns for part in parts)
     comm = sum(part.exposed_comm_ns for part in parts)
     both, idle = sum(part.overlap_ns for part in parts), sum(part.idle_ns for part in parts)
+    recorded = "hardly" if compute + both else "not"
     sums = {
         "computation alone": compute,
         "communication alone": comm,
         "both at once": both,
         "copies": wall - compute - comm - both - idle,
-        "idle" if compute + both else "with no communication (computation is not recorded)": idle,
+        "idle"
+        if compute + both and not is_hardly
+        else f"with no communication (computation is {recorded} recorded)": idle,
     }
     return sorted(((kind, ns / wall) for kind, ns in sums.items()), key=lambda pair: -pair[1])
 
@@ -192,14 +205,24 @@ def _median_step(parts: Sequence[Breakdown]) -> Breakdown:
     return steps[(len(steps) - 1) // 2]
 
 
-def _longest_own(trace: Trace, step: Breakdown) -> tuple[str, float]:
-    """Return the computation with most time in a step, what lies inside it left out, and that time."""
+def _longest_own(trace: Trace, step: Breakdown) -> tuple[tuple[str, float], tuple[str, float]]:
+    """Return the computation with most time in a step, what lies inside it left out, and that time.
+
+    What lies inside and only frames it, as Python's functions do, is its own. Next, the same of annotations.
+    """
     end_ns = step.start_ns + step.wall_ns
     part = trace.select((trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns))
-    computes = dialects.of(trace).activities(part) == Activity.COMPUTE
+    kinds = dialects.of(trace).activities(part)
+    annotates = dialects.of(trace).annotations(part) & (kinds == Activity.FRAME)
+    chosen = annotates | ~np.isin(kinds, (Activity.FRAME, Activity.HOST, Activity.IGNORED))
+    part, computes = part.select(chosen), (kinds == Activity.COMPUTE)[chosen]
     row, begin, end = innermost(part.ts_ns, part.end_ns, part.track_id)
     inside = np.minimum(end, end_ns) - np.maximum(begin, step.start_ns)
-    own = np.bincount(row, np.maximum(inside, 0), len(part)) * computes
-    by_name = np.bincount(part.name_id, own, len(part.names))
+    own = np.bincount(row, np.maximum(inside, 0), len(part))
+    return _largest(part, own * computes), _largest(part, own * annotates[chosen])
+
+
+def _largest(part: Trace, own_ns: NDArray[np.float64]) -> tuple[str, float]:
+    by_name = np.bincount(part.name_id, own_ns, len(part.names))
     longest = int(by_name.argmax())
     return part.names[longest], float(by_name[longest])

@@ -10,7 +10,7 @@ import pytest
 from conftest import run_cli
 from errors import TraceError
 from jobfiles import find_gpus, find_job
-from trace_utils import load_job, load_paths
+from trace_utils import find_paths, load_job, load_paths
 
 TRACE = json.dumps({"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]})
 
@@ -165,6 +165,14 @@ def test_where_traces_lie_deeper_is_told(tmp_path: Path) -> None:
         TraceError, match=f"no trace in this directory; give .* hold some: {where} and 2 more$"
     ):
         find_job(tmp_path)
+
+
+def test_traces_below_those_of_a_job_are_said_to_be_left(tmp_path: Path) -> None:
+    make(tmp_path, "a.json", "x/b.json", "out/combined.json")
+    make(tmp_path, "notes/config.json", content="{}")
+    (line,) = find_job(tmp_path).notes
+    assert line == f"{tmp_path}: traces further below are not read: x; if of this job, give those, too"
+    assert not find_paths([tmp_path, tmp_path / "x"]).notes
 
 
 def test_a_directory_for_each_rank(tmp_path: Path) -> None:

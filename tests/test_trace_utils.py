@@ -86,6 +86,21 @@ def test_the_recorded_job_of_two_cycles(shared_data: Path) -> None:
     assert [row["step"] for row in rows] == [2, 3, 4, 7, 8, 9] * 2
 
 
+def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(tmp_path: Path) -> None:
+    """They may be two jobs: their steps have the same numbers."""
+    folders = [tmp_path / "base", tmp_path / "new"]
+    for i, folder in enumerate(folders):
+        folder.mkdir()
+        kineto(folder / "rank0.pt.trace.json", 0, range(3), begin=1e6 * i)
+    said = (
+        f"{folders[0]}: rank 0 in several directories given, one after the other in time: taken for one job"
+    )
+    assert load_paths(folders).repairs[0].startswith(said)
+    assert answer("--option", "statistic", "--path", *folders)["repairs"][0].startswith(said)
+    assert answer("--option", "compare", "--path", *folders)["repairs"] == []
+    assert not any("directories" in line for line in load_job(two_cycles(tmp_path / "cycles")).repairs)
+
+
 def test_files_of_one_rank_at_one_time_stay_apart(tmp_path: Path) -> None:
     kineto(tmp_path / "a.json", 0, range(3))
     kineto(tmp_path / "b.json", 0, range(3))

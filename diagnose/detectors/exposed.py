@@ -13,6 +13,7 @@ from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
 from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
 from diagnose.job_view import JobView, waited_for, what_runs
+from dialects.kineto import loads_ahead
 from dialects.kineto.collectives import is_half
 from errors import counted, listed
 from formats.columns import FEWEST
@@ -45,18 +46,22 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         ranks=recording.owners,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3),
-        caveat=_whose_unknown(view),
+        caveat=whose_loading(view),
     )
 
 
-def _whose_unknown(view: JobView) -> str:
-    """Return what the recording does not tell where ranks wait for each other while they load."""
-    if (
-        len(view.recording.owners) < 2
-        or not view.which(lambda one: one.phase == "I/O" and one.is_collective).any()
-    ):
+def whose_loading(view: JobView) -> str:
+    """Return why the recording does not tell whose loading is slow, as a caveat; "" where it does."""
+    loads = [one for one in view.recording.table.kinds if "I/O" in (one.cat, one.phase)]
+    if len(view.recording.owners) < 2:
         return ""
-    return "the ranks wait for each other at its end, so the recording does not tell whose loading is slow"
+    if any(one.is_collective for one in loads):
+        why = "the ranks wait for each other at its end"
+    elif any(loads_ahead(one.name) for one in loads):
+        why = "a rank's processes load ahead while it waits for the others"
+    else:
+        return ""
+    return f"{why}, so the recording does not tell whose loading is slow"
 
 
 def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from dag.step_graph import Bool
+from dag.step_graph import Bool, StepGraph
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
+from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
 from diagnose.job_view import JobView, waited_for, what_runs
 from errors import listed
-from formats.columns import FEWEST
+from formats.columns import FEWEST, Int64
+from opname import without_parameters
 from replay.uncertainty import Float
 from replay.whatif.edits import apply
 from replay.whatif.straggler import stragglers, without_stragglers
@@ -27,6 +29,8 @@ _APART = 3.0
 _LEAST_OF_FEW = 0.05
 #: The share of the excess that the kinds of work which a title names make up.
 _NAMED = 0.5
+_ITS_LOADER = "make its loader as fast as its peers' (data, disk, workers)"
+_ALL_LOADERS = "look at the loaders of all ranks: more workers, prefetching, a faster store"
 
 
 def late_ranks(view: JobView) -> Iterator[Finding | Skipped]:
@@ -151,14 +155,19 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
     only_input = all(view.is_input[number == kind].any() for kind in kinds)
     same = sorted(late) == stragglers(recording) and not but_gaps
     ranks = [recording.owners[owner] for owner in late]
+    longer, others = _longer(view, late), _others(view)
     what = listed([names[kind] for kind in kinds[:2]], 2) if enough <= 2 else "most of its operations"
+    title = f"{listed(ranks)} {_holds(ranks)} up {others} with {longer} more work a step, in {what}"
+    unknown = whose_loading(view) if only_input else ""
+    if unknown:
+        waits = "waits" if len(ranks) == 1 else "wait"
+        title = f"{listed(ranks)} {waits} for input {longer} a step longer than {others}, in {what}"
     chosen = view.which(lambda one: one.owner in late) & np.isin(number, kinds)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
-        f"with {_longer(view, late)} more work a step, in {what}",
-        cause=f"its own work takes {_longer(view, late)} longer a step than its peers'{_last_in(view, late)}",
-        action="make its loader as fast as its peers' (data, disk, workers)"
+        title=title,
+        cause=f"its own work takes {longer} longer a step than its peers'{_last_in(view, late)}",
+        action=(_ALL_LOADERS if unknown else _ITS_LOADER)
         if only_input
         else "compare its batch, its data and its machine (clocks, other processes) with its peers'",
         edit=without_stragglers if same else lambda one: as_peers(one, late, view.stage),
@@ -166,6 +175,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
         ranks=ranks,
         operations=[names[kind] for kind in kinds],
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
+        caveat=unknown,
         look=("--option", "critical", "--head", "10"),
     )
 
@@ -191,7 +201,7 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
     names = _most_of(view, chosen, view.work_by_kind)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'} "
+        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)} "
         f"with {in_ms(min(excess, its_time))} more work a step, in {listed(names)}, which not all do",
         cause=f"all its own work takes {in_ms(excess)} longer a step than its peers'{_last_in(view, late)}",
         action="do it less often, on another thread or process, or share it out",
@@ -205,6 +215,10 @@ def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:
 
 def _holds(ranks: Sequence[str]) -> str:
     return "holds" if len(ranks) == 1 else "hold"
+
+
+def _others(view: JobView) -> str:
+    return "the others" if len(view.recording.owners) > 2 else "the other rank"
 
 
 def _longer(view: JobView, late: Sequence[int]) -> str:
@@ -251,18 +265,20 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
     edits = [f"{rank}.I/O={max(factor, NO_TIME):.3g}" for rank, factor in zip(ranks, factors, strict=True)]
     chosen = view.is_input & view.which(lambda one: one.owner in late)
     slow = float(np.median(work[:, list(late)]))
+    unknown = whose_loading(view)
     return Finding(
         kind="late_rank",
         title=f"{listed(ranks)} {_holds(ranks)} up the others: loading takes {in_ms(slow - peers)} "
         "longer a step there",
         cause=f"loading takes {in_ms(slow)} a step there and {in_ms(peers)} on the other ranks"
         + _last_in(view, late),
-        action="make its loader as fast as its peers' (data, disk, workers)",
+        action=_ALL_LOADERS if unknown else _ITS_LOADER,
         edit=lambda one: apply(one, edits),
         change=" ".join(edits),
         ranks=ranks,
         operations=view.mains(chosen),
         evidence=view.show(chosen, 3, view.step_with_much(chosen)),
+        caveat=unknown,
         look=("--option", "critical", "--head", "10"),
     )
 
@@ -294,7 +310,7 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
     before = _most_of(view, chosen, view.gap_by_kind)
     return Finding(
         kind="late_rank",
-        title=f"{listed(ranks)} {_holds(ranks)} up the other{'s' if len(recording.owners) > 2 else ' rank'}: "
+        title=f"{listed(ranks)} {_holds(ranks)} up {_others(view)}: "
         f"{in_ms(slow - peers)} more a step pass with nothing recorded, before {listed(before)}",
         cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
         f"those of its peers{_last_in(view, late)}",
@@ -316,7 +332,8 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     `but` are owners of which is known why they are late.
     """
     owners, several = view.recording.owners, len(view.rows) >= FEWEST
-    by_step = [one for one in view.last_arrivals(of_own_step=several) if len(one[0])]
+    arrivals = view.last_arrivals(of_own_step=several)
+    by_step = [one for one in arrivals if len(one[0])]
     if not by_step:
         return None
     last = np.concatenate([who for who, _ in by_step])
@@ -334,16 +351,19 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     works_longer = _works_longer(view, owner)  # which is looked at as such
     if works_longer and late == [owner] and _later_ns(view)[owner] < LEAST_EXCESS * view.step_ns:
         return None
+    late_at = _late_at(view, owner, arrivals)
+    by_ns, where = sum(ns for ns, *_ in late_at) / len(arrivals), view.event(*late_at[0][1:]).name
     cause = "what it works longer left aside, it" if works_longer else "it works no longer than its peers but"
     return Finding(
         kind="late_rank",
-        title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings",
+        title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings, "
+        f"by {in_ms(by_ns)} a step, most of all at {without_parameters(where)}",
         cause=f"{cause} comes later{_begins_later(view, late)}",
         action="look at what it does before its first operation of the step, and at the gaps between them",
         edit=lambda recording: as_peers(recording, late, view.stage, work=not works_longer, gaps=True),
         ranks=[name],
         steps=view.numbers,
-        evidence=_last_events(view, owner),
+        evidence=[_before(view, *one) for one in late_at[:3]],
         look=("--option", "critical", "--scope", "job", "--head", "10"),
         least_share=0.0 if several else _LEAST_OF_FEW,
     )
@@ -376,16 +396,31 @@ def _begins_later(view: JobView, late: Sequence[int]) -> str:
     return f": steps begin up to {in_ms(later.max())} later than usual on {listed(ranks, 8)}"
 
 
-def _last_events(view: JobView, owner: int, most: int = 3) -> list[Evidence]:
-    found: list[Evidence] = []
-    for row, one in zip(view.rows, view.meetings, strict=True):
-        step = view.recording.steps[row]
-        for meeting in range(one.n_meetings):
-            members = np.flatnonzero(one.meeting == meeting)
-            last = int(members[np.argmax(one.at_ns[members])])
-            if int(one.owner[last]) == owner and len(found) < most:
-                found.append(view.event(step, int(one.event[last])))
-    return found
+def _late_at(
+    view: JobView, owner: int, arrivals: Sequence[tuple[Int64, Int64]]
+) -> list[tuple[float, StepGraph, int]]:
+    """Return how long after the median owner one comes last at most in each step: (ns, step, its event).
+
+    The longest comes first; `arrivals` as of `last_arrivals`.
+    """
+    found = []
+    for row, (who, _), one in zip(view.rows, arrivals, view.meetings, strict=True):
+        late = [
+            (float(one.at_ns[own][0] - np.median(one.at_ns[met])), int(one.event[own][0]))
+            for meeting in np.flatnonzero(who == owner)
+            if len(own := np.flatnonzero((met := one.meeting == meeting) & (one.owner == owner)))
+        ]
+        if late:
+            by_ns, event = max(late)
+            found.append((max(by_ns, 0.0), view.recording.steps[row], event))
+    return sorted(found, key=lambda one: -one[0])
+
+
+def _before(view: JobView, late_ns: float, step: StepGraph, event: int) -> Evidence:
+    """Return the gap for which an owner is so late at an event of a step as evidence; else the event."""
+    own = np.flatnonzero((step.owner == step.owner[event]) & (step.start_ns <= step.start_ns[event]))
+    longest = int(own[step.gap_ns[own].argmax()])
+    return view.gap_before(step, longest) if 2 * step.gap_ns[longest] > late_ns else view.event(step, event)
 
 
 def _longest_of(view: JobView, owner: int) -> Evidence:

@@ -132,6 +132,12 @@ class Kineto(System):
         """Return the annotations of the host (n,)."""
         return by_cat(trace, {"user_annotation"}.__contains__)
 
+    def annotations(self, trace: Trace) -> Mask:
+        """Return the annotations of the host (n,), but for the loader's, where it is the host that works."""
+        if has_device(trace):
+            return super().annotations(trace)
+        return self.loop_spans(trace) & ~by_name(trace, lambda name: "DataLoader" in name)
+
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category, but for annotations of collectives and of the data loader."""
         if cat == "user_annotation" and is_collective_call(name):
@@ -186,6 +192,11 @@ class Kineto(System):
         from dialects.kineto.kineto_graph import record
 
         return record(rank, self.find_steps(rank.trace, by).whole)
+
+
+def loads_ahead(name: str) -> bool:
+    """Whether it is the wait for a batch that other processes load ahead (a DataLoader with workers)."""
+    return "_MultiProcessingDataLoaderIter" in name
 
 
 def has_device(trace: Trace) -> bool:

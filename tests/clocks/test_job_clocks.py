@@ -79,6 +79,10 @@ def test_what_is_said_of_the_clocks() -> None:
     assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), moved])) == [
         "clocks moved: worker 1 by -1,005.0 µs (±25.0)"
     ]
+    in_another_zone = Clock(-7_200_000_037_000, bound_ns=245_700, is_tied=True)
+    assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), in_another_zone])) == [
+        "clocks moved: worker 1 by -7,200.000037 s (±245.7 µs)"
+    ]
     assert remarks(["worker 0", "worker 1"], Alignment([Clock(is_tied=True), Clock()])) == [
         "no common operation ties the clock of worker 1 to the others"
     ]

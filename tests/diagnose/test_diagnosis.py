@@ -13,6 +13,8 @@ from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from conftest import run_cli
 from diagnose.diagnosis import headline
+from diagnose.diagnosis_charts import diagnosis_charts
+from result import Bars
 
 HEALTHY = Job()
 #: Systems whose traces tell what loads input.
@@ -81,6 +83,21 @@ def test_whose_loading_is_slow_is_not_told_where_ranks_wait_for_each_other_at_it
     assert "does not tell whose loading is slow" in slow.finding.caveat
     (slow,) = winning(diagnosed(WRITERS["kineto"](tmp_path / "kineto", job)))
     assert slow.finding.caveat == ""
+
+
+def test_of_loaders_that_run_ahead_no_single_one_is_called_slow(tmp_path: Path) -> None:
+    """Where rank 0 waits for its loader, that of rank 1 may be as slow: it loads while rank 1 waits for 0."""
+    job = replace(HEALTHY, ranks=2, more_load=[30.0, 0.0])
+    directory = WRITERS["kineto"](tmp_path / "job", job)
+    for path in directory.iterdir():
+        path.write_text(path.read_text().replace("#It.", "#_MultiProcessingDataLoaderIter."))
+    (late,) = winning(diagnosed(directory))
+    assert late.finding.title.startswith(
+        "rank0 waits for input 30.0 ms a step longer than the other rank, in"
+    )
+    assert late.finding.action.startswith("look at the loaders of all ranks")
+    assert late.finding.caveat.endswith("so the recording does not tell whose loading is slow")
+    holds(late, 30.0)
 
 
 @pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 0)])
@@ -313,6 +330,11 @@ def test_a_step_in_which_one_rank_pauses_is_long_and_not_the_next(tmp_path: Path
     assert (outlier.finding.steps, outlier.finding.ranks) == ([6], ["rank3"])
     (seen,) = outlier.finding.evidence
     assert (seen.name, seen.dur_ns) == ("the gap before the next step", 200_000_000)
+    (drawn,) = (one for one in diagnosis_charts(diagnosis, [(1, outlier)], ()) if one.title == "Every step")
+    assert isinstance(drawn, Bars)
+    usual, far = ([ms for ms in one if ms] for one in drawn.series.values())
+    assert far == [pytest.approx(300, rel=0.01)]
+    assert usual == [pytest.approx(100, rel=0.01)] * 9
     holds(outlier, 200.0 / HEALTHY.steps)
 
 

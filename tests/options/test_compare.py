@@ -448,3 +448,25 @@ def test_a_slower_median_step_is_said_though_a_long_step_hides_it_in_the_mean(tm
     assert "no more than chance on average" in verdict
     assert verdict.endswith("the median step changed by +25.0 ms (+23.9 %), which is more than chance")
     assert compared(run("a.json", 0), run("c.json", 3))["verdict"].endswith(": no more than chance")
+
+
+def test_steps_that_drift_are_named_where_they_leave_a_change_to_chance(tmp_path: Path) -> None:
+    """The base takes 40 ms, later 26; each step of the new run is longer, as is its aten::mm."""
+
+    def run(name: str, lengths: Sequence[int], mm: int) -> Path:
+        begins = itertools.accumulate(lengths, initial=0)
+        marks = [
+            step(i, 1000 * at, 1000 * dur) for i, (at, dur) in enumerate(zip(begins, lengths, strict=False))
+        ]
+        work = [
+            {**mark, "name": "aten::mm", "cat": "cpu_op", "dur": 1000 * mm + i}
+            for i, mark in enumerate(marks)
+        ]
+        return write(tmp_path / name, [*marks, *work])
+
+    base = run("a.json", (40, 41, 40, 39, 40, 41, 26, 27, 26, 25, 26, 27), 8)
+    verdict = compared(base, run("b.json", (48, 49, 50) * 4, 16))["verdict"]
+    assert verdict.endswith(
+        "95 % CI −49.6 to 81.2 ms): it may be chance, as the 12 steps of the base drift and count as 2; "
+        "but aten::mm +8.0 ms is more than chance"
+    )

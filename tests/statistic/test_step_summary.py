@@ -97,6 +97,35 @@ def test_who_computes_longest(tmp_path: Path) -> None:
     assert "; ranks compute alike, 60.0 ms to 61.0 ms; " in alike
 
 
+def test_annotations_are_named_where_hardly_any_operator_is_recorded(tmp_path: Path) -> None:
+    # of 100 ms the annotation expert has 60, 58 of them alone; aten::empty takes 2, the all-reduce 30
+    events = [
+        mark(1, 0, 100_000),
+        span("expert", 0, 60_000, "user_annotation", tid=1),
+        span("aten::empty", 10_000, 2_000, "cpu_op", tid=1),
+        span("gloo:all_reduce", 65_000, 30_000, "user_annotation", tid=2),
+    ]
+    trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
+    assert where_time_goes({"rank0": middle_steps(trace), "rank1": middle_steps(trace)}) == (
+        "A step takes 100.0 ms on 2 ranks: 68% with no communication (computation is hardly recorded), "
+        "30% communication alone, 2% computation alone; "
+        "the longest annotation is expert, 58.0 ms of its own time on rank0."
+    )
+
+
+def test_what_python_does_in_an_operator_is_the_operators_own_time(tmp_path: Path) -> None:
+    events = [
+        mark(1, 0, 100_000),
+        span("SleepOpBackward", 0, 50_000, "cpu_op", tid=1),
+        span("<built-in function sleep>", 1_000, 48_000, "python_function", tid=1),
+        span("aten::mm", 60_000, 5_000, "cpu_op", tid=1),
+    ]
+    trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
+    assert where_time_goes({"rank0": middle_steps(trace)}).endswith(
+        "is SleepOpBackward, 50.0 ms of its own time."
+    )
+
+
 def test_of_a_large_job_steps_in_the_middle_speak_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
