@@ -304,7 +304,9 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         if any(edit.startswith("bandwidth") for edit in args.set):
             charts += _sweep(args, loaded)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
-    times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}"
+    cut = _outliers(last)
+    mean = f" ({in_ms(last.recorded.recorded_ns or 0.0, unit='')} with outliers in full)" if cut else ""
+    times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}{mean}"
     return Result(
         **_common(args, loaded),
         headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}.",
@@ -322,7 +324,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=tables if slower is None else [*tables, shown.slowdown_table(slower)],
         charts=charts,
-        notes=[*recording.notes, *_outliers(last), *_cautions(args, recording), *written],
+        notes=[*recording.notes, *cut, *_cautions(args, recording), *written],
     )
 
 
@@ -332,7 +334,8 @@ def _outliers(edit: WhatIf) -> list[str]:
     if recorded is None or edit.before_ns > _ALIKE * recorded:
         return []
     return [f"Some steps took far longer than the others; with all of it the mean step is "
-            f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others"]  # fmt: skip
+            f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others, but for what "
+            "the edit itself takes from them or adds to them"]  # fmt: skip
 
 
 def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:
