@@ -16,12 +16,16 @@ from errors import UsageError, whole_number
 from formats.columns import Int64, Trace, Track
 from intervals import union
 from replay.whatif.bandwidth import LinkRate, at_rate, is_sized, link_rate, times, times_faster, with_sizes
+from replay.whatif.even_work import evened, pausing_as_peers
 from replay.whatif.messages import as_messages
 from replay.whatif.partition import at_partition_bytes, changed_tensors
 from replay.whatif.selection import Selection, named_owners, of_stage, select
 from replay.whatif.straggler import at_mean_work, stragglers, without_stragglers
 
 Edit = Callable[[Recording], Recording]
+
+#: What ``straggler=`` takes.
+_STRAGGLERS: dict[str, Edit] = {"none": without_stragglers, "even": evened, "mean": at_mean_work}
 
 _ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
@@ -116,7 +120,7 @@ def _takes_apart(text: str, links: Links, guess: Guess = _LIKELY) -> bool:
     if name == "straggler":
         return bool(value == "none" and stragglers(recording)) and _has_full_links(links)
     if name != "bandwidth":
-        timed = name not in ("schedule", "drop") and _change(text, value) != Change()
+        timed = name not in ("schedule", "drop") and value != "peers" and _change(text, value) != Change()
         return timed and _has_full_links(links)
     if target := _absolute(value):
         found = links.rate
@@ -182,14 +186,33 @@ def parse(
             raise UsageError(f"--set {text}: a schedule is priority or fifo")
         return partial(rescheduled, by_priority=value == "priority")
     if name == "straggler":
-        if value not in ("none", "mean"):
-            raise UsageError(f"--set {text}: straggler has the values none and mean")
-        return without_stragglers if value == "none" else at_mean_work
+        if value not in _STRAGGLERS:
+            raise UsageError(f"--set {text}: straggler has the values none, even and mean")
+        return _STRAGGLERS[value]
     if name == "drop":
         return _drop(recording, value, text, traces)
+    if value == "peers":
+        return partial(pausing_as_peers, late=_pausing(recording, name, text))
     change = _change(text, value)
     _select(recording, name, text)  # a name that is none is refused before anything is simulated
     return lambda edited: changed(edited, _select(edited, name, text), change)
+
+
+def _pausing(recording: Recording, name: str, text: str) -> list[int]:
+    """Return the owners whom ``rank<r>,rank<s>.gap`` means."""
+    ranks, _, what = name.rpartition(".")
+    if what != "gap":
+        raise UsageError(f"--set {text}: only gaps are made as those of peers, e.g. rank1.gap=peers")
+    late = np.zeros(len(recording.owners), np.bool_)
+    for one in ranks.split(","):
+        owners, rest = named_owners(recording, one)
+        if rest or not one or not owners.any():
+            raise UsageError(f"--set {text}: no such rank; there are {', '.join(recording.owners)}")
+        late |= owners
+    if late.all():
+        raise UsageError(f"--set {text}: no rank is left to compare with")
+    owners_late: list[int] = np.flatnonzero(late).tolist()
+    return owners_late
 
 
 def _select(recording: Recording, name: str, text: str) -> Selection:
@@ -356,8 +379,9 @@ class _Spans(NamedTuple):
         origin = int(start[0])  # times since an epoch would not be exact
         edges = np.stack([start, end], axis=1).reshape(-1) - origin
         open_until = np.append(0, np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0)))
-        since = [np.interp(one - origin, edges, open_until) for one in (start_ns, end_ns)]
-        return np.rint(since[1] - since[0]).astype(np.int64)
+        before = np.interp(start_ns - origin, edges, open_until)
+        found: Int64 = np.rint(np.interp(end_ns - origin, edges, open_until) - before).astype(np.int64)
+        return found
 
 
 def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[_Spans]:

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from conftest import REPO, run_cli
 from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.step_parts import Kind
+from dialects.step_parts import Edge, Kind, Operation, RankStep, RankSteps
 from errors import TraceError, UsageError
+from formats.columns import Track
 from make import span, step, write
 from replay.answer import answer, what_if
 from replay.sensitivity import delay_each, speed_up_each
@@ -125,6 +126,23 @@ def test_what_an_edit_changes_of_a_step_far_longer_than_the_others_counts_in_ful
     assert found.ratio == pytest.approx(after / before)
 
 
+def test_work_is_shared_out_operation_by_operation_where_all_do_it_equally_often() -> None:
+    # one operation thrice in a step, as the forward and the backward pass may call it, and one in a loop
+    def of(name: str, *work: float, loops: int) -> RankSteps:
+        operations = [Operation(one, "FW", Track(0, 0), phase="FW") for one in ("op", "loop")]
+        ends = np.cumsum([*work, *[1.0] * loops])
+        times = np.rint(np.stack([np.append(0, ends[:-1]), ends], axis=1) * MS).astype(np.int64)
+        which = np.array([0] * len(work) + [1] * loops)
+        edges = [Edge(i, i + 1) for i in range(len(which) - 1)]
+        return RankSteps(name, operations, [RankStep.of(1, (0, 100 * MS), which, times, edges, [])])
+
+    recording = job(of("rank0", 2, 6, 5, loops=1), of("rank1", 4, 2, 5, loops=3))
+    (even,) = apply(recording, ["straggler=even"]).steps
+    work = [even.work_ns[even.owner == owner].tolist() for owner in (0, 1)]
+    assert work[0] == [one * MS for one in (3, 4, 5, 2)]
+    assert work[1] == [*(one * MS for one in (3, 4, 5)), *[pytest.approx(2 / 3 * MS, abs=1)] * 3]
+
+
 def test_an_addition_comes_once_in_a_step_though_the_operation_is_recorded_in_pieces() -> None:
     times = {"I/O.load": (0, 4), "launch": (4, 6), "I/O.rest": (6, 10)}
     steps = [(times, (0, 10))]
@@ -162,7 +180,11 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("BW=+99999999999s", "more than a day"),
         ("rank" + "9" * 5000 + "=2", "no such rank"),
         ("schedule=random", "priority or fifo"),
-        ("straggler=some", "none and mean"),
+        ("straggler=some", "none, even and mean"),
+        ("rank0.FW=peers", "only gaps"),
+        ("rank7.gap=peers", "no such rank"),
+        ("gap=peers", "no such rank"),
+        ("rank0.gap=peers", "no rank is left"),
         ("rank5.FW=2", "no such rank"),
         ("stage0=2", "no pipeline stages"),
     ],
