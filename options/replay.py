@@ -344,7 +344,8 @@ def _pausing(args: Namespace, loaded: LoadedSteps) -> str:
         return ""
     asked = Asked(found.change, partial(apply, edits=[found.change]))
     (without,) = forecasts(recording, [asked], args.step_num)
-    if without.ratio > 1 - LEAST_SHARE:
+    is_chance = without.paired is not None and without.paired[1] >= 0
+    if is_chance or without.ratio > 1 - max(LEAST_SHARE, found.least_share):
         return ""
     return f"; {found.title} ({found.change}: {in_ms(without.before_ns - without.after_ns)} to win)"
 
