@@ -17,10 +17,10 @@ Kind = Literal[
     "outlier_steps", "profiling_overhead", "memory", "negotiation", "capture_quality",
 ]  # fmt: skip
 
-#: Arguments of the command that shows who works longer than the mean rank; it leaves no file in the job.
-EVEN_IN_REPLAY = (
-    *("--option", "replay", "--sub_option", "whatif", "--set", "straggler=mean", "--output", "-"),
-)  # fmt: skip
+
+def replayed(edit: str) -> Sequence[str]:
+    """Return the arguments of the command that replays the job with an edit; it leaves no file in the job."""
+    return "--option", "replay", "--sub_option", "whatif", "--set", edit, "--output", "-"
 
 
 class Evidence(Struct, frozen=True):

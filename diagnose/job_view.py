@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from dag.critical_path import CATS
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
-from diagnose.even_work import begun_by_owners
 from diagnose.finding import Evidence
 from diagnose.meetings import Meetings, meetings_of
 from dialects.step_parts import FRAME, GAP, Operation
@@ -19,6 +18,7 @@ from errors import TraceError, counted
 from formats.columns import Int64, unique
 from replay.answer import measured_ns
 from replay.uncertainty import Float
+from replay.whatif.even_work import begun_by_owners
 from replay.whatif.selection import pipeline_stages
 from statistic.step_summary import outliers
 

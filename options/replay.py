@@ -53,8 +53,8 @@ def add_arguments(group: _ArgumentGroup) -> None:
         help="factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default 1.1)")  # fmt: skip
     add("--set", metavar="EDIT", action="append", default=[],
         help="an edit for --sub_option whatif, repeatable: BW=0.8, Comm.x.PUSH=2, rank1.FW=1.5, bandwidth=2, "
-        "bandwidth=200Mbit, partition_bytes=1048576, schedule=priority|fifo, drop=NAME, straggler=none|mean, "
-        "rank1=1.5, stage0=0.9")  # fmt: skip
+        "bandwidth=200Mbit, partition_bytes=1048576, schedule=priority|fifo, drop=NAME, "
+        "straggler=none|even|mean, rank1.gap=peers, rank1=1.5, stage0=0.9")  # fmt: skip
 
 
 def _steps(text: str) -> int:
@@ -304,10 +304,12 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         if any(edit.startswith("bandwidth") for edit in args.set):
             charts += _sweep(args, loaded)
     ahead = "" if last.interval_ns is None else f" ({_range(last.interval_ns)}, 95 %)"
-    times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}"
+    cut = _outliers(last)
+    mean = f" ({in_ms(last.recorded.recorded_ns or 0.0, unit='')} with outliers in full)" if cut else ""
+    times = f"{in_ms(last.after_ns)}{ahead} instead of {in_ms(last.before_ns, unit='')}{mean}"
     return Result(
         **_common(args, loaded),
-        headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}.",
+        headline=f"With {last.name} a step takes {times}: {last.ratio - 1:+.1%}{_pausing(args, loaded)}.",
         document={
             **_document(
                 args, last.recorded, row, after[-1], output, last.after_ns / last.recorded.iteration_ns
@@ -322,8 +324,30 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         },
         tables=tables if slower is None else [*tables, shown.slowdown_table(slower)],
         charts=charts,
-        notes=[*recording.notes, *_outliers(last), *_cautions(args, recording), *written],
+        notes=[*recording.notes, *cut, *_cautions(args, recording), *written],
     )
+
+
+def _pausing(args: Namespace, loaded: LoadedSteps) -> str:
+    """Return who is late without working longer, which `straggler=none` leaves as it is, as words."""
+    from diagnose.detectors.late_ranks import pausing_ranks
+    from diagnose.diagnosis import LEAST_SHARE
+    from diagnose.job_view import JobView
+    from replay.answer import Asked, forecasts
+    from replay.whatif.edits import apply
+    from replay.whatif.straggler import stragglers
+
+    recording = loaded.recording
+    if "straggler=none" not in args.set or (found := pausing_ranks(JobView(loaded))) is None:
+        return ""
+    if {recording.owners[owner] for owner in stragglers(recording)}.issuperset(found.ranks):
+        return ""
+    asked = Asked(found.change, partial(apply, edits=[found.change]))
+    (without,) = forecasts(recording, [asked], args.step_num)
+    is_chance = without.paired is not None and without.paired[1] >= 0
+    if is_chance or without.ratio > 1 - max(LEAST_SHARE, found.least_share):
+        return ""
+    return f"; {found.title} ({found.change}: {in_ms(without.before_ns - without.after_ns)} to win)"
 
 
 def _outliers(edit: WhatIf) -> list[str]:
@@ -332,7 +356,8 @@ def _outliers(edit: WhatIf) -> list[str]:
     if recorded is None or edit.before_ns > _ALIKE * recorded:
         return []
     return [f"Some steps took far longer than the others; with all of it the mean step is "
-            f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others"]  # fmt: skip
+            f"{in_ms(recorded)}. What-ifs count them as long as the longest of the others, but for what "
+            "the edit itself takes from them or adds to them"]  # fmt: skip
 
 
 def _row(edit: WhatIf, slower: Slowdown | None) -> dict[str, Any]:

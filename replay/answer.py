@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from formats.columns import Int64, unique
+from formats.columns import Int64, longest_usual, unique
 from replay.occurrences import Middles, slots, with_usual_gaps
 from replay.runs import replayed_ns
 from replay.simulation import Replay
@@ -58,12 +58,10 @@ class Answer(Struct, frozen=True, dict=True):
         return float(known.mean()) if len(known) else None
 
     @cached_property
-    def usual_ns(self) -> float:
-        """The iteration time, recorded where a step is whole, without what outliers take more than others."""
-        recorded = _known_mean(measured_ns(self.recording)[self.rows].T)
-        steps = self.replayed_ns.mean(axis=1) if self.recorded_ns is None else recorded[~np.isnan(recorded)]
-        shorter = without_outliers(steps).mean() / steps.mean()
-        return (self.recorded_ns or self.iteration_ns) * float(shorter)
+    def steps_ns(self) -> Float:
+        """How long each step took (steps,), the mean over the owners; as replayed where none is whole."""
+        known = self.recorded_ns is not None
+        return _known_mean((measured_ns(self.recording)[self.rows] if known else self.replayed_ns).T)
 
     @property
     def error(self) -> float | None:
@@ -139,8 +137,9 @@ class Forecast(Struct, frozen=True, dict=True):
     """An edited job beside the recorded one.
 
     Both are simulated with the usual gaps; the recorded time changes in the ratio of the two. Of all three a
-    step far longer than the others counts as the longest usual one. `bounds` are the edited job as it may be
-    as well, where the recording does not tell all that the edit must know.
+    step far longer than the others counts as the longest usual one, but for what the edit itself takes from
+    it or adds to it: that is the job's, whatever the rest is. `bounds` are the edited job as it may be as
+    well, where the recording does not tell all that the edit must know.
     """
 
     name: str
@@ -152,12 +151,15 @@ class Forecast(Struct, frozen=True, dict=True):
     @cached_property
     def ratio(self) -> float:
         """How much longer the edited job takes."""
-        return _usual_ns(self.after) / _usual_ns(self.before)
+        before, after = self._counted
+        return float(after.mean() / before.mean())
 
-    @property
+    @cached_property
     def before_ns(self) -> float:
-        """The iteration time of the job as it is, see `Answer.usual_ns`."""
-        return self.recorded.usual_ns
+        """The iteration time of the job as it is: the mean, but for what the edit leaves of outliers."""
+        recorded, steps = self.recorded, self.recorded.steps_ns
+        counted = _without_alike(steps, steps * self._alike[0])
+        return (recorded.recorded_ns or recorded.iteration_ns) * float(counted.mean() / steps.mean())
 
     @property
     def after_ns(self) -> float:
@@ -184,8 +186,31 @@ class Forecast(Struct, frozen=True, dict=True):
     @cached_property
     def paired(self) -> tuple[float, float] | None:
         """The change over these recorded steps, each compared with itself; None for too few steps."""
-        before, after = (_distinct(one.rows, one.iteration_ns) for one in (self.before, self.after))
-        return paired_change(without_outliers(before), without_outliers(after))
+        n_distinct = len(set(self.after.rows))
+        return paired_change(*(steps[:n_distinct] for steps in self._counted))
+
+    @cached_property
+    def _alike(self) -> tuple[Float, Float]:
+        """What share of each step (steps,) the edit leaves alone, or changes as it changes most steps.
+
+        Of a step before the edit: all but what the edit takes from it and not from most others; of one after
+        it: all but what it adds to it and not to most others.
+        """
+        before, after = (np.maximum(_steps_ns(one), 1.0) for one in (self.before, self.after))
+        usual = float(np.median(after / before))
+        return (
+            np.minimum(after / (min(usual, 1.0) * before), 1.0),
+            np.minimum(max(usual, 1.0) * before / after, 1.0),
+        )
+
+    @cached_property
+    def _counted(self) -> tuple[Float, Float]:
+        """How long each step (steps,) counts, simulated before and after the edit."""
+        before, after = (
+            _without_alike(steps, steps * share)
+            for steps, share in zip(map(_steps_ns, (self.before, self.after)), self._alike, strict=True)
+        )
+        return before, after
 
 
 class WhatIf(Forecast, frozen=True, dict=True):
@@ -195,9 +220,20 @@ class WhatIf(Forecast, frozen=True, dict=True):
     after: Replay
 
 
+def _steps_ns(simulated: Lengths | Replay) -> Float:
+    """Return how long each step takes (steps,), the mean over the owners."""
+    steps: Float = simulated.iteration_ns.mean(axis=1)
+    return steps
+
+
 def _usual_ns(simulated: Lengths | Replay) -> float:
     """Return the mean step, without outliers."""
-    return float(without_outliers(simulated.iteration_ns.mean(axis=1)).mean())
+    return float(without_outliers(_steps_ns(simulated)).mean())
+
+
+def _without_alike(steps: Float, alike: Float) -> Float:
+    """Return how long steps (n,) took, their part `alike` (n,) at most as long as the longest usual step."""
+    return steps - np.maximum(alike - longest_usual(steps), 0.0)
 
 
 class Asked(NamedTuple):

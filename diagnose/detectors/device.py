@@ -9,7 +9,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
-from diagnose.even_work import scaled
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, what_runs
@@ -19,6 +18,7 @@ from errors import listed
 from formats.columns import Int64
 from intervals import union_length
 from replay.whatif.edits import apply
+from replay.whatif.even_work import scaled
 from result import in_ms
 
 #: The host is the limit where it makes up more than this share of the path.

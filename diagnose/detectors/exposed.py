@@ -9,15 +9,15 @@ import numpy as np
 from dag.step_graph import Bool
 from diagnose.chance import EXPOSED
 from diagnose.detectors.device import computes_on_device
-from diagnose.even_work import even_in_each_step, gaps_even_in_each_step
 from diagnose.faster import NO_TIME, phase_at
-from diagnose.finding import EVEN_IN_REPLAY, Finding, Skipped
+from diagnose.finding import Finding, Skipped, replayed
 from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.kineto import loads_ahead
 from dialects.kineto.collectives import is_half
 from errors import counted, listed
 from formats.columns import FEWEST
 from replay.uncertainty import Float
+from replay.whatif.even_work import even_in_each_step, gaps_even_in_each_step
 from result import in_ms
 
 #: Input that takes less than this share of the step's path is as good as hidden.
@@ -101,7 +101,7 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             edit=even_in_each_step,
             ranks=recording.owners,
             caveat="an upper bound: every rank is taken to work as long as the mean one in each step",
-            look=EVEN_IN_REPLAY,
+            look=replayed("straggler=mean"),
         )
 
 

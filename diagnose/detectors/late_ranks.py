@@ -11,15 +11,15 @@ from dag.step_graph import Bool, StepGraph
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
-from diagnose.even_work import as_peers, evened, peers_of, scaled
 from diagnose.faster import NO_TIME
-from diagnose.finding import EVEN_IN_REPLAY, Evidence, Finding, Skipped
+from diagnose.finding import Evidence, Finding, Skipped, replayed
 from diagnose.job_view import JobView, waited_for, what_runs
 from errors import listed
 from formats.columns import FEWEST, Int64
 from opname import without_parameters
 from replay.uncertainty import Float
 from replay.whatif.edits import apply
+from replay.whatif.even_work import as_peers, evened, pausing_as_peers, peers_of, scaled
 from replay.whatif.straggler import stragglers, without_stragglers
 from result import in_ms
 
@@ -68,6 +68,14 @@ def _late_ranks(view: JobView) -> Iterator[Finding]:
         yield last
 
 
+def pausing_ranks(view: JobView) -> Finding | None:
+    """Return that ranks hold up the others while nothing of theirs is recorded, if some do."""
+    if len(view.recording.owners) < 2:
+        return None
+    pausing = _pausing(view)
+    return _by_gaps(view, pausing) if pausing else _often_last(view, but=())
+
+
 def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
     """Find work that differs by rank although no single rank holds up the others."""
     if len(view.recording.owners) < 2:
@@ -90,10 +98,11 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"the {'stages' if is_pipeline else 'ranks'} with more work make the others wait in every step",
         action="split layers or data so that every rank works as long as the mean",
         edit=evened,
+        change="straggler=even",
         ranks=view.recording.owners,
         evidence=[_longest_of(view, int(owner)) for owner in (order[0], order[-1])],
         caveat="every rank is taken to work as long as the mean rank, which no real split reaches",
-        look=EVEN_IN_REPLAY,
+        look=replayed("straggler=even"),
     )
 
 
@@ -315,12 +324,18 @@ def _by_gaps(view: JobView, late: Sequence[int]) -> Finding:
         cause=f"{in_ms(slow)} a step lie between its own operations, and {in_ms(peers)} between "
         f"those of its peers{_last_in(view, late)}",
         action=f"{what_runs(view)}: input, Python code, garbage collection, other processes",
-        edit=lambda one: as_peers(one, late, view.stage, work=False, gaps=True),
+        edit=lambda one: pausing_as_peers(one, late),
+        change=(change := _gaps_of(view, late)),
         ranks=ranks,
         operations=before,
         evidence=view.show_gaps(chosen, 3),
-        look=("--option", "critical", "--head", "10", "--full"),
+        look=replayed(change),
     )
+
+
+def _gaps_of(view: JobView, late: Sequence[int]) -> str:
+    """Return the edit `pausing_as_peers` in the words of ``replay --set``."""
+    return f"{','.join(view.recording.owners[owner] for owner in late)}.gap=peers"
 
 
 # ---- late by arrival
@@ -360,11 +375,12 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
         f"by {in_ms(by_ns)} a step, most of all at {without_parameters(where)}",
         cause=f"{cause} comes later{_begins_later(view, late)}",
         action="look at what it does before its first operation of the step, and at the gaps between them",
-        edit=lambda recording: as_peers(recording, late, view.stage, work=not works_longer, gaps=True),
+        edit=lambda recording: pausing_as_peers(recording, late),
+        change=(change := _gaps_of(view, late)),
         ranks=[name],
         steps=view.numbers,
         evidence=[_before(view, *one) for one in late_at[:3]],
-        look=("--option", "critical", "--scope", "job", "--head", "10"),
+        look=replayed(change),
         least_share=0.0 if several else _LEAST_OF_FEW,
     )
 

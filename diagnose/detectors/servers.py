@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from dag.join_ranks import by_link
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from diagnose.detectors.slow_transfers import NO_BYTES
-from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
@@ -19,6 +18,7 @@ from formats.columns import Int64, unique
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
+from replay.whatif.even_work import scaled
 from replay.whatif.messages import as_messages
 from result import in_ms
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from dag.step_graph import Bool, Recording, StepGraph
-from diagnose.even_work import scaled
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
@@ -18,6 +17,7 @@ from intervals import at_once, union
 from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
+from replay.whatif.even_work import scaled
 
 #: A link or collective that takes this much longer than its peers is slow.
 _SLOW = 1.5

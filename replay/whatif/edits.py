@@ -11,16 +11,21 @@ import numpy as np
 from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import Kind, narrow_ns
+from dialects.step_parts import Joint, Kind, narrow_ns
 from errors import UsageError, whole_number
 from formats.columns import Int64, Trace, Track
+from intervals import union
 from replay.whatif.bandwidth import LinkRate, at_rate, is_sized, link_rate, times, times_faster, with_sizes
+from replay.whatif.even_work import evened, pausing_as_peers
 from replay.whatif.messages import as_messages
 from replay.whatif.partition import at_partition_bytes, changed_tensors
 from replay.whatif.selection import Selection, named_owners, of_stage, select
 from replay.whatif.straggler import at_mean_work, stragglers, without_stragglers
 
 Edit = Callable[[Recording], Recording]
+
+#: What ``straggler=`` takes.
+_STRAGGLERS: dict[str, Edit] = {"none": without_stragglers, "even": evened, "mean": at_mean_work}
 
 _ADDED = re.compile(r"\+([0-9]+(?:\.[0-9]+)?)(s|ms|us)")
 _UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3}
@@ -115,7 +120,7 @@ def _takes_apart(text: str, links: Links, guess: Guess = _LIKELY) -> bool:
     if name == "straggler":
         return bool(value == "none" and stragglers(recording)) and _has_full_links(links)
     if name != "bandwidth":
-        timed = name not in ("schedule", "drop") and _change(text, value) != Change()
+        timed = name not in ("schedule", "drop") and value != "peers" and _change(text, value) != Change()
         return timed and _has_full_links(links)
     if target := _absolute(value):
         found = links.rate
@@ -181,14 +186,33 @@ def parse(
             raise UsageError(f"--set {text}: a schedule is priority or fifo")
         return partial(rescheduled, by_priority=value == "priority")
     if name == "straggler":
-        if value not in ("none", "mean"):
-            raise UsageError(f"--set {text}: straggler has the values none and mean")
-        return without_stragglers if value == "none" else at_mean_work
+        if value not in _STRAGGLERS:
+            raise UsageError(f"--set {text}: straggler has the values none, even and mean")
+        return _STRAGGLERS[value]
     if name == "drop":
         return _drop(recording, value, text, traces)
+    if value == "peers":
+        return partial(pausing_as_peers, late=_pausing(recording, name, text))
     change = _change(text, value)
     _select(recording, name, text)  # a name that is none is refused before anything is simulated
     return lambda edited: changed(edited, _select(edited, name, text), change)
+
+
+def _pausing(recording: Recording, name: str, text: str) -> list[int]:
+    """Return the owners whom ``rank<r>,rank<s>.gap`` means."""
+    ranks, _, what = name.rpartition(".")
+    if what != "gap":
+        raise UsageError(f"--set {text}: only gaps are made as those of peers, e.g. rank1.gap=peers")
+    late = np.zeros(len(recording.owners), np.bool_)
+    for one in ranks.split(","):
+        owners, rest = named_owners(recording, one)
+        if rest or not one or not owners.any():
+            raise UsageError(f"--set {text}: no such rank; there are {', '.join(recording.owners)}")
+        late |= owners
+    if late.all():
+        raise UsageError(f"--set {text}: no rank is left to compare with")
+    owners_late: list[int] = np.flatnonzero(late).tolist()
+    return owners_late
 
 
 def _select(recording: Recording, name: str, text: str) -> Selection:
@@ -319,7 +343,7 @@ def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
 
 
 def _drop(recording: Recording, name: str, text: str, traces: Sequence[Trace]) -> Edit:
-    """Return the edit that takes away what is called `name`, all it contains, and the gaps before."""
+    """Return the edit that takes away what is called `name`, all it contains, and gaps before and in it."""
     spans = _spans_of(recording, traces, name)
     if not spans:
         select(recording, name, text)
@@ -329,8 +353,10 @@ def _drop(recording: Recording, name: str, text: str, traces: Sequence[Trace]) -
 
         def left(step: StepGraph) -> StepGraph:
             gone = _contained(edited, chosen, spans, step)
-            work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns))
-            return replace(step, work_ns=work, gap_ns=gap)
+            in_gap, in_tail = _in_gaps(edited, spans, step)
+            work, gap = (np.where(gone, 0, column) for column in (step.work_ns, step.gap_ns - in_gap))
+            tail = np.maximum(step.tail_ns - in_tail, 0)
+            return replace(step, work_ns=work, gap_ns=narrow_ns(gap), tail_ns=tail)
 
         return edited.edited(left)
 
@@ -344,6 +370,18 @@ class _Spans(NamedTuple):
     track: Track
     start_ns: Int64
     end_ns: Int64
+
+    def open_ns(self, start_ns: Int64, end_ns: Int64) -> Int64:
+        """Return for how long of each interval (n,) the name was open."""
+        start, end = union(self.start_ns, self.end_ns)
+        if not len(start):
+            return np.zeros_like(start_ns)
+        origin = int(start[0])  # times since an epoch would not be exact
+        edges = np.stack([start, end], axis=1).reshape(-1) - origin
+        open_until = np.append(0, np.cumsum(np.diff(edges) * (np.arange(len(edges) - 1) % 2 == 0)))
+        before = np.interp(start_ns - origin, edges, open_until)
+        found: Int64 = np.rint(np.interp(end_ns - origin, edges, open_until) - before).astype(np.int64)
+        return found
 
 
 def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[_Spans]:
@@ -362,15 +400,41 @@ def _spans_of(recording: Recording, traces: Sequence[Trace], name: str) -> list[
     return found
 
 
+def _tracks(recording: Recording, step: StepGraph) -> tuple[dict[tuple[int, Track], int], Int64]:
+    """Return the numbers of the owners' tracks, and on which of them each event of a step (n,) ran."""
+    tracks, of_operation = recording.numbered(lambda one: (one.owner, one.track))
+    return {track: i for i, track in enumerate(tracks)}, of_operation[step.operation]
+
+
+def _in_gaps(recording: Recording, spans: Sequence[_Spans], step: StepGraph) -> tuple[Int64, Int64]:
+    """Return for how long spans were open in the gap before each event (n,) and in each owner's tail (m,).
+
+    In a gap that begins or ends on the span's own thread; what another thread, or a device, does meanwhile
+    is no part of it.
+    """
+    in_gap, in_tail = np.zeros(len(step), np.int64), np.zeros(len(step.tail_ns), np.int64)
+    on_host = ~recording.which(lambda one: one.on_device)[step.operation]
+    to_head = step.edges[step.edges[:, 2] < Joint.END_TO_BODY]
+    number, track = _tracks(recording, step)
+    for one in spans:
+        is_here = track == number.get((one.owner, one.track), -1)
+        begins_here = np.zeros(len(step), np.bool_)
+        begins_here[to_head[is_here[to_head[:, 0]], 1]] = True
+        events = np.flatnonzero(is_here | (begins_here & on_host & (step.owner == one.owner)))
+        start = step.start_ns[events]
+        in_gap[events] += one.open_ns(start - step.gap_ns[events], start)
+        end = step.last_end_ns[one.owner, None]
+        in_tail[one.owner] += int(one.open_ns(end, end + step.tail_ns[one.owner])[0])
+    return np.minimum(in_gap, step.gap_ns), in_tail
+
+
 def _contained(recording: Recording, chosen: Selection, spans: Sequence[_Spans], step: StepGraph) -> Bool:
     """Return the events of a step (n,) that are `chosen`, run inside one or inside a span, or follow.
 
     What is launched from inside, or is a part of what is inside, follows. Inside is on the same track or
     thread. (A span of the trace may begin a little later than the step graph has its first event.)
     """
-    tracks, of_operation = recording.numbered(lambda one: (one.owner, one.track))
-    number = {track: i for i, track in enumerate(tracks)}
-    track = of_operation[step.operation]
+    number, track = _tracks(recording, step)
     found = chosen.events(step)
     for here in np.unique(track[found]).tolist():
         outer, events = np.flatnonzero(found & (track == here)), np.flatnonzero(track == here)

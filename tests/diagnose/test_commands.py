@@ -54,6 +54,36 @@ def test_the_command_of_a_finding_runs_and_leaves_no_file(
         assert files_in(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("job", "change"),
+    [
+        (Job(more_pause=25.0), "rank3.gap=peers"),
+        (Job(more_forward=[0.0, 10.0, 20.0, 30.0]), "straggler=even"),
+    ],
+)
+def test_the_command_tells_the_gain_that_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job, change: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    WRITERS["kineto"](Path("job"), job)
+    first = json.loads(run_cli("--path", "job", "--format", "json")[1])["findings"][0]
+    assert first["change"] == change
+    told = json.loads(run_cli(*shlex.split(first["command"])[2:], "--format", "json")[1])
+    assert told["before_ms"] - told["after_ms"] == pytest.approx(first["gain_ms"]["mid"], rel=0.05)
+
+
+def test_where_no_rank_works_longer_the_what_if_names_the_one_that_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    WRITERS["kineto"](Path("job"), Job(more_pause=25.0, jitter=0.0))
+    asked = ("--option", "replay", "--path", "job", "--output", "-", "--sub_option", "whatif")
+    _, out, _ = run_cli(*asked, "--set", "straggler=none")
+    headline = out.splitlines()[0]
+    assert ": +0.0%; rank3 holds up the others: 25.0 ms more a step pass with nothing recorded" in headline
+    assert headline.endswith("(rank3.gap=peers: 25.0 ms to win).")
+
+
 def test_the_command_keeps_what_the_user_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     WRITERS["kineto"](Path("job"), LATE)

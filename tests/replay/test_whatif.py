@@ -15,8 +15,10 @@ from msgspec.structs import replace
 from conftest import REPO, run_cli
 from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.step_parts import Kind
+from dialects.step_parts import Edge, Kind, Operation, RankStep, RankSteps
 from errors import TraceError, UsageError
+from formats.columns import Track
+from make import span, step, write
 from replay.answer import answer, what_if
 from replay.sensitivity import delay_each, speed_up_each
 from replay.simulation import replay
@@ -99,6 +101,48 @@ def test_a_step_far_longer_than_the_others_counts_as_the_longest_usual_one_befor
     assert found.after_ns == pytest.approx((4 * 25 + 27.5) / 5 * MS)
 
 
+@pytest.mark.parametrize(
+    ("edit", "before", "after"),
+    [
+        # steps of 20, 20, 80, 20 and 20 ms, 60 of them for what is done in one step only; usual are up to 22
+        ("drop=save", 32, 20),
+        ("save=0.5", 20.4 + 30 / 5, 20.4),  # the third counts as 22 and what it loses
+        ("save=2", 20.4, 20.4 + 60 / 5),
+        ("FW=0.5", 20.4, 10.2),  # what it leaves of the step that is far longer counts as before
+    ],
+)
+def test_what_an_edit_changes_of_a_step_far_longer_than_the_others_counts_in_full(
+    edit: str, before: float, after: float
+) -> None:
+    steps: list[tuple[dict[str, tuple[float, float]], tuple[float, float]]] = []
+    for i in range(5):
+        at, more = 20.0 * i + 60 * (i > 2), 60 * (i == 2)
+        extra = {"save": (at + 20, at + 80)} if more else {}
+        steps.append(({"FW.a": (at, at + 20), **extra}, (at, at + 20 + more)))
+    recording = job(rank("rank0", steps, {"save": ["FW.a"]}))
+    (found,) = what_if(recording, [("", lambda one: apply(one, [edit]))])
+    assert found.before_ns == pytest.approx(before * MS)
+    assert found.after_ns == pytest.approx(after * MS)
+    assert found.ratio == pytest.approx(after / before)
+
+
+def test_work_is_shared_out_operation_by_operation_where_all_do_it_equally_often() -> None:
+    # one operation thrice in a step, as the forward and the backward pass may call it, and one in a loop
+    def of(name: str, *work: float, loops: int) -> RankSteps:
+        operations = [Operation(one, "FW", Track(0, 0), phase="FW") for one in ("op", "loop")]
+        ends = np.cumsum([*work, *[1.0] * loops])
+        times = np.rint(np.stack([np.append(0, ends[:-1]), ends], axis=1) * MS).astype(np.int64)
+        which = np.array([0] * len(work) + [1] * loops)
+        edges = [Edge(i, i + 1) for i in range(len(which) - 1)]
+        return RankSteps(name, operations, [RankStep.of(1, (0, 100 * MS), which, times, edges, [])])
+
+    recording = job(of("rank0", 2, 6, 5, loops=1), of("rank1", 4, 2, 5, loops=3))
+    (even,) = apply(recording, ["straggler=even"]).steps
+    work = [even.work_ns[even.owner == owner].tolist() for owner in (0, 1)]
+    assert work[0] == [one * MS for one in (3, 4, 5, 2)]
+    assert work[1] == [*(one * MS for one in (3, 4, 5)), *[pytest.approx(2 / 3 * MS, abs=1)] * 3]
+
+
 def test_an_addition_comes_once_in_a_step_though_the_operation_is_recorded_in_pieces() -> None:
     times = {"I/O.load": (0, 4), "launch": (4, 6), "I/O.rest": (6, 10)}
     steps = [(times, (0, 10))]
@@ -136,7 +180,11 @@ def test_computation_and_communication_are_all_there_is() -> None:
         ("BW=+99999999999s", "more than a day"),
         ("rank" + "9" * 5000 + "=2", "no such rank"),
         ("schedule=random", "priority or fifo"),
-        ("straggler=some", "none and mean"),
+        ("straggler=some", "none, even and mean"),
+        ("rank0.FW=peers", "only gaps"),
+        ("rank7.gap=peers", "no such rank"),
+        ("gap=peers", "no such rank"),
+        ("rank0.gap=peers", "no rank is left"),
         ("rank5.FW=2", "no such rank"),
         ("stage0=2", "no pipeline stages"),
     ],
@@ -183,6 +231,25 @@ def test_an_annotation_that_is_no_event_itself_is_found_in_the_trace(shared_data
     # the optimizer takes 28 to 79 ms of a step, on each rank
     assert -0.15 < rows[0]["change"] < rows[1]["change"] < -0.03
     assert rows[2]["after_ms"] == pytest.approx(rows[0]["after_ms"])
+
+
+def test_time_in_which_nothing_is_recorded_is_dropped_with_the_annotation_around_it(tmp_path: Path) -> None:
+    events = []
+    for number in range(4):  # of 10 ms
+        at = 10_000 * number
+        events += [
+            step(number, at, 10_000),
+            span("aten::mm", at, 4_000, "cpu_op"),
+            span("save", at + 4_500, 3_500, "user_annotation"),  # around a copy, idle before and after it
+            span("aten::copy_", at + 5_000, 1_000, "cpu_op"),
+            span("aten::add", at + 8_200, 800, "cpu_op"),
+            span("save", at + 9_000, 800, "user_annotation"),  # ends when the step is nearly over
+            span("aten::view", at + 9_100, 100, "cpu_op"),
+        ]
+    path = write(tmp_path / "rank0.pt.trace.json", events, schemaVersion=1)
+    found = predicted(path, "drop=save")
+    # what is left are mm, add, and 0.2 ms behind each annotation
+    assert (found["before_ms"], found["after_ms"]) == pytest.approx((10, 5.2))
 
 
 # ---- links and partitions

@@ -10,8 +10,11 @@ from msgspec.structs import replace
 
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Kind, narrow_ns
+from dialects.step_windows import turns
 from formats.columns import Int64
+from replay.occurrences import Middles, numbered, slots
 from replay.uncertainty import Float
+from replay.whatif.selection import pipeline_stages
 
 
 class _Work(Struct, frozen=True):
@@ -124,6 +127,12 @@ def as_peers(
     return recording.edited(edited)
 
 
+def pausing_as_peers(recording: Recording, late: Sequence[int]) -> Recording:
+    """Return the recording in which some owners pause no longer than their peers; see `as_peers`."""
+    group = np.array(pipeline_stages(recording) or [0] * len(recording.owners), np.int64)
+    return as_peers(recording, late, group, work=False, gaps=True)
+
+
 def gaps_even_in_each_step(recording: Recording) -> Recording:
     """Return the recording in which the gaps of each owner are as long as the mean owner's in that step."""
     work = _work(recording)
@@ -148,13 +157,35 @@ def _peers_share(usual: Float, late: Sequence[int], group: Int64) -> Float:
 def evened(recording: Recording) -> Recording:
     """Return the recording in which each kind of own work takes the usual time of the mean owner.
 
-    Of the kinds that all owners have: what only some do cannot be shared out so.
+    Of the kinds that all owners have: what only some do cannot be shared out so. What all do equally often in
+    a step is compared one by one, the n-th with the others' n-th: of the stages of a pipeline one may be
+    longer in the forward pass alone, whose operations are called as those of the backward pass.
     """
     work = _work(recording)
     usual = work.usual(recording, "work_ns")
     is_everywhere: Bool = np.all(usual > 0, axis=0)
     is_shared = work.is_own & is_everywhere[work.kind]
-    return scaled(recording, work.of_operations(_share(usual.mean(axis=0), usual), is_shared))
+    of_kind = work.of_operations(_share(usual.mean(axis=0), usual), is_shared)
+
+    number = slots(recording.steps)
+    nth = Middles("work_ns", recording.steps, number)
+    operation = np.zeros(len(nth.count), np.int64)
+    for slot, step in zip(number, recording.steps, strict=True):
+        operation[slot] = step.operation
+    factor = of_kind[operation]
+    often = np.flatnonzero((2 * nth.count > len(recording.steps)) & is_shared[operation])
+    owner, kind = work.owner[operation[often]], work.kind[operation[often]]
+    count = np.bincount(owner * work.n_kinds + kind, minlength=work.n_owners * work.n_kinds)
+    is_alike = np.ptp(count.reshape(work.n_owners, work.n_kinds), axis=0)[kind] == 0
+    often, kind, owner = often[is_alike], kind[is_alike], owner[is_alike]
+    same = numbered(kind, turns(kind * work.n_owners + owner))
+    took = nth.medians()[often]
+    factor[often] = _share((np.bincount(same, took) / work.n_owners)[same], took)
+    steps = zip(recording.steps, number, strict=True)
+    return recording.with_steps(
+        replace(step, work_ns=narrow_ns(np.rint(step.work_ns * factor[slot]).astype(np.int64)))
+        for step, slot in steps
+    )
 
 
 def even_in_each_step(recording: Recording) -> Recording:
