@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.exposure import NOTHING
+from compare.rank_changes import RankChange
 from compare.run_table import iteration_ns
 from compare.significance import FEWEST_STEPS, LEVEL, Change, rank_sum, sample
 
@@ -40,8 +42,8 @@ def _unsteady(comparison: Comparison) -> str:
     drift = [f"the {k} steps of the {name} drift and count as {n:.0f}" for name, k, n in worth if 2 * n <= k]
     if not drift:
         return "no more than chance"
-    most = _largest(comparison, [op for op in comparison.operations if op.explained.significant])
-    but = f"; but {most} is more than chance" if most else ""
+    sure = _largest(comparison, [op for op in comparison.operations if op.explained.significant])
+    but = "" if sure is None else f"; but {_part(sure)} is more than chance"
     return f"it may be chance, as {' and '.join(drift)}{but}"
 
 
@@ -117,28 +119,32 @@ def doubt(category: CategoryChange) -> str:
 
 def _operations(comparison: Comparison) -> str:
     """Name the operation that explains most, where it says more than its category."""
-    if comparison.leading is not None:
-        return ""
-    most = _largest(comparison, [op for op in comparison.operations if op.kind != op.name])
-    return f"most of it in {most}" if most else ""
+    top = _largest(comparison, comparison.operations)
+    return f"most of it in {_part(top)}" if top is not None and _suspect(comparison) is None else ""
 
 
-def _largest(comparison: Comparison, ops: Sequence[OpChange]) -> str:
-    """Return which of some operations explains most, and how much; "" where none explains the bulk."""
+def _largest(comparison: Comparison, ops: Sequence[OpChange]) -> OpChange | None:
+    """Return which of some operations explains most; None if it is no bulk, or a category of its own."""
     sign, size = (1 if (comparison.iteration.ns or 0) > 0 else -1), abs(comparison.iteration.ns or 0)
-    if not ops:
-        return ""
+    parts = [(sign * (op.explained.ns or 0), op) for op in ops if op.kind != op.name]
+    part, top = max(parts, key=itemgetter(0), default=(0.0, None))
+    return top if part >= _BULK * size else None
 
-    def part(op: OpChange) -> float:
-        return sign * (op.explained.ns or 0)
 
-    top = max(ops, key=part)
-    return f"{top.name} {_signed(sign * part(top))}" if part(top) >= _BULK * size else ""
+def _part(op: OpChange) -> str:
+    return f"{op.name} {_signed(op.explained.ns or 0)}"
+
+
+def _suspect(comparison: Comparison) -> RankChange | None:
+    """Return the straggler; one that may be by chance only where what explains most is others' waiting."""
+    top = _largest(comparison, comparison.operations)
+    waits = top is not None and top.name in {rank.top_wait[0] for rank in comparison.ranks}
+    return comparison.leading if waits else comparison.straggler
 
 
 def _straggler(comparison: Comparison) -> str:
     """Name the rank for which the others wait."""
-    iteration, rank = comparison.iteration, comparison.leading
+    iteration, rank = comparison.iteration, _suspect(comparison)
     verb = "is" if (iteration.ns or 0) > 0 else "was"
     if rank is None:
         return _late(comparison, verb)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from dag.step_graph import Bool, StepGraph
+from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
 from diagnose.detectors.negotiations import late_in_negotiations
@@ -367,19 +368,22 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     if works_longer and late == [owner] and _later_ns(view)[owner] < LEAST_EXCESS * view.step_ns:
         return None
     late_at = _late_at(view, owner, arrivals)
-    by_ns, where = sum(ns for ns, *_ in late_at) / len(arrivals), view.event(*late_at[0][1:]).name
+    by_ns, seen = sum(one.by_ns for one in late_at) / len(arrivals), view.recording.steps[late_at[0].row]
+    where = without_parameters(view.event(seen, late_at[0].event).name)
+    is_later = by_ns >= LEAST_EXCESS * view.step_ns
+    size = f", by {in_ms(by_ns)} a step, most of all at {where}" if is_later else ""
     cause = "what it works longer left aside, it" if works_longer else "it works no longer than its peers but"
     return Finding(
         kind="late_rank",
-        title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings, "
-        f"by {in_ms(by_ns)} a step, most of all at {without_parameters(where)}",
+        title=f"{name} holds up the others: last in {(last == owner).sum():,} of {len(last):,} meetings"
+        + size,
         cause=f"{cause} comes later{_begins_later(view, late)}",
         action="look at what it does before its first operation of the step, and at the gaps between them",
         edit=lambda recording: pausing_as_peers(recording, late),
         change=(change := _gaps_of(view, late)),
         ranks=[name],
         steps=view.numbers,
-        evidence=[_before(view, *one) for one in late_at[:3]],
+        evidence=[_before(view, one) for one in late_at[:3]],
         look=replayed(change),
         least_share=0.0 if several else _LEAST_OF_FEW,
     )
@@ -412,31 +416,37 @@ def _begins_later(view: JobView, late: Sequence[int]) -> str:
     return f": steps begin up to {in_ms(later.max())} later than usual on {listed(ranks, 8)}"
 
 
-def _late_at(
-    view: JobView, owner: int, arrivals: Sequence[tuple[Int64, Int64]]
-) -> list[tuple[float, StepGraph, int]]:
-    """Return how long after the median owner one comes last at most in each step: (ns, step, its event).
+class _Late(NamedTuple):
+    """How long after the median owner one comes last, at most in a step, and its event there."""
 
-    The longest comes first; `arrivals` as of `last_arrivals`.
-    """
+    by_ns: float
+    row: int
+    event: int
+
+
+def _late_at(view: JobView, owner: int, arrivals: Sequence[tuple[Int64, Int64]]) -> list[_Late]:
+    """Return where an owner comes last in each step, the latest first; `arrivals` as of `last_arrivals`."""
     found = []
     for row, (who, _), one in zip(view.rows, arrivals, view.meetings, strict=True):
-        late = [
-            (float(one.at_ns[own][0] - np.median(one.at_ns[met])), int(one.event[own][0]))
-            for meeting in np.flatnonzero(who == owner)
-            if len(own := np.flatnonzero((met := one.meeting == meeting) & (one.owner == owner)))
-        ]
+        bounds = np.searchsorted(one.meeting, np.arange(one.n_meetings + 1))
+        late = []
+        for meeting in np.flatnonzero(who == owner).tolist():
+            met = slice(bounds[meeting], bounds[meeting + 1])
+            own = bounds[meeting] + int((one.owner[met] == owner).argmax())
+            late.append(_Late(float(one.at_ns[own] - np.median(one.at_ns[met])), row, int(one.event[own])))
         if late:
-            by_ns, event = max(late)
-            found.append((max(by_ns, 0.0), view.recording.steps[row], event))
-    return sorted(found, key=lambda one: -one[0])
+            found.append(max(late))
+    return sorted(found, reverse=True)
 
 
-def _before(view: JobView, late_ns: float, step: StepGraph, event: int) -> Evidence:
-    """Return the gap for which an owner is so late at an event of a step as evidence; else the event."""
+def _before(view: JobView, late: _Late) -> Evidence:
+    """Return the gap for which an owner is late as evidence, else the event at which it is."""
+    step, event = view.recording.steps[late.row], late.event
     own = np.flatnonzero((step.owner == step.owner[event]) & (step.start_ns <= step.start_ns[event]))
     longest = int(own[step.gap_ns[own].argmax()])
-    return view.gap_before(step, longest) if 2 * step.gap_ns[longest] > late_ns else view.event(step, event)
+    return (
+        view.gap_before(step, longest) if 2 * step.gap_ns[longest] > late.by_ns else view.event(step, event)
+    )
 
 
 def _longest_of(view: JobView, owner: int) -> Evidence:

@@ -120,6 +120,8 @@ def test_a_rank_whose_own_work_explains_the_change_comes_before_what_the_others_
         ": communication +11.0 ms (uncertain); "
         "rank0 may be the straggler: save +12.0 ms there, the others wait (rank1: broadcast +12.0 ms)"
     )
+    works = OpChange("mm", "", "cpu_op", (10, 10), GREW, change(20, 31))
+    assert verdict(replace(found, operations=[works])).endswith("; most of it in mm +11.0 ms")
 
 
 def test_no_rank_is_a_straggler_where_all_change_alike() -> None:

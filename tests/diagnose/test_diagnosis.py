@@ -14,6 +14,7 @@ from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 from conftest import run_cli
 from diagnose.diagnosis import headline
 from diagnose.diagnosis_charts import diagnosis_charts
+from make import span, write
 from result import Bars
 
 HEALTHY = Job()
@@ -486,3 +487,23 @@ def test_in_a_timeline_a_rank_is_late_anew_after_an_exchange_but_not_after_a_red
     assert late.finding.ranks == ["rank1"]
     assert "they wait 25.0 ms a step for it" in late.finding.title
     holds(late, 25.0)
+
+
+def test_a_rank_that_comes_later_is_told_with_by_how_much_and_where(tmp_path: Path) -> None:
+    """In each step of 60 ms rank 2 pauses for 10 before the gather, the others after they waited there."""
+    for rank in range(3):
+        late, events = 10 * (rank == 2), []
+        for n in range(8):
+            for name, begin, took, cat in (
+                (f"ProfilerStep#{n}", 0, 60, "user_annotation"),
+                ("aten::mm", 0, 30, "cpu_op"),
+                ("gloo:all_gather", 30 + late, 11 - late, "user_annotation"),
+                ("aten::add", 51 - late, 5, "cpu_op"),
+            ):
+                events.append(span(name, 1000 * (60 * n + begin), 1000 * took, cat, pid=1, tid=1))
+        info = {"rank": rank, "world_size": 3}
+        write(tmp_path / f"rank{rank}.json", events, schemaVersion=1, distributedInfo=info)
+    late_rank = next(one.finding for one in winning(diagnosed(tmp_path)) if one.finding.kind == "late_rank")
+    assert late_rank.title.startswith("rank2 holds up the others: last in 8 of 8 meetings")
+    assert late_rank.title.endswith(", by 10.0 ms a step, most of all at gloo:all_gather")
+    assert late_rank.evidence[0].name == "the gap before gloo:all_gather"
