@@ -368,6 +368,8 @@ def _often_last(view: JobView, *, but: Sequence[int]) -> Finding | None:
     if works_longer and late == [owner] and _later_ns(view)[owner] < LEAST_EXCESS * view.step_ns:
         return None
     late_at = _late_at(view, owner, arrivals)
+    if not late_at:  # all come at once
+        return None
     by_ns, seen = sum(one.by_ns for one in late_at) / len(arrivals), view.recording.steps[late_at[0].row]
     where = without_parameters(view.event(seen, late_at[0].event).name)
     is_later = by_ns >= LEAST_EXCESS * view.step_ns
