@@ -149,7 +149,7 @@ def _consistent(
     tight, _ = windows
     by_ends = any(pair.ends is not None for pair in pairs)
     pairs = _of_one_machine(found.middle, pairs, tight, machines)
-    within, bounds = shortest(pairs) or windows
+    within, bounds = (shortest(pairs) if any(machines) else None) or windows
     groups = _tied_together(len(reach), pairs)
     offsets = np.zeros(len(reach))
     for group in groups:
