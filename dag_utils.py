@@ -29,7 +29,7 @@ from clocks.offsets import Clock, align
 from dag.contracted_step import examined
 from dag.critical_path import CriticalPath, critical_path, slack_ns
 from dag.drawn_step import drawn_step
-from dag.join_ranks import join
+from dag.join_ranks import join, number_ranges
 from dag.layout import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
 from dag.marked_timeline import marked_events
 from dag.mean_graph import mean_dags
@@ -243,19 +243,10 @@ def choose_step(recording: Recording, number: int | None = None) -> int:
     numbers = [one.number for one in bounds]
     if number is not None:
         if number not in numbers:
-            raise TraceError(f"--step {number}: no such step on every rank; there are {_ranges(numbers)}")
+            raise TraceError(
+                f"--step {number}: no such step on every rank; there are {number_ranges(numbers)}"
+            )
         return numbers.index(number)
     rows: Collection[int] = recording.whole_steps
     by_length = sorted(rows, key=lambda row: (int(bounds[row].iteration_ns.max()), row))
     return by_length[(len(by_length) - 1) // 2]
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][-1] + 1:
-            spans[-1] = [spans[-1][0], number]
-        else:
-            spans.append([number])
-    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")

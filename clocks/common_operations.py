@@ -93,7 +93,17 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
         n = lengths[-2] if len(known) > 1 else 0
         # Where hosts have recorded more of a collective than others, counting does not tell which belong
         # together (it begins wherever a rank's recording does, BytePS's with the job's first traced step).
-        if len(set(lengths)) > 1 and any(p.end_together for p in known.values()):
+        # Steps that the recording itself numbers do, if every host has them.
+        numbers = [point.number for point in known.values() if point.number is not None]
+        if len(numbers) == len(known):
+            every, count = np.unique(np.concatenate(numbers), return_counts=True)
+            every = every[count > 1]
+            places = {
+                i: np.where(np.isin(own, every), np.searchsorted(every, own), -1)
+                for i, own in zip(known, numbers, strict=True)
+            }
+            n = len(every)
+        elif len(set(lengths)) > 1 and any(p.end_together for p in known.values()):
             places = _by_ends(known)
             known = {i: known[i] for i in places}
             n = lengths[-1]

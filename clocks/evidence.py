@@ -6,7 +6,9 @@ does not wait, and the others end when it does, more or less: so an edge of the 
 about the shortest time that its host, the one that begins, takes from its own begin to its own end.
 
 *Matched ends*: a collective ends on all its ranks at nearly the same time. Where most differences of the
-ends agree, they are the offset, and their spread is its bound.
+ends agree closely, as those of kernels do, they are the offset, and their spread is its bound. Those of
+collectives that the hosts carry out may scatter by a tenth of a millisecond and all be wrong by five: they
+are an estimate, and bound nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ _MAD_TO_SD = 1.4826
 _MEDIAN_TO_MEAN = 1.2533  # standard error of a median against that of a mean
 _END_ERROR_NS = 2_000  # how far matched ends are from each other systematically, usually
 _END_LIMIT_NS = 10_000  # and at most
+_CLOSE_NS = (
+    40_000  # limit beyond which ends scatter by more than that: other things than the message end them
+)
 _ENDS_AGREE_NS = 300_000  # bound below which ends tell the offset without any window
 
 
@@ -63,9 +68,11 @@ def _pair(found: Occurrences, i: int, j: int, *, use_ends: bool) -> Evidence | N
         estimate, doubt, width = _from_window(upper, lower, misses)
         by_window = Evidence(i, j, estimate, doubt)
     if use_ends and together.sum() >= _FEWEST_ENDS:
-        by_ends = _from_ends(i, j, found.end[i, together] - found.end[j, together])
-        if by_ends.ends is not None and by_ends.ends[1] - by_ends.ends[0] < width:
-            return by_ends
+        estimate, doubt, limit = _from_ends(found.end[i, together] - found.end[j, together])
+        if 2 * limit < width and (limit <= _CLOSE_NS or by_window is None):
+            return Evidence(i, j, estimate, doubt, (estimate - limit, estimate + limit))
+        if 2 * limit < width:
+            return Evidence(i, j, estimate, limit)
     return by_window
 
 
@@ -90,20 +97,20 @@ def _from_window(upper: Int64, lower: Int64, misses: Sequence[float]) -> tuple[f
     return float(low[first] + width * below / (below + above)), min(doubt, max(width / 2, 1.0)), width
 
 
-def _from_ends(i: int, j: int, differences: Int64) -> Evidence:
-    """Return the offset that differences of ends (k,) tell: the median of those that agree.
+def _from_ends(differences: Int64) -> tuple[float, float, float]:
+    """Return (estimate, doubt, limit) of an offset from differences of ends (k,).
 
-    They agree with the half that lies closest together (Rousseeuw, Leroy, Robust Regression and
-    Outlier Detection, 1987, ch. 4: least median of squares, then once more without the outliers).
+    The estimate is the median of those that agree. They agree with the half that lies closest together
+    (Rousseeuw, Leroy, Robust Regression and Outlier Detection, 1987, ch. 4: least median of squares, then
+    once more without the outliers).
     """
     centre = _densest(np.sort(differences))
     distance = np.abs(differences - centre)
     agree = distance <= _OUTLIER * _MAD_TO_SD * _median(distance)
     middle = _median(differences[agree])
     spread = _MAD_TO_SD * _median(np.abs(differences - middle))
-    limit = _END_LIMIT_NS + 3 * spread
     doubt = _END_ERROR_NS + _MEDIAN_TO_MEAN * spread / np.sqrt(len(differences))
-    return Evidence(i, j, middle, doubt, (middle - limit, middle + limit))
+    return middle, float(doubt), _END_LIMIT_NS + 3 * spread
 
 
 def _densest(values: Int64) -> float:

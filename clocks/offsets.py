@@ -35,8 +35,8 @@ class Clock(Struct, frozen=True):
 
     The true offset is within `offset_ns` ± `bound_ns` all through the recording, with relative drifts of up
     to 50 ppm allowed for. There is no bound where nothing ties the host to the first, and where no offset
-    makes all operations possible; it is 0 where only their machine ties them. A violation is a pair of one
-    occurrence in the impossible order.
+    makes all operations possible; it is 0 where they are of one machine and agree. A violation is a pair of
+    one occurrence in the impossible order.
     """
 
     offset_ns: int = 0  # what to add to its timestamps, at `middle_ns`
@@ -83,7 +83,8 @@ def align(
     """Estimate the clock of every host against the first one's; the relative offsets do not depend on which.
 
     Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Those of
-    one machine agree wherever that makes every operation possible. Where no offsets make every operation
+    one machine are one wherever that makes every operation possible, unless matched ends that agree closely
+    contradict it. Where no offsets make every operation
     possible, even with drift, the offsets are those that contradict the operations least, and none has a
     bound.
 
@@ -134,18 +135,25 @@ def _consistent(
     """
     steady = found.with_drift(drifts.ppm)
     pairs = evidence(steady, compared, use_ends=use_ends) if pairs is None else pairs
-    loose = _shortest(_windows(steady, compared, drifts, pairs))
-    bounds = _shortest(_windows(steady, compared, drifts, pairs, reach))
-    if loose is None or bounds is None:
+
+    def shortest(pairs: Sequence[Evidence]) -> tuple[Float64, Float64] | None:
+        loose, bounds = (_shortest(_windows(steady, compared, drifts, pairs, far)) for far in (None, reach))
+        if loose is None or bounds is None:
+            return None
+        exact = _shortest(_windows(steady, compared, None, pairs))
+        return (loose if exact is None else exact), bounds
+
+    windows = shortest(pairs)
+    if windows is None:
         return None
-    exact = _shortest(_windows(steady, compared, None, pairs))
-    tight = loose if exact is None else exact
+    tight, _ = windows
     by_ends = any(pair.ends is not None for pair in pairs)
     pairs = _of_one_machine(found.middle, pairs, tight, machines)
+    within, bounds = (shortest(pairs) if any(machines) else None) or windows
     groups = _tied_together(len(reach), pairs)
     offsets = np.zeros(len(reach))
     for group in groups:
-        offsets[group] = _joint(found, group, pairs, tight)
+        offsets[group] = _joint(found, group, pairs, within)
     offsets = _whole(found, groups, offsets, tight)
     return Alignment(_clocks(found, compared, groups, offsets, drifts.ppm, bounds), by_ends=by_ends)
 
@@ -157,12 +165,15 @@ def _is_same(machines: Sequence[str], i: int, j: int) -> bool:
 def _of_one_machine(
     middle: Int64, pairs: Sequence[Evidence], tight: Float64, machines: Sequence[str]
 ) -> list[Evidence]:
-    """Return the evidence, with that of hosts on one machine, whose clocks are one where they may agree."""
+    """Return the evidence, with that of hosts on one machine, whose clocks are one where they may agree.
+
+    They may where that makes every operation possible and no ends that agree closely contradict it.
+    """
     of_machine = [machines.index(name) for name in machines]
     wanted = {(pair.i, pair.j) for pair in pairs} | {(i, j) for j, i in enumerate(of_machine) if i < j}
     ahead = (middle[None, :] - middle[:, None]).astype(np.float64)  # of j against i, where they agree
     agree = {
-        (i, j): Evidence(i, j, float(ahead[i, j]), 1.0)
+        (i, j): Evidence(i, j, ahead[i, j], 1.0, (ahead[i, j], ahead[i, j]))
         for i, j in sorted(wanted)
         if _is_same(machines, i, j) and -ahead[i, j] <= tight[i, j] and ahead[i, j] <= tight[j, i]
     }

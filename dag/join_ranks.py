@@ -40,7 +40,7 @@ from dialects.step_parts import (
     narrow_ns,
 )
 from dialects.step_windows import ranges
-from errors import TraceError
+from errors import TraceError, listed
 from formats.columns import Int64, Track, median, unique
 
 #: A transfer that begins no later than this after its link came free was held back by the link.
@@ -119,7 +119,7 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
         links=links,
         operations=operations,
         steps=steps,
-        notes=list(dict.fromkeys(note for rank in ranks for note in rank.notes)),
+        notes=[*dict.fromkeys(note for rank in ranks for note in rank.notes), *_left_out(ranks)],
     )
 
 
@@ -144,6 +144,31 @@ def _numbered_alike(ranks: Sequence[RankSteps]) -> Sequence[RankSteps]:
         else replace(rank, steps=[replace(step, number=step.number + before) for step in rank.steps])
         for rank in ranks
     ]
+
+
+def _left_out(ranks: Sequence[RankSteps]) -> list[str]:
+    """Return a line on the steps that not every rank has recorded, and which rank lacks which."""
+    numbers = [{step.number for step in rank.steps} for rank in ranks]
+    every = set().union(*numbers)
+    lacking: dict[str, list[str]] = {}
+    for rank, own in zip(ranks, numbers, strict=True):
+        if own != every:
+            lacking.setdefault(number_ranges(sorted(every - own)), []).append(rank.name)
+    if not lacking:
+        return []
+    told = [f"{steps} (not in {listed(names)})" for steps, names in lacking.items()]
+    return [f"steps that not every rank recorded are left out: {listed(told)}"]
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Return numbers as text, consecutive ones as a range: ``2–4, 7–9``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], number]
+        else:
+            spans.append([number])
+    return ", ".join("–".join(map(str, span)) for span in spans[:8]) + (", …" if len(spans) > 8 else "")
 
 
 def _keyed_alike(steps: Sequence[Sequence[RankStep]]) -> list[list[RankStep]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,10 +13,13 @@ from formats.columns import Int64
 class SyncPoint(NamedTuple):
     """The occurrences of one synchronous operation on one rank.
 
-    `begin_ns` (k,) and `end_ns` (l,) are each in order of time, in nanoseconds of the trace; the n-th of one
-    rank belongs to the n-th of the others. Where `all_wait`, no rank ends before all have begun; otherwise
-    some may (the root of a broadcast). Where `end_together`, all ranks end when the last message has
-    arrived, so that their ends may agree closely. `error_ns` is by how much the times may be wrong.
+    `begin_ns` (k,) and `end_ns` (l,) are each in order of time, in nanoseconds of the trace. Where
+    `all_wait`, no rank ends before all have begun; otherwise some may (the root of a broadcast). Where
+    `end_together`, all ranks end when the last message has arrived, so that their ends may agree closely.
+    `error_ns` is by how much the times may be wrong.
+
+    `number` (k,) ascends; occurrences of one number belong together, however many each rank has recorded.
+    Without numbers the n-th of one rank belongs to the n-th of the others.
     """
 
     begin_ns: Int64
@@ -24,6 +27,7 @@ class SyncPoint(NamedTuple):
     all_wait: bool = True
     end_together: bool = False
     error_ns: int = 0
+    number: Int64 | None = None
 
 
 class SyncPart(NamedTuple):
@@ -38,6 +42,9 @@ class SyncPart(NamedTuple):
     all_wait: bool = True
     end_together: bool = False
 
+
+#: An operation occurs less often in a step: numbers of occurrences are multiples of it, one for each step.
+_MOST_A_STEP = 1 << 20
 
 #: Synchronous operation -> its occurrences; keys are equal across ranks.
 SyncPoints: TypeAlias = Mapping[Hashable, SyncPoint]
@@ -61,22 +68,42 @@ def collected(parts: Iterable[tuple[SyncPart, Int64, Int64]]) -> SyncPoints:
     }
 
 
+def numbered(point: SyncPoint, labels: Int64, begins_ns: Int64) -> SyncPoint:
+    """Return a point with its occurrences numbered by the step that each begins in, and its turn there.
+
+    `labels` and `begins_ns` (n,), n >= 1, are of the recorded steps, in order of time. What begins before the
+    first of them is counted back from there. No numbers are given where they would not ascend.
+    """
+    step = np.maximum(np.searchsorted(begins_ns, point.begin_ns, side="right") - 1, 0)
+    first = np.searchsorted(point.begin_ns, begins_ns)
+    return _ascending(point, labels[step] * _MOST_A_STEP + np.arange(len(step)) - first[step])
+
+
+def _ascending(point: SyncPoint, number: Int64) -> SyncPoint:
+    return point._replace(number=number if (np.diff(number) > 0).all() else None)
+
+
 def merged(hosts: Iterable[SyncPoints]) -> SyncPoints:
     """Return the sync points of several traces of one rank or host as one."""
     found: dict[Hashable, list[SyncPoint]] = {}
     for points in hosts:
         for key, point in points.items():
             found.setdefault(key, []).append(point)
-    return {
-        key: points[0]
-        if len(points) == 1
-        else points[0]._replace(
-            begin_ns=_in_order([point.begin_ns for point in points]),
-            end_ns=_in_order([point.end_ns for point in points]),
-            error_ns=max(point.error_ns for point in points),
-        )
-        for key, points in found.items()
-    }
+    return {key: points[0] if len(points) == 1 else _merged(points) for key, points in found.items()}
+
+
+def _merged(points: Sequence[SyncPoint]) -> SyncPoint:
+    one = points[0]._replace(
+        begin_ns=_in_order([point.begin_ns for point in points]),
+        end_ns=_in_order([point.end_ns for point in points]),
+        error_ns=max(point.error_ns for point in points),
+        number=None,
+    )
+    numbers = [point.number for point in points if point.number is not None]
+    if len(numbers) < len(points):
+        return one
+    order = np.argsort(np.concatenate([point.begin_ns for point in points]), kind="stable")
+    return _ascending(one, np.concatenate(numbers)[order])
 
 
 def _in_order(times: list[Int64]) -> Int64:

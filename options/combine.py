@@ -113,7 +113,7 @@ def _headline(combined: Combined, workers: Sequence[Mapping[str, Any]], *, asked
     known = [worker for worker in others if worker["bound_us"] is not None]
     if not known:
         return f"{sentence}; nothing ties their clocks together, so they may be apart."
-    if len(known) == len(others) and not any(worker["anchors"] for worker in known):
+    if len(known) == len(others) and not any(worker["bound_us"] for worker in known):
         return f"{sentence}; all ran on one machine, by one clock."
     apart = max(abs(worker["offset_us"]) for worker in known)
     within = f"within ± {_time(max(worker['bound_us'] for worker in known))}"

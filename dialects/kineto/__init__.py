@@ -20,6 +20,7 @@ from dialects.kineto.collectives import (
     is_collective_kernel,
     is_wait,
     message_sizes,
+    step_mark,
 )
 from dialects.masks import Mask, by_cat, by_name, ids_in
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
@@ -54,7 +55,6 @@ CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 #: A Python function that took less explains no pause worth a word.
 _LONG_NS = 1_000_000
 _BUILT_IN = r"<built-in (?:function|method) (\w+).*"
-_PROFILER_STEP = r"ProfilerStep#(\d{1,18})"
 
 
 class Kineto(System):
@@ -118,8 +118,8 @@ class Kineto(System):
 
     def marked_steps(self, trace: Trace) -> Steps:
         """Return ``ProfilerStep#N`` of the host (that of the device is another interval)."""
-        found = ((i, re.fullmatch(_PROFILER_STEP, name)) for i, name in enumerate(trace.names))
-        numbers = {i: int(match[1]) for i, match in found if match}
+        found = ((i, step_mark(name)) for i, name in enumerate(trace.names))
+        numbers = {i: mark.number for i, mark in found if mark}
         if not numbers:
             return NO_STEPS
         on_gpu = by_cat(trace, "gpu_user_annotation".__eq__)
@@ -145,15 +145,16 @@ class Kineto(System):
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
 
     def may_synchronise(self, name: str) -> bool:
-        """Whether a kernel or a call of that name may be a collective."""
-        return is_collective_kernel(name) or is_collective_call(name)
+        """Whether a kernel or a call of that name may be a collective, or marks a step."""
+        return is_collective_kernel(name) or is_collective_call(name) or step_mark(name) is not None
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Return a collective: gloo's annotation from entering to leaving, NCCL's kernel."""
-        return collective(name, cat, args)
+        """Return a collective (gloo's annotation from entering to leaving, NCCL's kernel) or a step mark."""
+        mark = None if cat == "gpu_user_annotation" else step_mark(name)
+        return collective(name, cat, args) if mark is None else SyncPart(mark)
 
     def in_groups(self, points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
-        """Return the points with the host's collectives in the group that the header tells."""
+        """Return the collectives, those of the host in the group that the header tells."""
         return grouped(points, header)
 
     def message_sizes(self, trace: Trace) -> MessageSizes:

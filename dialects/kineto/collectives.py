@@ -12,7 +12,7 @@ import numpy as np
 
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import Kind
-from dialects.sync_points import SyncPart, SyncPoints
+from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
 from formats.columns import Int64, Trace
 
@@ -46,6 +46,7 @@ _WAIT = r"_?c10d_functional::wait_tensor"
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"
 _NUMBER = r"[0-9]{1,18}"
+_PROFILER_STEP = rf"ProfilerStep#({_NUMBER})"
 #: All-to-all, or between two ranks: the name does not say.
 _EXCHANGE = r"(?i)send|recv|receive"
 
@@ -115,10 +116,25 @@ def known_key(key: Hashable, rank: int | None, group: tuple[int | None, ...] | N
     if isinstance(key, HalfTransfer):
         ends = key.ends(rank)
         return None if ends is None else (*ends, key.group)
-    is_host_call = isinstance(key, tuple) and len(key) == 1 and is_call_of_all(str(key[0]))
-    if not group or not is_host_call:
-        return None if group is None and is_host_call else key
+    if not group or not _is_host_call(key):
+        return None if group is None and _is_host_call(key) else key
     return (key, group)
+
+
+class StepMark(NamedTuple):
+    """A step's begin, which tells what collectives of the host are of that step."""
+
+    number: int
+
+
+def step_mark(name: str) -> StepMark | None:
+    """Return the step that an annotation of that name marks."""
+    match = re.fullmatch(_PROFILER_STEP, name)
+    return StepMark(int(match[1])) if match else None
+
+
+def _is_host_call(key: Hashable) -> bool:
+    return isinstance(key, tuple) and len(key) == 1 and is_call_of_all(str(key[0]))
 
 
 def meeting(
@@ -139,12 +155,27 @@ def meeting(
 
 
 def grouped(points: SyncPoints, header: Mapping[str, Any]) -> SyncPoints:
-    """Return a trace's sync points as `known_key` names them, without those that it does not know."""
+    """Return a trace's sync points as `known_key` names them, without those that it does not know.
+
+    The host's are numbered by the steps in which they were called; kernels begin whenever they do.
+    """
     info = header.get("distributedInfo")
     rank = integer(info.get("rank")) if isinstance(info, Mapping) else None
     group = host_group(header, rank)
-    keyed = ((known_key(key, rank, group), point) for key, point in points.items())
-    return {key: point for key, point in keyed if key is not None}
+    marks = [
+        (begin_ns, key.number)
+        for key, mark in points.items()
+        if isinstance(key, StepMark)
+        for begin_ns in mark.begin_ns.tolist()
+    ]
+    begins_ns, labels = np.array(sorted(marks), np.int64).reshape(-1, 2).T
+    found: dict[Hashable, SyncPoint] = {}
+    for key, point in points.items():
+        known = None if isinstance(key, StepMark) else known_key(key, rank, group)
+        if known is not None:
+            is_numbered = bool(marks) and _is_host_call(key)
+            found[known] = numbered(point, labels, begins_ns) if is_numbered else point
+    return found
 
 
 def collective(name: str, cat: str, args: Mapping[str, Any]) -> SyncPart | None:

@@ -9,9 +9,9 @@ resumes when something elsewhere has ended.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -374,9 +374,9 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     """Return where collectives meet other ranks, and which events (n,) are communication.
 
     A collective is known on other ranks by its kind, its process group and its sequence number there;
-    of several that these do not tell apart, the n-th to begin in the recording is the n-th elsewhere (of
-    kernels, the n-th of those that were asked for in the same step). So is the n-th transfer from one rank
-    to another, which no call leaves before the other rank's operator begins.
+    of several that these do not tell apart, the n-th of those that were asked for in a step is the n-th
+    elsewhere. So is the n-th transfer from one rank to another, which no call leaves before the other rank's
+    operator begins.
     """
     trace = rank.trace
     pairs, which = np.unique(
@@ -390,7 +390,7 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
     group = host_group(trace.header, trace.rank)
-    asked = _Asked(rank)
+    asked = _Asked(rank, start_ns)
     meets = []
     for event in events[np.argsort(start_ns[events], kind="stable")].tolist():
         row = int(rows[event])
@@ -399,9 +399,7 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         part = collective(name, trace.cats[trace.cat_id[row]], args)
         met = None if part is None else meeting(part.key, name, trace.rank, group)
         if met is not None:
-            key, kind = met
-            if event >= rank.first_work:
-                key = asked.key(key, event - rank.first_work)
+            key, kind = asked.key(met[0], event), met[1]
             meets.append(Meet(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))
             count[key] += 1
     # how much was under way when the recording began differs by rank: the last of it is the last elsewhere
@@ -414,47 +412,48 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     for row, ends in sorted(rank.transfers.items(), key=lambda one: trace.ts_ns[one[0]]):
         is_call = row in event_of
         event = event_of[row] if is_call else int(first[row])
-        turn = count[ends, is_call]
-        enters, together = not is_call, ("transfer", ends)
-        meets.append(Meet(together, event, enters=enters, leaves=is_call, kind=Kind.DATA, turn=turn))
-        count[ends, is_call] += 1
+        key = asked.key(("transfer", ends), event)
+        turn = count[key, is_call]
+        meets.append(Meet(key, event, enters=not is_call, leaves=is_call, kind=Kind.DATA, turn=turn))
+        count[key, is_call] += 1
     return meet_table(meets), communicates
 
 
-class _UnderWay(NamedTuple):
-    """A collective that was under way when the `part` of a recording began: no launch is recorded."""
+class _UnderWay(Struct, frozen=True):  # no tuple: it would equal that of a step
+    """A collective that was under way when step `first` was recorded, the first of all or after a pause."""
 
     key: Hashable
-    part: int
+    first: int
 
 
 class _Asked:
-    """In which step each kernel was asked for: ranks ask in the same order, whenever the kernels run.
+    """In which step each event was asked for: ranks ask in the same order, whenever the kernels run.
 
-    A recording that lost some kernels then has another number of them in that step alone. Of a kernel
-    without a launch it is the step of the one before it of the same key.
+    A recording that begins later, or lost some events, then has another number of them in those steps alone.
+    Of a kernel without a launch it is the step of the one before it of the same key.
     """
 
-    def __init__(self, rank: _Rank) -> None:
-        works, steps = rank.works, rank.steps
-        label = np.array([step.label for step in steps], np.int64)
-        begins = np.array([step.start_ns for step in steps], np.int64)
-        part = np.cumsum(np.diff(label, prepend=label[:1]) != 1)
-        at = np.searchsorted(begins, works.call_start_ns, side="right") - 1
-        is_before = at < 0
-        self.counts = bool(len(steps) and (works.call >= 0).any())
-        self.is_launched = ((works.call >= 0) & ~is_before).tolist()
-        self.step = label[at].tolist() if self.counts else []
-        self.part = np.where(is_before, 1, part[at]).tolist() if self.counts else []
-        self.latest: dict[Hashable, tuple[int, int]] = {}  # of each key: part and step
+    def __init__(self, rank: _Rank, start_ns: Int64) -> None:
+        self.rank, self.start_ns = rank, start_ns
+        self.begins_ns = [step.start_ns for step in rank.steps]
+        self.has_launches = bool((rank.works.call >= 0).any())
+        self.first: list[int] = []  # of each step: the first one since a pause
+        for before, step in zip([None, *rank.steps], rank.steps, strict=False):
+            goes_on = before is not None and before.label + 1 == step.label
+            self.first.append(self.first[-1] if goes_on else step.label)
+        self.latest: dict[Hashable, tuple[int, int]] = {}  # of each key: such a first step, and the step
 
-    def key(self, key: Hashable, work: int) -> Hashable:
+    def key(self, key: Hashable, event: int) -> Hashable:
         """Return the key of a collective with the step in which it was asked for."""
-        if not self.counts:
+        works, work = self.rank.works, event - self.rank.first_work
+        if not self.begins_ns or (work >= 0 and not self.has_launches):
             return key
-        step, part = self.step[work], self.part[work]
-        if self.is_launched[work]:
-            self.latest[key] = part, step
-            return (key, step)
+        at = (
+            bisect_right(self.begins_ns, works.call_start_ns[work] if work >= 0 else self.start_ns[event]) - 1
+        )
+        first = self.first[max(at, 0)]
+        if at >= 0 and (work < 0 or works.call[work] >= 0):
+            self.latest[key] = first, self.rank.steps[at].label
+            return (key, self.latest[key][1])
         before = self.latest.get(key)
-        return (key, before[1]) if before is not None and before[0] == part else _UnderWay(key, part)
+        return (key, before[1]) if before is not None and before[0] == first else _UnderWay(key, first)

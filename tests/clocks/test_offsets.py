@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
 
 from clocks.drift import hull, slopes
 from clocks.offsets import align
@@ -311,3 +312,56 @@ def test_reductions_at_equal_distances_do_not_tell_which_is_lost() -> None:
     times = list(range(10_000, 400_000, 10_000))
     found = align([_reductions(times, 0), _reductions(times, 5_200, lost=(7,))])
     assert not found.clocks[1].is_tied
+
+
+def _scattered(clock_us: int, late_us: int, ends_us: ArrayLike) -> SyncPoints:
+    """Reductions, 100 ms apart, that hosts carry out: begun `late_us` after 0, ended at about 10 ms."""
+    late: NDArray[np.int64] = np.rint(np.array(ends_us) * 1000).astype(np.int64)
+    zero = np.arange(len(late)) * 100_000_000 + clock_us * 1000
+    return _points(SyncPoint(zero + late_us * 1000, zero + 10_000_000 + late, end_together=True))
+
+
+def test_ends_that_scatter_do_not_move_the_clock_of_one_machine() -> None:
+    # host 1 is 9.5 ms late and ends about 500 us before host 0: x <= 10,000 - 9,500 = 500 us, 0 is possible
+    scatter = 92.0 * np.random.default_rng(1).standard_normal(20)
+    hosts = [_scattered(0, 0, np.maximum(scatter, -80) + 80), _scattered(0, 9_500, -400 + 0 * scatter)]
+    one, two = (align(hosts, machines=["a", name]).clocks[1] for name in ("a", "b"))
+    assert (one.offset_ns, one.bound_ns) == (0, 0)
+    assert two.bound_ns is not None
+    assert abs(two.offset_ns) <= two.bound_ns  # the truth is within the bound
+    assert two.offset_ns > 0
+
+
+def test_ends_that_agree_within_microseconds_are_believed_of_one_machine_too() -> None:
+    # a clock that is 200 us ahead violates no order: host 1 begins at 9,500 + 200, host 0 ends at 10,000
+    ends = np.random.default_rng(2).uniform(-0.5, 0.5, (2, 20))
+    hosts = [_scattered(0, 0, ends[0]), _scattered(200, 9_500, ends[1])]
+    clock = align(hosts, machines=["a", "a"]).clocks[1]
+    assert clock.offset_ns == pytest.approx(-200_000, abs=2_000)
+    assert clock.bound_ns is not None
+    assert clock.bound_ns <= 20_000
+
+
+def test_occurrences_of_one_number_belong_together_wherever_a_recording_begins() -> None:
+    # host 1 lost the first two, host 0 the last; counted from the first, all would be 100 ms apart
+    first, second = _scattered(0, 0, np.zeros(9))["x"], _scattered(3_000, 1_000, np.zeros(10))["x"]
+    first = first._replace(number=np.arange(9))
+    rest = SyncPoint(second.begin_ns[2:], second.end_ns[2:], end_together=True, number=np.arange(2, 10))
+    clock = align([_points(first), _points(rest)]).clocks[1]
+    assert clock.offset_ns == pytest.approx(-3_000_000, abs=2_000)
+    assert clock.anchors == 7
+
+
+@given(st.permutations(range(4)), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_hosts_of_two_machines_are_aligned_alike_whichever_is_first(order: list[int], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    clock_us = [0, 0, 40_000, 40_000]
+    hosts = [_scattered(clock, int(draw.integers(0, 9_000)), draw.uniform(0, 900, 12)) for clock in clock_us]
+    machines = ["a", "a", "b", "b"]
+    one = align(hosts, machines=machines).clocks
+    other = align([hosts[i] for i in order], machines=[machines[i] for i in order]).clocks
+    found = {host: clock.offset_ns for host, clock in zip(order, other, strict=True)}
+    assert [found[i] - found[0] for i in range(4)] == [clock.offset_ns for clock in one]
+    assert one[1].offset_ns == 0
+    assert one[2].offset_ns == one[3].offset_ns

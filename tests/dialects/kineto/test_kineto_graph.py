@@ -483,7 +483,7 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     assert ("gloo:all_reduce", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, step, "optimizer")
     gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
     assert gloo.is_collective and gloo.is_communication and gloo.phase == "Comm"
-    assert (step.meets.keys, step.meets.turn.tolist()) == ([("gloo:all_reduce",)], [0])
+    assert (step.meets.keys, step.meets.turn.tolist()) == ([(("gloo:all_reduce",), 1)], [0])
 
 
 def test_an_operator_that_only_waits_ends_when_the_collective_has(steps_of: Any) -> None:
