@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from dialects.kineto.collectives import (
     SYNC_ARGS,
+    among_groups,
     collective,
     host_group,
     is_collective,
@@ -398,6 +399,8 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         name = trace.names[trace.name_id[row]]
         part = collective(name, trace.cats[trace.cat_id[row]], args)
         met = None if part is None else meeting(part.key, name, trace.rank, group)
+        if part is not None and met is None and (among := among_groups(trace, row, part)) is not None:
+            met = among, Kind.GROUP
         if met is not None:
             key, kind = met
             if event >= rank.first_work:
