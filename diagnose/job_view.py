@@ -324,11 +324,14 @@ class JobView:
         """The meetings of each whole step."""
         return meetings_of(self.recording, self.rows)
 
-    def last_arrivals(self, *, of_own_step: bool = False) -> list[tuple[Int64, Int64]]:
+    def last_arrivals(
+        self, *, of_own_step: bool = False, among: Sequence[int] = ()
+    ) -> list[tuple[Int64, Int64]]:
         """Return for each whole step who came last to each meeting, and how long after the one before.
 
         `of_own_step`: last as counted from the end of its own step before. A rank that is served last ends,
-        and begins, its steps later than the others, without being slow.
+        and begins, its steps later than the others, without being slow. `among`: only those to which one of
+        these owners comes; () for all.
         """
         found = []
         tails = np.array([step.tail_ns for step in self.recording.steps])
@@ -340,6 +343,8 @@ class JobView:
             order = np.lexsort((at_ns, one.meeting))
             after_ns = np.diff(at_ns[order], prepend=0)
             is_last = np.append(np.diff(one.meeting[order]) != 0, np.ones(min(len(order), 1), np.bool_))
+            if len(among):
+                is_last &= np.isin(one.meeting[order], one.meeting[np.isin(one.owner, among)])
             found.append((one.owner[order[is_last]], after_ns[is_last]))
         return found
 

@@ -297,11 +297,14 @@ def _by_input(view: JobView, late: Sequence[int]) -> Finding:
 
 
 def _pausing(view: JobView) -> list[int]:
-    """Return the owners with longer gaps than their peers, if it is they who are waited for in most steps."""
+    """Return the owners with longer gaps than their peers, if it is they who are waited for in most steps.
+
+    That counts where they meet others: one that has waited for them may then come last to its own group.
+    """
     if len(view.rows) < FEWEST:
         return []
-    waited = waited_for(view.last_arrivals())
     late = behind_peers(view, view.owner_gap_ns(view.is_begun))
+    waited = waited_for(view.last_arrivals(among=late))
     return late if np.isin(waited, late).sum() > len(view.rows) / 2 else []
 
 

@@ -14,6 +14,7 @@ from dialects.masks import by_cat, by_name
 from dialects.step_parts import Kind
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
+from dialects.unknown_groups import Among, Group
 from formats.columns import Int64, Trace
 
 #: Keys of the args that tell collectives apart.
@@ -41,7 +42,8 @@ _HALF = r"\w+:i?(?:send|recv)"  # of a transfer: the call does not say who is at
 _HALF_SENT, _HALF_RECEIVED = re.compile(r"\w+:i?send$"), re.compile(r"\w+:i?recv$")
 #: The operators that hand a transfer to a library, and whether they send; their third argument is the peer.
 _TRANSFERS = {"c10d::send": True, "c10d::recv_": False}
-_PIPELINE = r"(?i)(?:^|_)pp|pipe"  # a group's description
+#: Descriptions of groups.
+_PIPELINE, _OF_ALL = r"(?i)(?:^|_)pp|pipe", r"^default_pg$"
 _WAIT = r"_?c10d_functional::wait_tensor"
 #: Collectives that no rank leaves before all have entered; a broadcast's root, for one, may.
 _ALL_WAIT = r"(?i)all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier"
@@ -239,13 +241,20 @@ def _member(trace: Trace, place: str) -> int | None:
     if not re.fullmatch(_NUMBER, place):
         return None
     groups = _groups(trace.header, trace.rank)
-    members = [ranks for about, ranks in groups if re.search(_PIPELINE, about)] or [
-        ranks for _, ranks in groups
-    ]
-    number = int(place)
-    found = {one[number] for one in members if number < len(one)} if members else {number}
-    found.discard(trace.rank)
-    return found.pop() if len(found) == 1 else None
+    is_pipeline = any(re.search(_PIPELINE, about) for about, _ in groups)
+    peers = _at_place(int(place), groups, _PIPELINE if is_pipeline else "")
+    if len(peers - {trace.rank}) > 1:  # what is sent without a group is sent in that of all
+        peers = _at_place(int(place), groups, _OF_ALL)
+    peers.discard(trace.rank)
+    return peers.pop() if len(peers) == 1 else None
+
+
+def _at_place(
+    place: int, groups: Sequence[tuple[str, tuple[int | None, ...]]], about: str
+) -> set[int | None]:
+    """Return who has a place in the groups that are described so; the rank of that number without groups."""
+    members = [ranks for one, ranks in groups if re.search(about, one)]
+    return {ranks[place] for ranks in members if place < len(ranks)} if groups else {place}
 
 
 def _groups(header: Mapping[str, Any], rank: int | None) -> list[tuple[str, tuple[int | None, ...]]]:
@@ -266,12 +275,25 @@ def host_group(header: Mapping[str, Any], rank: int | None) -> tuple[int | None,
     The calls do not say. Where a mesh of devices divides the ranks, they are done along a dimension of it
     (other than that of a pipeline, whose ranks send to each other).
     """
-    mesh = {
-        ranks
-        for about, ranks in _groups(header, rank)
-        if about.startswith("mesh_") and not re.search(_PIPELINE, about)
-    }
-    return () if not mesh else mesh.pop() if len(mesh) == 1 else None
+    groups = [one for one in _groups(header, rank) if not re.search(_PIPELINE, one[0])]
+    mesh = {ranks for about, ranks in groups if about.startswith("mesh_")}
+    if mesh:
+        return mesh.pop() if len(mesh) == 1 else None
+    return () if len({ranks for _, ranks in groups}) <= 1 else None
+
+
+def among_groups(trace: Trace, row: int, part: SyncPart) -> Among | None:
+    """Return the key of a call of the host whose group `host_group` does not know; None without its thread.
+
+    Libraries make threads for each group as it is made, and the system numbers them.
+    """
+    thread = integer(trace.tracks[trace.track_id[row]].tid)
+    if thread is None:
+        return None
+    of_all = trace.world_size
+    groups = [ranks for _, ranks in _groups(trace.header, trace.rank)]
+    keys = [known_key(part.key, trace.rank, () if len(ranks) == of_all else ranks) for ranks in groups]
+    return Among(thread, tuple(map(Group, keys, groups)), part.all_wait)
 
 
 def _all_ranks(key: Hashable, name: str) -> SyncPart:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from dialects.kineto.collectives import (
     SYNC_ARGS,
+    among_groups,
     collective,
     host_group,
     is_collective,
@@ -153,15 +154,19 @@ def _events(rank: _Rank) -> RecordedEvents:
 
 
 def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[list[Operation], Int64]:
-    """Return the distinct operations, and which one each event is."""
+    """Return the distinct operations, and which one each event is.
+
+    Ranks do together what communicates, but for the calls that hand it to a library.
+    """
     trace = rank.trace
+    together = communicates & (np.arange(len(rows)) >= len(rank.host))
     on_device = np.arange(len(rows)) >= rank.first_work
     names, name_of = numbered(
         _COMPILED.sub(r"\1\2", one) if _IS_COMPILED in one else one for one in trace.names
     )
     name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
-    columns = (name_ids, cat_ids, tracks, phase, on_device, communicates)
-    sizes = (len(names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2)
+    columns = (name_ids, cat_ids, tracks, phase, on_device, together, communicates)
+    sizes = (len(names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2, 2)
     distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
     kinds = [
         Operation(
@@ -169,11 +174,11 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
             cat=trace.cats[cat],
             track=trace.tracks[track],
             phase="Comm" if communicates else PHASES[phase],
-            is_collective=bool(communicates),
+            is_collective=bool(together),
             is_communication=bool(communicates),
             on_device=bool(on_device),
         )
-        for name, cat, track, phase, on_device, communicates in zip(
+        for name, cat, track, phase, on_device, together, communicates in zip(
             *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
         )
     ]
@@ -384,8 +389,11 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
     )
     named = [divmod(pair, len(trace.cats)) for pair in pairs.tolist()]
     known = [is_collective(trace.names[name], trace.cats[cat]) for name, cat in named]
-    communicates = np.array(known, np.bool_)[which.reshape(-1)] & (np.arange(len(rows)) >= len(rank.host))
-    events = np.flatnonzero(communicates)
+    communicates = np.array(known, np.bool_)[which.reshape(-1)]
+    together = communicates & (np.arange(len(rows)) >= len(rank.host))
+    if len(rank.works) or not len(rank.aside):  # else its calls may wait for the library, which is the host's
+        communicates = together
+    events = np.flatnonzero(together)
     keys = [key for key in SYNC_ARGS if key in trace.args]
     columns = {key: trace.args[key].as_dict() for key in keys}
     count: Counter[Hashable] = Counter()
@@ -398,6 +406,8 @@ def _meets(rank: _Rank, rows: Int64, start_ns: Int64) -> tuple[Meets, Mask]:
         name = trace.names[trace.name_id[row]]
         part = collective(name, trace.cats[trace.cat_id[row]], args)
         met = None if part is None else meeting(part.key, name, trace.rank, group)
+        if part is not None and met is None and (among := among_groups(trace, row, part)) is not None:
+            met = among, Kind.GROUP
         if met is not None:
             key, kind = asked.key(met[0], event), met[1]
             meets.append(Meet(key, event, enters=True, leaves=True, kind=kind, turn=count[key]))

@@ -52,6 +52,39 @@ def test_of_gpus_that_reduce_and_later_broadcast_together_the_last_is_the_last_t
     assert [after.tolist() for _, after in arrivals] == [[20_000_000]] * 5
 
 
+def in_pairs(directory: Path) -> Path:
+    """Write 5 steps of 4 ranks that reduce in pairs [0, 2] and [1, 3], on one machine."""
+    begins = [10_000, 12_000, 20_000, 23_000]
+    directory.mkdir()
+    for rank, begin in enumerate(begins):
+        groups = [("default_pg", [0, 1, 2, 3]), ("undefined", [rank % 2, rank % 2 + 2])]
+        config = [{"pg_desc": about, "ranks": ranks} for about, ranks in groups]
+        info = {"rank": rank, "world_size": 4, "pg_config": config}
+        header = {"schemaVersion": 1, "host_name": "node", "distributedInfo": info}
+        reduced = begins[rank % 2 + 2] + 1_000
+        events = [
+            {"ph": "X", "pid": 1, "tid": tid, "cat": cat, "name": name, "ts": 30_000 * step + ts, "dur": dur}
+            for step in range(5)
+            for tid, cat, name, ts, dur in (
+                (1, "user_annotation", f"ProfilerStep#{step}", 0, 29_990),
+                (1, "cpu_op", "aten::mm", 0, begin - 100),
+                (1, "cpu_op", "c10d::allreduce_", begin - 50, 100),
+                (40 + step % 2, "user_annotation", "gloo:all_reduce", begin, reduced - begin),
+            )
+        ]
+        (directory / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
+    return directory
+
+
+def test_ranks_meet_in_the_groups_that_fit_their_times_where_the_calls_name_none(tmp_path: Path) -> None:
+    loaded = load_steps([in_pairs(tmp_path / "job")], jobs=1, progress=False)
+    assert loaded.recording.notes == []  # no clock is moved
+    view = JobView(loaded)
+    assert [who.tolist() for who, _ in view.last_arrivals()] == [[2, 3]] * 5
+    assert [after.tolist() for _, after in view.last_arrivals()] == [[10_000_000, 11_000_000]] * 5
+    assert [who.tolist() for who, _ in view.last_arrivals(among=[3])] == [[3]] * 5
+
+
 def accumulating(path: Path, longer: int) -> Path:
     """Write 16 steps of 10 ms, each fourth with 4 ms of an optimizer; step `longer` takes 30 ms more."""
     events: list[dict[str, object]] = []

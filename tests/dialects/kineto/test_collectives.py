@@ -125,7 +125,8 @@ _ALL = ("default_pg", [0, 1, 2, 3])
 @pytest.mark.parametrize(
     ("groups", "wanted"),
     [
-        ([], ()), ([_ALL], ()), ([_ALL, ("", [0, 1])], ()),  # nobody knows what that is for
+        ([], ()), ([_ALL], ()), ([_ALL, ("", [0, 1])], None),  # nobody knows what that is for
+        ([_ALL, ("", [0, 1, 2, 3])], ()), ([_ALL, ("pp", [0, 1])], ()),
         ([_ALL, ("mesh_dp", [0, 1])], (0, 1)),
         ([_ALL, ("mesh_pp", [0, 2]), ("mesh_dp", [0, 1])], (0, 1)),
         ([_ALL, ("mesh_dp", [0]), ("mesh_tp", [0, 1])], (0, 1)),
@@ -146,9 +147,12 @@ def test_collectives_of_the_host_are_done_along_a_dimension_of_the_mesh(
     assert list(grouped({nccl: point, gloo: point}, header)) == kept
 
 
-def test_the_peer_of_a_transfer_is_found_in_the_group_of_the_pipeline(tmp_path: Path) -> None:
-    about = [{"pg_desc": "mesh_pp", "ranks": [0, 2]}, {"pg_desc": "mesh_dp", "ranks": [0, 1]}]
-    info = {"rank": 0, "pg_config": [{"pg_desc": "default_pg", "ranks": [0, 1, 2, 3]}, *about]}
+@pytest.mark.parametrize(("about", "other"), [("mesh_pp", 2), ("undefined", 1)])
+def test_the_peer_of_a_transfer_is_found_in_the_group_of_the_pipeline_or_of_all(
+    tmp_path: Path, about: str, other: int
+) -> None:
+    more = [{"pg_desc": about, "ranks": [0, 2]}, {"pg_desc": "mesh_dp", "ranks": [0, 1]}]
+    info = {"rank": 0, "pg_config": [{"pg_desc": "default_pg", "ranks": [0, 1, 2, 3]}, *more]}
     where = {"ph": "X", "pid": 1, "tid": 2}
     inputs = {"Concrete Inputs": ["", "", "1", "0"]}
     events = [
@@ -158,4 +162,4 @@ def test_the_peer_of_a_transfer_is_found_in_the_group_of_the_pipeline(tmp_path: 
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}))
     found = transfers(read_trace(path), np.array([1]), lambda name: read_args(path, {name}, slices=True))
-    assert found == {0: (2, 0, "0"), 1: (2, 0, "0")}
+    assert found == {0: (other, 0, "0"), 1: (other, 0, "0")}

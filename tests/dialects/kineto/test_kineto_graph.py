@@ -483,7 +483,17 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     assert ("gloo:all_reduce", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, step, "optimizer")
     gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
     assert gloo.is_collective and gloo.is_communication and gloo.phase == "Comm"
+    enqueue = next(one for one in found.operations if one.name == "c10d::allreduce_")
+    assert enqueue.is_communication and not enqueue.is_collective  # how long it takes is not the rank's doing
     assert (step.meets.keys, step.meets.turn.tolist()) == ([(("gloo:all_reduce",), 1)], [0])
+
+
+def test_where_a_device_communicates_the_call_that_launches_it_is_work_of_the_host(steps_of: Any) -> None:
+    found = steps_of([host("c10d::allreduce_", 0, 20), work("ncclDevKernel_AllReduce_Sum_f32", 10, 90, None)])
+    assert [(one.name, one.is_communication) for one in found.operations] == [
+        ("c10d::allreduce_", False),
+        ("ncclDevKernel_AllReduce_Sum_f32", True),
+    ]
 
 
 def test_an_operator_that_only_waits_ends_when_the_collective_has(steps_of: Any) -> None:
