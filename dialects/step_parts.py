@@ -171,6 +171,13 @@ class Meet(NamedTuple):
     turn: int = 0
 
 
+class InStep(NamedTuple):
+    """The key of a `Meet` that is counted step by step: the recordings of ranks may begin differently."""
+
+    key: Hashable
+    step: int
+
+
 class Meets(Struct, frozen=True):
     """What a rank's events do together with others: `Meet` as columns (k,), `key` an index into `keys`."""
 

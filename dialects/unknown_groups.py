@@ -11,12 +11,12 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import comb
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
 from msgspec.structs import replace
 
-from dialects.step_parts import Meets, RankStep
+from dialects.step_parts import InStep, Meets, RankStep
 from formats.columns import Int64
 
 _THREADS_OF_GROUP = 2
@@ -62,11 +62,11 @@ class _Done(NamedTuple):
     @property
     def among(self) -> list[Among]:
         """The keys that are not known."""
-        return [key for key in self.keys if isinstance(key, Among)]
+        return list(dict.fromkeys(key for key in map(_bare, self.keys) if isinstance(key, Among)))
 
     def under(self, known: _Known) -> dict[Hashable, Int64]:
         """Return which are done under each key, by their begin."""
-        names = [known[key] if isinstance(key, Among) else key for key in self.keys]
+        names = [known[key] if isinstance(key, Among) else key for key in map(_bare, self.keys)]
         order = np.argsort(self.begin_ns, kind="stable")
         return {
             name: order[np.isin(self.key[order], [i for i, one in enumerate(names) if one == name])]
@@ -80,7 +80,8 @@ def with_groups(ranks: Sequence[int | None], steps: Sequence[Sequence[RankStep]]
     Where they do not tell it, it meets nobody there.
     """
     key_lists = {id(step.meets.keys): step.meets.keys for own in steps for step in own}
-    among = {key: None for keys in key_lists.values() for key in keys if isinstance(key, Among)}
+    bare = (_bare(key) for keys in key_lists.values() for key in keys)
+    among = dict.fromkeys(key for key in bare if isinstance(key, Among))
     if not among:
         return [list(own) for own in steps]
     members = {group.key: group.members for one in among for group in one.groups}
@@ -92,7 +93,7 @@ def with_groups(ranks: Sequence[int | None], steps: Sequence[Sequence[RankStep]]
 
 def _done(own: Sequence[RankStep], wanted: Mapping[Hashable, object]) -> _Done:
     all_keys = dict.fromkeys(key for step in own for key in step.meets.keys)
-    keys = [key for key in all_keys if isinstance(key, Among) or key in wanted]
+    keys = [key for key in all_keys if isinstance(_bare(key), Among) or _bare(key) in wanted]
     columns = [np.empty((4, 0), np.int64)]
     for step in own:
         rows, key = _rows(step.meets, keys)
@@ -102,6 +103,11 @@ def _done(own: Sequence[RankStep], wanted: Mapping[Hashable, object]) -> _Done:
     table = np.concatenate(columns, axis=1)
     _, first = np.unique(table[:2], axis=1, return_index=True)  # in later steps it is cut to begin with them
     return _Done(keys, *table[:, first])
+
+
+def _bare(key: Hashable) -> Hashable:
+    """Return a key without its step: the steps here are those that all ranks have."""
+    return key.key if isinstance(key, InStep) else key
 
 
 def _rows(meets: Meets, keys: Sequence[Hashable]) -> tuple[Int64, Int64]:
@@ -188,18 +194,23 @@ def _named(own: Sequence[RankStep], done: _Done, known: _Known | None) -> list[R
     n_turns = int(done.turn.max(initial=0)) + 1
     numbers = done.key * n_turns + done.turn
     named: dict[int, list[Hashable]] = {}
+    counted = set(done.keys)
     steps = []
     for step in own:
         meets = step.meets
         if id(meets.keys) not in named:
+            # what is counted here is counted over all steps
             named[id(meets.keys)] = [
-                known[key] if known and isinstance(key, Among) else key for key in meets.keys
+                key if known is None or key not in counted else known.get(cast(Among, _bare(key)), _bare(key))
+                for key in meets.keys
             ]
         keys = named[id(meets.keys)]
         rows, key = _rows(meets, done.keys)
         turns = meets.turn.astype(np.int64)
         turns[rows] = turn[np.searchsorted(numbers, key * n_turns + turns[rows])]
         meets = replace(meets, keys=keys, turn=turns)
-        kept = np.flatnonzero(np.array([not isinstance(key, Among) for key in keys], np.bool_)[meets.key])
+        kept = np.flatnonzero(
+            np.array([not isinstance(_bare(key), Among) for key in keys], np.bool_)[meets.key]
+        )
         steps.append(replace(step, meets=meets.select(kept, meets.event[kept])))
     return steps

@@ -43,6 +43,7 @@ from dialects.kineto.kineto_host import PHASES, Segments, segments
 from dialects.masks import Mask, by_cat, by_name
 from dialects.step_parts import (
     UNMARKED,
+    InStep,
     Joint,
     Kind,
     Meet,
@@ -464,6 +465,6 @@ class _Asked:
         first = self.first[max(at, 0)]
         if at >= 0 and (work < 0 or works.call[work] >= 0):
             self.latest[key] = first, self.rank.steps[at].label
-            return (key, self.latest[key][1])
+            return InStep(key, self.latest[key][1])
         before = self.latest.get(key)
-        return (key, before[1]) if before is not None and before[0] == first else _UnderWay(key, first)
+        return InStep(key, before[1]) if before is not None and before[0] == first else _UnderWay(key, first)
