@@ -172,7 +172,7 @@ def _ranked(known: Sequence[tuple[Finding, Gain | None]], gains: Gains) -> list[
 def headline(diagnosis: Diagnosis) -> str:
     """Return one sentence: how long a step takes, what makes it so, and what can be won.
 
-    Of what wins most, what is wrong in every step comes before what happened in some.
+    Of what wins most, what happened in one step only comes last: it may never happen again.
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > _APART * usual else ""
@@ -187,8 +187,12 @@ def headline(diagnosis: Diagnosis) -> str:
         ]
         known = f": {on_path[0].title}; nothing else" if on_path else "; nothing"
         return f"{step}{known} stands out that would make it 1 % shorter."
-    named = sorted(winning[:_NAMED], key=lambda one: one.finding.kind == "outlier_steps")
+    named = sorted(winning[:_NAMED], key=lambda one: _happened_once(one.finding))
     return f"{step}: {'; then '.join(map(_with_gain, named))}."
+
+
+def _happened_once(finding: Finding) -> bool:
+    return finding.kind == "outlier_steps" and len(finding.steps) == 1
 
 
 def _limit(view: JobView) -> str:
