@@ -146,11 +146,11 @@ def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -
     assert title.endswith("the first recorded, took 199.8 ms longer than the others")
 
 
-def hiccups(directory: Path, slow: tuple[int, ...]) -> Path:
-    """Write a rank with 12 steps of 100 ms, of which the `slow` ones (from 0) take 50 ms more."""
+def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
+    """Write a rank with 12 steps of 100 ms, of which the `slow` ones (from 0) take `more_ms` more."""
     events, at = [], 0
     for i in range(12):
-        work = 90_000 + 50_000 * (i in slow)
+        work = 90_000 + 1000 * more_ms * (i in slow)
         own = (f"ProfilerStep#{i}", at, work + 10_000), ("aten::mm", at, work - 30_000)
         for name, begin, dur in (*own, ("aten::add", at + work - 30_000, 30_000)):
             cat = "cpu_op" if "::" in name else "user_annotation"
@@ -162,13 +162,17 @@ def hiccups(directory: Path, slow: tuple[int, ...]) -> Path:
     return directory
 
 
-def test_what_comes_again_in_later_steps_is_no_warm_up_and_leads_the_headline(tmp_path: Path) -> None:
-    diagnosis = diagnosed(hiccups(tmp_path / "job", (0, 4, 8)))
+@pytest.mark.parametrize(("more_ms", "leads"), [(30, False), (180, True)])
+def test_what_comes_again_is_no_warm_up_and_leads_the_headline_if_it_costs_far_more(
+    tmp_path: Path, more_ms: int, leads: bool
+) -> None:
+    diagnosis = diagnosed(hiccups(tmp_path / "job", (0, 4, 8), more_ms))
     assert titles(diagnosis, "profiling_overhead") == []
-    assert kinds(diagnosis) == ["outlier_steps", "hot_operation"]  # 3 * 50 / 12 and 0.1 * 60
+    # 3 * 30 / 12 = 7.5 ms, or 45; and a tenth of 60, or of what that is on average (67.5, or 105)
+    assert kinds(diagnosis) == ["outlier_steps", "hot_operation"]
     assert winning(diagnosis)[0].finding.steps == [0, 4, 8]
     said = headline(diagnosis)
-    assert said.index("steps 0, 4 and 8 take much longer") < said.index("makes up")
+    assert (said.index("steps 0, 4 and 8 take much longer") < said.index("makes up")) == leads
 
 
 def waits_unseen(directory: Path) -> Path:
