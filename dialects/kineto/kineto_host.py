@@ -142,7 +142,7 @@ def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: 
 
 def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, phase: Int64) -> Segments:
     """Return the segments and those of the annotations `rows` (k,) where nothing else runs."""
-    which, begin, end, thread = (np.empty(0, np.int64) for _ in range(4))
+    which, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
     for one in unique(trace.track_id[rows]).tolist():
         own = np.flatnonzero(trace.track_id[rows] == one)
         inner, start, until = innermost(trace.ts_ns[rows[own]], end_ns[rows[own]])
@@ -153,20 +153,18 @@ def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, 
         which = np.append(which, own[inner[piece]])
         begin = np.append(begin, np.maximum(start[piece], idle_from[at]))
         end = np.append(end, np.minimum(until[piece], idle_to[at]))
-        thread = np.append(thread, np.full(len(at), one))
-    kept = end > begin
-    which, begin = which[kept], np.append(host.start_ns, begin[kept])
-    end, thread = np.append(host.end_ns, end[kept]), np.append(host.thread, thread[kept])
-    order = np.lexsort((end, begin, thread))
-    is_around = np.repeat([False, True], [len(host), len(which)])
+        before = np.append(before, low + at)
+    kept = np.flatnonzero(end > begin)
+    order = np.insert(np.arange(len(host)), before[kept], len(host) + np.arange(len(kept)))
+    which = which[kept]
     return Segments(
         np.append(host.row, rows[which])[order],
-        begin[order],
-        end[order],
-        thread[order],
+        np.append(host.start_ns, begin[kept])[order],
+        np.append(host.end_ns, end[kept])[order],
+        np.append(host.thread, trace.track_id[rows[which]].astype(np.int64))[order],
         np.append(host.phase, phase[which])[order],
         np.append(host.closes, np.zeros(len(which), np.bool_))[order],
-        is_around[order],
+        order >= len(host),
         host.main,
     )
 
