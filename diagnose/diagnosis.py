@@ -32,6 +32,8 @@ LEAST_SHARE = 0.01
 _LEAST_LEFT = 0.5
 #: Findings that the headline names.
 _NAMED = 2
+#: Steps that are outliers lead the headline if to be without them wins this many times as much as the next.
+_FAR_MORE = 3
 #: The mean step is named beside the median one where it differs by more than this share.
 _APART = 0.01
 #: What makes up more than this share of the critical path is the limit.
@@ -177,7 +179,8 @@ def _ranked(known: Sequence[tuple[Finding, Gain | None]], gains: Gains) -> list[
 def headline(diagnosis: Diagnosis) -> str:
     """Return one sentence: how long a step takes, what makes it so, and what can be won.
 
-    Of what wins most, what is wrong in every step comes before what happened in some.
+    Of what wins most, what is wrong in every step comes before what happened in some, which may not happen
+    again, unless that wins far more.
     """
     usual, mean = float(np.median(diagnosis.iteration_ns)), float(diagnosis.iteration_ns.mean())
     on_average = f" ({in_ms(mean, unit='')} on average)" if abs(mean - usual) > _APART * usual else ""
@@ -192,8 +195,14 @@ def headline(diagnosis: Diagnosis) -> str:
         ]
         known = f": {on_path[0].title}; nothing else" if on_path else "; nothing"
         return f"{step}{known} stands out that would make it 1 % shorter."
-    named = sorted(winning[:_NAMED], key=lambda one: one.finding.kind == "outlier_steps")
+    named = sorted(winning[:_NAMED], key=_sure_ns, reverse=True)
     return f"{step}: {'; then '.join(map(_with_gain, named))}."
+
+
+def _sure_ns(one: Ranked) -> float:
+    """Return what a finding wins; what happened in some steps counts as part of that."""
+    assert one.gain is not None
+    return one.gain.mid_ns / (_FAR_MORE if one.finding.kind == "outlier_steps" else 1)
 
 
 def _limit(view: JobView) -> str:

@@ -92,10 +92,15 @@ class JobView:
 
     @cached_property
     def n_warm_up(self) -> int:
-        """How many of the whole steps, the first ones, are far longer than the others: what is done once."""
+        """How many of the whole steps, the first ones, are far longer than the others: what is done once.
+
+        What takes as long in a later step is not done once.
+        """
         places = self.far_longer
         n_first = next((i for i, place in enumerate(places) if place != i), len(places))
-        return n_first if n_first <= _WARM_UP else 0
+        later = self.job_ns[n_first:].max(initial=0)
+        n_longest = next((i for i in range(n_first) if self.job_ns[i] <= later), n_first)
+        return n_longest if n_first <= _WARM_UP else 0
 
     @cached_property
     def far_longer(self) -> list[int]:

@@ -17,6 +17,8 @@ from replay.uncertainty import Float
 #: device; a rank's peak differs from the others by more than this.
 _GROWS, _FULL, _DIFFERS = 0.01, 0.95, 1.2
 _FEWEST_STEPS = 3
+_NOTHING = "no memory events are recorded; profile_memory=True records them"
+_HOST_ONLY = "memory events of the host are recorded, but none of a device"
 
 
 class _Peaks(Struct, frozen=True):
@@ -34,7 +36,8 @@ def memory(view: JobView) -> Iterator[Finding | Skipped]:
         if found is not None:
             peaks[view.recording.owners[owner]] = found
     if not peaks:
-        yield Skipped("memory", "no memory events are recorded; profile_memory=True records them")
+        on_host = any(rank.memory is not None for rank in view.loaded.ranks)
+        yield Skipped("memory", _HOST_ONLY if on_host else _NOTHING)
         return
     for title, cause, action, ranks, weight in _flaws(peaks):
         yield Finding(

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from dag.critical_path import CATS, critical_path
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView
-from dialects.step_parts import CALLBACK, narrow_ns
+from dialects.step_parts import CALLBACK, GAP, narrow_ns
 from dialects.system import RUNTIME_CATS
 from errors import counted, listed
 from formats.columns import FEWEST, Int64
@@ -178,16 +179,23 @@ def _warm_up(view: JobView, n_first: int) -> Finding:
 
 
 def _grown(view: JobView, row: int) -> Evidence:
-    """Return what exceeds its usual length most in a step: an operation's work, its gaps, or a step's tail.
+    """Return what on a step's critical path exceeds its usual length most there.
 
-    Of an operation the longest of its events, or of the gaps before them.
+    That is an operation's work, its gaps, or the step's tail; of an operation the longest of its events, or
+    of the gaps before them. What grew elsewhere has waited for that, as far as the recording tells.
     """
     recording = view.recording
     step, usual = recording.steps[row], at_usual_length(recording, [row]).steps[row]
     of_event = view.kind_of[1][step.operation] * len(recording.owners) + step.owner
-    more = [step.work_ns - usual.work_ns, step.gap_ns - usual.gap_ns]
+    path = critical_path(step)
+    lengths = [
+        np.bincount(path.event[chosen], (path.end_ns - path.start_ns)[chosen], len(step))
+        for chosen in ((path.event >= 0) & (path.cat == CATS.index(cat)) for cat in ("", GAP))
+    ]
+    grown = (step.work_ns - usual.work_ns, step.gap_ns - usual.gap_ns)
+    more = [np.minimum(own, on_path) for own, on_path in zip(grown, lengths, strict=True)]
     by_kind = [np.bincount(of_event, one, 1) for one in more]
-    tail = step.tail_ns - usual.tail_ns
+    tail = (step.tail_ns - usual.tail_ns) * (np.arange(len(step.tail_ns)) == path.owner)
     most = int(np.argmax([one.max() for one in (*by_kind, tail)]))
     if most == len(more):
         return view.tail(step, int(tail.argmax()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from msgspec.structs import replace
@@ -16,8 +16,9 @@ from formats.columns import Int64, unique
 from replay.whatif.bandwidth import link_rate
 from replay.whatif.partition import at_partition_bytes
 
-#: A collective that takes no longer than this many times the shortest is latency, hardly bytes; so many
-#: of them in a step are many; and merging leaves one in so many.
+#: A collective that in each fourth step takes no longer than this many times the shortest is latency, hardly
+#: bytes, as what it takes longer in others is no matter of bytes; so many of them in a step are many; and
+#: merging leaves one in so many.
 _LATENCY, _MANY, _MERGED = 2.0, 16, 10
 #: One that is known to move more than this is bytes, however many others are as short.
 _MOST_BYTES = 1 << 20
@@ -62,56 +63,60 @@ def _short_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     collectives = view.which(_is_reduced) & (bytes_at_once(view) <= _MOST_BYTES)
     if not collectives.any():
         return
-    steps = view.recording.steps  # each is made anew when it is asked for: together they are large
-    works = [step.work_ns[collectives[step.operation]] for step in map(steps.__getitem__, view.rows)]
-    shortest = _shortest_ns(works)
-    at_most = [(work <= _LATENCY * shortest).sum() / len(view.recording.owners) for work in works]
-    if np.median(at_most) < _MANY:
+    shortest, usual = _shortest_ns(view, collectives)
+    short = collectives & (usual <= _LATENCY * shortest)
+    if short.sum() < _MANY * len(view.recording.owners):
         return
-    counts = []
-    for step in map(steps.__getitem__, view.rows):
-        short = (own[step.work_ns[own] <= _LATENCY * shortest] for own in view.by_owner(step, collectives))
-        counts.append(np.mean([_n_turns(step, own) for own in short]))
-    often = float(np.median(counts))
+    often = float(np.median([_turns_a_rank(view, step, short) for step in view.steps]))
     if often < _MANY:
         return
     names, kind = view.kind_of
-    chosen = [names[i] for i in unique(kind[collectives]).tolist()]
+    chosen = [names[i] for i in unique(kind[short]).tolist()]
     yield Finding(
         kind="small_messages",
         title=f"{often:,.0f} collectives a step are so short that they are latency, hardly bytes",
-        cause=f"they take at most {_LATENCY * shortest / 1e3:.0f} µs each, not much more than the shortest",
+        cause=f"where nothing holds them up they take at most {_LATENCY * shortest / 1e3:.0f} µs each, "
+        "not much more than the shortest",
         action="merge them: larger buckets (bucket_cap_mb), a larger fusion buffer, coalesced collectives",
-        edit=lambda one: _merged(one, collectives, shortest),
+        edit=lambda one: _merged(one, short),
         ranks=view.recording.owners,
         operations=chosen[:3],
-        evidence=view.show(collectives, 1),
+        evidence=view.show(short, 1),
         caveat=f"the gain is for one in {_MERGED} of them",
     )
 
 
-def _n_turns(step: StepGraph, events: Int64) -> int:
-    return len(np.unique(turns(step, events)))
+def _turns_a_rank(view: JobView, step: StepGraph, chosen: Bool) -> float:
+    """Return how many of the `chosen` operations (n,) a rank does in a step, those at once as one."""
+    return float(np.mean([len(np.unique(turns(step, own))) for own in view.by_owner(step, chosen)]))
 
 
 def _is_reduced(one: Operation) -> bool:
     return one.is_collective and one.is_communication
 
 
-def _shortest_ns(works: Sequence[Int64]) -> float:
-    work = np.concatenate(works)
-    work = work[work > 0]
-    return float(np.quantile(work, 0.05)) if len(work) else 0.0
+def _shortest_ns(view: JobView, collectives: Bool) -> tuple[float, Int64]:
+    """Return how long the shortest of the `collectives` (n,) take, and each (n,) in a fourth of its steps."""
+    parts = []
+    for step in view.steps:
+        own = np.flatnonzero(collectives[step.operation] & (step.work_ns > 0))
+        parts.append((step.operation[own], step.work_ns[own]))
+    operation, work = (np.concatenate(column) for column in zip(*parts, strict=True))
+    count = np.bincount(operation, minlength=len(collectives))
+    ordered = np.append(work[np.lexsort((work, operation))], 0)
+    in_a_fourth = ordered[np.cumsum(count) - count + count // 4]
+    shortest = float(np.quantile(work, 0.05)) if len(work) else 0.0
+    return shortest, np.where(count > 0, in_a_fourth, 0)
 
 
-def _merged(recording: Recording, collectives: Bool, shortest: float) -> Recording:
-    """Return the recording in which one in some of the short `collectives` (n,) of each owner takes time."""
+def _merged(recording: Recording, collectives: Bool) -> Recording:
+    """Return the recording in which one in some of the `collectives` (n,) of each owner takes time."""
     none = np.zeros(len(recording.operations) - len(collectives), np.bool_)
     collectives = np.append(collectives, none)  # what another edit added is none
 
     def merged(step: StepGraph) -> StepGraph:
         work = step.work_ns.copy()
-        events = np.flatnonzero(collectives[step.operation] & (work <= _LATENCY * shortest))
+        events = np.flatnonzero(collectives[step.operation])
         for owner in range(len(recording.owners)):
             own = events[step.owner[events] == owner]
             work[own[turns(step, own) % _MERGED > 0]] = 0

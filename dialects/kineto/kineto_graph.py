@@ -112,7 +112,7 @@ def _read(rank: RankTrace, steps: Sequence[Step]) -> _Rank:
     is_aside = _lasting_collectives(trace)
     aside = np.flatnonzero(is_aside)
     aside = aside[np.argsort(end_ns[aside], kind="stable")]
-    host = segments(trace, end_ns, is_aside, [step.start_ns for step in steps])
+    host = segments(trace, end_ns, is_aside, steps)
     enqueued = _enqueuing(trace, host, trace.ts_ns[aside])
     moments = trace.ts_ns[aside]
     inside = enqueued >= 0
@@ -293,29 +293,38 @@ def _handed_over(rank: _Rank) -> list[Int64]:
 
     The main thread may be busy with what the recording does not know; so it waits only for what ended
     in the later half of its idle time. At the end of the backward pass it waits for all that was sent.
+    An annotation beside its operations may have waited in the same way, before its work.
     """
     host = rank.host
     ends = np.concatenate([np.flatnonzero(host.closes), rank.aside_numbers])
     starts = np.concatenate([host.start_ns, rank.trace.ts_ns[rank.aside]])[ends]
     end_ns = np.concatenate([host.end_ns, rank.end_ns[rank.aside]])[ends]
     group = np.append(host.thread, np.full(len(rank.aside), -1))[ends]
-    idle_from = np.full(len(host), int(host.start_ns.min(initial=0)) if len(host) else 0)
+    ended_before = np.full(len(host), int(host.start_ns.min(initial=0)) if len(host) else 0)
     goes_on = np.flatnonzero(host.thread[1:] == host.thread[:-1]) + 1
-    idle_from[goes_on] = host.end_ns[goes_on - 1]
-    resumed = np.flatnonzero(host.start_ns - idle_from >= _PAUSE_NS)
-    found = ended_last(end_ns, group, host.start_ns[resumed], host.thread[resumed])
-    late = np.where(found >= 0, end_ns[found], 0)
-    since = np.where(host.thread[resumed] == host.main, _SOON, 1.0) * (host.start_ns - idle_from)[resumed]
-    waited = (found >= 0) & (late > idle_from[resumed]) & (host.start_ns[resumed] - late <= since)
-    waited &= starts[found] < host.start_ns[resumed]
-    handed = edge_rows(ends[found[waited]], resumed[waited], Joint.END_TO_HEAD, Kind.HAND_OVER)
-    return [handed, _after_backward(rank)]
+    ended_before[goes_on] = host.end_ns[goes_on - 1]
+    handed = []
+    for joint, idle_from, idle_to, may_wait in (
+        (Joint.END_TO_HEAD, ended_before, host.start_ns, np.ones(len(host), np.bool_)),
+        (Joint.END_TO_BODY, host.start_ns, host.end_ns, host.is_around),
+    ):
+        resumed = np.flatnonzero(may_wait & (idle_to - idle_from >= _PAUSE_NS))
+        found = ended_last(end_ns, group, idle_to[resumed], host.thread[resumed])
+        late = np.where(found >= 0, end_ns[found], 0)
+        since = np.where(host.thread[resumed] == host.main, _SOON, 1.0) * (idle_to - idle_from)[resumed]
+        waited = (found >= 0) & (late > idle_from[resumed]) & (idle_to[resumed] - late <= since)
+        waited &= starts[found] < idle_to[resumed]
+        handed.append(edge_rows(ends[found[waited]], resumed[waited], joint, Kind.HAND_OVER))
+    return [*handed, _after_backward(rank)]
 
 
 def _after_backward(rank: _Rank) -> Int64:
-    """Let the first operation after a backward pass wait for what was enqueued during the pass."""
+    """Let the first operation after a backward pass wait for what was enqueued during the pass.
+
+    An annotation before that operation in which something of it ended has waited for that instead.
+    """
     host, aside = rank.host, rank.aside
-    main = np.flatnonzero(host.thread == host.main)
+    main = np.flatnonzero((host.thread == host.main) & ~host.is_around)
     backward = host.phase[main] == PHASES.index("BW")
     begins = np.flatnonzero(backward & ~np.append(False, backward[:-1]))
     after = np.flatnonzero(~backward & np.append(False, backward[:-1]))
@@ -326,7 +335,15 @@ def _after_backward(rank: _Rank) -> Int64:
     which = np.searchsorted(host.start_ns[main[begins]], start, side="right") - 1
     target = main[after[which]]
     sent = (which >= 0) & (start < host.start_ns[target]) & (end <= host.start_ns[target])
-    return edge_rows(rank.aside_numbers[sent], target[sent], Joint.END_TO_HEAD, Kind.HAND_OVER)
+    during = host.running(np.full(len(end), host.main), end)
+    waits = sent & (during > main[after[which] - 1]) & host.is_around[during]
+    parts = ((sent & ~waits, target, Joint.END_TO_HEAD), (waits, during, Joint.END_TO_BODY))
+    return np.concatenate(
+        [
+            edge_rows(rank.aside_numbers[chosen], into[chosen], joint, Kind.HAND_OVER)
+            for chosen, into, joint in parts
+        ]
+    )
 
 
 def _unlaunched(rank: _Rank, start_ns: Int64, end_ns: Int64) -> Int64:

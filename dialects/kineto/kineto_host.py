@@ -10,8 +10,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from dialects.masks import Mask, by_cat, by_name
+from dialects.step_windows import ranges
+from dialects.steps import Step
 from dialects.system import RUNTIME_CATS
 from formats.columns import Int64, Trace, unique
+from formats.values import FARTHEST_NS
 from innermost import innermost
 
 _OPERATION = frozenset(("cpu_op", "Operator", "user_annotation", "overhead")) | RUNTIME_CATS
@@ -19,6 +22,8 @@ _LOADER = "enumerate(DataLoader)"
 _BACKWARD = "autograd::engine::"
 _STEP = re.compile(r"ProfilerStep(#\d+|\*)?")
 _ANNOTATION = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)")  # of any category
+#: Annotations of PyTorch's own around a user's code, of which they tell no more than that it ran.
+_WHOLE = re.compile(_STEP.pattern + r"|\w*DataParallel\.forward")
 #: What host operations are for; `Segments.phase` indexes it.
 PHASES = ("", "FW", "BW", "STEP", "I/O")
 
@@ -33,6 +38,7 @@ class Segments(Struct, frozen=True):
     thread : (n,) index into `Trace.tracks`
     phase : (n,) index into `PHASES`
     closes : (n,) whether the outermost operation ends with this segment
+    is_around : (n,) whether it is an annotation beside the operations in it, which may have waited
     main : the thread that runs the steps
     """
 
@@ -42,6 +48,7 @@ class Segments(Struct, frozen=True):
     thread: Int64
     phase: Int64
     closes: Mask
+    is_around: Mask
     main: int
 
     def __len__(self) -> int:
@@ -87,25 +94,30 @@ class Segments(Struct, frozen=True):
             self.thread[which],
             self.phase[which],
             self.closes[which] & last,
+            self.is_around[which],
             self.main,
         )
 
 
-def segments(trace: Trace, end_ns: Int64, aside: Mask, begins_ns: Sequence[int]) -> Segments:
+def segments(trace: Trace, end_ns: Int64, aside: Mask, steps: Sequence[Step]) -> Segments:
     """Return what the host threads did, without the communications `aside` (n,) that run beside them.
 
-    `end_ns` (n,) are the ends of the slices, `begins_ns` the begins of the steps. Python frames and
-    annotations that contain operations are no operations; time that only they cover is a gap. An annotation
-    with nothing inside is an operation, and so is the loading of input.
+    `end_ns` (n,) are the ends of the slices. Python frames are no operations; time that only they cover is a
+    gap. An annotation with nothing inside is an operation, and so is the loading of input. One that contains
+    operations is one where none of them runs, unless it is around a step, or a whole forward pass.
     """
     rows = np.flatnonzero(by_cat(trace, _OPERATION.__contains__) & ~aside)
     rows = rows[np.lexsort((rows, -end_ns[rows], trace.ts_ns[rows], trace.track_id[rows]))]
-    main = _main_thread(trace, rows, begins_ns)
+    main = _main_thread(trace, rows, [step.start_ns for step in steps])
     is_operation, in_update = _annotations(trace, end_ns, rows)
+    is_around = ~is_operation & ~_are_around_steps(trace.ts_ns[rows], end_ns[rows], steps)
+    is_around &= ~by_name(trace, _WHOLE.fullmatch)[rows]
+    around, around_phase = rows[is_around], _phases(trace, rows[is_around], in_update[is_around])
     rows, in_update = rows[is_operation], in_update[is_operation]
     outermost = _outermost(trace.track_id[rows], trace.ts_ns[rows], end_ns[rows])
     phase = _phases(trace, rows[outermost], in_update[outermost])
-    return _gapless(trace, end_ns, rows, outermost, phase, main)
+    host = _gapless(trace, end_ns, rows, outermost, phase, main)
+    return _with_annotations(host, trace, end_ns, around, around_phase)
 
 
 def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: Int64, main: int) -> Segments:
@@ -114,7 +126,7 @@ def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: 
     which, begin, end = innermost(start, end_ns[rows], thread)
     begins = begin == start[which]
     hidden = np.setdiff1d(np.arange(len(rows)), which[begins], assume_unique=True)
-    shown = Segments(which, begin, end, thread[which], phase[which], begins, main)
+    shown = Segments(which, begin, end, thread[which], phase[which], begins, np.zeros_like(begins), main)
     around = shown.running(thread[hidden], start[hidden])
     shown = shown.cut(around[around >= 0], start[hidden][around >= 0])
     which = np.concatenate([shown.row, hidden])
@@ -124,7 +136,37 @@ def _gapless(trace: Trace, end_ns: Int64, rows: Int64, outermost: Int64, phase: 
     which, begin, end = which[order], begin[order], end[order]
     root = outermost[which]
     closes = np.append(root[1:] != root[:-1], np.ones(min(len(root), 1), np.bool_))
-    return Segments(rows[which], begin, end, thread[which], phase[which], closes, main)
+    is_around = np.zeros_like(closes)
+    return Segments(rows[which], begin, end, thread[which], phase[which], closes, is_around, main)
+
+
+def _with_annotations(host: Segments, trace: Trace, end_ns: Int64, rows: Int64, phase: Int64) -> Segments:
+    """Return the segments and those of the annotations `rows` (k,) where nothing else runs."""
+    which, begin, end, before = (np.empty(0, np.int64) for _ in range(4))
+    for one in unique(trace.track_id[rows]).tolist():
+        own = np.flatnonzero(trace.track_id[rows] == one)
+        inner, start, until = innermost(trace.ts_ns[rows[own]], end_ns[rows[own]])
+        low, high = np.searchsorted(host.thread, [one, one + 1])
+        idle_from = np.append(-FARTHEST_NS, host.end_ns[low:high])
+        idle_to = np.append(host.start_ns[low:high], FARTHEST_NS)
+        at, piece = ranges(np.searchsorted(idle_to, start, "right"), np.searchsorted(idle_from, until))
+        which = np.append(which, own[inner[piece]])
+        begin = np.append(begin, np.maximum(start[piece], idle_from[at]))
+        end = np.append(end, np.minimum(until[piece], idle_to[at]))
+        before = np.append(before, low + at)
+    kept = np.flatnonzero(end > begin)
+    order = np.insert(np.arange(len(host)), before[kept], len(host) + np.arange(len(kept)))
+    which = which[kept]
+    return Segments(
+        np.append(host.row, rows[which])[order],
+        np.append(host.start_ns, begin[kept])[order],
+        np.append(host.end_ns, end[kept])[order],
+        np.append(host.thread, trace.track_id[rows[which]].astype(np.int64))[order],
+        np.append(host.phase, phase[which])[order],
+        np.append(host.closes, np.zeros(len(which), np.bool_))[order],
+        order >= len(host),
+        host.main,
+    )
 
 
 def _outermost(thread: NDArray[np.int32], start_ns: Int64, end_ns: Int64) -> Int64:
@@ -160,6 +202,16 @@ def _annotations(trace: Trace, end_ns: Int64, rows: Int64) -> tuple[Mask, Mask]:
         in_update[i] += 1
         in_update[max(until, i + 1)] -= 1
     return is_operation, np.cumsum(in_update)[:-1] > 0
+
+
+def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Sequence[Step]) -> Mask:
+    """Return which slices (n,) last for a whole step, or on into another one."""
+    _, begin, end = np.array([(0, FARTHEST_NS, FARTHEST_NS), *steps], np.int64).T
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    since = np.searchsorted(begin, start_ns)
+    is_whole: Mask = (end[since] <= end_ns) | (begin[np.searchsorted(begin, start_ns, "right")] < end_ns)
+    return is_whole
 
 
 def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:

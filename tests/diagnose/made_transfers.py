@@ -227,9 +227,17 @@ def _shape(n_bytes: int) -> Event:
 
 
 def gloo(
-    directory: Path, transfers: Sequence[float], *, compute: float = 200.0, n_bytes: Sequence[int] = ()
+    directory: Path,
+    transfers: Sequence[float],
+    *,
+    compute: float = 200.0,
+    n_bytes: Sequence[int] = (),
+    held_up: float = 0.0,
 ) -> Path:
-    """Write two ranks that compute on the host and then reduce 16 MiB each time, in the given times (ms)."""
+    """Write two ranks that compute on the host and then reduce 16 MiB each time, in the given times (ms).
+
+    In each second step each reduction takes `held_up` longer.
+    """
     directory.mkdir(parents=True)
     sizes = n_bytes or [16 << 20] * len(transfers)
     for rank in range(2):
@@ -240,7 +248,8 @@ def gloo(
             for layer in range(8):
                 events.add(f"aten::op_{layer}", at, at + compute / 8, **where)
                 at += compute / 8
-            for lasts, size in zip(transfers, sizes, strict=True):
+            for usual, size in zip(transfers, sizes, strict=True):
+                lasts = usual + held_up * (i % 2)
                 about = {"cat": "user_annotation", "tid": 2, "args": _shape(size)}
                 events.add("gloo:all_reduce", at, at + lasts, **{**where, **about})
                 at += lasts

@@ -164,6 +164,77 @@ def test_the_first_step_is_warm_up_and_no_outlier(tmp_path: Path, system: str) -
     assert title.endswith("the first recorded, took 199.8 ms longer than the others")
 
 
+def hiccups(directory: Path, slow: tuple[int, ...], more_ms: int) -> Path:
+    """Write a rank with 12 steps of 100 ms, of which the `slow` ones (from 0) take `more_ms` more."""
+    events, at = [], 0
+    for i in range(12):
+        work = 90_000 + 1000 * more_ms * (i in slow)
+        own = (f"ProfilerStep#{i}", at, work + 10_000), ("aten::mm", at, work - 30_000)
+        for name, begin, dur in (*own, ("aten::add", at + work - 30_000, 30_000)):
+            cat = "cpu_op" if "::" in name else "user_annotation"
+            events.append({"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1, "ts": begin, "dur": dur})
+        at += work + 10_000
+    directory.mkdir()
+    header = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 1}}
+    (directory / "rank0.json").write_text(json.dumps({**header, "traceEvents": events}))
+    return directory
+
+
+@pytest.mark.parametrize(("more_ms", "leads"), [(30, False), (180, True)])
+def test_what_comes_again_is_no_warm_up_and_leads_the_headline_if_it_costs_far_more(
+    tmp_path: Path, more_ms: int, leads: bool
+) -> None:
+    diagnosis = diagnosed(hiccups(tmp_path / "job", (0, 4, 8), more_ms))
+    assert titles(diagnosis, "profiling_overhead") == []
+    # 3 * 30 / 12 = 7.5 ms, or 45; and a tenth of 60, or of what that is on average (67.5, or 105)
+    assert kinds(diagnosis) == ["outlier_steps", "hot_operation"]
+    assert winning(diagnosis)[0].finding.steps == [0, 4, 8]
+    said = headline(diagnosis)
+    assert (said.index("steps 0, 4 and 8 take much longer") < said.index("makes up")) == leads
+
+
+def waits_unseen(directory: Path) -> Path:
+    """Write ten steps of two ranks, of which rank 1 begins and ends each 0.5 ms later.
+
+    In step 5 it computes 50 ms longer. Rank 0 goes on 1 ms before the recorded end of the collective, so
+    that it is not seen to wait for that.
+    """
+    directory.mkdir()
+    for rank in range(2):
+        events: list[dict[str, object]] = []
+        at = 0.0
+        for i in range(10):
+            late, later = 50.0 * (i == 5), 0.5 * rank
+            sent = 10 + late * rank
+            over = 12 + late
+            own = [
+                (f"ProfilerStep#{i}", later, over + 4 + later),
+                ("aten::mm", later, sent),
+                ("c10d::allreduce_", sent, sent + 0.1),
+                ("gloo:all_reduce", sent + 0.1, over),
+                ("aten::add_", over - (1 if late and rank == 0 else 0), over + 3),
+            ]
+            for name, begin, end in own:
+                cat = "cpu_op" if "::" in name else "user_annotation"
+                times = {"ts": round(1000 * (at + begin)), "dur": round(1000 * (end - begin))}
+                tid = 2 if "gloo" in name else 1
+                events.append({"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, **times})
+            at += over + 4
+        info = {"rank": rank, "world_size": 2, "backend": "gloo"}
+        header = {"schemaVersion": 1, "distributedInfo": info, "host_name": "a"}
+        (directory / f"rank{rank}.json").write_text(json.dumps({**header, "traceEvents": events}))
+    return directory
+
+
+def test_a_long_step_is_the_fault_of_what_grew_on_its_path_not_of_who_waited(tmp_path: Path) -> None:
+    (outlier,) = [
+        one.finding
+        for one in winning(diagnosed(waits_unseen(tmp_path / "job")))
+        if one.finding.kind == "outlier_steps"
+    ]
+    assert (outlier.steps, outlier.ranks, outlier.operations) == ([5], ["rank1"], ["aten::mm"])
+
+
 @pytest.mark.parametrize("system", WITH_INPUT)
 def test_a_rank_whose_loader_is_slow_is_late(tmp_path: Path, system: str) -> None:
     job = replace(HEALTHY, more_load=[0.0, 20.0, 0.0, 0.0])

@@ -40,6 +40,14 @@ def test_memory_that_is_not_recorded_is_skipped_with_the_reason(tmp_path: Path) 
     assert "memory" in [one.kind for one in diagnosed(directory).skipped]
 
 
+def test_memory_of_the_host_alone_is_said_to_be_none_of_a_device(tmp_path: Path) -> None:
+    directory, _ = device(tmp_path / "job", replace(DeviceStep(), peak_gb=[5.0] * 8))
+    path = directory / "rank0.pt.trace.json"
+    path.write_text(path.read_text().replace('"Device Type": 1', '"Device Type": 0'))
+    (skipped,) = [one for one in diagnosed(directory).skipped if one.kind == "memory"]
+    assert skipped.reason == "memory events of the host are recorded, but none of a device"
+
+
 @pytest.mark.parametrize(("before_ms", "is_found"), [(80.0, True), (100.1, False)])
 def test_traced_steps_that_take_longer_than_those_before(
     tmp_path: Path, before_ms: float, is_found: bool

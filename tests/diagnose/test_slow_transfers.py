@@ -119,6 +119,14 @@ def test_collectives_that_move_much_are_not_small_however_many_are_as_short(
     assert ("small_messages" in kinds(diagnosed(job))) == is_small
 
 
+def test_small_collectives_are_merged_whole_though_something_holds_them_up_at_times(tmp_path: Path) -> None:
+    # 20 of 0.1 ms, and of 3.1 ms in each second step; two are left
+    job = gloo(tmp_path / "job", [0.1] * 20, compute=60.0, n_bytes=[256] * 20, held_up=3.0)
+    (small,) = [one for one in winning(diagnosed(job)) if one.finding.kind == "small_messages"]
+    assert small.finding.title.startswith("20 collectives a step")
+    holds(small, 18 * (0.1 + 3.1) / 2)
+
+
 def test_a_slow_collective_may_wait_for_a_rank_that_is_not_recorded(tmp_path: Path) -> None:
     job = nccl(tmp_path / "job", [1.0, 1.0, 1.0, 12.0, 1.0])
     whole = winning(diagnosed(job))[0].finding

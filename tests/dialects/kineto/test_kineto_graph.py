@@ -137,7 +137,7 @@ def test_operations_without_length_or_wholly_covered_are_events_too(steps_of: An
     ]  # fmt: skip
 
 
-def test_annotations_around_operations_and_python_frames_are_gaps(steps_of: Any) -> None:
+def test_annotations_are_operations_where_nothing_else_runs_and_python_frames_are_gaps(steps_of: Any) -> None:
     found = steps_of(
         [
             mark(3, 0, 100),
@@ -149,11 +149,63 @@ def test_annotations_around_operations_and_python_frames_are_gaps(steps_of: Any)
         ]
     )
     assert found.steps[0].number == 3
-    assert [(one.name, one.phase) for one in found.operations] == [
-        ("enumerate(DataLoader)#_Iter.__next__", "I/O"), ("aten::add_", "STEP"), ("my own sleep", "FW"),
+    update = "Optimizer.step#SGD.step"
+    assert spans(found, found.steps[0]) == [
+        ("enumerate(DataLoader)#_Iter.__next__", 0, 20), (update, 30, 35), ("aten::add_", 35, 40),
+        (update, 40, 70), ("my own sleep", 80, 90),
     ]  # fmt: skip
+    assert {one.name: one.phase for one in found.operations} == {
+        "enumerate(DataLoader)#_Iter.__next__": "I/O", update: "STEP", "aten::add_": "STEP",
+        "my own sleep": "FW",
+    }  # fmt: skip
     gaps = {name: time for (_, name, cat), time in path_of(join([found])).items() if cat == "gap"}
-    assert gaps == {"aten::add_": 15, "my own sleep": 40, "": 10}
+    assert gaps == {update: 10, "my own sleep": 10, "": 10}
+
+
+def test_of_annotations_in_each_other_the_innermost_is_the_operation(steps_of: Any) -> None:
+    found = steps_of(
+        [
+            mark(1, 0, 100),
+            host("outer", 10, 80, cat="user_annotation"),
+            host("inner", 20, 30, cat="user_annotation"),
+            host("aten::add_", 30, 10),
+        ]
+    )
+    assert spans(found, found.steps[0]) == [
+        ("outer", 10, 20), ("inner", 20, 30), ("aten::add_", 30, 40), ("inner", 40, 50), ("outer", 50, 90),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["epoch", "ProfilerStep#2", "DistributedDataParallel.forward"])
+def test_what_an_annotation_around_a_step_or_a_forward_pass_covers_alone_is_a_gap(
+    steps_of: Any, name: str
+) -> None:
+    lasts = 90 if "forward" in name else 100
+    found = steps_of(
+        [mark(1, 0, 100), host(name, 0, lasts, cat="user_annotation"), host("aten::add_", 30, 10)]
+    )
+    assert spans(found, found.steps[0]) == [("aten::add_", 30, 40)]
+
+
+@pytest.mark.parametrize("reduces", [range(1), range(2)])
+def test_an_annotation_beside_its_operations_waits_for_what_was_sent(steps_of: Any, reduces: range) -> None:
+    # of its 900 µs after the backward pass it waited until 800, or until 200 and 800
+    found = steps_of(
+        [
+            mark(1, 0, 1200),
+            host("bwd", 0, 1000, cat="user_annotation"),
+            host("autograd::engine::evaluate_function: a", 0, 100),
+            host("c10d::allreduce_", 40, 20),
+            *(host("gloo:all_reduce", 50, 750 - 600 * i, tid=9 + i, cat="user_annotation") for i in reduces),
+            host("optimizer", 1100, 100),
+        ]
+    )
+    step = found.steps[0]
+    awaited = ("gloo:all_reduce", Joint.END_TO_BODY, Kind.HAND_OVER)
+    assert [one for one in inputs(found, step, "bwd") if one[0] == "gloo:all_reduce"] == [awaited]
+    path = path_of(join([found]))
+    assert path.total() == 1200
+    assert (path["rank0", "bwd", ""], path["rank0", "optimizer", "gap"]) == (200, 100)
 
 
 def test_a_thread_that_was_idle_resumes_when_another_one_is_through(steps_of: Any) -> None:
