@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 Kind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
 Cell = str | int | float | bool | None
@@ -94,6 +95,10 @@ class Table(Struct, frozen=True):
         cells = [column.value or attrgetter(column.key) for column in columns]
         items = items if isinstance(items, Sequence) else list(items)
         return cls(name, title, columns, Made(items, lambda item: [cell(item) for cell in cells]), **settings)
+
+    def first(self, n: int | None) -> Table:
+        """Return the table with its first n rows; with all for None."""
+        return self if n is None else replace(self, rows=self.rows[:n], about=self.about[:n])
 
     @property
     def certain_at(self) -> int | None:

@@ -15,20 +15,23 @@ from opname import OpName
 class CommFilter:
     """Keeps the named communication operations and everything that is no communication.
 
-    BytePS: an operation is its name in the trace, with or without ``wk<i>.rank<r>.``, and stands for
-    its sub-tasks. Horovod: every process is a tensor and is kept by its name. Else the names of
-    collectives and their kernels are communication.
+    BytePS: an operation is its name in the trace and stands for its sub-tasks. Horovod: every process is a
+    tensor and is kept by its name. Else the names of collectives and their kernels are communication. A name
+    with the `prefix` of a rank (``wk<i>.rank<r>.``) is meant on that rank only.
     """
 
-    def __init__(self, dialect: str, names: Sequence[str]) -> None:
+    def __init__(self, dialect: str, names: Sequence[str], prefix: str = "") -> None:
         self._names_processes = dialects.named(dialect).process_is_operation
-        self._names = frozenset(names)
+        self._asked: dict[str, list[str]] = {}  # by what is looked for, the names that were asked for
+        for name in names:
+            for text in {name, name.removeprefix(prefix)}:
+                self._asked.setdefault(text, []).append(name)
         self._processes: dict[Any, bool] = {}
         self._known: dict[Any, bool] = {}
         self.met: set[str] = set()  # the names asked for that occur
 
     def __bool__(self) -> bool:
-        return bool(self._names)
+        return bool(self._asked)
 
     def learn(self, event: WholeEvent, args: Mapping[str, Any]) -> bool:
         """Take note of a process's name; return whether `keeps` may answer otherwise from now on."""
@@ -53,13 +56,12 @@ class CommFilter:
     def _is_wanted(self, name: str, event: WholeEvent) -> bool:
         op = OpName.parse(name)
         if op.is_comm:
-            if not any(str(op.label) in one for one in self._names):
+            if not any(str(op.label) in one for one in self._asked):
                 return False  # most are told so, and soon: all aliases have the tensor's name in them
             op = OpName.parse(with_key(name, event.tid))
             return len([name for name in op.aliases() if self._has(name)]) > 0  # all that occur are noted
         return not is_collective(name, str(event.cat)) or self._has(name)
 
     def _has(self, name: str) -> bool:
-        if name in self._names:
-            self.met.add(name)
-        return name in self._names
+        self.met.update(self._asked.get(name, ()))
+        return name in self._asked

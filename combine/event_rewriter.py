@@ -66,7 +66,7 @@ class Rewriter:
         self._runs = runs
         self.tables = Tables(place)
         self.anchors = SyncFinder(place.dialect)
-        self.filter = CommFilter(place.dialect, place.names)
+        self.filter = CommFilter(place.dialect, place.names, place.owner)
         self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
         self._args_text = lru_cache(_REMEMBERED)(packed if self.packs_args else bytes)
         self._entry = lru_cache(_REMEMBERED)(self._new_entry)

@@ -31,10 +31,11 @@ from combine.external_sort import Int64, Source, cut, merge
 from combine.pid_tid import Place
 from combine.sources import Kind, Member, sniffed, timing, usable, with_ranks
 from combine.spill_source import rewrite
-from errors import AnalyzeError, OutputError
+from errors import AnalyzeError, OutputError, TraceError
 from formats import native
 from parallel import FilePart, cores, end_with, fork_context, process_pool, unpacked_size
 from temporary_files import temporary_directory
+from trace_utils import load_paths
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -104,9 +105,10 @@ def combine(
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
             sources = _run(pool, rewrite, tasks, lambda i: bar.update(_size(members[i])))
-        for name in names:
-            if not any(name in source.met for source in sources):
-                raise AnalyzeError(f"--filter {name}: no communication in this job has that name")
+        if unknown := [name for name in names if not any(name in source.met for source in sources)]:
+            with contextlib.suppress(TraceError):  # whose line names what comes near
+                load_paths([member.path for member in members], only=unknown, jobs=jobs, progress=False)
+            raise AnalyzeError(f"--filter {unknown[0]}: no communication in this job has that name")
         members = with_ranks(members, dialect, sources)
         repairs = [
             f"{member.path}: {'; '.join(source.repairs)}"
@@ -157,6 +159,7 @@ def _places(
             only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
             axis=kinds[i].axis,
             names=tuple(names),
+            owner=member.prefix if member.rank is not None else f"rank{kinds[i].rank}.",
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
             scan=scan,
         )

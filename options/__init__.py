@@ -60,6 +60,14 @@ def check_variant(args: Namespace, *variants: str) -> None:
         raise UsageError(f"--sub_option {args.sub_option}: {args.option} has {has}")
 
 
+def check_heeded(args: Namespace, *flags: str) -> None:
+    """Refuse (`UsageError`) `flags` that the chosen variant does not heed, rather than ignore them."""
+    variant = f"--sub_option {args.sub_option}" if args.sub_option else f"a plain --option {args.option}"
+    for flag in flags:
+        if getattr(args, flag) not in (None, False, (), []):
+            raise UsageError(f"--{flag} has no effect with {variant}")
+
+
 def is_drawn(args: Namespace) -> bool:
     """Whether some file shows charts."""
     return bool(args.html or args.picture or args.xlsx)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from errors import TraceError, UsageError
-from options import check_variant
+from options import check_heeded, check_variant
 from result import Repairs, Result
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def run(args: Namespace) -> Result:
     variant = args.sub_option
     check_variant(args, "iter_time", *_PARTS, *_NETWORK)
     if variant in _NETWORK:
+        check_heeded(args, "sort", "step_by")
         return _one_source(args, variant)
     if args.output is not None:
         raise UsageError("--output: collect writes into the GPUs' own directories")

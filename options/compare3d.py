@@ -39,6 +39,8 @@ def run(args: Namespace) -> Result:
     """Put the runs side by side, in the order given."""
     check_words(args)
     output = args.output or Path("3dcompare.html")
+    if args.html is True and output == Path("3dcompare.html"):  # the result's page would have that name too
+        args.html = Path("3dcompare-page.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
     from compare.run_table import filtered, iteration_ns

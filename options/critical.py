@@ -113,7 +113,7 @@ def _recorded(args: Namespace) -> Result:
     document: dict[str, Any] = {
         "step": step.number,
         "iteration_ms": path.length_ns / 1e6,
-        "scopes": Made(scopes, lambda scope: _document(recording, scope)),
+        "scopes": Made(scopes, lambda scope: _document(scope, owned=len(recording.owners) > 1)),
         "operations": slack.records(),
     }
     notes = [*recording.notes, *_longer(scopes, path, recording)]
@@ -146,20 +146,19 @@ def _recorded(args: Namespace) -> Result:
     )
 
 
-def _document(recording: Recording, scope: Scope) -> dict[str, Any]:
-    """Return a scope of a recorded step for JSON."""
+def _document(scope: Scope, *, owned: bool) -> dict[str, Any]:
+    """Return a scope for JSON; `owned`: whether its operations are of several ranks."""
     from dag_utils import BY_NAME, by_name, records
 
     path = scope.path()
-    sums = Table.of("", "", BY_NAME, by_name(path)).records()
-    return _with_path(scope, path, records(path, owned=len(recording.owners) > 1), by_name=sums)
-
-
-def _with_path(scope: Scope, path: NamedPath, rows: object, **more: object) -> dict[str, Any]:
-    """Return a scope for JSON, with its path as records (`rows`) and `more` about it."""
-    length = {"length_ms": scope.length_ns / 1e6}
-    by_cat = {cat: ns / 1e6 for cat, ns, _ in scope.shares(path)}
-    return {"scope": scope.name, "worker": scope.worker, **length, "path": rows, **more, "by_cat": by_cat}
+    return {
+        "scope": scope.name,
+        "worker": scope.worker,
+        "length_ms": scope.length_ns / 1e6,
+        "path": records(path, owned=owned),
+        "by_name": Table.of("", "", BY_NAME, by_name(path)).records(),
+        "by_cat": {cat: ns / 1e6 for cat, ns, _ in scope.shares(path)},
+    }
 
 
 def _slack_table(args: Namespace, operations: list[OperationSlack]) -> Table:
@@ -341,11 +340,8 @@ def _mean(args: Namespace) -> Result:
         "",
         {
             "step": "mean",
-            "iteration_ms": None,
-            "scopes": [
-                _with_path(scope, scope.path(), Table("path", "", _CHAIN, rows).records())
-                for scope, rows in rows_of
-            ],
+            "iteration_ms": longest.length_ns / 1e6,
+            "scopes": [_document(scope, owned=False) for scope in scopes],
             "operations": _slack_table(args, operations).records(),
         },
         headline=f"The longest chain of average durations is {in_ms(longest.length_ns)}, "

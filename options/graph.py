@@ -75,6 +75,8 @@ def _structure(args: Namespace) -> _Loaded:
     from dag_utils import longest_path, mean_dags
 
     refuse(args, "filter", "step_by", "del_queue", "step")
+    if len(args.path) > 1:
+        raise UsageError(f"{args.path[1]}: one graph at a time; {args.path[0]} is one already")
     found = mean_dags(args.path, jobs=args.jobs, progress=args.progress)
     dag = found.gpus[0][2]
     path = longest_path(dag)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from errors import UsageError, whole_number
-from options import check_variant, load_steps
+from options import check_heeded, check_variant, load_steps
 from result import Chart, Result, in_ms, ms_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ FLAGS = frozenset(
 VARIANTS = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay", "bottleneck", "whatif")
 _FROM_OTHERS = "a step from the other steps' gaps"
 _FURTHER = "mean of as many further steps (95 %)"
+_DELAYED = ("smlt_delay_cmp", "smlt_delay_comm", "map_delay")
+_IN_TURN = ("map_delay", "bottleneck")
+#: How much longer what is delayed takes, unless `--delay_ratio` says otherwise.
+_DELAY = 1.1
 #: How much faster `bottleneck` makes each candidate.
 _FASTER = 0.9
 #: A time before the edit that is less than this share of the recorded one needs a word.
@@ -49,8 +53,8 @@ def add_arguments(group: _ArgumentGroup) -> None:
     """Declare the flags of replay."""
     add = group.add_argument
     add("--step_num", metavar="N", type=_steps, help="replay N steps in sequence (default: those recorded)")
-    add("--delay_ratio", metavar="R", type=float, default=1.1,
-        help="factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default 1.1)")  # fmt: skip
+    add("--delay_ratio", metavar="R", type=float,
+        help=f"factor of smlt_delay_cmp, smlt_delay_comm and map_delay (default {_DELAY:g})")  # fmt: skip
     add("--set", metavar="EDIT", action="append", default=[],
         help="an edit for --sub_option whatif, repeatable: BW=0.8, Comm.x.PUSH=2, rank1.FW=1.5, bandwidth=2, "
         "bandwidth=200Mbit, partition_bytes=1048576, schedule=priority|fifo, drop=NAME, "
@@ -70,7 +74,7 @@ def run(args: Namespace) -> Result:
     loaded = load_steps(args, partitions=_partitions(args))
     if args.sub_option is None:
         return _replayed(args, loaded)
-    if args.sub_option in ("map_delay", "bottleneck"):
+    if args.sub_option in _IN_TURN:
         return _explored(args, loaded)
     return _edited(args, loaded)
 
@@ -79,13 +83,22 @@ def _check(args: Namespace) -> None:
     check_variant(args, *VARIANTS)
     from replay.whatif.edits import checked_ratio
 
-    checked_ratio(f"--delay_ratio {args.delay_ratio:g}", args.delay_ratio)
+    checked_ratio(f"--delay_ratio {_delay(args):g}", _delay(args))
+    if args.sub_option not in _DELAYED:
+        check_heeded(args, "delay_ratio")
+    if args.sub_option in _IN_TURN:
+        check_heeded(args, "step_num")
     if args.set and args.sub_option != "whatif":
         raise UsageError("--set belongs to --sub_option whatif")
     if args.sub_option == "whatif" and not args.set:
         raise UsageError(
             "--sub_option whatif needs at least one --set, e.g. --set BW=0.8 or --set bandwidth=2"
         )
+
+
+def _delay(args: Namespace) -> float:
+    ratio: float = _DELAY if args.delay_ratio is None else args.delay_ratio
+    return ratio
 
 
 def _partitions(args: Namespace) -> Partitions | None:
@@ -119,11 +132,12 @@ def _replayed(args: Namespace, loaded: LoadedSteps) -> Result:
     output, written = _write(args, result)
     usual = with_gaps_of_others(recording)
     figures = _informative(found, leave_one_out(recording, usual))
+    tables = [*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)]
     return Result(
         **_common(args, loaded),
         headline=_headline(found, figures),
         document=_document(args, found, row, path, output),
-        tables=[*path_tables(recording.steps[row].number, path, full=args.full), step_table(found, usual)],
+        tables=[table.first(args.head) for table in tables],
         charts=[*charts(found, result, _position(found.rows, row)), *_sweep(args, loaded)]
         if result and _is_drawn(args)
         else (),
@@ -297,6 +311,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
         shown.whatif_table(found),
         shown.moved_table(before, paths[last.name]),
         *shown.path_tables(number, after[-1], full=args.full),
+        *(() if slower is None else (shown.slowdown_table(slower),)),
     ]
     charts: list[Chart] = [shown.whatif_chart(found), shown.moved_chart({"recorded": before, **paths})]
     if _is_drawn(args):
@@ -322,7 +337,7 @@ def _edited(args: Namespace, loaded: LoadedSteps) -> Result:
             "path_before_ms": {cat: ns / 1e6 for cat, ns in before.items()},
             "path_after_ms": {cat: ns / 1e6 for cat, ns in paths[last.name].items()},
         },
-        tables=tables if slower is None else [*tables, shown.slowdown_table(slower)],
+        tables=[table.first(args.head) for table in tables],
         charts=charts,
         notes=[*recording.notes, *cut, *_cautions(args, recording), *written],
     )
@@ -407,8 +422,8 @@ def _edits(args: Namespace, loaded: LoadedSteps) -> list[Asked]:
     if args.sub_option != "whatif":
         is_work = args.sub_option == "smlt_delay_cmp"
         chosen = (computation if is_work else communication)(loaded.recording)
-        name = f"{'computation' if is_work else 'communication'} x {args.delay_ratio:g}"
-        return [Asked(name, lambda recording: changed(recording, chosen, Change(args.delay_ratio)))]
+        name = f"{'computation' if is_work else 'communication'} x {_delay(args):g}"
+        return [Asked(name, lambda recording: changed(recording, chosen, Change(_delay(args))))]
     sets = [[text] for text in args.set] + ([args.set] if len(args.set) > 1 else [])
     traces = loaded.load_traces() if any(text.rpartition("=")[0] == "drop" for text in args.set) else []
     return [
@@ -433,7 +448,7 @@ def _explored(args: Namespace, loaded: LoadedSteps) -> Result:
     recording = loaded.recording
     found = answer(recording)
     is_delay = args.sub_option == "map_delay"
-    ratio = args.delay_ratio if is_delay else _FASTER
+    ratio = _delay(args) if is_delay else _FASTER
     search = delay_each if is_delay else speed_up_each
     effects, left_out = search(recording, ratio, parts=args.del_queue, jobs=args.jobs, progress=args.progress)
     key = "delays" if is_delay else "bottlenecks"

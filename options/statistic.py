@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from errors import TraceError, UsageError, counted
-from options import check_variant, is_drawn
+from options import check_heeded, check_variant, is_drawn
 from output_marks import is_digest
 from result import Bars, Chart, Column, Result, Table, ms_column
 
@@ -105,8 +105,7 @@ def run(args: Namespace) -> Result:
     if args.sub_option in _DASF:
         if args.step_by is not None:
             raise UsageError(f"--step_by has no effect with --sub_option {args.sub_option}")
-        if args.save is not None:
-            raise UsageError(f"--save has no effect with --sub_option {args.sub_option}")
+        check_heeded(args, "save", "filter", "sort", "group_by")
         return _dasf(args)
     check_variant(args, "breakdown", *_DASF)
     if args.sub_option is not None and args.group_by is not None:
@@ -257,6 +256,7 @@ def _breakdown(args: Namespace, job: JobFigures, _: MeasuredRun | None) -> Resul
     from statistic.step_summary import exposed_and_outliers, summaries
 
     parts = [part for rank in job.ranks for part in rank.breakdown]
+    shown = sorted(parts, key=lambda part: -part.wall_ns) if args.sort else parts
     of_ranks = summaries(parts)
     idle = f"{idle_or_not_recorded(parts)} (ms)"
     of_steps, of_rank = (
@@ -273,7 +273,7 @@ def _breakdown(args: Namespace, job: JobFigures, _: MeasuredRun | None) -> Resul
         f"Breakdown of {', '.join(map(str, args.path))}",
         job.ranks[0].source.path,
         {"rules": rules, "ranks": records},
-        (Table.of("breakdown", "Time of each step", of_steps, parts[: args.head]), ranks),
+        (Table.of("breakdown", "Time of each step", of_steps, shown[: args.head]), ranks),
         headline=exposed_and_outliers(parts),
         charts=breakdown_charts(parts),
         read=_read_lines(job),

@@ -45,7 +45,7 @@ def slowdown(recording: Recording) -> Slowdown:
         }
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
-    by = {}
+    by: dict[str, dict[str, float]] = {"rank": {}, "stage": {}}
     owner = recording.column(lambda one: one.owner)
     if len(recording.owners) > 1:
         by["rank"] = put_back(owner, dict(enumerate(recording.owners)))

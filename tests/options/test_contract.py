@@ -1,0 +1,110 @@
+"""What scripts rely on: keys that are always there, no flag that is ignored, one grammar of `--filter`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import REPO, run_cli
+
+LENET = REPO / "examples" / "lenet"
+SLOW = REPO / "examples" / "lenet-100mbit"
+REPLAY = ("--option", "replay", "--path", LENET, "--output", "-")
+
+
+def answer(*words: object) -> Any:
+    code, out, err = run_cli(*words, "--format", "json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_the_mean_step_has_a_duration_and_sums_by_name() -> None:
+    found = answer("--option", "critical", "--path", LENET, "--step", "mean")
+    longest = max(found["scopes"], key=lambda scope: scope["length_ms"])
+    assert found["iteration_ms"] == longest["length_ms"] > 0
+    for scope in found["scopes"]:
+        assert sum(row["ms"] for row in scope["by_name"]) == pytest.approx(scope["length_ms"])
+        assert {"rank", "ts_ms", "name", "cat", "dur_ms"} <= set(scope["path"][0])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*REPLAY, "--delay_ratio", "1.2"),
+        (*REPLAY, "--sub_option", "whatif", "--set", "BW=0.9", "--delay_ratio", "1.1"),
+        (*REPLAY, "--sub_option", "bottleneck", "--delay_ratio", "1.2"),
+        (*REPLAY, "--sub_option", "bottleneck", "--step_num", "3"),
+        (*REPLAY, "--sub_option", "map_delay", "--step_num", "3"),
+        ("--option", "statistic", "--path", LENET, "--sub_option", "task_balance", "--sort"),
+        ("--option", "statistic", "--path", LENET, "--sub_option", "task_balance", "--filter", "x"),
+        ("--option", "statistic", "--path", LENET, "--sub_option", "task_balance", "--group_by", "rank"),
+        ("--option", "collect", "--path", LENET, "--sub_option", "pcap", "--sort"),
+        ("--option", "collect", "--path", LENET, "--sub_option", "server", "--step_by", "x"),
+        ("--option", "statistic", "--path", LENET, "--delay_ratio", "1.1"),
+    ],
+    ids=lambda words: " ".join(map(str, words[4:])),
+)
+def test_a_flag_without_effect_is_refused(words: tuple[object, ...]) -> None:
+    code, out, err = run_cli(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert "has no effect with" in err
+
+
+def test_head_cuts_the_tables_of_replay() -> None:
+    for more in ((), ("--sub_option", "whatif", "--set", "BW=0.5")):
+        code, out, err = run_cli(*REPLAY, *more, "--full", "--head", 2, "--format", "csv")
+        assert code == 0, err
+        assert 2 <= len(out.splitlines()) <= 1 + 2
+
+
+def test_steps_are_sorted_by_their_length() -> None:
+    words = ("--option", "statistic", "--path", LENET, "--sub_option", "breakdown")
+    rows = answer(*words)["breakdown"]
+    longest = sorted((row["wall_ms"] for row in rows), reverse=True)
+    assert [row["wall_ms"] for row in rows] != longest
+    assert [row["wall_ms"] for row in answer(*words, "--sort")["breakdown"]] == longest
+    assert [row["wall_ms"] for row in answer(*words, "--sort", "--head", 3)["breakdown"]] == longest[:3]
+
+
+def test_a_second_graph_is_not_dropped(tmp_path: Path) -> None:
+    dags = [job / "worker_0" / "0" / "dag.gml" for job in (LENET, SLOW)]
+    code, _, err = run_cli("--option", "graph", "--path", *dags, "--output", tmp_path / "g.dot")
+    assert (code, err.count("\n")) == (2, 1), err
+    assert "one graph at a time" in err
+
+
+def test_the_slowdown_has_each_of_its_keys() -> None:
+    found = answer(*REPLAY, "--sub_option", "whatif", "--set", "straggler=mean")
+    by = found["whatif"][0]["slowdown_by"]
+    assert set(by) == {"rank", "stage", "kind"}
+    assert by["stage"] == {}, "a job without a pipeline"
+
+
+def test_a_page_without_a_name_goes_beside_the_charts_in_3d(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run_cli("--option", "3dcompare", "--path", LENET, SLOW, "--html")
+    assert code == 0, err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3dcompare-page.html", "3dcompare.html"]
+
+
+def test_combine_filters_by_the_names_that_other_options_print(tmp_path: Path) -> None:
+    tensor, other = "Comm.hybridsequential0_dense0_weight", "Comm.hybridsequential0_conv0_weight"
+    output = tmp_path / "combined.json"
+    words = ("--option", "combine", "--path", LENET, "--output", output, "--force", "--filter")
+    assert run_cli(*words, f"wk1.rank0.{tensor},{other}.PUSH")[0] == 0
+    events = json.loads(output.read_text())["traceEvents"]
+    names = {event["name"] for event in events if "Comm." in event["name"] and event["ph"] == "X"}
+    assert {name.partition(".Comm.")[0] for name in names if tensor in name} == {"wk1.rank0"}
+    assert {name.partition(".Comm.")[0] for name in names if other in name} == {"wk0.rank0", "wk1.rank0"}
+    assert all(".PUSH" in name for name in names if other in name)
+    lines = [
+        run_cli(*words, "Comm.hybridsequential0_dense0_weigth"),
+        run_cli("--option", "statistic", "--path", LENET, "--filter", "Comm.hybridsequential0_dense0_weigth"),
+    ]
+    assert lines[0] == lines[1]
+    assert "did you mean Comm.hybridsequential0_dense0_weight" in lines[0][2]
