@@ -73,20 +73,22 @@ class Spill:
         if self._file is None:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         at = self._place(n_bytes + _ALIGNED * len(arrays))
-        first, aside = at, []
-        texts: list[Any] = []
+        self._file.seek(self._begin + at)
+        aside = []
         for array in arrays:
             if self._own_bytes(array):
-                texts += [np.ascontiguousarray(array).data.cast("B"), bytes(-array.nbytes % _ALIGNED)]
+                self._write(np.ascontiguousarray(array).data.cast("B"))
+                self._write(bytes(-array.nbytes % _ALIGNED))
                 array = np.ndarray(array.shape, array.dtype, self._pieces[-1], at)
-                at += len(texts[-2]) + len(texts[-1])
+                at += array.nbytes + -array.nbytes % _ALIGNED
             aside.append(array)
-        self._file.seek(self._begin + first)
-        text = memoryview(b"".join(texts))
-        while text:  # a file without a buffer may take a part of it
-            text = text[self._file.write(text) :]
         self._used = at
         return aside
+
+    def _write(self, text: bytes | memoryview) -> None:
+        assert self._file is not None
+        while text:  # a file without a buffer may take a part of it
+            text = text[self._file.write(text) :]
 
     def _place(self, n_bytes: int) -> int:
         """Return where in the last piece so many bytes can be put: a new one where there is no room."""
