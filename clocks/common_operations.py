@@ -93,9 +93,9 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
         n = lengths[-2] if len(known) > 1 else 0
         # Where hosts have recorded more of a collective than others, counting does not tell which belong
         # together (it begins wherever a rank's recording does, BytePS's with the job's first traced step).
-        # Steps that the recording itself numbers do, if every host has them.
+        # Steps that the recording itself numbers do, if every host has them and lost nothing in between.
         numbers = [point.number for point in known.values() if point.number is not None]
-        if len(numbers) == len(known):
+        if len(numbers) == len(known) and _go_on(numbers):
             every, count = np.unique(np.concatenate(numbers), return_counts=True)
             every = every[count > 1]
             places = {
@@ -123,6 +123,18 @@ def side_by_side(hosts: Sequence[SyncPoints]) -> Occurrences:
 
 def _length(point: SyncPoint) -> int:
     return min(len(point.begin_ns), len(point.end_ns))
+
+
+def _go_on(numbers: Sequence[Int64]) -> bool:
+    """Whether all hosts have the same numbers from where the last one begins to where the first one ends.
+
+    A file that was cut may lack some of each step, and the marks of others.
+    """
+    if not all(map(len, numbers)):
+        return False
+    low, high = max(own[0] for own in numbers), min(own[-1] for own in numbers)
+    within = [own[(own >= low) & (own <= high)] for own in numbers]
+    return low <= high and all(np.array_equal(own, within[0]) for own in within)
 
 
 def _by_ends(points: Mapping[int, SyncPoint]) -> dict[int, Int64]:

@@ -32,9 +32,7 @@ _MAD_TO_SD = 1.4826
 _MEDIAN_TO_MEAN = 1.2533  # standard error of a median against that of a mean
 _END_ERROR_NS = 2_000  # how far matched ends are from each other systematically, usually
 _END_LIMIT_NS = 10_000  # and at most
-_CLOSE_NS = (
-    40_000  # limit beyond which ends scatter by more than that: other things than the message end them
-)
+_CLOSE_NS = 40_000  # limit beyond which ends scatter: other things than the message end them
 _ENDS_AGREE_NS = 300_000  # bound below which ends tell the offset without any window
 
 

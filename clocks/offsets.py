@@ -84,9 +84,8 @@ def align(
 
     Clocks that may agree, as far as the estimates can tell, are taken to agree: nothing is moved. Those of
     one machine are one wherever that makes every operation possible, unless matched ends that agree closely
-    contradict it. Where no offsets make every operation
-    possible, even with drift, the offsets are those that contradict the operations least, and none has a
-    bound.
+    contradict it. Where no offsets make every operation possible, even with drift, the offsets are those that
+    contradict the operations least, and none has a bound.
 
     Parameters
     ----------

@@ -211,9 +211,9 @@ def _late_rank(sums: Sums) -> Iterator[Found]:
     grew[~sums.is_own] = 0
     most = int(grew.argmax())
     name = sums.names[most] if grew[most] > 0 else ""
-    where = (
-        "" if not name else ", while nothing is recorded" if name == NOTHING else f", most of it in {name}"
-    )
+    where = f", most of it in {name}" if name else ""
+    if name == NOTHING:
+        where = ", while nothing is recorded"
     yield (
         Finding(
             kind="late_rank",

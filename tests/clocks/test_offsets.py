@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
+from clocks.common_operations import _go_on
 from clocks.drift import hull, slopes
 from clocks.offsets import align
 from dialects.sync_points import SyncPoint, SyncPoints
@@ -365,3 +366,20 @@ def test_hosts_of_two_machines_are_aligned_alike_whichever_is_first(order: list[
     assert [found[i] - found[0] for i in range(4)] == [clock.offset_ns for clock in one]
     assert one[1].offset_ns == 0
     assert one[2].offset_ns == one[3].offset_ns
+
+
+@pytest.mark.parametrize(
+    ("numbers", "goes_on"),
+    [
+        ([[1, 2, 3, 4], [1, 2, 3, 4]], True),
+        ([[1, 2, 3, 4], [3, 4, 5]], True),  # one began to record later, and ended later
+        ([[1, 2, 3], [1, 2], [2, 3]], True),
+        ([[1, 2, 3, 4], [1, 2, 4]], False),  # a file that was cut: others of it may have wrong numbers
+        ([[1, 2], [3, 4]], False),
+        ([[1, 2], []], False),
+    ],
+)
+def test_numbers_are_trusted_only_where_nothing_is_lost_in_between(
+    numbers: list[list[int]], goes_on: bool
+) -> None:
+    assert _go_on([np.array(own, np.int64) for own in numbers]) == goes_on
