@@ -24,9 +24,9 @@ from typing import NoReturn, TextIO
 
 try:
     import options
-    import progress
     from errors import AnalyzeError, UsageError, one_line, whole_number
     from formats.stream import max_unpacked
+    from parallel import progress
 except ImportError as missing:
     sys.exit(f"analyze.py: error: {missing}; python3 -m pip install -r requirements.txt")
 
@@ -74,11 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     _check_memory()
-    from atomic_output import Outputs
-    from output_rules import check_named, guard
+    from outputs.atomic import Outputs
+    from outputs.rules import check_named, guard
+    from traces.paths import is_input
 
     args.path = expand_paths(args.path)
-    with Outputs(guard(args)) as outputs:
+    with Outputs(guard(args, is_input)) as outputs:
         check_named(args, outputs)
         with _cluster(args), progress.heartbeat(args.progress):
             result = options.load(args.option).run(args)

@@ -21,14 +21,15 @@ from pathlib import Path
 
 import numpy as np
 
+from arrays import Float64
+from arrays.median import FEWEST
 from benchmarks import known_byteps, known_gains
 from benchmarks.known_jobs import random_job
 from dag_utils import Recording, load_steps, read_partitions
 from errors import AnalyzeError
-from formats.columns import FEWEST
 from replay.answer import Asked, WhatIf, leave_one_out, measured_ns, what_if, with_gaps_of_others
 from replay.simulation import replay
-from replay.uncertainty import Float, mean_interval
+from replay.uncertainty import mean_interval
 from replay.whatif.edits import apply, bounds, rescheduled
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -123,13 +124,13 @@ def record(python: str, directory: Path) -> None:
             one.kill()
 
 
-def step_means(recording: Recording) -> Float:
+def step_means(recording: Recording) -> Float64:
     """Return the recorded time of each whole step, the mean over its owners, in milliseconds."""
     times = measured_ns(recording)[recording.whole_steps]
     return np.array([row[~np.isnan(row)].mean() for row in times]) / 1e6
 
 
-def queue_errors(recording: Recording) -> Float:
+def queue_errors(recording: Recording) -> Float64:
     """Return |error| of each whole step of each owner with links that serve who is ready first."""
     rows = recording.whole_steps
     recorded = measured_ns(recording)[rows]
@@ -162,7 +163,7 @@ def _model(recordings: dict[str, Recording]) -> Iterator[str]:
         "| gaps of the other steps: median | p90 |"
     )
     yield "| --- | --: | --: | --: | --: | --: |"
-    together: list[list[Float]] = [[], []]
+    together: list[list[Float64]] = [[], []]
     for job, recording in recordings.items():
         others = np.abs(leave_one_out(recording, with_gaps_of_others(recording)))
         kinds = [queue_errors(recording), others]
@@ -173,7 +174,7 @@ def _model(recordings: dict[str, Recording]) -> Iterator[str]:
     yield ""
 
 
-def _percentiles(kinds: Sequence[Float]) -> str:
+def _percentiles(kinds: Sequence[Float64]) -> str:
     cells = []
     for errors in kinds:
         known = len(errors) > 0

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 import dialects
+from arrays import Int64
 from benchmarks import measure
 from clocks.job_clocks import shifted
 from clocks.offsets import Alignment, Clock, align
@@ -27,8 +27,6 @@ from dialects.kineto import Kineto
 from dialects.sync_points import SyncPoint, merged
 from formats.columns import Trace
 from trace_utils import load_job
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from arrays import Float64
 from benchmarks import measure
-from compare.exposure import COMMUNICATION, COMPUTE, FRAME
 from compare.families import families
 from compare.significance import changes, sample
-
-Float = NDArray[np.float64]
+from figures.exposure import COMMUNICATION, COMPUTE, FRAME
 
 _STAGES = ("REDUCE", "COPYD2H", "PUSH", "PULL", "COPYH2D", "BROADCAST")
 _STEPS, _SPREAD, _SLOWER = 10, 0.12, 1.2
@@ -67,7 +66,7 @@ def simulated(n_jobs: int, *, by_family: bool, seed: int = 0) -> Rates:
     return Rates(found / n_jobs, false / n_jobs)
 
 
-def _job(rng: np.random.Generator) -> tuple[list[str], NDArray[np.int64], Float]:
+def _job(rng: np.random.Generator) -> tuple[list[str], NDArray[np.int64], Float64]:
     """Return the names, layers and means (ns) of a job's operations; the first is the slower one's."""
     tensors = [f"Comm.gradient_{i}" for i in range(60)]
     stages = [f"{tensor}.{stage}.{i << 16}" for i, tensor in enumerate(tensors) for stage in _STAGES]
@@ -78,7 +77,7 @@ def _job(rng: np.random.Generator) -> tuple[list[str], NDArray[np.int64], Float]
     return names, layer, mean
 
 
-def _steps(rng: np.random.Generator, mean: Float) -> Float:
+def _steps(rng: np.random.Generator, mean: Float64) -> Float64:
     """Return what each operation took in each step (m, k), ns."""
     return np.asarray(mean[:, None] * rng.normal(1.0, _SPREAD, (len(mean), _STEPS)).clip(0.1), np.float64)
 

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+from arrays import Float64
 
 #: What a message without a tensor carries, and what headers add to the bytes of one that has.
 _SMALL_BYTES, _HEADERS = 300, 0.045
@@ -94,7 +93,7 @@ class BytePSJob:
         """Return which server has a key."""
         return min((key ^ key >> 16) % max(self.shares, self.servers), self.servers - 1)
 
-    def run(self, n_steps: int, seed: int, directory: Path | None = None) -> Float:
+    def run(self, n_steps: int, seed: int, directory: Path | None = None) -> Float64:
         """Return how long each of `n_steps` takes (ms); write them as a job into `directory`.
 
         Workers that compete for a link may take a dozen steps to find their rhythm; those are left out.
@@ -104,7 +103,7 @@ class BytePSJob:
         begins = np.array(cluster.begins)[:, _WARM_UP : _WARM_UP + n_steps + 1]
         if directory is not None:
             cluster.write(directory, begins[:, 0], begins[:, -1])
-        length: Float = np.diff(begins, axis=1).mean(axis=0)
+        length: Float64 = np.diff(begins, axis=1).mean(axis=0)
         return length
 
 
@@ -290,7 +289,7 @@ class _Cluster:
 
         self.at(self.now + float(self.draw.uniform(0, 2 * _POLL)), send)
 
-    def write(self, directory: Path, first: Float, last: Float) -> None:
+    def write(self, directory: Path, first: Float64, last: Float64) -> None:
         """Write what happened from `first` to `last` (workers,) as BytePS does; the next step only begins."""
         layers = len(self.job.forward)
         workload = dict.fromkeys(range(self.job.servers), 0)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from arrays import Float64
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from formats.columns import Track
-
-Float = NDArray[np.float64]
 
 _OPERATIONS = (
     Operation("FW.a", "FW", Track(0, 0), phase="FW"),
@@ -50,7 +48,7 @@ class KnownJob:
             backward[chosen] *= factor
         return replace(self, forward=tuple(forward.tolist()), backward=tuple(backward.tolist()))
 
-    def run(self, n_steps: int, seed: int) -> tuple[Recording, Float]:
+    def run(self, n_steps: int, seed: int) -> tuple[Recording, Float64]:
         """Return `n_steps` recorded steps, and how long each takes (ms)."""
         draw = np.random.default_rng(seed)
         shape = n_steps, len(self.forward)

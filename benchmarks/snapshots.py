@@ -3,9 +3,10 @@
     python3 -m benchmarks.snapshots save TREE DIRECTORY JOB [JOB ...] [--options statistic ...]
     python3 -m benchmarks.snapshots compare OLD_DIRECTORY NEW_DIRECTORY [--tolerance 1e-9] [--show 8]
 
-`save` asks each option for JSON and for its table, and keeps exit code, both outputs and standard error in one
-file per job; a job is compared with the next one of its folder. `compare` prints each key of the JSON and each line of a table that differs; the exit code is 1
-where anything does. Jobs are named by their last two folders, so both directories must hold the same jobs.
+`save` asks each option for JSON and for its table, and keeps exit code, both outputs and standard error in
+one file per job; a job is compared with the next one of its folder. `compare` prints each key of the JSON and
+each line of a table that differs; the exit code is 1 where anything does. Jobs are named by their last two
+folders, so both directories must hold the same jobs.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ def answer(words):
             code = f"{type(error).__name__}: {error}"
     return {"code": code, "output": raw.getvalue().decode(), "errors": errors.getvalue()}
 
-print(json.dumps({name: {form: answer([*words, "--jobs", "1", "--format", form]) for form in ("json", "table")}
-                  for name, words in json.loads(sys.argv[1]).items()}))
+forms = ("json", "table")
+commands = json.loads(sys.argv[1]).items()
+print(json.dumps({name: {form: answer([*words, "--jobs", "1", "--format", form]) for form in forms}
+                  for name, words in commands}))
 """
 
 
@@ -90,7 +93,8 @@ def main() -> None:
             for task in tasks:
                 print(task.result(), flush=True)
     else:
-        sys.exit(_compare(*args.directories, args.tolerance, args.show))
+        old, new = args.directories
+        sys.exit(_compare(old, new, args.tolerance, args.show))
 
 
 def _save(args: argparse.Namespace, job: Path, other: Path) -> str:
@@ -147,7 +151,7 @@ def _answers_differ(old: dict[str, Any], new: dict[str, Any], tolerance: float) 
         documents = [json.loads(one["json"]["output"] or "null") for one in (old, new)]
     except ValueError:
         documents = [old["json"]["output"], new["json"]["output"]]
-    yield from _differences(*documents, "", tolerance)
+    yield from _differences(documents[0], documents[1], "", tolerance)
     lines = [one["table"]["output"].splitlines() for one in (old, new)]
     changed = [(a, b) for a, b in zip(*lines, strict=False) if a != b]
     if changed or len(lines[0]) != len(lines[1]):

@@ -9,12 +9,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from arrays import Float64, Int64, Mask
+from arrays.median import median
+from arrays.numbering import unique
 from dialects.sync_points import SyncPoint, SyncPoints
-from formats.columns import median, unique
-
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
 _ALL_PAIRS = 16  # hosts of which each is compared with each
 _LARGEST_NS = 1 << 61  # beyond it, differences of times overflow

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from msgspec import Struct
 
-from clocks.common_operations import Float64, Int64, Occurrences
+from arrays import Float64, Int64
+from clocks.common_operations import Occurrences
 
 _ROUNDING_US = 1e-7  # us, and us per s
 

@@ -20,7 +20,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from clocks.common_operations import Int64, Mask, Occurrences
+from arrays import Int64, Mask
+from clocks.common_operations import Occurrences
 
 _QUICK = 0.02  # share of the occurrences that are quicker than what is called the shortest time
 _FEWEST_QUICK = 2  # the third-quickest, where that share is fewer

@@ -18,7 +18,8 @@ from functools import cache
 import numpy as np
 from msgspec import Struct
 
-from clocks.common_operations import Float64, Int64, Mask, Occurrences, side_by_side
+from arrays import Float64, Int64, Mask
+from clocks.common_operations import Occurrences, side_by_side
 from clocks.drift import Drifts, drifts_of
 from clocks.evidence import Evidence, evidence
 from dialects.sync_points import SyncPoints

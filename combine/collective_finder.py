@@ -8,14 +8,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 import dialects
+from arrays import Int64
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.event import args_object
 from formats.whole import WholeEvent
-
-Int64 = NDArray[np.int64]
 
 NO_ROLE = 0
 _LOOK = 1  # only the event's args tell which operation it is part of

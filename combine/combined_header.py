@@ -15,8 +15,8 @@ from combine.spill_source import Rewritten
 from combine.unique_ids import frame_id
 from formats.chrome_writer import metadata
 from formats.values import clean_text
-from jobfiles import natural
-from output_marks import MEMBER, PROGRAM
+from outputs.marks import MEMBER, PROGRAM
+from traces.paths import natural
 
 _ENCODE = msgspec.json.Encoder().encode
 _LAST = 99_999  # Composer's sort index of a thread that is not the front one

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from arrays import Int32, Int64
 from combine.collective_finder import SyncFinder
 from combine.comm_filter import CommFilter
 from combine.event_text import (
@@ -34,7 +35,7 @@ from combine.event_text import (
     packed,
     times,
 )
-from combine.external_sort import Events, Int32, Int64, RunWriter, begins
+from combine.external_sort import Events, RunWriter, begins
 from combine.pid_tid import Place, Process, Tables, Track
 from combine.unique_ids import EXACT_SOURCES, first_id, make_unique
 from formats.event import NO_ARGS, NO_TIME, args_object

@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from combine.external_sort import Events, Int32, Int64, begins
+from arrays import Int32, Int64
+from combine.external_sort import Events, begins
 from combine.unique_ids import OWN_SCOPE
 from formats.event import NO_ARGS, UNDECODABLE, IntEvent
 from formats.native.rewriter import written

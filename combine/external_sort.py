@@ -20,11 +20,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from formats.columns import unique
+from arrays import Int32, Int64
+from arrays.numbering import unique
 from formats.native.rewriter import gathered, time_order
 
-Int64 = NDArray[np.int64]
-Int32 = NDArray[np.int32]
 Shift = Callable[[Int64], Int64]
 
 RUN_BYTES = 24 << 20  # what is sorted in memory at a time

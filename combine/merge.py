@@ -22,19 +22,20 @@ import numpy as np
 from msgspec import Struct
 
 import dialects
-import progress as bars
-from atomic_output import check_output, open_output
+from arrays import Int64
 from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
 from combine.event_text import Heads, text_of
-from combine.external_sort import Int64, Source, cut, merge
+from combine.external_sort import Source, cut, merge
 from combine.pid_tid import Place
 from combine.sources import Kind, Member, sniffed, timing, usable, with_ranks
 from combine.spill_source import rewrite
 from errors import AnalyzeError, OutputError, TraceError
 from formats import native
+from outputs.atomic import check_output, open_output
+from outputs.temporary import temporary_directory
 from parallel import FilePart, cores, end_with, fork_context, process_pool, unpacked_size
-from temporary_files import temporary_directory
+from parallel import progress as bars
 from trace_utils import load_paths
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from errors import TraceError
 from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.stream import ByteStream
-from jobfiles import head_of
+from traces.paths import head_of
 
 _FARTHEST_NS = 25 * 10**17  # the year 2049
 _BASE = "baseTimeNanoseconds"

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from arrays import Int64
 from clocks.offsets import Clock
 from combine.external_sort import DURATIONS, TIMES, Run
-
-Int64 = NDArray[np.int64]
 
 _BINS = 1 << 20  # stretches of time that are told to be quiet or not
 _STEPS = 4096  # at most so many

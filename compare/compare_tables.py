@@ -14,8 +14,8 @@ from result import Bars, Cell, Chart, Column, Made, Table, Waterfall, ms_column,
 
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
-    from compare.run_table import MeasuredRun
     from compare.significance import Change
+    from figures.run_table import MeasuredRun
 
 _MOST_BARS = 20
 _LEAST_SHOWN = 0.005  # of a step: what changed less is drawn with the others
@@ -169,7 +169,7 @@ def _only(pair: Pair, args: Namespace) -> Table:
 
 def input_table(run: MeasuredRun, name: str) -> Table:
     """Return all operations of one input, for the files."""
-    from compare.run_table import operations
+    from figures.run_table import operations
 
     ops = operations(run, tell_workers=len(run.workers) > 1)
     columns = (

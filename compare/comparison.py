@@ -10,15 +10,16 @@ import numpy as np
 from msgspec import Struct
 
 import dialects
+from arrays import Float64
 from compare import match_operations as renamed
-from compare.exposure import COMPUTE, NOTHING, Spent, time_spent
 from compare.families import families
-from compare.measuring import shapes_of_ranks
 from compare.rank_changes import RankChange, later_ns, rank_changes
-from compare.rank_operations import OpKey
-from compare.run_table import MeasuredRun, Operations, filtered, iteration_ns, operations
-from compare.significance import Change, Float, Samples, changes, sample
+from compare.significance import Change, Samples, changes, sample
 from errors import TraceError, counted
+from figures.exposure import COMPUTE, NOTHING, Spent, time_spent
+from figures.measuring import shapes_of_ranks
+from figures.rank_operations import OpKey
+from figures.run_table import MeasuredRun, Operations, filtered, iteration_ns, operations
 
 _NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
 _FEW_CELLS = 1 << 20
@@ -136,14 +137,14 @@ class _Side(Struct, frozen=True):
     categories: Sequence[str]
 
     @property
-    def share_of_step(self) -> Float:
+    def share_of_step(self) -> Float64:
         """How long the events of each operation last (m,), as a share of all steps (else of computation)."""
         total = self.ops.total_ns.sum(1)
         per_rank = [float((rank.own + rank.communication).sum()) for rank in self.spent.ranks]
         whole = sum(per_rank) or float(total[self.spent.layer == COMPUTE].sum())
         return np.asarray(total / max(whole, 1.0), np.float64)
 
-    def by_category(self, names: Sequence[str]) -> tuple[Float, Samples, Samples]:
+    def by_category(self, names: Sequence[str]) -> tuple[Float64, Samples, Samples]:
         """Return the counts (m, k) of the categories `names`, their averages and what they took of a step."""
         from scipy.sparse import csr_array
 

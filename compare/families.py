@@ -9,8 +9,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from compare.exposure import COMMUNICATION, COMPUTE
-from compare.significance import Float, corrected
+from arrays import Float64
+from compare.significance import corrected
+from figures.exposure import COMMUNICATION, COMPUTE
 from opname import OpName
 
 _LARGE = 0.001  # of a step: what a computation takes at least to be tested among the large ones
@@ -34,9 +35,9 @@ class Families(Struct, frozen=True):
     """The `Family` and the share of the step of each of m operations."""
 
     family: NDArray[np.int64]
-    share_of_step: Float
+    share_of_step: Float64
 
-    def corrected(self, p: Float) -> Float:
+    def corrected(self, p: Float64) -> Float64:
         """Return p-values (m,) corrected by Benjamini and Hochberg within each family; NaN stay NaN.
 
         Before, each is divided by a weight: that of its family, and within it one that grows with the
@@ -55,7 +56,7 @@ class Families(Struct, frozen=True):
         return result
 
 
-def families(names: Sequence[str], layer: NDArray[np.int64], share_of_step: Float) -> Families:
+def families(names: Sequence[str], layer: NDArray[np.int64], share_of_step: Float64) -> Families:
     """Return the family of each of m operations, by name and the first layer (m,) that its events belong to.
 
     `share_of_step` (m,) is what its events last together, as a share of the step.

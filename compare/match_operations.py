@@ -7,10 +7,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-import dialects
-from compare.rank_operations import Float
-from compare.run_table import Operations
-from formats.columns import Int64, Trace
+from arrays import Float64, Int64
+from figures.run_table import Operations
 from opname import OpName
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
@@ -65,21 +63,6 @@ def shapes(operations: Operations, of_ranks: Sequence[Sequence[frozenset[str]]])
     ]
 
 
-def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[frozenset[str]]:
-    """Return what the events of each operation of a rank say of its shape, as short digests of the texts.
-
-    `ids` (n,) says which of `n_ids` operations each slice is of; the trace has the `shape_args` of its
-    system.
-    """
-    seen: list[set[str]] = [set() for _ in range(n_ids)]
-    for name in dialects.of(trace).shape_args:
-        for row, value in trace.args[name].as_dict().items() if name in trace.args else ():
-            seen[ids[row]].add(f"{name} {value}")
-    from hashlib import blake2b
-
-    return [frozenset(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]
-
-
 def _by_signature(
     ops: Operations, rows: Sequence[int], shape: Sequence[Hashable]
 ) -> dict[Hashable, list[int]]:
@@ -92,7 +75,7 @@ def _by_signature(
     return groups
 
 
-def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float:
+def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float64:
     """Return where each operation comes in the sequence of a step, 0 to 1, however long others take.
 
     It is the share of the operations with a namesake that come before it. Where that says nothing, the
@@ -106,7 +89,7 @@ def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float:
     return np.asarray(before + tie * among, np.float64)
 
 
-def _clear(places: Float, others: Float) -> Int64:
+def _clear(places: Float64, others: Float64) -> Int64:
     """Return which of `others` is near each place (n,) and clearly the nearest, or -1.
 
     Where they are sorted, the two nearest are among the two before a place and the two after it: tables of

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from compare.exposure import RankSpent, Spent
-from compare.run_table import MeasuredRun
-from compare.significance import Change, Float, Samples, changes, sample
+from arrays import Float64
+from compare.significance import Change, Samples, changes, sample
+from figures.exposure import RankSpent, Spent
+from figures.run_table import MeasuredRun
 
 
 class RankChange(Struct, frozen=True):
@@ -49,7 +50,7 @@ def later_ns(a: MeasuredRun, b: MeasuredRun) -> dict[str, float]:
     return {rank: after[rank] - before[rank] for rank in sorted(before.keys() & after.keys())}
 
 
-def _measures(ranks: Sequence[RankSpent]) -> list[tuple[Float, Float, Float, Float]]:
+def _measures(ranks: Sequence[RankSpent]) -> list[tuple[Float64, Float64, Float64, Float64]]:
     """Return (whole, own, communication, ahead) of each of the ranks of a run, step by step."""
     common = sorted(set(ranks[0].labels).intersection(*(rank.labels for rank in ranks)))
     place = [{label: at for at, label in reversed(list(enumerate(rank.labels)))} for rank in ranks]
@@ -62,7 +63,7 @@ def _measures(ranks: Sequence[RankSpent]) -> list[tuple[Float, Float, Float, Flo
     ]
 
 
-def _joined(series: Sequence[Float]) -> Samples:
+def _joined(series: Sequence[Float64]) -> Samples:
     """Return the samples of single quantities as one."""
     return Samples(*map(np.concatenate, zip(*map(sample, series), strict=True)))
 

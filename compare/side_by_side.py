@@ -8,11 +8,11 @@ from pathlib import Path
 from msgspec import Struct
 
 import dialects
-from compare.run_table import MeasuredRun, Operations, labels, operations
 from dialects import System
 from errors import TraceError
+from figures.run_table import MeasuredRun, Operations, labels, operations
 from opname import OpName
-from output_marks import is_digest
+from outputs.marks import is_digest
 
 _Totals = dict[tuple[str, str], list[float]]  # (operation, category) -> nanoseconds, events
 

@@ -9,9 +9,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from formats.columns import unique
-
-Float = NDArray[np.float64]
+from arrays import Float64
+from arrays.numbering import unique
 
 LEVEL = 0.05  # a difference is significant where its p-value is at most this
 _BLOCK = 1 << 21  # values that are looked at together
@@ -27,19 +26,19 @@ class Samples(NamedTuple):
     many independent steps they are worth, `steps`: how many steps there are.
     """
 
-    mean: Float
-    sd: Float
-    n: Float
-    steps: Float
+    mean: Float64
+    sd: Float64
+    n: Float64
+    steps: Float64
 
 
 class Differences(NamedTuple):
     """Differences b - a of m quantities; interval and p-value are NaN where there are too few steps."""
 
-    change: Float
-    low: Float  # 95 % confidence interval
-    high: Float
-    p: Float
+    change: Float64
+    low: Float64  # 95 % confidence interval
+    high: Float64
+    p: Float64
 
 
 def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
@@ -73,7 +72,7 @@ def sample(totals: ArrayLike, counts: ArrayLike | None = None) -> Samples:
     return parts[0] if len(parts) == 1 else Samples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _sample(sums: Float, counts: NDArray[Any] | None) -> Samples:
+def _sample(sums: Float64, counts: NDArray[Any] | None) -> Samples:
     """Return what `sample` does, of few quantities at a time."""
     n_obs = np.ones_like(sums) if counts is None else np.asarray(counts, np.float64)
     seen = n_obs > 0
@@ -117,7 +116,7 @@ def welch(a: Samples, b: Samples, alike: NDArray[np.int64] | None = None) -> Dif
     return Differences(change, low, high, p)
 
 
-def rank_sum(a: Float, b: Float) -> float:
+def rank_sum(a: Float64, b: Float64) -> float:
     """Return the p-value of two runs' steps (k,), (m,) in Wilcoxon's rank-sum test, which bears outliers.
 
     By the normal approximation, with ties; steps that resemble their neighbours count as fewer (`sample`).
@@ -136,7 +135,7 @@ def rank_sum(a: Float, b: Float) -> float:
     return float(2 * ndtr(-abs(z)))
 
 
-def corrected(p: Float) -> Float:
+def corrected(p: Float64) -> Float64:
     """Return p-values corrected for their number by Benjamini and Hochberg; NaN stay NaN."""
     tested = np.flatnonzero(np.isfinite(p))
     result = np.full(len(p), np.nan)
@@ -183,7 +182,7 @@ def changes(
     b: Samples,
     *,
     tested: NDArray[np.bool_] | None = None,
-    correct: Callable[[Float], Float] = corrected,
+    correct: Callable[[Float64], Float64] = corrected,
     alike: NDArray[np.int64] | None = None,
 ) -> list[Change]:
     """Return the changes of m quantities, their p-values (m,) corrected for their number by `correct`.
@@ -202,7 +201,7 @@ def _known(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def _inflation(deviation: Float, seen: NDArray[np.bool_], k: NDArray[np.int64]) -> Float:
+def _inflation(deviation: Float64, seen: NDArray[np.bool_], k: NDArray[np.int64]) -> Float64:
     """Return by how much the correlation of neighbouring steps inflates the variance of each mean."""
     with np.errstate(all="ignore"):
         r = (deviation[:, 1:] * deviation[:, :-1]).sum(1) / (deviation**2).sum(1)
@@ -211,7 +210,9 @@ def _inflation(deviation: Float, seen: NDArray[np.bool_], k: NDArray[np.int64]) 
     return np.asarray((1 + r) / (1 - r), np.float64)
 
 
-def _error(a: Samples, b: Samples, more_a: Float | int = 0, more_b: Float | int = 0) -> tuple[Float, Float]:
+def _error(
+    a: Samples, b: Samples, more_a: Float64 | int = 0, more_b: Float64 | int = 0
+) -> tuple[Float64, Float64]:
     """Return the standard error of the difference of means, and its degrees of freedom (Satterthwaite).
 
     Those of `a` and `b` are one less than their steps, and `more`.
@@ -221,7 +222,7 @@ def _error(a: Samples, b: Samples, more_a: Float | int = 0, more_b: Float | int 
     return np.sqrt(of_a + of_b), (of_a + of_b) ** 2 / each
 
 
-def _steadier(samples: Samples, alike: NDArray[np.int64]) -> tuple[Samples, Float]:
+def _steadier(samples: Samples, alike: NDArray[np.int64]) -> tuple[Samples, Float64]:
     """Return samples with standard deviations steadied by similar quantities, and the freedom gained (m,).
 
     A few steps tell a variance badly; many quantities tell together how variances, relative to the squared
@@ -242,7 +243,7 @@ def _steadier(samples: Samples, alike: NDArray[np.int64]) -> tuple[Samples, Floa
     return samples._replace(sd=sd), more
 
 
-def usual_variance(variance: Float, freedom: Float) -> tuple[float, float]:
+def usual_variance(variance: Float64, freedom: Float64) -> tuple[float, float]:
     """Return the prior of some variances (m,): its value, and the degrees of freedom it is worth.
 
     By the mean and the variance of their logarithms, which are those of a scaled F distribution.

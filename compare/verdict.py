@@ -8,10 +8,10 @@ from operator import itemgetter
 import numpy as np
 
 from compare.comparison import CategoryChange, Comparison, OpChange
-from compare.exposure import NOTHING
 from compare.rank_changes import RankChange
-from compare.run_table import iteration_ns
 from compare.significance import FEWEST_STEPS, LEVEL, Change, rank_sum, sample
+from figures.exposure import NOTHING
+from figures.run_table import iteration_ns
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.numbering import unique
 from dag.critical_path import (
     CriticalPaths,
     Inputs,
@@ -31,7 +33,6 @@ from dag.critical_path import (
 from dag.join_ranks import RankParts
 from dag.step_graph import Bool, MadeSteps, Recording, StepGraph, operation_edges
 from errors import DagError
-from formats.columns import Int64, unique
 
 #: A step of more events is contracted; so many are looked at together. In memory each takes about 400 bytes.
 _MOST_WHOLE = 100_000

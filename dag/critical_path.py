@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64
 from dag.join_ranks import by_link
 from dag.step_graph import StepGraph, operation_edges
 from dialects.step_parts import GAP, WAIT, Kind
 from errors import DagError
-from formats.columns import Int64
 
 #: `Stretch.event` of time that belongs to no event of the path.
 NO_EVENT = -1

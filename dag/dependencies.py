@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.numbering import unique
 from dag.model import Dag, cycles, new_dag
 from dialects.step_parts import Kind
 from errors import DagError
-from formats.columns import Int64, Trace, unique
+from formats.columns import Trace
 from formats.gml import Gml
 from opname import OpName
 

@@ -7,11 +7,11 @@ from collections import Counter
 
 import numpy as np
 
+from arrays import Int64
 from dag.critical_path import NO_EVENT, CriticalPath
 from dag.model import Dag, LongestPath, new_dag
 from dag.path_summary import category
 from dag.step_graph import Recording, StepGraph
-from formats.columns import Int64
 
 
 def drawn_step(

@@ -15,6 +15,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from arrays import Int64
+from arrays.median import median
+from arrays.numbering import unique
+from arrays.ranges import ranges
 from dag.model import cycles
 from dag.spill import Spill
 from dag.step_graph import (
@@ -39,10 +43,9 @@ from dialects.step_parts import (
     narrow,
     narrow_ns,
 )
-from dialects.step_windows import ranges
 from dialects.unknown_groups import with_groups
 from errors import TraceError, listed
-from formats.columns import Int64, Track, median, unique
+from formats.columns import Track
 
 #: A transfer that begins no later than this after its link came free was held back by the link.
 _PICKED_UP_NS = 50_000

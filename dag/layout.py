@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.numbering import unique
 from dag.model import Dag, LongestPath
 from dialects.step_parts import Kind
-from formats.columns import Int64, unique
 from result import Network
 
 #: A picture with more nodes than this is condensed.

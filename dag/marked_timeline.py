@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from arrays import Int64
+from arrays.innermost import innermost
+from arrays.numbering import unique
 from dag.critical_path import NO_EVENT, CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Operation
 from formats.chrome_writer import Places, Thread, microseconds
-from formats.columns import Int64, Trace, Track, unique
-from innermost import innermost
+from formats.columns import Trace, Track
 
 #: Name of the process and category of the arrows that mark the path.
 PATH = "critical path"

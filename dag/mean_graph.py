@@ -10,16 +10,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
+from arrays import Int64
 from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag
 from dialects import Activity
 from dialects.byteps.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError, counted
-from formats.columns import Int64, Trace
+from formats.columns import Trace
 from formats.gml import is_gml, read_gml
 from formats.stream import find_file
 from opname import OpName
-from trace_utils import Source, load_paths
+from traces.loading import load_paths
+from traces.paths import Source
 
 _NAMED = 3  # one-sided operations that a note names
 

@@ -9,9 +9,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from arrays import Int64
+from arrays.numbering import unique
 from dialects.step_parts import Kind
 from errors import DagError
-from formats.columns import Int64, unique
 
 _CYCLE_SHOWN = 5  # operations of a cycle that a message names
 _TRIMMED = 20  # layers that are taken off a graph before it is searched for cycles

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.step_graph import Recording
 from dialects.step_parts import GAP, WAIT, Kind, Operation
 from errors import listed
-from formats.columns import Int64
 from result import Cell, Column, Made, in_ms, ms_column
 
 #: Category of what moves data between ranks, where the recording's own does not say so.

@@ -12,23 +12,25 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import dialects
+from arrays import Int64
+from arrays.numbering import ids_in
 from clocks.job_clocks import machine_of, shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dag.spill import Spill
 from dialects.byteps import inputs
 from dialects.byteps.gradient_names import read_parameters
-from dialects.masks import by_name, ids_in
+from dialects.masks import by_name
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
 from dialects.system import NO_SIZES, Frames, MessageSizes
 from errors import AnalyzeError, DagError
-from formats.columns import Int64, Trace
+from formats.columns import Trace
 from formats.gml import read_gml
 from formats.stream import find_file
-from jobfiles import Source
-from trace_files import read_args
+from traces.files import read_args
+from traces.paths import Source
 
 #: What PyTorch's profiler calls an allocation or a release (with `profile_memory=True`).
 _MEMORY = "[memory]"

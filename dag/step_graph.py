@@ -16,9 +16,10 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
+from arrays import Int64
+from arrays.numbering import unique
 from dag.spill import Spill
 from dialects.step_parts import UNMARKED, Joint, Operation, Operations, from_start
-from formats.columns import Int64, unique
 
 Bool = NDArray[np.bool_]
 

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from arrays import Int64
+from arrays.numbering import unique
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import UNTRACED, Operation
-from formats.columns import Int64, unique
 from result import OnPath, Span, Timeline, Waterfall
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from formats.columns import FEWEST
-from replay.uncertainty import Float
+from arrays import Float64
+from arrays.median import FEWEST
 
 #: Chance of calling one of a job's ranks late that is not.
 CHANCE = 0.05
@@ -19,7 +19,7 @@ LEAST_EXCESS = 0.01
 EXPOSED = 0.10
 
 
-def is_no_chance(excess: Float, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
+def is_no_chance(excess: Float64, ratio: float, n_owners: int, *, always_most: bool = False) -> bool:
     """Whether a rank's excess (steps,) over its peers, `ratio` times theirs in the median step, is no chance.
 
     By a t-test over all `n_owners`, or by being so much in most steps that a disturbed step does not hide it.
@@ -33,7 +33,7 @@ def is_no_chance(excess: Float, ratio: float, n_owners: int, *, always_most: boo
     return surely_positive(excess, CHANCE / n_owners)
 
 
-def surely_positive(values: Float, chance: float) -> bool:
+def surely_positive(values: Float64, chance: float) -> bool:
     """Whether the mean of the values (n,) is above 0, but for a chance."""
     from scipy.special import stdtr
 

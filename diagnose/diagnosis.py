@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 from msgspec import Struct, field
 
+from arrays import Float64
 from dag_utils import LoadedSteps
 from diagnose.detectors.capture import capture_quality
 from diagnose.detectors.device import allocations, computes_on_device, copies, host_bound, host_sync, idle
@@ -23,7 +24,6 @@ from diagnose.detectors.small_messages import small_messages
 from diagnose.finding import Finding, Skipped
 from diagnose.gains import Edits, Gain, Gains
 from diagnose.job_view import JobView
-from replay.uncertainty import Float
 from result import in_ms
 
 #: Of a step: what wins less is not shown.
@@ -90,8 +90,8 @@ class Diagnosis(Struct, frozen=True):
     findings: Sequence[Ranked]
     skipped: Sequence[Skipped]
     small: int
-    iteration_ns: Float  # (steps,)
-    job_ns: Float  # (steps,) until the last rank was through, as of `JobView.job_ns`
+    iteration_ns: Float64  # (steps,)
+    job_ns: Float64  # (steps,) until the last rank was through, as of `JobView.job_ns`
     numbers: Sequence[int]
     ranks: Sequence[str]
     one_step: str  # what a step is called at the begin of a sentence

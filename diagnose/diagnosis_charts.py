@@ -13,9 +13,9 @@ from diagnose.detectors.slow_transfers import transfers
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
+from figures.breakdown import Breakdown
 from opname import without_parameters
 from result import Bars, Chart, Point, Points
-from statistic.breakdown import Breakdown
 from statistic.breakdown_charts import exposed_map, rank_map
 
 #: Transfers that are drawn at most.

@@ -11,19 +11,19 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from compare.exposure import COMPUTE, NOTHING
-from compare.rank_operations import Rank
-from compare.run_table import MeasuredRun
+from arrays import Float64
 from dag.step_graph import Bool
 from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.diagnosis import LEAST_SHARE, Diagnosis, Ranked
 from diagnose.finding import Finding, Kind, Skipped
 from diagnose.gains import Gain
 from errors import TraceError
-from replay.uncertainty import Float
+from figures.exposure import COMPUTE, NOTHING
+from figures.job_figures import JobFigures, RankFigures
+from figures.rank_operations import Rank
+from figures.run_table import MeasuredRun
+from figures.step_summary import outliers
 from result import in_ms
-from statistic.job_figures import JobFigures, RankFigures
-from statistic.step_summary import outliers
 
 #: An operation that takes more than this share of a step is a finding; what a tenth of it is, is its gain.
 _HOT, _TENTH = 0.3, 0.1
@@ -45,11 +45,11 @@ class Sums(NamedTuple):
 
     numbers: Sequence[int]
     ranks: Sequence[str]
-    step_ns: Float
-    own_ns: Float
-    exposed_ns: Float
+    step_ns: Float64
+    own_ns: Float64
+    exposed_ns: Float64
     names: Sequence[str]
-    spent_ns: Float
+    spent_ns: Float64
     is_own: Bool
     is_computation: Bool
     is_communication: Bool
@@ -86,7 +86,7 @@ def diagnose_figures(figures: JobFigures, run: MeasuredRun) -> Diagnosis:
 class _Spent(NamedTuple):
     """What one rank spent its k steps, by their numbers, on: n names, and the step's own length."""
 
-    steps: Mapping[int, Float]  # (n,) nanoseconds
+    steps: Mapping[int, Float64]  # (n,) nanoseconds
     length_ns: Mapping[int, int]
     names: Sequence[str]
     is_own: Sequence[bool]
@@ -260,8 +260,8 @@ def _outlier_steps(sums: Sums) -> Iterator[Found]:
 def _exposed(sums: Sums) -> Iterator[Found]:
     """Find communication that nothing hides, on whichever rank has least of it: the others wait as well."""
 
-    def least(one: Sums) -> Float:
-        shortest: Float = one.exposed_ns.min(axis=1)
+    def least(one: Sums) -> Float64:
+        shortest: Float64 = one.exposed_ns.min(axis=1)
         return shortest
 
     exposed = float(np.mean(least(sums)))

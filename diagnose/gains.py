@@ -8,12 +8,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from arrays import Float64
 from dag.step_graph import MadeSteps, Recording, StepBounds, StepGraph
 from diagnose.finding import Edit, Finding
 from replay.answer import measured_ns
 from replay.occurrences import UsualGaps
 from replay.runs import Runs
-from replay.uncertainty import MODEL_ERROR, Float, paired_change, without_outliers
+from replay.uncertainty import MODEL_ERROR, paired_change, without_outliers
 
 #: Edits of a job, made one after the other.
 Edits = tuple[Edit, ...]
@@ -52,7 +53,7 @@ class Gains:
         self._edited: dict[Edits, Recording] = {}
         self._runs = [Runs(recording, rows)]
         self._usual_gaps = UsualGaps(recording)
-        self._times: dict[tuple[Edits, bool], Float] = {}
+        self._times: dict[tuple[Edits, bool], Float64] = {}
         recorded = self._recorded_ns()
         self.recorded_ns = float(recorded[n_warm_up:].mean())
         # what one step took longer once is no measure of what the others would win
@@ -88,7 +89,7 @@ class Gains:
 
         return replace(edited, steps=MadeSteps(bounds, make, most=1))  # which are large
 
-    def times_ns(self, edits: Edits, *, own_gaps: bool) -> Float:
+    def times_ns(self, edits: Edits, *, own_gaps: bool) -> Float64:
         """Return how long the job takes for each step (steps,), as simulated.
 
         From when the last event of the steps before ends to when the last of this one does.
@@ -119,16 +120,16 @@ class Gains:
         self._runs[1:] = [Runs(recording, self.rows)]
         return self._runs[1]
 
-    def _recorded_ns(self) -> Float:
+    def _recorded_ns(self) -> Float64:
         """Return the recorded steps (n,), the mean over owners; as simulated where none is known."""
         times = measured_ns(self._recording)[list(self.rows)]
         if not np.isnan(times).all():
             times = times[:, ~np.isnan(times).all(axis=0)]
-            steps: Float = np.nanmean(times, axis=1)
+            steps: Float64 = np.nanmean(times, axis=1)
             return steps
         runs = self._runs[0]
         schedule = runs.simulate(self._steps(self._recording, own_gaps=True))
-        lasted: Float = (schedule.end_ns[runs.end_run] - schedule.start_ns[runs.begin_run]).mean(axis=1)
+        lasted: Float64 = (schedule.end_ns[runs.end_run] - schedule.start_ns[runs.begin_run]).mean(axis=1)
         return lasted
 
     def of(self, finding: Finding, before: Edits) -> Gain:

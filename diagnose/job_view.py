@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
+from arrays.numbering import unique
 from dag.critical_path import CATS
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
@@ -15,12 +17,10 @@ from diagnose.finding import Evidence
 from diagnose.meetings import Meetings, meetings_of
 from dialects.step_parts import FRAME, GAP, Operation
 from errors import TraceError, counted
-from formats.columns import Int64, unique
+from figures.step_summary import outliers
 from replay.answer import measured_ns
-from replay.uncertainty import Float
 from replay.whatif.even_work import begun_by_owners
 from replay.whatif.selection import pipeline_stages
-from statistic.step_summary import outliers
 
 #: Phases of operations that update the model.
 _UPDATES = frozenset(("STEP", "UPDATE"))
@@ -60,13 +60,13 @@ class JobView:
         return [self.loaded.recording.bounds[row].number for row in self.rows]
 
     @cached_property
-    def iteration_ns(self) -> Float:
+    def iteration_ns(self) -> Float64:
         """How long each whole step took, the mean over the owners (steps,)."""
         times = measured_ns(self.recording)[self.rows]
         if np.isnan(times).all():
             lengths = [critical_path(step).length_ns for step in self.steps]
             return np.array(lengths, np.float64)
-        mean: Float = np.nanmean(times, axis=1)
+        mean: Float64 = np.nanmean(times, axis=1)
         return mean
 
     @cached_property
@@ -77,7 +77,7 @@ class JobView:
         return float(np.median(self.iteration_ns))
 
     @cached_property
-    def job_ns(self) -> Float:
+    def job_ns(self) -> Float64:
         """How long the job took for each whole step (steps,), until its last owner was through.
 
         Counted from when the last owner was through with the step before. So a step in which one owner is
@@ -202,25 +202,25 @@ class JobView:
         by_name = self.by_name(np.where(self.of_kinds(chosen), self.path_work_by_kind, 0.0))
         return self.longest(by_name), self.kind_of[1] == np.argmax(by_name)
 
-    def longest(self, by_name: Float, most: int = 3) -> list[str]:
+    def longest(self, by_name: Float64, most: int = 3) -> list[str]:
         """Return the names that take most of some times, as of `by_name`, the longest first."""
         names = self.kind_of[0]
         return [names[i] for i in np.argsort(-by_name)[:most].tolist() if by_name[i] > 0]
 
-    def by_name(self, by_kind: Float) -> Float:
+    def by_name(self, by_kind: Float64) -> Float64:
         """Return some times of kinds of operations (k,) added up by the names of `kind_of`."""
         names, number = self._main_of_kind
         return np.bincount(number, by_kind, len(names)).astype(np.float64)
 
-    def owner_work_ns(self, chosen: Bool) -> Float:
+    def owner_work_ns(self, chosen: Bool) -> Float64:
         """Return the work of the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
         return self._by_owner(self.work_by_kind, chosen)
 
-    def owner_gap_ns(self, chosen: Bool) -> Float:
+    def owner_gap_ns(self, chosen: Bool) -> Float64:
         """Return the gaps before the `chosen` operations (n,) of each owner in each whole step (steps, m)."""
         return self._by_owner(self.gap_by_kind, chosen)
 
-    def _by_owner(self, by_kind: Float, chosen: Bool) -> Float:
+    def _by_owner(self, by_kind: Float64, chosen: Bool) -> Float64:
         chosen_kinds = self.of_kinds(chosen)
         owner = np.array([one.owner for one in self.recording.table.kinds], np.int64)
         n = len(self.recording.owners)
@@ -233,16 +233,16 @@ class JobView:
         return found
 
     @cached_property
-    def work_by_kind(self) -> Float:
+    def work_by_kind(self) -> Float64:
         """The work of all operations of a kind (see `Operations`) in each whole step (steps, k)."""
         return self._sums("work_ns")
 
     @cached_property
-    def gap_by_kind(self) -> Float:
+    def gap_by_kind(self) -> Float64:
         """The gaps before all operations of a kind in each whole step (steps, k)."""
         return self._sums("gap_ns")
 
-    def _sums(self, column: str) -> Float:
+    def _sums(self, column: str) -> Float64:
         kind, n_kinds = self.recording.table.kind, len(self.recording.table.kinds)
         steps, n_cells = self.recording.steps, len(self.rows) * n_kinds
         if n_cells > _MOST_CELLS and n_cells > _MOST_AN_EVENT * sum(len(steps[row]) for row in self.rows):
@@ -271,7 +271,7 @@ class JobView:
         return [self.rows[i] for i in places]
 
     @cached_property
-    def _path_ns(self) -> tuple[Float, Float]:
+    def _path_ns(self) -> tuple[Float64, Float64]:
         """Work and gaps on the paths by kind of operation (paths, k + 1); the last column is of none."""
         n, kind = len(self.recording.table.kinds), self.recording.table.kind
         work, gaps = np.zeros((2, len(self.path_rows), n + 1))
@@ -296,9 +296,9 @@ class JobView:
         return float(np.median(own / np.maximum(work.sum(axis=1) + gaps.sum(axis=1), 1)))
 
     @cached_property
-    def path_work_by_kind(self) -> Float:
+    def path_work_by_kind(self) -> Float64:
         """The work of each kind of operation (k,) on the path of a step, the mean over steps."""
-        mean: Float = self._path_ns[0][:, :-1].mean(axis=0)
+        mean: Float64 = self._path_ns[0][:, :-1].mean(axis=0)
         return mean
 
     def path_idle_ns(self) -> tuple[float, float]:
@@ -317,9 +317,9 @@ class JobView:
         return np.array([one.phase == FRAME for one in self.recording.table.kinds], np.bool_)
 
     @cached_property
-    def path_gaps_by_kind(self) -> Float:
+    def path_gaps_by_kind(self) -> Float64:
         """The gaps before each kind of operation, and before none (k + 1,), on the path; means over steps."""
-        mean: Float = self._path_ns[1].mean(axis=0)
+        mean: Float64 = self._path_ns[1].mean(axis=0)
         return mean
 
     # ---- meetings

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64
+from arrays.numbering import unique
 from dag.model import connected
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Kind
-from formats.columns import Int64, unique
 
 
 class Meetings(Struct, frozen=True):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dialects.masks import Mask
+from arrays import Int64, Mask
+from arrays.numbering import numbered, occurrence_number
 from dialects.step_parts import Joint, Kind, Meet, edge_rows
-from dialects.step_windows import turns
-from formats.columns import Int64, Trace, numbered
+from formats.columns import Trace
 
 _LEAVES, _ENTERS = "st", "tf"
 
@@ -63,7 +63,7 @@ class Arrows(NamedTuple):
     def _meets(self, chosen: Mask, event: Int64, joint: Int64, enters: bool) -> Iterator[Meet]:
         """Yield the `chosen` ends (k,), at an `event` (k,), as parts in what another rank has the rest of."""
         ends = np.flatnonzero(chosen & (event >= 0))
-        for i, turn in zip(ends.tolist(), turns(self.flow[ends]).tolist(), strict=True):
+        for i, turn in zip(ends.tolist(), occurrence_number(self.flow[ends]).tolist(), strict=True):
             key = (self.path, *self.names[self.flow[i]])
             yield Meet(key, int(event[i]), enters, not enters, Joint(joint[i]), Kind.MESSAGE, turn)
 

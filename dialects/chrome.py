@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from arrays import Int64, Mask
 from dialects.byteps import BytePS
 from dialects.composer import Composer
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
-from dialects.masks import Mask
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans
 from dialects.system import Activity, System
-from formats.columns import Int64, Trace
+from formats.columns import Trace
 
 _MARKS = (Composer(), Kineto(), BytePS(), Horovod())
 #: Threads of a device in XLA's profiles: its steps, and what the other threads tell once more.

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from arrays import Mask
 from formats.columns import Trace
-
-Mask = NDArray[np.bool_]
 
 
 def by_cat(trace: Trace, accept: Callable[[str], object]) -> Mask:
@@ -20,12 +19,6 @@ def by_cat(trace: Trace, accept: Callable[[str], object]) -> Mask:
 def by_name(trace: Trace, accept: Callable[[str], object]) -> Mask:
     """Return which slices (n,) have a name that `accept` takes."""
     return _by_table(trace.names, trace.name_id, accept)
-
-
-def ids_in(numbers: NDArray[np.integer]) -> list[int]:
-    """Return the distinct of numbers (n,) from -1 on, in order; `np.unique` would import numpy.ma."""
-    found: list[int] = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
-    return found
 
 
 def _by_table(table: Sequence[str], ids: NDArray[np.int32], accept: Callable[[str], object]) -> Mask:

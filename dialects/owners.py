@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from dialects.masks import Mask, ids_in
+from arrays import Mask
+from arrays.numbering import ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
 

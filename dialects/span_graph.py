@@ -16,8 +16,10 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64, Mask
+from arrays.innermost import innermost, lies_inside
 from dialects.arrows import Arrows
-from dialects.masks import Mask, by_name
+from dialects.masks import by_name
 from dialects.step_parts import (
     UNMARKED,
     Joint,
@@ -31,8 +33,7 @@ from dialects.step_parts import (
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last
 from dialects.steps import Step
 from errors import TraceError
-from formats.columns import Int64, Trace
-from innermost import innermost, lies_inside
+from formats.columns import Trace
 
 Category = Callable[[str, str], str]
 

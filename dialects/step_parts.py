@@ -17,7 +17,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from formats.columns import Int64, Trace, Track
+from arrays import Int64
+from arrays.numbering import narrowest
+from formats.columns import Trace, Track
 
 #: Categories of time that no recorded event covers.
 GAP = "gap"  # nothing ran that the recording knows of
@@ -328,14 +330,6 @@ class RankTrace(Struct, frozen=True):
 def narrow(numbers: NDArray[np.integer]) -> Int64:
     """Return numbers of events or operations in 32 bits, which hold any; what is summed becomes wider."""
     narrowed: Any = numbers.astype(np.int32, copy=False)
-    return cast(Int64, narrowed)
-
-
-def narrowest(numbers: NDArray[np.integer]) -> Int64:
-    """Return numbers in 16, 32 or 64 bits, whichever holds them all; they are for keeping, not for sums."""
-    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
-    bits = max(low.bit_length(), high.bit_length())
-    narrowed: Any = numbers.astype(np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64, copy=False)
     return cast(Int64, narrowed)
 
 

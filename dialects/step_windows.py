@@ -10,21 +10,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dialects.masks import Mask
-from dialects.step_parts import (
-    Joint,
-    Meets,
-    Operation,
-    Operations,
-    RankStep,
-    from_start,
-    meet_table,
-    narrow,
-    narrowest,
-)
+from arrays import Int64, Mask
+from arrays.numbering import occurrence_number, unique
+from arrays.ranges import ranges
+from dialects.step_parts import Joint, Meets, Operation, Operations, RankStep, from_start, meet_table, narrow
 from dialects.steps import Step
 from errors import TraceError, counted
-from formats.columns import Int64, unique
 
 Groups = NDArray[np.integer]
 #: Events of all steps together that are many, however few were recorded; and how often one may be an event.
@@ -241,31 +232,13 @@ def _operations(kinds: Sequence[Operation], labels: Sequence[Int64]) -> tuple[li
         present, count = np.unique(one, return_counts=True)
         most[present] = np.maximum(most[present], count)
     offset = np.cumsum(most) - most
-    numbers = [offset[one] + turns(one) for one in labels]
+    numbers = [offset[one] + occurrence_number(one) for one in labels]
     found = np.flatnonzero(most)
     variants = Operations(
         kinds[one // 2]._replace(from_earlier_step=True) if one % 2 else kinds[one // 2]
         for one in found.tolist()
     )
     return numbers, Operations.of(variants.kinds, np.repeat(variants.kind, most[found]))
-
-
-def turns(values: Int64) -> Int64:
-    """Return how often each value (n,) has occurred before."""
-    values = narrowest(values)  # few bits are sorted in a fraction of the time
-    order = np.argsort(values, kind="stable")
-    ordered, place = values[order], np.arange(len(values))
-    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(values)]
-    found = np.empty_like(place)
-    found[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
-    return found
-
-
-def ranges(low: Int64, high: Int64) -> tuple[Int64, Int64]:
-    """Return all numbers from each `low` to below its `high` (n,), and from which of the n each is."""
-    count = np.maximum(high - low, 0)
-    which = np.repeat(np.arange(len(count)), count)
-    return np.arange(len(which)) + (low - np.cumsum(count) + count)[which], which
 
 
 def ended_last(end_ns: Int64, group: Groups, moments: Int64, own: Groups) -> Int64:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.masks import Mask, by_cat, by_name
+from arrays import Int64, Mask
+from dialects.masks import by_cat, by_name
 from errors import TraceError
-from formats.columns import Int64, Trace
+from formats.columns import Trace
 
 #: Keys of the events' args that tell where steps begin.
 STEP_ARGS = ("batch", "input*", "arg*")

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from formats.columns import Int64
+from arrays import Int64
 
 
 class SyncPoint(NamedTuple):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.masks import Mask, by_cat, by_name
+from arrays import Int64, Mask
+from arrays.innermost import lies_inside
+from dialects.masks import by_cat, by_name
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
-from formats.columns import Int64, Trace, Track
+from formats.columns import Trace, Track
 from formats.event import NO_TIME
 from formats.pairs import Rule
-from innermost import lies_inside
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace

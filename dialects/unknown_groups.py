@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
 from dialects.step_parts import InStep, Meets, RankStep
-from formats.columns import Int64
 
 _THREADS_OF_GROUP = 2
 #: Clocks of processes agree to about this.

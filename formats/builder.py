@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from formats.columns import Int32, Int64
+from arrays import Int32, Int64
 from formats.event import FULL, KEY, LEAN, NO_TIME, UNDECODABLE, Event, args_object
 from formats.learned import LearnedType, learn
 from formats.rows import END, LONGEST_NS, META, OTHER, ROLE, SLICE, Interner, Key, Rows

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from atomic_output import open_output
 from errors import whole_number
 from formats.values import cleaned
-from output_marks import MEMBER, PROGRAM
+from outputs.atomic import open_output
+from outputs.marks import MEMBER, PROGRAM
 
 _BATCH = 10_000
 _LARGEST = 1 << 31  # Perfetto reads this and larger numbers of threads as 0

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from arrays import Int32, Int64
+from arrays.numbering import numbered
 from errors import counted
 from formats.values import FARTHEST_NS
 
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 Objects = NDArray[np.object_]
 
 Id = str | int | float | None
-#: Steps below which nothing tells how much steps vary.
-FEWEST = 4
-#: A step is an outlier beyond this many median deviations from the median, and by this factor at least.
-_OUTLIER_DEVIATIONS, _OUTLIER_FACTOR = 3.0, 1.10
-_Item = TypeVar("_Item")
-_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class Track(NamedTuple):
@@ -225,33 +218,3 @@ def used_tables(trace: Trace) -> Trace:
 
 def _is_far(ts_ns: Int64) -> NDArray[np.bool_]:
     return np.abs(ts_ns) > FARTHEST_NS
-
-
-def unique(values: NDArray[_Scalar], axis: int | None = None) -> NDArray[_Scalar]:
-    """Return `np.unique` of an array; asked for counts, too, it does not load `numpy.ma`."""
-    found: NDArray[_Scalar] = np.unique(values, axis=axis, return_counts=True)[0]
-    return found
-
-
-def median(values: NDArray[np.generic]) -> float:
-    """Return the median of numbers (n,), at least one and none of them NaN; `np.median` loads `numpy.ma`."""
-    ordered = np.sort(values).astype(np.float64)
-    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
-
-
-def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
-    """Return beyond what length a step is an outlier, of steps of these lengths (n,); of few none is."""
-    if len(lengths) < FEWEST:
-        return math.inf
-    middle = median(lengths)
-    return max(middle + _OUTLIER_DEVIATIONS * median(np.abs(lengths - middle)), _OUTLIER_FACTOR * middle)
-
-
-def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:
-    """Return the distinct items by first appearance, and each item's place among them (n,)."""
-    items = list(items)
-    distinct = list(dict.fromkeys(items))
-    if len(distinct) == len(items):  # as a million names may be
-        return distinct, np.arange(len(items), dtype=np.int32)
-    place = {item: i for i, item in enumerate(distinct)}
-    return distinct, np.fromiter(map(place.__getitem__, items), np.int32, len(items))

@@ -18,8 +18,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from arrays.numbering import unique
 from errors import DagError, TraceError
-from formats.columns import unique
 from formats.stream import ByteStream
 from formats.values import GREATEST_INT, LEAST_INT, clean_text
 

@@ -7,11 +7,9 @@ from enum import Enum
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from formats.columns import Int32, Int64, unique
-
-Mask = NDArray[np.bool_]
+from arrays import Int32, Int64, Mask
+from arrays.numbering import unique
 
 
 class Pairing(Struct, frozen=True):

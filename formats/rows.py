@@ -11,8 +11,10 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from arrays import Int32, Int64
+from arrays.numbering import numbered
 from errors import counted
-from formats.columns import ArgColumn, Int32, Int64, Points, Trace, Track, numbered
+from formats.columns import ArgColumn, Points, Trace, Track
 from formats.pairs import Rule, pair
 from formats.values import all_fit, cleaned
 

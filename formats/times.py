@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from formats.columns import Int64
+from arrays import Int64
 from formats.event import FLOAT_TIMES, INT_TIMES, NO_TIME, ExactEvent
 from formats.values import FARTHEST_NS
 

@@ -81,7 +81,7 @@ def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
     from collector.gpu.collect_job import collect_gpus, renew
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
-    from temporary_files import temporary_directory
+    from outputs.temporary import temporary_directory
     from trace_utils import read_traces
 
     with temporary_directory() as made:

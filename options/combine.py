@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atomic_output import check_output
 from errors import TraceError, UsageError, counted
 from options import check_variant
+from outputs.atomic import check_output
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:

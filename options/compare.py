@@ -23,12 +23,12 @@ from compare.compare_tables import (
 from errors import UsageError, counted
 from options import check_variant
 from options.critical import usual_step
-from output_marks import is_digest
+from outputs.marks import is_digest
 from result import Chart, Made, Result, Table, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
-    from compare.run_table import MeasuredRun
+    from figures.run_table import MeasuredRun
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -52,8 +52,8 @@ def run(args: Namespace) -> Result:
         )
     check_words(args)
     from compare.comparison import compare
-    from compare.run_table import labels
     from compare.verdict import verdict
+    from figures.run_table import labels
 
     runs = load_runs(args)
     names = labels(args.path)
@@ -136,8 +136,8 @@ def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
 
 def load_runs(args: Namespace) -> list[MeasuredRun]:
     """Return the runs that the paths hold, traces or digests, and `--save` the last one's digest."""
-    from compare.measuring import load_run
-    from digest.reading import read_run
+    from figures.digest_reading import read_run
+    from figures.measuring import load_run
 
     with_steps = args.option == "compare"
     how: dict[str, Any] = {"step_by": args.step_by, "jobs": args.jobs, "progress": args.progress}
@@ -146,7 +146,7 @@ def load_runs(args: Namespace) -> list[MeasuredRun]:
         if is_digest(path):
             runs.append(read_run(path, args.step_by, steps=with_steps))
         elif args.save is not None and i == len(args.path):
-            from digest.saving import load_both, save
+            from figures.digest_saving import load_both, save
 
             job, figures, run = load_both([path], select=args.filter, **how)
             save(args.save, job, figures, run, args.step_by)
@@ -172,7 +172,7 @@ def check_words(args: Namespace) -> None:
     check_variant(args)
     if len(paths) < 2:
         raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
-    from digest.words import check_digests
+    from figures.digest_words import check_digests
 
     check_digests(args)
     files = [path for path in paths if path.is_file() and not is_digest(path)]

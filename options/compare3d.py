@@ -43,8 +43,8 @@ def run(args: Namespace) -> Result:
         args.html = Path("3dcompare-page.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from compare.run_table import filtered, iteration_ns
     from compare.side_by_side import run_labels, sweep
+    from figures.run_table import filtered, iteration_ns
 
     loaded = load_runs(args)
     runs = filtered(loaded, args.filter)

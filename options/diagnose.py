@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import options
 from errors import UsageError
 from opname import without_parameters
-from output_marks import PROGRAM, is_digest
+from outputs.marks import PROGRAM, is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
-    from statistic.breakdown import Breakdown
+    from figures.breakdown import Breakdown
 
 HELP = (
     "what is slow, why, and what to do first: findings ranked by the milliseconds a step that a replay "
@@ -82,8 +82,8 @@ def run(args: Namespace) -> Result:
 
 def _of_digest(args: Namespace) -> Result:
     from diagnose.digest_diagnosis import diagnose_figures
-    from digest.reading import read_figures, read_run
-    from digest.words import check_digests
+    from figures.digest_reading import read_figures, read_run
+    from figures.digest_words import check_digests
 
     check_digests(args)
     if len(args.path) > 1:
@@ -134,8 +134,8 @@ def _result(
 
 def _breakdowns(args: Namespace) -> list[Breakdown]:
     """Return where the time of each rank's steps went; for that its files are read once more."""
-    from dag.rank_tasks import map_ranks
-    from statistic.job_figures import job_figures, rank_figures
+    from figures.job_figures import job_figures, rank_figures
+    from traces.ranks import map_ranks
 
     work = partial(rank_figures, steps=True, step_by=args.step_by)
     job = map_ranks(args.path, work, only=args.filter, jobs=args.jobs, progress=args.progress)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-import progress as bars
 from errors import UsageError
 from formats.stream import find_file
 from options import check_variant
 from options.critical import recorded_step, refuse
+from parallel import progress as bars
 from result import Column, Network, Result, Table, in_ms
 
 if TYPE_CHECKING:

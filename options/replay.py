@@ -164,7 +164,7 @@ def _informative(found: Answer, errors: Any) -> list[tuple[str, str]]:
 
 
 def _range(interval_ns: tuple[float, float] | None) -> str:
-    from formats.columns import FEWEST
+    from arrays.median import FEWEST
 
     if interval_ns is None:
         return f"too few steps; {FEWEST} are needed"
@@ -255,9 +255,9 @@ def _write(args: Namespace, result: Replay | None) -> tuple[Path | None, list[st
 
 def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
     """Return what other bandwidths bring where ranks transfer anything; of large jobs from few steps."""
-    import progress as bars
+    from arrays.median import FEWEST
     from dag_utils import read_partitions
-    from formats.columns import FEWEST
+    from parallel import progress as bars
     from replay.answer import Asked, forecasts
     from replay.replay_tables import sweep_chart
     from replay.whatif.edits import Links, apply, bounds

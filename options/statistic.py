@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from errors import TraceError, UsageError, counted
 from options import check_heeded, check_variant, is_drawn
-from output_marks import is_digest
+from outputs.marks import is_digest
 from result import Bars, Chart, Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
-    from compare.run_table import MeasuredRun
-    from statistic.durations import CategoryStat, Stat
-    from statistic.job_figures import JobFigures
+    from figures.durations import CategoryStat, Stat
+    from figures.job_figures import JobFigures
+    from figures.run_table import MeasuredRun
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
@@ -110,7 +110,7 @@ def run(args: Namespace) -> Result:
     check_variant(args, "breakdown", *_DASF)
     if args.sub_option is not None and args.group_by is not None:
         raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
-    from digest.words import check_digests
+    from figures.digest_words import check_digests
 
     check_digests(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
@@ -129,7 +129,7 @@ def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
     """Return the figures, and where operations are drawn, the job step by step."""
     how: dict[str, Any] = {"only": args.filter, "jobs": args.jobs, "progress": args.progress}
     if args.save is not None or _is_drawn(args):
-        from digest.saving import load_both, save
+        from figures.digest_saving import load_both, save
 
         job, figures, run = load_both(
             args.path, for_digest=args.save is not None, step_by=args.step_by, **how
@@ -137,9 +137,9 @@ def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
         if args.save is not None:
             save(args.save, job, figures, run, args.step_by)
         return figures, run if _is_drawn(args) else None
-    from dag.rank_tasks import map_ranks
     from dialects.steps import STEP_ARGS
-    from statistic.job_figures import job_figures, rank_figures
+    from figures.job_figures import job_figures, rank_figures
+    from traces.ranks import map_ranks
 
     by_step = args.sub_option == "breakdown"
     work = partial(rank_figures, operations=not by_step, steps=by_step, step_by=args.step_by)
@@ -149,7 +149,7 @@ def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
 
 
 def _from_digest(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
-    from digest.reading import read_figures, read_run
+    from figures.digest_reading import read_figures, read_run
 
     if len(args.path) > 1:
         raise UsageError("a digest is a whole job: statistic takes it alone")
@@ -159,7 +159,7 @@ def _from_digest(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
 
 
 def _statistic(args: Namespace, job: JobFigures, run: MeasuredRun | None) -> Result:
-    from statistic.durations import all_of, categories, statistics
+    from figures.durations import all_of, categories, statistics
     from statistic.over_ranks import over_ranks
 
     groups = job.by_prefix
@@ -222,7 +222,7 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
     )
     if not n_sketched:
         return ()
-    from digest.quantile_sketch import ERROR, MOST_VALUES
+    from figures.quantile_sketch import ERROR, MOST_VALUES
 
     return ERROR, (
         f"Percentiles of {counted(n_sketched, 'operation')} with more than {MOST_VALUES} events on a rank "
@@ -232,7 +232,7 @@ def _sketch_error(job: JobFigures) -> tuple[()] | tuple[float, str]:
 
 def _longest_first(stats: Sequence[Stat], args: Namespace) -> Sequence[Stat]:
     """Return the statistics that `--sort` and `--head` ask for."""
-    from statistic.durations import longest_first
+    from figures.durations import longest_first
 
     return (longest_first(stats) if args.sort else stats)[: args.head]
 
@@ -252,8 +252,8 @@ def _result(
 
 
 def _breakdown(args: Namespace, job: JobFigures, _: MeasuredRun | None) -> Result:
+    from figures.step_summary import exposed_and_outliers, summaries
     from statistic.breakdown_charts import breakdown_charts, idle_or_not_recorded
-    from statistic.step_summary import exposed_and_outliers, summaries
 
     parts = [part for rank in job.ranks for part in rank.breakdown]
     shown = sorted(parts, key=lambda part: -part.wall_ns) if args.sort else parts
@@ -302,8 +302,8 @@ def _of_a_step(run: MeasuredRun) -> list[Chart]:
     import numpy as np
 
     import dialects
-    from compare.exposure import COMMUNICATION, time_spent
-    from compare.run_table import operations
+    from figures.exposure import COMMUNICATION, time_spent
+    from figures.run_table import operations
     from statistic.breakdown_charts import rank_map
 
     if not any(rank.steps.whole for rank in run.ranks):
@@ -344,7 +344,7 @@ def _of_a_step(run: MeasuredRun) -> list[Chart]:
 
 def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
     """Return what takes long where no steps are marked."""
-    from statistic.durations import longest_first
+    from figures.durations import longest_first
 
     longest = longest_first(stats)[:_MOST_BARS]
     names = [stat.name for stat in longest]

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from errors import AnalyzeError, UsageError
+from outputs.temporary import temporary_directory
 from parallel import FilePart, OnRead, Work, cores
-from temporary_files import temporary_directory
 
 VARIABLE = "DASK_SCHEDULER_ADDRESS"  # the environment's address of a scheduler
 _ADDRESS = re.compile(r"local(:[1-9]\d{0,3})?|.+\.json|[a-z]+://.+|(?!local:)[\w.-]+:\d+", re.ASCII)

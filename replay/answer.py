@@ -11,21 +11,16 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
+from arrays.median import longest_usual
+from arrays.numbering import unique
 from dag.step_graph import Recording
 from errors import TraceError, UsageError
-from formats.columns import Int64, longest_usual, unique
 from replay.occurrences import Middles, slots, with_usual_gaps
 from replay.runs import replayed_ns
 from replay.simulation import Replay
 from replay.simulation import replay as run_steps
-from replay.uncertainty import (
-    EXTRAPOLATED,
-    MODEL_ERROR,
-    Float,
-    mean_interval,
-    paired_change,
-    without_outliers,
-)
+from replay.uncertainty import EXTRAPOLATED, MODEL_ERROR, mean_interval, paired_change, without_outliers
 
 #: Events that a replay holds at most: a few gigabytes.
 MOST_EVENTS = 20_000_000
@@ -43,8 +38,8 @@ class Answer(Struct, frozen=True, dict=True):
     recording: Recording
     rows: Sequence[int]
     replayed_ns: Int64
-    predicted_ns: Float
-    measured_ns: Float
+    predicted_ns: Float64
+    measured_ns: Float64
 
     @property
     def iteration_ns(self) -> float:
@@ -58,7 +53,7 @@ class Answer(Struct, frozen=True, dict=True):
         return float(known.mean()) if len(known) else None
 
     @cached_property
-    def steps_ns(self) -> Float:
+    def steps_ns(self) -> Float64:
         """How long each step took (steps,), the mean over the owners; as replayed where none is whole."""
         known = self.recorded_ns is not None
         return _known_mean((measured_ns(self.recording)[self.rows] if known else self.replayed_ns).T)
@@ -105,21 +100,21 @@ def _rows(recording: Recording, n_steps: int | None) -> list[int]:
     return [rows[i % len(rows)] for i in range(wanted)]
 
 
-def measured_ns(recording: Recording) -> Float:
+def measured_ns(recording: Recording) -> Float64:
     """Return each recorded step's duration for each owner (steps, m), NaN where unknown."""
     times = np.array([one.iteration_ns for one in recording.bounds], np.float64)
     return np.where(times > 0, times, np.nan)
 
 
-def _known_mean(times: Float) -> Float:
+def _known_mean(times: Float64) -> Float64:
     known = ~np.isnan(times)
     total = np.where(known, times, 0.0).sum(axis=0)
     return np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan)
 
 
-def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float:
+def _distinct(rows: Sequence[int], iteration_ns: Int64) -> Float64:
     """Return how long each recorded step took that was replayed, once each: they come round in order."""
-    times: Float = iteration_ns.mean(axis=1)[: len(set(rows))]
+    times: Float64 = iteration_ns.mean(axis=1)[: len(set(rows))]
     return times
 
 
@@ -190,7 +185,7 @@ class Forecast(Struct, frozen=True, dict=True):
         return paired_change(*(steps[:n_distinct] for steps in self._counted))
 
     @cached_property
-    def _alike(self) -> tuple[Float, Float]:
+    def _alike(self) -> tuple[Float64, Float64]:
         """What share of each step (steps,) the edit leaves alone, or changes as it changes most steps.
 
         Of a step before the edit: all but what the edit takes from it and not from most others; of one after
@@ -204,7 +199,7 @@ class Forecast(Struct, frozen=True, dict=True):
         )
 
     @cached_property
-    def _counted(self) -> tuple[Float, Float]:
+    def _counted(self) -> tuple[Float64, Float64]:
         """How long each step (steps,) counts, simulated before and after the edit."""
         before, after = (
             _without_alike(steps, steps * share)
@@ -220,9 +215,9 @@ class WhatIf(Forecast, frozen=True, dict=True):
     after: Replay
 
 
-def _steps_ns(simulated: Lengths | Replay) -> Float:
+def _steps_ns(simulated: Lengths | Replay) -> Float64:
     """Return how long each step takes (steps,), the mean over the owners."""
-    steps: Float = simulated.iteration_ns.mean(axis=1)
+    steps: Float64 = simulated.iteration_ns.mean(axis=1)
     return steps
 
 
@@ -231,7 +226,7 @@ def _usual_ns(simulated: Lengths | Replay) -> float:
     return float(without_outliers(_steps_ns(simulated)).mean())
 
 
-def _without_alike(steps: Float, alike: Float) -> Float:
+def _without_alike(steps: Float64, alike: Float64) -> Float64:
     """Return how long steps (n,) took, their part `alike` (n,) at most as long as the longest usual step."""
     return steps - np.maximum(alike - longest_usual(steps), 0.0)
 
@@ -279,7 +274,7 @@ def forecasts(recording: Recording, edits: Iterable[Asked], n_steps: int | None 
 # ---- how much the gaps that recur explain
 
 
-def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
+def with_gaps_of_others(recording: Recording) -> dict[int, Float64]:
     """Return how long whole steps, by row, take for each owner (m,) with the usual gaps of the others.
 
     With its own gaps and work a replay gives a step's time back by construction. With the gaps that
@@ -301,9 +296,9 @@ def with_gaps_of_others(recording: Recording) -> dict[int, Float]:
     return times
 
 
-def leave_one_out(recording: Recording, times: Mapping[int, Float]) -> Float:
+def leave_one_out(recording: Recording, times: Mapping[int, Float64]) -> Float64:
     """Return the errors (k,) of the `times` that steps take with the gaps of the others."""
     recorded = measured_ns(recording)
     errors = np.concatenate([(ns - recorded[row]) / recorded[row] for row, ns in times.items()] or [[]])
-    known: Float = errors[~np.isnan(errors)]
+    known: Float64 = errors[~np.isnan(errors)]
     return known

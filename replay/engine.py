@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike
 
+from arrays import Int64
 from errors import DagError
 from formats import native
-from formats.columns import Int64
 
 #: The device of an operation that never waits for another one: threads, and links without contention.
 UNLIMITED = -1

@@ -10,10 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from arrays import Int64
+from arrays.numbering import narrowest, occurrence_number
 from dag.step_graph import Recording, StepGraph
-from dialects.step_parts import narrowest
-from dialects.step_windows import turns
-from formats.columns import Int64
 
 #: A table of slots and steps in which fewer than one place in so many is taken is not worth its memory.
 _SPARSE = 4
@@ -44,7 +43,7 @@ def slots(steps: Sequence[StepGraph]) -> list[Int64]:
 def _again(operation: Int64) -> tuple[Int64, Int64]:
     """Return the events that are not the first of their operation in their step, and which they are."""
     events = np.flatnonzero((np.bincount(operation) > 1)[operation])
-    nth = turns(operation[events])
+    nth = occurrence_number(operation[events])
     return events[nth > 0], nth[nth > 0]
 
 

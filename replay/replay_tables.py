@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from arrays import Float64
 from dag.critical_path import critical_path
 from dag.path_summary import BY_NAME, PATH, NamedPath, by_name
 from dag.step_graph import Recording
@@ -14,7 +15,6 @@ from replay.answer import Answer, Forecast, WhatIf, measured_ns
 from replay.sensitivity import Effect
 from replay.simulation import Replay
 from replay.slowdown import Slowdown
-from replay.uncertainty import Float
 from result import Bars, Chart, Column, Lines, Made, Table, ms_column, ms_of
 
 #: Bars that a chart of effects shows at most.
@@ -38,7 +38,7 @@ def _bound(edit: WhatIf, end: int) -> float | None:
     return ms_of(edit.interval_ns and edit.interval_ns[end])
 
 
-def step_table(found: Answer, usual: Mapping[int, Float]) -> Table:
+def step_table(found: Answer, usual: Mapping[int, Float64]) -> Table:
     """Return the iteration time of each replayed step: recorded, replayed, and from the others' gaps.
 
     `usual` has the last, in nanoseconds per owner, by the row of the recorded step.

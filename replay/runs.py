@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from arrays import Int32, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph, operation_edges
 from dialects.step_parts import narrow
-from formats.columns import Int32, Int64
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, simulate
 from replay.simulation import Row, as_simulated
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64
 from dag.step_graph import Recording
 from dialects.step_parts import Operation
-from formats.columns import Int64
 from parallel import cores, process_pool
-from progress import bar
+from parallel.progress import bar
 from replay.engine import pays
 from replay.occurrences import with_usual_gaps
 from replay.runs import replayed_ns

@@ -14,9 +14,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from arrays import Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph, operation_edges
 from dialects.step_parts import Joint
-from formats.columns import Int64, Track
+from formats.columns import Track
 from replay.engine import UNLIMITED, Plan, Schedule, make_plan, pays, simulate
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from arrays import Int64
 from dag.step_graph import Bool, Recording
-from formats.columns import Int64
 from replay.simulation import planned
 from replay.whatif.selection import pipeline_stages
 from replay.whatif.straggler import ideal_work_ns

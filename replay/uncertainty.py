@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from formats.columns import FEWEST, longest_usual
+from arrays import Float64
+from arrays.median import FEWEST, longest_usual
 
 #: What a what-if is wrong by where nothing varies: the standard deviation of its relative error.
 MODEL_ERROR = 0.05
@@ -24,11 +24,9 @@ _ALIKE = 2
 _SEED = 20210117
 _Z = 1.959964  # of the normal distribution, 19 times in 20
 
-Float = NDArray[np.float64]
-
 
 def mean_interval(
-    times: Sequence[float] | Float, more: int | None = None, *, model_error: float = 0.0
+    times: Sequence[float] | Float64, more: int | None = None, *, model_error: float = 0.0
 ) -> tuple[float, float] | None:
     """Return where the mean of `more` further steps (None: as many again) lies; None for too few steps.
 
@@ -51,7 +49,7 @@ def mean_interval(
     return mean * float(np.exp(low)), mean * float(np.exp(high))
 
 
-def without_outliers(times: Sequence[float] | Float) -> Float:
+def without_outliers(times: Sequence[float] | Float64) -> Float64:
     """Return how long steps (n,) took, those far longer than the others as long as the longest usual one.
 
     What delayed a step once (another process) says nothing of a job that was not run. Of few steps none is
@@ -61,7 +59,7 @@ def without_outliers(times: Sequence[float] | Float) -> Float:
     return np.minimum(values, longest_usual(values))
 
 
-def paired_change(before: Float, after: Float) -> tuple[float, float] | None:
+def paired_change(before: Float64, after: Float64) -> tuple[float, float] | None:
     """Return the relative change of the mean of the recorded steps (n,), each compared with itself.
 
     It says how much the answer depends on which steps were recorded, not how right it is.
@@ -76,9 +74,9 @@ def paired_change(before: Float, after: Float) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _means_of_draws(size: int, draw: np.random.Generator, *values: Float) -> list[Float]:
+def _means_of_draws(size: int, draw: np.random.Generator, *values: Float64) -> list[Float64]:
     """Return for each of the values (n,) the means (draws,) of `size` of them, of all the same ones."""
-    means: list[list[Float]] = [[] for _ in values]
+    means: list[list[Float64]] = [[] for _ in values]
     n_rows = max(1, _AT_ONCE // size)
     for at in range(0, _DRAWS, n_rows):
         chosen = draw.integers(0, len(values[0]), (min(n_rows, _DRAWS - at), size))

@@ -17,9 +17,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TextIO
 
-import progress as bars
-from atomic_output import Outputs
 from errors import AnalyzeError, OutputError, one_line
+from outputs.atomic import Outputs
+from parallel import progress as bars
 from result import Result
 
 #: Values of `--format` and the modules that answer.

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atomic_output import open_output
 from errors import OutputError
-from output_marks import MARK
+from outputs.atomic import open_output
+from outputs.marks import MARK
 from report import colours
 from report.names import bounded, labels
 from report.tables import display_width

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from atomic_output import open_output
-from output_marks import MARK
+from outputs.atomic import open_output
+from outputs.marks import MARK
 from report import colours, plot
 from report.charts import place_along
 from report.json import encode

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from atomic_output import open_output
 from errors import AnalyzeError, OutputError, UsageError
-from output_marks import MARK
+from outputs.atomic import open_output
+from outputs.marks import MARK
 from report import charts, draw
 from report.names import bounded
 from report.timeline_chart import timeline

@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from atomic_output import open_output
 from errors import OutputError
-from output_marks import MARK
+from outputs.atomic import open_output
+from outputs.marks import MARK
+from outputs.temporary import temporary_directory
 from report import xlsx_charts
 from report.tables import cell_texts, display_width, shorten
 from result import Cell, Column, Result, Table, card_texts
-from temporary_files import temporary_directory
 
 #: What the file format allows.
 ROWS_A_SHEET = 1_048_576

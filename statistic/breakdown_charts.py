@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from figures.breakdown import Breakdown
 from result import Bars, Chart, HeatMap
-from statistic.breakdown import Breakdown
 
 #: More ranks, or steps of all of them, are not drawn as strips of bars.
 _MOST_STRIPS, _MOST_STACKS = 16, 800

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import asdict
 
-from statistic.durations import Durations, Stat, joined, statistics
+from figures.durations import Durations, Stat, joined, statistics
 
 
 class RanksStat(Stat, frozen=True):

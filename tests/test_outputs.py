@@ -219,8 +219,8 @@ def test_an_output_that_fails_costs_all_of_them(job: Path) -> None:
 
 
 def test_a_name_that_cannot_be_given_leaves_all_as_they_were(tmp_path: Path) -> None:
-    from atomic_output import Outputs
     from errors import OutputError
+    from outputs.atomic import Outputs
 
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_bytes(b"old")
@@ -236,7 +236,7 @@ def test_a_name_that_cannot_be_given_leaves_all_as_they_were(tmp_path: Path) -> 
 
 
 def test_a_file_whose_writing_failed_is_not_completed_with_the_others(tmp_path: Path) -> None:
-    from atomic_output import Outputs, open_output
+    from outputs.atomic import Outputs, open_output
 
     with Outputs() as outputs:
         with pytest.raises(ValueError, match="half"), open_output(tmp_path / "a") as file:
@@ -387,13 +387,13 @@ def test_few_open_files_and_closed_streams(job: Path) -> None:
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    from atomic_output import open_output
+    from outputs.atomic import open_output
 
     script = (
         f"import sys, os, signal; sys.path.insert(0, {str(REPO)!r})\n"
         "from pathlib import Path\n"
-        "from atomic_output import open_output\n"
-        "from temporary_files import temporary_directory\n"
+        "from outputs.atomic import open_output\n"
+        "from outputs.temporary import temporary_directory\n"
         f"target = Path({str(tmp_path)!r}, 'a.json')\n"
         "with temporary_directory(target) as spill, open_output(target) as file:\n"
         "    (spill / 'part').write_text('part'); file.write(b'half'); file.flush()\n"
@@ -407,8 +407,8 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 
 def test_what_a_living_run_prepares_stays(tmp_path: Path) -> None:
-    from atomic_output import open_output
-    from temporary_files import sweep
+    from outputs.atomic import open_output
+    from outputs.temporary import sweep
 
     with open_output(tmp_path / "a.json") as file:
         file.write(b"whole")
@@ -419,7 +419,7 @@ def test_what_a_living_run_prepares_stays(tmp_path: Path) -> None:
 def test_a_directory_that_another_run_sweeps_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import temporary_files
+    from outputs import temporary as temporary_files
 
     mkdir = Path.mkdir
     made: list[Path] = []
@@ -514,7 +514,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def test_a_timeline_among_the_ranks_is_not_read_as_one(tmp_path: Path) -> None:
-    from jobfiles import find_job
+    from traces.paths import find_job
 
     event = {"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}
     for rank in (0, 1):

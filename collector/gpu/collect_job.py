@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec import Struct
 
 import parallel
-import progress as bars
-from atomic_output import open_output
 from collector.gpu.final_trace import gather
 from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
-from jobfiles import GpuDir
+from outputs.atomic import open_output
+from parallel import progress as bars
+from traces.paths import GpuDir
 
 
 class GpuReport(Struct, frozen=True):

@@ -20,9 +20,9 @@ from errors import AnalyzeError, TraceError
 from formats.columns import Trace
 from formats.gml import format_gml, read_gml
 from formats.stream import read_text
-from jobfiles import GpuDir
 from opname import OpName
-from trace_files import read_document, read_trace
+from traces.files import read_document, read_trace
+from traces.paths import GpuDir
 
 SOURCES: Mapping[PartName, str] = {
     "io": "io.json", "step": "step.json", "comm": "comm.json", "operator": "temp.json"

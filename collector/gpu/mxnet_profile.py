@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64
+from arrays.numbering import unique
 from collector.gpu.parts import Event, Part, listing
 from dialects.byteps import after_longest_pause
 from dialects.masks import by_name
-from formats.columns import Id, Int64, Trace, unique
+from formats.columns import Id, Trace
 from opname import OpName
 
 Inputs = Mapping[str, Sequence[str]]  # every node of a DAG and what it depends on

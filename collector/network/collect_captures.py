@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-import progress as bars
+from arrays import Int64
 from collector.network.endpoints import Link, match_servers, name_links
 from collector.network.partition_keys import Keys, files_below, read_keys
 from collector.network.pcap import is_capture
@@ -20,9 +20,9 @@ from collector.network.transfers import Traffic, read_traffic
 from collector.network.wire import UNKNOWN, Wire, groups, job_size, merge, with_waiting
 from errors import TraceError
 from formats.chrome_writer import Process, Slice, write_timeline
-from formats.columns import Int64
 from opname import OpName, partition_key, split_key
 from parallel import cores, process_pool
+from parallel import progress as bars
 from result import Repairs
 
 TIMELINE = "comm_timeline.json"

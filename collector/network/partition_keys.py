@@ -17,10 +17,10 @@ from msgspec import Struct, field
 from dialects.byteps.gradient_names import GradientNames, read_names
 from errors import TraceError
 from formats.columns import Id, Trace
-from jobfiles import GpuDir, find_gpus, natural
 from opname import OpName, partition_key, split_key
 from result import Repairs
-from trace_files import read_trace
+from traces.files import read_trace
+from traces.paths import GpuDir, find_gpus, natural
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
 # what is counted has numbers that a job can have: 16 bits of a key are its partition's

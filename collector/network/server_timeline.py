@@ -9,7 +9,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-import progress as bars
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, attempt, key_of_id, lines_of, read_keys, text_files
 from collector.network.pslite import key_base, role_of
@@ -18,8 +17,9 @@ from errors import TraceError
 from formats.chrome_writer import Process, Slice, write_timeline
 from formats.columns import Trace
 from opname import OpName, split_key
+from parallel import progress as bars
 from result import Repairs
-from trace_files import read_trace
+from traces.files import read_trace
 
 TIMELINE = "server_timeline.json"
 OLD_PROFILE = "server_profile.json"  # of BytePS's former server: push-<id> and pull-<id> by key

@@ -10,10 +10,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from arrays import Int64
 from collector.network.endpoints import index_in_path
 from collector.network.partition_keys import Keys, key_of_id
 from collector.network.wire import UNKNOWN, Wire, groups
-from formats.columns import Int64, Trace
+from formats.columns import Trace
 from opname import OpName
 from result import Repairs
 

@@ -12,12 +12,12 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from arrays import Int32, Int64
 from collector.network.layers import Ends, read_segments
 from collector.network.pcap import Capture
 from collector.network.pslite import LENGTHS_FRAME, Header, Meta, Node, identity, locate, read_header
 from collector.network.tcp import Receiver, Streams
 from collector.network.zmtp import Message, Reader
-from formats.columns import Int32, Int64
 
 _UNASSIGNED = (1 << 15) - 1  # ids from here on are placeholders of nodes that have none yet
 _MOST_OPEN = 1 << 16  # requests of a connection that wait for their response; older ones are given up

@@ -9,9 +9,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from arrays import Int32, Int64
 from collector.network.endpoints import Link, index_in_path, n_announced, partition_keys
 from collector.network.transfers import Traffic, Transfers
-from formats.columns import Int32, Int64
 from result import Repairs
 
 UNKNOWN = -1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from errors import counted, listed
-from formats.columns import FEWEST
-from jobfiles import rank_notes
+from traces.paths import rank_notes
 
 #: Names that look like communication, whatever the rule says.
 _LIKE_COMMUNICATION = re.compile(

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.intervals import union_length
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
@@ -15,8 +17,6 @@ from diagnose.job_view import JobView, what_runs
 from dialects.step_parts import UNTRACED, WAIT, Kind, Operation
 from dialects.system import COPY_CATS
 from errors import listed
-from formats.columns import Int64
-from intervals import union_length
 from replay.whatif.edits import apply
 from replay.whatif.even_work import scaled
 from result import in_ms

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from arrays import Float64
+from arrays.median import FEWEST
 from dag.step_graph import Bool
 from diagnose.chance import EXPOSED
 from diagnose.detectors.device import computes_on_device
@@ -15,8 +17,6 @@ from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.kineto import loads_ahead
 from dialects.kineto.collectives import is_half
 from errors import counted, listed
-from formats.columns import FEWEST
-from replay.uncertainty import Float
 from replay.whatif.even_work import even_in_each_step, gaps_even_in_each_step
 from result import in_ms
 
@@ -177,7 +177,7 @@ def _late_in_turn(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _above_mean(view: JobView, time: Float) -> float:
+def _above_mean(view: JobView, time: Float64) -> float:
     """Return by how much the owner with the most `time` (steps, m) exceeds the mean, the median over steps.
 
     0 where ranks do nothing together.

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
+from arrays.median import FEWEST
 from dag.step_graph import Bool
 from diagnose.chance import CHANCE, LEAST_EXCESS, MUCH, happens_by_chance, is_no_chance, surely_positive
 from diagnose.detectors.exposed import whose_loading
@@ -16,9 +18,7 @@ from diagnose.faster import NO_TIME
 from diagnose.finding import Evidence, Finding, Skipped, replayed
 from diagnose.job_view import JobView, waited_for, what_runs
 from errors import listed
-from formats.columns import FEWEST, Int64
 from opname import without_parameters
-from replay.uncertainty import Float
 from replay.whatif.edits import apply
 from replay.whatif.even_work import as_peers, evened, pausing_as_peers, peers_of, scaled
 from replay.whatif.straggler import stragglers, without_stragglers
@@ -110,7 +110,7 @@ def uneven_work(view: JobView) -> Iterator[Finding | Skipped]:
 # ---- signals
 
 
-def behind_peers(view: JobView, work: Float) -> list[int]:
+def behind_peers(view: JobView, work: Float64) -> list[int]:
     """Return the owners whose times in each step, `work` (steps, m), exceed the median of their peers'.
 
     Peers are the ranks of the same stage; where a stage is one rank, it has none. They take longer in
@@ -136,13 +136,13 @@ def behind_peers(view: JobView, work: Float) -> list[int]:
     return found if len(found) <= work.shape[1] // 2 else []
 
 
-def _spread(work: Float) -> float:
+def _spread(work: Float64) -> float:
     """Return the median absolute deviation of the owners' usual work; `work` is (steps, m)."""
     usual = np.median(work, axis=0)
     return float(np.median(np.abs(usual - np.median(usual))))
 
 
-def _is_systematic(work: Float) -> bool:
+def _is_systematic(work: Float64) -> bool:
     """Whether the work (steps, m) of some owner differs from the step's mean in the same way in all steps."""
     if len(work) < FEWEST:
         return bool(np.median(work.max(axis=1) / np.maximum(work.mean(axis=1), 1)) > MUCH)
@@ -235,7 +235,7 @@ def _longer(view: JobView, late: Sequence[int]) -> str:
     return in_ms(_excess_ns(view, view.owner_work_ns(view.is_compared), late))
 
 
-def _excess_ns(view: JobView, time: Float, late: Sequence[int]) -> float:
+def _excess_ns(view: JobView, time: Float64, late: Sequence[int]) -> float:
     """Return by how much the `time` (steps, m) of the late owners exceeds their peers', the median step's."""
     excess = [time[:, one] - np.median(time[:, peers_of(one, late, view.stage)], axis=1) for one in late]
     return float(np.median(np.mean(excess, axis=0)))
@@ -249,7 +249,7 @@ def _last_in(view: JobView, late: Sequence[int]) -> str:
     return f"; last in {int(np.isin(last, list(late)).sum()):,} of {len(last):,} meetings"
 
 
-def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float:
+def _excess_by_kind(view: JobView, late: Sequence[int]) -> Float64:
     """Return how much longer each kind of own work (k,) takes on the late ranks, the median over steps."""
     names, kind = view.kind_of
     n_owners = len(view.recording.owners)
@@ -308,7 +308,7 @@ def _pausing(view: JobView) -> list[int]:
     return late if np.isin(waited, late).sum() > len(view.rows) / 2 else []
 
 
-def _most_of(view: JobView, chosen: Bool, by_kind: Float) -> list[str]:
+def _most_of(view: JobView, chosen: Bool, by_kind: Float64) -> list[str]:
     """Return the name that has most of some times (steps, k) of the `chosen` operations (n,), else three."""
     by_name = view.by_name(np.where(view.of_kinds(chosen), by_kind.mean(axis=0), 0.0))
     return view.longest(by_name, 1 if by_name.max() >= _NAMED * by_name.sum() else 3)
@@ -407,7 +407,7 @@ def _begin_late(view: JobView, owner: int) -> list[int]:
     return sorted(found) if len(found) < len(later) else [owner]
 
 
-def _later_ns(view: JobView) -> Float:
+def _later_ns(view: JobView) -> Float64:
     """Return how much later than the median owner each begins its steps (m,), the median over steps."""
     begins = np.array([step.begin_ns for step in view.steps], np.float64)
     return np.median(begins - np.median(begins, axis=1, keepdims=True), axis=0)

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from arrays import Float64
 from dag.rank_record import MemorySamples
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from errors import listed
-from replay.uncertainty import Float
 
 #: Growth of the peak from step to step below this share is none; a peak above this share nearly fills a
 #: device; a rank's peak differs from the others by more than this.
@@ -24,7 +24,7 @@ _HOST_ONLY = "memory events of the host are recorded, but none of a device"
 class _Peaks(Struct, frozen=True):
     """The most bytes allocated in each of some steps of a rank, and what its devices have; 0 is unknown."""
 
-    by_step: Float
+    by_step: Float64
     capacity: float
 
 
@@ -98,7 +98,7 @@ def _gb(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.2f} GB"
 
 
-def _growth(by_step: Float) -> float:
+def _growth(by_step: Float64) -> float:
     """Return by what share the peak grows over the steps, if it grows in each; else 0."""
     if len(by_step) < _FEWEST_STEPS or (np.diff(by_step) <= 0).any():
         return 0.0

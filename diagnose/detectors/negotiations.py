@@ -8,13 +8,13 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
+from arrays.median import longest_usual
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import WAIT, Kind, Operation
-from formats.columns import Int64, longest_usual
-from replay.uncertainty import Float
 from result import in_ms
 
 #: How much later the last of two ranks is on average than the first, and how much more one may need than
@@ -117,10 +117,10 @@ def _scatter_ns(view: JobView) -> float:
     return float(np.std(usual, ddof=1)) if len(usual) > 1 else 0.0
 
 
-def _waited_for(view: JobView) -> dict[str, Float]:
+def _waited_for(view: JobView) -> dict[str, Float64]:
     """Return how long negotiations waited in each whole step for whose computation, by its name."""
     recording = view.recording
-    found: dict[str, Float] = {}
+    found: dict[str, Float64] = {}
     for place, lateness in enumerate(_lateness(recording, view.rows)):
         for name, (_, late, anew) in lateness.items():
             most = np.maximum.reduceat(late, np.flatnonzero(anew))

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.median import FEWEST
 from dag.critical_path import CATS, critical_path
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
@@ -16,7 +18,6 @@ from diagnose.job_view import JobView
 from dialects.step_parts import CALLBACK, GAP, narrow_ns
 from dialects.system import RUNTIME_CATS
 from errors import counted, listed
-from formats.columns import FEWEST, Int64
 from replay.occurrences import Middles, slots
 from result import in_ms
 

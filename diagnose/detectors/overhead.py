@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from arrays.median import FEWEST
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.steps import Step
-from formats.columns import FEWEST
 from result import in_ms
 
 #: The first steps of a job, which are longer than the others whatever is recorded.

@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
+from arrays.numbering import unique
 from dag.join_ranks import by_link
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from diagnose.detectors.slow_transfers import NO_BYTES
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
-from formats.columns import Int64, unique
-from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
 from replay.whatif.even_work import scaled
@@ -84,9 +84,9 @@ def _slowest(view: JobView) -> _Pace | None:
     # what is quicker than its bytes waited elsewhere, together with the one before it
     per_byte = np.maximum(work / at_least_1, 1 / known.carried)
     size = np.where(n_bytes > _LARGE * n_bytes.max(initial=0), np.rint(np.log2(at_least_1)), -1)
-    paces: dict[int, Float] = {}
+    paces: dict[int, Float64] = {}
     for one_size in unique(size[size >= 0]):
-        found: dict[int, Float] = {}
+        found: dict[int, Float64] = {}
         for one in unique(server).tolist():
             mine = (size == one_size) & (server == one)
             if mine.sum() >= _PULLS and len(unique(key[mine])) >= _PARTITIONS:

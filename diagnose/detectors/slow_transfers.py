@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from arrays import Float64, Int64
+from arrays.intervals import at_once, union
+from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
 from errors import counted
-from formats.columns import Int64, unique
-from intervals import at_once, union
-from replay.uncertainty import Float
 from replay.whatif.bandwidth import is_sized, link_rate
 from replay.whatif.edits import apply
 from replay.whatif.even_work import scaled
@@ -69,7 +69,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _ratios(view: JobView, chosen: Bool) -> Float:
+def _ratios(view: JobView, chosen: Bool) -> Float64:
     """Return how much longer `chosen` transfers (n,) of each owner (m,) take than its peers'; 0: none.
 
     The median over the steps; 0 where these are so unlike that it is no link's: where the lower quartile is
@@ -135,7 +135,7 @@ def slow_collectives(view: JobView) -> Iterator[Finding | Skipped]:
     )
 
 
-def _bandwidths(view: JobView) -> Float:
+def _bandwidths(view: JobView) -> Float64:
     """Return operation, class, bus bandwidth (GB/s), turn and bytes of collectives (k, 5).
 
     The class is their kind, group and size. The turn counts a rank's collectives of a step; tensors that are
@@ -171,7 +171,7 @@ def _bandwidths(view: JobView) -> Float:
     return np.array(found, np.float64).reshape(-1, 5)
 
 
-def bytes_at_once(view: JobView) -> Float:
+def bytes_at_once(view: JobView) -> Float64:
     """Return how much each operation (n,) moves together with others that are one collective; 0: unknown."""
     found = np.zeros(len(view.recording.operations))
     known = _bandwidths(view)
@@ -206,7 +206,7 @@ def transfers(view: JobView) -> tuple[list[Transfer], float]:
     ], best
 
 
-def _usual_work_ns(view: JobView) -> Float:
+def _usual_work_ns(view: JobView) -> Float64:
     """Return the median work of each operation (n,) over the whole steps, 1 at least."""
     operation, work = (
         np.concatenate([getattr(step, column) for step in view.steps]) for column in ("operation", "work_ns")
@@ -218,7 +218,7 @@ def _usual_work_ns(view: JobView) -> Float:
     return np.maximum(np.where(count > 0, usual, 1), 1).astype(np.float64)
 
 
-def _exposed_ns(view: JobView) -> Float:
+def _exposed_ns(view: JobView) -> Float64:
     """Return for how long of a step, on average, each operation (n,) ran while its rank computed nothing."""
     recording = view.recording
     exposed = np.zeros(len(recording.operations))
@@ -244,6 +244,6 @@ def turns(step: StepGraph, events: Int64) -> Int64:
     return at_once(step.end_ns[events] - step.work_ns[events], step.end_ns[events])
 
 
-def _scaled(recording: Recording, factor: Float) -> Recording:
+def _scaled(recording: Recording, factor: Float64) -> Recording:
     """Return the recording with the work of each operation (n,) times its factor; 1 for any that is new."""
     return scaled(recording, np.append(factor, np.ones(len(recording.operations) - len(factor))))

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.slow_transfers import NO_BYTES, bytes_at_once, turns
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.step_parts import Operation
-from formats.columns import Int64, unique
 from replay.whatif.bandwidth import link_rate
 from replay.whatif.partition import at_partition_bytes
 

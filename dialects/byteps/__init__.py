@@ -10,12 +10,14 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dialects.masks import Mask, ids_in
+from arrays import Int64, Mask
+from arrays.median import median
+from arrays.numbering import ids_in
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
 from dialects.system import Activity, System, is_communication
 from errors import whole_number
-from formats.columns import Int64, Trace, median
+from formats.columns import Trace
 from opname import OpName, may_be_within
 
 if TYPE_CHECKING:

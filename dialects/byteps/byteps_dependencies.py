@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from arrays import Int64, Mask
+from arrays.numbering import numbered
+from arrays.ranges import ranges
 from dialects.byteps.byteps_events import COMPUTE, Events
 from dialects.byteps.gradient_names import renamed
-from dialects.masks import Mask
 from dialects.step_parts import Joint, Kind, RankTrace, edge_rows, narrow
-from dialects.step_windows import Open, ranges
-from formats.columns import Int64, numbered
+from dialects.step_windows import Open
 from opname import QUEUES, OpName
 
 #: A dependency that the recording contradicts more often than this is not used.

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64
+from arrays.numbering import numbered, occurrence_number
 from dialects.byteps.gradient_names import renamed
 from dialects.step_parts import UNTRACED, Operation, RankTrace
-from dialects.step_windows import turns
 from errors import whole_number
-from formats.columns import Int64, Track, numbered
+from formats.columns import Track
 from opname import OpName
 
 #: Categories of computation; a GPU does it itself.
@@ -121,7 +122,9 @@ def _sorted(
         np.int64,
     )  # fmt: skip
     mains = [name.main for name in names]
-    return Events(operations, names, mains, operation, start[order], end[order], turns(what[operation]))
+    return Events(
+        operations, names, mains, operation, start[order], end[order], occurrence_number(what[operation])
+    )
 
 
 # ---- computation that was not traced

@@ -20,6 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.median import median
+from arrays.numbering import unique
+from arrays.ranges import ranges
 from dialects.byteps.byteps_dependencies import Spans, connect, edge_keys, edges_of, recorded_dependencies
 from dialects.byteps.byteps_events import Events, read_events, with_untraced
 from dialects.step_parts import (
@@ -33,10 +37,9 @@ from dialects.step_parts import (
     from_start,
     meet_table,
 )
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ranges, windows
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, windows
 from dialects.steps import Steps
 from errors import TraceError
-from formats.columns import Int64, median, unique
 
 #: A last step whose end is not recorded is left out where it holds fewer events, of what others hold.
 MIN_RECORDED = 0.9

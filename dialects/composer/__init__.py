@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arrays import Mask
 from dialects.composer.composer_axes import PROFILER_STEP, second_axis, tie_axes
-from dialects.masks import Mask, by_name
+from dialects.masks import by_name
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import (

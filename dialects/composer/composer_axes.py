@@ -13,10 +13,11 @@ import re
 import numpy as np
 from msgspec.structs import replace
 
-from dialects.masks import Mask, by_name
+from arrays import Int64, Mask
+from dialects.masks import by_name
 from dialects.system import SecondAxis
 from errors import counted
-from formats.columns import Int64, Trace
+from formats.columns import Trace
 
 PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 _CALLBACK, _BATCH = "callback/TorchProfiler/event/batch_end", "event/batch"

@@ -11,12 +11,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from dialects.masks import Mask, by_name
+from arrays import Int64, Mask
+from arrays.intervals import at_once
+from dialects.masks import by_name
 from dialects.steps import NO_STEPS, Steps, rounds
 from dialects.system import NO_SIZES, Activity, MessageSizes, Metadata, System, whole_number
-from formats.columns import Int64, Points, Trace
+from formats.columns import Points, Trace
 from formats.values import FARTHEST_NS
-from intervals import at_once
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace

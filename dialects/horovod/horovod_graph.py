@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from dialects.masks import Mask, by_name
+from arrays import Int64, Mask
+from dialects.masks import by_name
 from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps
 from dialects.steps import Step, Steps
 from errors import TraceError
-from formats.columns import Id, Int64, Trace, Track
+from formats.columns import Id, Trace, Track
 
 _NEGOTIATE = "NEGOTIATE_"
 #: Horovod's thread looks for ready tensors once per cycle (1 ms if HOROVOD_CYCLE_TIME is not set), and

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arrays import Int64, Mask
+from arrays.numbering import ids_in, unique
 from dialects.kineto.collectives import (
     SIZE_ARGS,
     SYNC_ARGS,
@@ -22,7 +24,7 @@ from dialects.kineto.collectives import (
     message_sizes,
     step_mark,
 )
-from dialects.masks import Mask, by_cat, by_name, ids_in
+from dialects.masks import by_cat, by_name
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
@@ -37,9 +39,9 @@ from dialects.system import (
     whole_number,
     without_recording,
 )
-from formats.columns import Int64, Trace, unique
+from formats.columns import Trace
 from formats.values import FARTHEST_NS
-from output_marks import MEMBER
+from outputs.marks import MEMBER
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace

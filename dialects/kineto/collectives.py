@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from arrays import Int64
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import Kind
 from dialects.sync_points import SyncPart, SyncPoint, SyncPoints, numbered
 from dialects.system import DEVICE_CATS, KERNEL_CATS, NO_SIZES, MessageSizes, integer, whole_number
 from dialects.unknown_groups import Among, Group
-from formats.columns import Int64, Trace
+from formats.columns import Trace
 
 #: Keys of the args that tell collectives apart.
 SYNC_ARGS = ("Collective name", "Process Group Name", "Process Group Ranks", "Seq", "Src Rank", "Dst Rank")

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from arrays import Int64
+from arrays.median import median
+from arrays.numbering import unique
 from dialects.masks import by_cat, by_name
 from dialects.step_parts import Joint, Kind, edge_rows
 from dialects.step_windows import ended_last
 from dialects.system import COPY_CATS, DEVICE_CATS, RUNTIME_CATS
-from formats.columns import Int64, Trace, median, unique
+from formats.columns import Trace
 
 #: Clocks of host and device, and whole microseconds, agree to about this.
 TOLERANCE_NS = 2_000

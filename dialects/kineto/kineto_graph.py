@@ -17,6 +17,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from arrays import Int32, Int64, Mask
+from arrays.numbering import numbered, unique
 from dialects.kineto.collectives import (
     SYNC_ARGS,
     among_groups,
@@ -40,7 +42,7 @@ from dialects.kineto.kineto_device import (
     waiting_for_room,
 )
 from dialects.kineto.kineto_host import PHASES, Segments, segments
-from dialects.masks import Mask, by_cat, by_name
+from dialects.masks import by_cat, by_name
 from dialects.step_parts import (
     UNMARKED,
     InStep,
@@ -57,7 +59,7 @@ from dialects.step_parts import (
 from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ended_last, windows
 from dialects.steps import Step
 from dialects.system import DEVICE_CATS
-from formats.columns import Int32, Int64, Trace, numbered, unique
+from formats.columns import Trace
 
 _ENQUEUES = "c10d::"
 #: What follows a compiled graph's name is a digest of its shapes too, and the count of its compilations: on

@@ -9,13 +9,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from dialects.masks import Mask, by_cat, by_name
-from dialects.step_windows import ranges
+from arrays import Int64, Mask
+from arrays.innermost import innermost
+from arrays.numbering import unique
+from arrays.ranges import ranges
+from dialects.masks import by_cat, by_name
 from dialects.steps import Step
 from dialects.system import RUNTIME_CATS
-from formats.columns import Int64, Trace, unique
+from formats.columns import Trace
 from formats.values import FARTHEST_NS
-from innermost import innermost
 
 _OPERATION = frozenset(("cpu_op", "Operator", "user_annotation", "overhead")) | RUNTIME_CATS
 _LOADER = "enumerate(DataLoader)"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import parallel
 from errors import one_line
-from temporary_files import temporary_directory
+from outputs.temporary import temporary_directory
 
 _FOLDER = Path(__file__).parent
 _SOURCES = ("rewrite.c", "simulate.c")

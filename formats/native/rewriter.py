@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from formats.columns import Int32, Int64
+from arrays import Int32, Int64
 from formats.native import scanner
 from formats.whole import KEY, WholeReader
 

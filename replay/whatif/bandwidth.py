@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Operation
 from errors import TraceError
-from formats.columns import Int64
-from replay.uncertainty import Float
 
 #: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
 #: bytes after a pause may be faster than the link lasts (a token bucket). A link is busy that carries this
@@ -190,7 +189,7 @@ def _shorter_waits(recording: Recording, factor: float, rate: float) -> Recordin
     return _with_work(recording, work)
 
 
-def _with_work(recording: Recording, work: Iterable[Float]) -> Recording:
+def _with_work(recording: Recording, work: Iterable[Float64]) -> Recording:
     """Return the recording with other work of each step's events (n,), rounded to nanoseconds."""
     return recording.with_steps(
         replace(step, work_ns=np.rint(one).astype(np.int64))
@@ -244,7 +243,7 @@ def _slower(recording: Recording, rate: float) -> Recording:
     return _with_work(recording, edited)
 
 
-def _lengthened(service: Float, least: Float, end_ns: Int64) -> Float:
+def _lengthened(service: Float64, least: Float64, end_ns: Int64) -> Float64:
     """Return the `service` of transfers (n,) that follow each other, each burst no shorter than its bytes.
 
     What one took beyond its bytes counts for those after it, until there is a pause (see `_carried`).
@@ -305,7 +304,7 @@ def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
     return found
 
 
-def _with_wire(step: StepGraph, extra_ns: Float) -> Float:
+def _with_wire(step: StepGraph, extra_ns: Float64) -> Float64:
     """Return the work of each event, on a link with `extra_ns` (n,) more."""
     work = step.work_ns.astype(np.float64)
     for mine in _by_turn(step):
@@ -320,7 +319,7 @@ def _by_turn(step: StepGraph) -> Iterator[Int64]:
         yield mine[np.argsort(step.turn[mine], kind="stable")]
 
 
-def _carried(service: Float) -> Float:
+def _carried(service: Float64) -> Float64:
     """Return `service` without negative values, the rest taken from those that follow.
 
     Acknowledgements of several transfers are often read together; then one seems to have taken all the

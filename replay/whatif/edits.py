@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Int64
+from arrays.intervals import union
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Kind, narrow_ns
 from errors import UsageError, whole_number
-from formats.columns import Int64, Trace, Track
-from intervals import union
+from formats.columns import Trace, Track
 from replay.whatif.bandwidth import LinkRate, at_rate, is_sized, link_rate, times, times_faster, with_sizes
 from replay.whatif.even_work import evened, pausing_as_peers
 from replay.whatif.messages import as_messages

@@ -8,12 +8,11 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
+from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Kind, narrow_ns
-from dialects.step_windows import turns
-from formats.columns import Int64
 from replay.occurrences import Middles, numbered, slots
-from replay.uncertainty import Float
 from replay.whatif.selection import pipeline_stages
 
 
@@ -26,19 +25,19 @@ class _Work(Struct, frozen=True):
     n_owners: int
     n_kinds: int
 
-    def table(self, step: StepGraph, column: str) -> Float:
+    def table(self, step: StepGraph, column: str) -> Float64:
         """Return how much of a column of a step each owner has of each kind (owners, kinds)."""
         cell = (self.owner * self.n_kinds + self.kind)[step.operation]
         size = self.n_owners * self.n_kinds
         sums = np.bincount(cell, getattr(step, column), size).astype(np.float64)
         return sums.reshape(self.n_owners, self.n_kinds)
 
-    def usual(self, recording: Recording, column: str) -> Float:
+    def usual(self, recording: Recording, column: str) -> Float64:
         """Return the same, the median over the whole steps."""
         tables = [self.table(recording.steps[row], column) for row in recording.whole_steps]
         return np.median(tables, axis=0)
 
-    def of_operations(self, factor: Float, chosen: Bool) -> Float:
+    def of_operations(self, factor: Float64, chosen: Bool) -> Float64:
         """Return the factor (owners, kinds) of each operation (n,), 1 for those that are not `chosen`."""
         return np.where(chosen, factor[self.owner, self.kind], 1.0)
 
@@ -69,17 +68,17 @@ def _work(recording: Recording) -> _Work:
     )
 
 
-def scaled(recording: Recording, factor: Float) -> Recording:
+def scaled(recording: Recording, factor: Float64) -> Recording:
     """Return the recording with the work of each operation (n,) times its factor."""
     return recording.edited(lambda step: replace(step, work_ns=_scaled(step, factor)))
 
 
-def _scaled(step: StepGraph, factor: Float, column: str = "work_ns") -> Int64:
+def _scaled(step: StepGraph, factor: Float64, column: str = "work_ns") -> Int64:
     """Return a column of a step with each operation's (n,) factor."""
     return narrow_ns(np.rint(getattr(step, column) * factor[step.operation]).astype(np.int64))
 
 
-def _share(wanted: Float, of: Float) -> Float:
+def _share(wanted: Float64, of: Float64) -> Float64:
     return np.where(of > 0, wanted / np.maximum(of, 1), 1.0)
 
 
@@ -106,7 +105,7 @@ def as_peers(
     is_late = np.isin(kinds.owner, owners)
     peers = [owner for owner in range(kinds.n_owners) if owner not in owners]
 
-    def factor(column: str, most: float, chosen: Bool) -> Float:
+    def factor(column: str, most: float, chosen: Bool) -> Float64:
         share = _peers_share(kinds.usual(recording, column), owners, group)
         return kinds.of_operations(np.minimum(share, most), chosen & is_late)
 
@@ -146,7 +145,7 @@ def gaps_even_in_each_step(recording: Recording) -> Recording:
     return recording.edited(evened)
 
 
-def _peers_share(usual: Float, late: Sequence[int], group: Int64) -> Float:
+def _peers_share(usual: Float64, late: Sequence[int], group: Int64) -> Float64:
     """Return what share its peers' median is of each late owner's time (owners, kinds); 1 for the others."""
     share = np.ones_like(usual)
     for owner in late:
@@ -178,7 +177,7 @@ def evened(recording: Recording) -> Recording:
     count = np.bincount(owner * work.n_kinds + kind, minlength=work.n_owners * work.n_kinds)
     is_alike = np.ptp(count.reshape(work.n_owners, work.n_kinds), axis=0)[kind] == 0
     often, kind, owner = often[is_alike], kind[is_alike], owner[is_alike]
-    same = numbered(kind, turns(kind * work.n_owners + owner))
+    same = numbered(kind, occurrence_number(kind * work.n_owners + owner))
     took = nth.medians()[often]
     factor[often] = _share((np.bincount(same, took) / work.n_owners)[same], took)
     steps = zip(recording.steps, number, strict=True)

@@ -14,11 +14,10 @@ from functools import cached_property
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
 from dag.join_ranks import fitted
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
 from dialects.step_parts import Joint, Kind, edge_rows
-from formats.columns import Int64
-from replay.uncertainty import Float
 from replay.whatif.bandwidth import begins
 
 #: How long a worker takes to take an answer, at most: for each, and for each byte (1 GB/s).
@@ -287,7 +286,7 @@ class _Split:
             yield answering.pulls[link[answering.pulls] == one], np.flatnonzero(of_push == one)
 
 
-def _served(start_ns: Int64, wire_ns: Float, end_ns: Int64) -> Int64:
+def _served(start_ns: Int64, wire_ns: Float64, end_ns: Int64) -> Int64:
     """Return when each of the messages (n,) is through that a link carries one after the other."""
     through, free = [], -np.inf
     for start, takes, end in zip(start_ns.tolist(), wire_ns.tolist(), end_ns.tolist(), strict=True):

@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Recording, StepGraph
 from dialects.step_parts import Joint, Operation
 from errors import TraceError
-from formats.columns import Int64
-from replay.uncertainty import Float
 
 #: Partitions up to this size show what one costs whatever its size.
 _SMALL = 32 * 1024
@@ -114,14 +113,14 @@ def _costs(recording: Recording, rate: float | None, part: float) -> dict[_Stage
     return found
 
 
-def _per_byte(size: Float, work: Float) -> float:
+def _per_byte(size: Float64, work: Float64) -> float:
     """Return how much longer a byte more takes, from all partitions of a stage."""
     from scipy.optimize import nnls
 
     return float(nnls(np.stack([np.ones(len(size)), size], axis=1), work)[0][1])
 
 
-def _samples(recording: Recording) -> dict[_Stage, Float]:
+def _samples(recording: Recording) -> dict[_Stage, Float64]:
     """Return by stage the bytes and work of each partition in each step (k, 2)."""
     rows: dict[_Stage, list[tuple[int, int]]] = defaultdict(list)
     for step in recording.steps:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from arrays import Float64, Int64
+from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
 from dialects.step_parts import WAIT, narrow_ns
-from dialects.step_windows import turns
-from formats.columns import Int64
 from replay.occurrences import medians, numbered
-from replay.uncertainty import Float
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
 THRESHOLD = 1.1
 
 
-def work_ns(recording: Recording) -> Float:
+def work_ns(recording: Recording) -> Float64:
     """Return each owner's own work in each step (steps, m): computation and input, no gaps and no waits."""
     own = _own_work(recording)
     return np.array(
@@ -111,4 +110,4 @@ def _own_work(recording: Recording) -> Bool:
 def _same(step: StepGraph, kind: Int64) -> Int64:
     """Return for each event of a step a number that the n-th events of one kind share on all owners."""
     of_event = kind[step.operation]
-    return numbered(of_event, turns(of_event * len(step.begin_ns) + step.owner))
+    return numbered(of_event, occurrence_number(of_event * len(step.begin_ns) + step.owner))

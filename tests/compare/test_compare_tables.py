@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from compare.compare_tables import Pair, change_record, charts_of, tables_of
 from compare.comparison import CategoryChange, Comparison, OpChange
-from compare.rank_operations import OpKey
 from compare.significance import Change
+from figures.rank_operations import OpKey
 from report.html import _table as html_table
 from result import Table, Waterfall
 

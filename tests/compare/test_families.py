@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.compare import simulated
-from compare.exposure import COMMUNICATION, COMPUTE, FRAME, HOST
 from compare.families import Families, Family, families
 from compare.significance import corrected
+from figures.exposure import COMMUNICATION, COMPUTE, FRAME, HOST
 
 
 def test_which_operation_is_in_which_family() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from compare.match_operations import _clear, pairs
-from compare.rank_operations import OpKey
-from compare.run_table import Operations
+from figures.rank_operations import OpKey
+from figures.run_table import Operations
 
 
 def ops(*rows: tuple[str, str, int, float]) -> Operations:

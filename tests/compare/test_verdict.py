@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.rank_changes import RankChange
-from compare.run_table import MeasuredRun
 from compare.significance import Change
 from compare.verdict import interval, verdict
+from figures.run_table import MeasuredRun
 
 MS = 1_000_000
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_dag_utils import JOBS
+from test_job_steps import JOBS
 
+from arrays import Int64
 from conftest import quickly_read
 from dag import join_ranks
 from dag.contracted_step import ContractedStep, _contract, critical_paths, examined, slacks
@@ -19,7 +20,6 @@ from dag.step_graph import StepGraph
 from dag_utils import choose_step, load_steps
 from dialects.step_parts import Edge, Joint, Kind, Meet, RankSteps
 from errors import AnalyzeError
-from formats.columns import Int64
 from make import random_dags, rank_steps, recording
 
 _COLUMNS = ("event", "operation", "owners", "cat", "start_ns", "end_ns", "kind")

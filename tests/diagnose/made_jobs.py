@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from arrays import Float64
 
 Event = dict[str, Any]
-Float = NDArray[np.float64]
 
 LAYERS = ("a", "b", "c", "d")
 #: Microseconds since the epoch at which the recordings begin.
@@ -56,12 +56,12 @@ class Job:
     hidden: float = 0.0  # a transfer from the backward pass's begin on, which the pass may hide (PyTorch)
     before: Sequence[float] = ()  # BytePS: how long the steps before the traced ones took
 
-    def times(self) -> tuple[Float, Float, Float, Float]:
+    def times(self) -> tuple[Float64, Float64, Float64, Float64]:
         """Return load, forward, backward (steps, ranks) and transfer (steps,)."""
         draw = np.random.default_rng(self.seed)
         shape = self.steps, self.ranks
 
-        def of(mean: float, more: Sequence[float] = ()) -> Float:
+        def of(mean: float, more: Sequence[float] = ()) -> Float64:
             usual = np.full(self.ranks, mean) + (np.array(more) if len(more) else 0.0)
             return usual * np.exp(draw.normal(0, self.jitter, shape))
 

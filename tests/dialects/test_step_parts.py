@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from arrays.numbering import narrowest
 from dag.join_ranks import join
-from dialects.step_parts import Edge, Operation, RankStep, RankSteps, narrow_ns, narrowest
+from dialects.step_parts import Edge, Operation, RankStep, RankSteps, narrow_ns
 from formats.columns import Track
 
 BEGIN_NS = 1_790_857_026_000_000_000

@@ -7,14 +7,16 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from arrays.numbering import occurrence_number
+from arrays.ranges import ranges
 from dialects.step_parts import Joint, Kind, Operation
-from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps, ranges, turns
+from dialects.step_windows import RecordedEvents, check_sizes, cut_into_steps
 from errors import TraceError
 from formats.columns import Track
 
 
 def test_a_turn_is_counted_among_equal_values() -> None:
-    assert turns(np.array([7, 3, 7, 7, 3])).tolist() == [0, 0, 1, 2, 1]
+    assert occurrence_number(np.array([7, 3, 7, 7, 3])).tolist() == [0, 0, 1, 2, 1]
 
 
 def test_ranges_are_all_numbers_from_low_to_high_each_with_its_own() -> None:

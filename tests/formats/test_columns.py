@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from formats.columns import median, numbered, unique
+from arrays.median import median
+from arrays.numbering import numbered, unique
 
 
 @pytest.mark.parametrize(

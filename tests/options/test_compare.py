@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import analyze
-from compare.measuring import load_run
-from compare.run_table import operations
 from compare.significance import LEVEL, Samples, corrected, sample, welch
 from conftest import REPO, run_cli
+from figures.measuring import load_run
+from figures.run_table import operations
 from make import comm, step, two_workers, write
 from make import span as x
 from options import compare as options_compare

@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from conftest import REPO
+from figures.durations import statistics
+from figures.job_figures import rank_figures
 from parallel import at_once, spare_cores
-from statistic.durations import statistics
-from statistic.job_figures import rank_figures
 from trace_utils import load_job
 
 

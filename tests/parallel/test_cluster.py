@@ -25,7 +25,7 @@ from conftest import REPO, run_cli
 from errors import AnalyzeError
 from parallel import FilePart, cluster, map_files, working_on
 from sent_work import die_once, forget, hide, sizes
-from trace_files import read_trace
+from traces.files import read_trace
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")

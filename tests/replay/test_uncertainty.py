@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from formats.columns import FEWEST
+from arrays.median import FEWEST
 from replay.uncertainty import MODEL_ERROR, mean_interval, paired_change, without_outliers
 
 

@@ -21,12 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import progress as bars
 import report
 import report.csv
 import report.json
 from conftest import REPO
 from errors import AnalyzeError, OutputError, UsageError
+from parallel import progress as bars
 from result import Bars, Bars3D, Column, Made, Result, Table
 
 TABLE = Table(

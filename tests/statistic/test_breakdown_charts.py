@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from figures.breakdown import Breakdown
 from report import html
 from result import Bars, HeatMap, Result
-from statistic.breakdown import Breakdown
 from statistic.breakdown_charts import breakdown_charts, joined_steps
 
 

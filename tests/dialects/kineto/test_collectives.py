@@ -12,7 +12,7 @@ import dialects
 from dialects.kineto.collectives import collective, grouped, host_group, is_collective, transfers
 from dialects.masks import by_name
 from dialects.sync_points import SyncPoint
-from trace_files import read_args, read_trace
+from traces.files import read_args, read_trace
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Unions and overlaps of time intervals, as array operations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from arrays import Int64
+
+
+def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
+    """Return the union of intervals (n,) as disjoint intervals in order; those of no length vanish."""
+    order = np.argsort(start_ns, kind="stable")
+    start, end = start_ns[order], end_ns[order]
+    real = end > start
+    start, end = start[real], end[real]
+    if len(start) == 0:
+        return start, end
+    reach = np.maximum.accumulate(end)
+    first = np.ones(len(start), np.bool_)
+    first[1:] = start[1:] > reach[:-1]
+    last = np.append(first[1:], True)
+    return start[first], reach[last]
+
+
+def at_once(start_ns: Int64, end_ns: Int64) -> Int64:
+    """Return a number for each interval (n,), from 0 in order of time: the same for those that overlap."""
+    order = np.argsort(start_ns, kind="stable")
+    reach = np.maximum.accumulate(end_ns[order])
+    numbers = np.empty(len(order), np.int64)
+    numbers[order] = np.cumsum(np.append(0, start_ns[order][1:] >= reach[:-1]))[: len(order)]
+    return numbers
+
+
+def length(intervals: tuple[Int64, Int64]) -> int:
+    """Return the total length of disjoint intervals, nanoseconds."""
+    return int((intervals[1] - intervals[0]).sum())
+
+
+def clip(intervals: tuple[Int64, Int64], start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
+    """Return the parts of disjoint, ordered intervals that lie in [start_ns, end_ns)."""
+    start, end = np.clip(intervals[0], start_ns, end_ns), np.clip(intervals[1], start_ns, end_ns)
+    inside = end > start
+    return start[inside], end[inside]
+
+
+def without(intervals: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
+    """Return the parts of `intervals` that lie in none of `others`; both disjoint and in order."""
+    if len(intervals[0]) == 0 or len(others[0]) == 0:
+        return intervals
+    first, last = intervals[0][0], intervals[1][-1]
+    gap_start = np.concatenate([[first], np.clip(others[1], first, last)])
+    gap_end = np.concatenate([np.clip(others[0], first, last), [last]])
+    at = np.concatenate([intervals[0], gap_start, intervals[1], gap_end])
+    step = np.repeat([1, -1], len(at) // 2)
+    order = np.lexsort((step, at))  # at one instant ends come before starts
+    at, depth = at[order], np.cumsum(step[order])
+    both = np.flatnonzero((depth[:-1] == 2) & (at[1:] > at[:-1]))
+    return union(at[both], at[both + 1])
+
+
+def union_length(start_ns: Int64, end_ns: Int64) -> int:
+    """Return how long at least one of the intervals (n,) was open, nanoseconds."""
+    return length(union(start_ns, end_ns))

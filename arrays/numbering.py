@@ -1,0 +1,64 @@
+"""Distinct values, and the number of each value among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arrays import Int32, Int64
+
+_Item = TypeVar("_Item")
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+def numbered(items: Iterable[_Item]) -> tuple[list[_Item], Int32]:
+    """Return the distinct items by first appearance, and each item's place among them (n,).
+
+    >>> distinct, place = numbered(["b", "a", "b"])
+    >>> distinct, place.tolist()
+    (['b', 'a'], [0, 1, 0])
+    """
+    items = list(items)
+    distinct = list(dict.fromkeys(items))
+    if len(distinct) == len(items):  # as a million names may be
+        return distinct, np.arange(len(items), dtype=np.int32)
+    place = {item: i for i, item in enumerate(distinct)}
+    return distinct, np.fromiter(map(place.__getitem__, items), np.int32, len(items))
+
+
+def occurrence_number(values: Int64) -> Int64:
+    """Return how often each value (n,) has occurred before.
+
+    >>> occurrence_number(np.array([7, 5, 7, 7, 5])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    values = narrowest(values)  # few bits are sorted in a fraction of the time
+    order = np.argsort(values, kind="stable")
+    ordered, place = values[order], np.arange(len(values))
+    is_first = np.append(True, ordered[1:] != ordered[:-1])[: len(values)]
+    found = np.empty_like(place)
+    found[order] = place - np.maximum.accumulate(np.where(is_first, place, 0))
+    return found
+
+
+def unique(values: NDArray[_Scalar], axis: int | None = None) -> NDArray[_Scalar]:
+    """Return `np.unique` of an array; asked for counts, too, it does not load `numpy.ma`."""
+    found: NDArray[_Scalar] = np.unique(values, axis=axis, return_counts=True)[0]
+    return found
+
+
+def ids_in(numbers: NDArray[np.integer]) -> list[int]:
+    """Return the distinct of numbers (n,) from -1 on, in order; `np.unique` would import numpy.ma."""
+    found: list[int] = (np.flatnonzero(np.bincount(numbers + 1)) - 1).tolist()
+    return found
+
+
+def narrowest(numbers: NDArray[np.integer]) -> Int64:
+    """Return numbers in 16, 32 or 64 bits, whichever holds them all; they are for keeping, not for sums."""
+    low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
+    bits = max(low.bit_length(), high.bit_length())
+    narrowed: Any = numbers.astype(np.int16 if bits < 16 else np.int32 if bits < 32 else np.int64, copy=False)
+    return cast(Int64, narrowed)

@@ -1,1 +1,0 @@
-"""A job in kilobytes a rank: what statistics and comparisons need of it, without its events."""

@@ -1,0 +1,77 @@
+"""Which files a command may write: checked before it starts to work, and again when it writes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from errors import UsageError
+from outputs.atomic import Guard, Outputs
+from outputs.marks import is_marked
+
+#: Suffixes of what each flag names, before a ``.gz``; a name without any is fine.
+_SUFFIXES = {"--xlsx": (".xlsx",), "--html": (".html", ".htm"), "--save": (".json",)}
+_STILLS = (".svg", ".png", ".pdf")
+_TIMELINE = (".json", ".trace")
+#: Options whose `--output` is a timeline; the others check their pictures' names themselves.
+_TIMELINES = ("combine", "critical", "replay", "collect")
+_NOTHING = Path("-")
+
+
+def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> Guard:
+    """Return the check of a file that is about to be replaced: no input, and written by this program.
+
+    `is_input` tells whether an option may read a file, given the paths of its command. With `--force` any
+    file that is no input may be replaced.
+    """
+
+    def check(path: Path) -> None:
+        if is_input(path, args.path):
+            raise UsageError(f"{path}: is one of the inputs")
+        if not args.force and path.stat().st_size and not is_marked(path):
+            raise UsageError(f"{path}: exists, and this program did not write it; --force replaces it")
+
+    return check
+
+
+def check_named(args: Namespace, outputs: Outputs) -> None:
+    """Refuse (`UsageError`) what cannot be written: an input, a directory, one file twice, another format."""
+    seen: dict[Path, str] = {}
+    for flag, path in _named(args):
+        try:
+            outputs.check(path)
+        except UsageError as error:
+            raise UsageError(f"{flag} {error}") from None
+        if path.exists() and not path.is_file():
+            continue
+        _check_suffix(args.option, flag, path)
+        target = path.resolve()
+        for other, name in seen.items():
+            if target == other or (target.exists() and other.exists() and target.samefile(other)):
+                raise UsageError(f"{flag} {path}: is the name that {name} gives")
+        seen[target] = flag
+
+
+def _named(args: Namespace) -> Iterator[tuple[str, Path]]:
+    """Yield (flag, path) for each output file that the command line names."""
+    for flag in ("output", "xlsx", "html", "picture", "save"):
+        value = getattr(args, flag)
+        if value in (None, True):
+            continue
+        path = Path(value)
+        if path != _NOTHING:
+            yield f"--{flag}", path
+        elif flag != "output" or args.option != "replay":
+            raise UsageError(f"--{flag} -: only the timeline of replay can be left out so; name a file")
+
+
+def _check_suffix(option: str, flag: str, path: Path) -> None:
+    if flag == "--picture":
+        if path.suffix.lower() not in _STILLS:
+            raise UsageError(f"--picture {path}: a picture ends in {' '.join(_STILLS)}")
+        return
+    allowed = _SUFFIXES.get(flag) or (_TIMELINE if option in _TIMELINES else ())
+    name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    if allowed and name.suffix.lower() not in ("", *allowed):
+        raise UsageError(f"{flag} {path}: expected a name that ends in {' or '.join(allowed)}")

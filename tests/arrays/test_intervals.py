@@ -1,0 +1,64 @@
+"""Unions, clips and differences of intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arrays.intervals import at_once, clip, length, union, union_length, without
+
+Pairs = list[tuple[int, int]]
+pairs = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda p: (p[0], p[0] + p[1])), max_size=8
+)
+
+
+def arrays(intervals: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    table = np.array(intervals, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def instants(intervals: Pairs) -> set[int]:
+    """The unit stretches that at least one interval covers, by definition."""
+    return {at for start, end in intervals for at in range(start, end)}
+
+
+def as_pairs(intervals: tuple[np.ndarray, np.ndarray]) -> Pairs:
+    return list(zip(intervals[0].tolist(), intervals[1].tolist(), strict=True))
+
+
+def test_union_by_hand() -> None:
+    assert as_pairs(union(*arrays([(5, 9), (0, 3), (2, 4), (9, 9), (9, 12)]))) == [(0, 4), (5, 12)]
+
+
+def test_difference_by_hand() -> None:
+    left = without(arrays([(0, 10), (20, 30)]), arrays([(3, 5), (8, 22), (29, 40)]))
+    assert as_pairs(left) == [(0, 3), (5, 8), (22, 29)]
+
+
+@given(pairs)
+def test_a_union_covers_what_its_parts_cover_once(intervals: Pairs) -> None:
+    joined = union(*arrays(intervals))
+    assert instants(as_pairs(joined)) == instants(intervals)
+    assert length(joined) == union_length(*arrays(intervals)) == len(instants(intervals))
+    assert all(a[1] < b[0] for a, b in zip(as_pairs(joined), as_pairs(joined)[1:], strict=False))
+
+
+@given(pairs, pairs)
+def test_a_difference_covers_what_only_the_first_covers(first: Pairs, second: Pairs) -> None:
+    left = without(union(*arrays(first)), union(*arrays(second)))
+    assert instants(as_pairs(left)) == instants(first) - instants(second)
+
+
+@given(pairs, st.integers(0, 20), st.integers(0, 10))
+def test_a_clip_covers_what_lies_in_the_window(intervals: Pairs, start: int, size: int) -> None:
+    inside = clip(union(*arrays(intervals)), start, start + size)
+    assert instants(as_pairs(inside)) == instants(intervals) & set(range(start, start + size))
+
+
+def test_intervals_that_overlap_are_at_once_and_those_that_touch_are_not() -> None:
+    start, end = np.array([10, 0, 14, 30, 20]), np.array([15, 5, 20, 31, 25])
+    #  0-5 | 10-15 and 14-20 | 20-25 | 30-31
+    assert at_once(start, end).tolist() == [1, 0, 1, 3, 2]
+    assert at_once(start[:0], end[:0]).tolist() == []

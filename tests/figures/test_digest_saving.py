@@ -1,0 +1,230 @@
+"""A digest answers as its files do: statistics, breakdown and comparisons, in the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import astuple, replace
+
+import options.compare
+from conftest import REPO, SHARED, quickly_read, run_cli
+from errors import TraceError
+from figures.digest_reading import read_figures, read_run
+from figures.digest_saving import load_both, save
+from figures.durations import statistics
+from figures.exposure import time_spent
+from figures.measuring import load_run, shapes_of_ranks
+from figures.run_table import MeasuredRun, operations
+from make import comm, span, step, two_workers, write
+from statistic.over_ranks import over_ranks
+from trace_utils import TraceFile
+from traces.paths import find_job
+
+
+def recorded_jobs() -> list[Path]:
+    """Return every job below the recorded traces: what holds one is not searched further."""
+    found: list[Path] = []
+    for path in sorted(path for path in SHARED.rglob("*") if path.is_dir()):
+        if not any(job in path.parents for job in found) and _holds_a_job(path):
+            found.append(path)
+    return found
+
+
+def _holds_a_job(path: Path) -> bool:
+    try:
+        return bool(find_job(path).sources)
+    except TraceError:
+        return False
+
+
+JOBS = [REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit", *quickly_read(recorded_jobs(), 5)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: "-".join(path.parts[-2:]))
+def test_a_digest_says_what_its_traces_say(path: Path, tmp_path: Path) -> None:
+    try:
+        job, told, run = load_both([path], jobs=1, progress=False)
+    except TraceError as error:
+        assert "holds no operation" in str(error)
+        pytest.skip("no operation")
+    save(tmp_path / "job.json.gz", job, told, run)
+    kept = read_figures(tmp_path / "job.json.gz")
+    assert list(map(listed, kept.files)) == list(map(listed, job.files))
+    assert kept.repairs == job.repairs
+    for a, b in zip(kept.ranks, told.ranks, strict=True):
+        assert (a.name, a.source.prefix, a.n_slices, a.rule) == (b.name, b.source.prefix, b.n_slices, b.rule)
+        assert (a.category_ns, a.breakdown) == (b.category_ns, b.breakdown)
+        assert same(statistics(a.durations), statistics(b.durations), a.durations.moments)
+    together = [over_ranks(job.by_prefix.values()) for job in (kept, told)]
+    sketched = {i for rank in kept.ranks for i in rank.durations.moments}
+    assert sketched or together[0] == together[1]
+    same_run(read_run(tmp_path / "job.json.gz"), load_run(path, jobs=1, progress=False), run)
+
+
+def listed(file: TraceFile) -> TraceFile:
+    """Return the file with lists for whatever sequences it has, so that it can be compared."""
+    return replace(file, ranks=list(file.ranks), repairs=list(file.repairs))
+
+
+def same(a: Sequence[Any], b: Sequence[Any], sketched: object) -> bool:
+    """Whether statistics are equal; of operations that were sketched all but percentiles, nearly."""
+    for i, (one, other) in enumerate(zip(a, b, strict=True)):
+        if i not in sketched:  # type: ignore[operator]
+            assert one == other
+            continue
+        exact, near = astuple(one)[:7], astuple(one)[7:]
+        assert exact == astuple(other)[:7]
+        assert near[0] == pytest.approx(other.var_ns2, rel=1e-6)
+        assert near[1:] == pytest.approx(astuple(other)[8:], rel=0.005001)
+    return True
+
+
+def same_run(a: MeasuredRun, b: MeasuredRun, with_shapes: MeasuredRun) -> None:
+    """Check that two runs are the same to whoever compares them."""
+    assert [rank.shapes for rank in a.ranks] == [rank.shapes for rank in with_shapes.ranks]
+    assert shapes_of_ranks(a) == shapes_of_ranks(b)
+    assert (a.dialects, a.n_slices, a.workers) == (b.dialects, b.n_slices, b.workers)
+    assert [rank.steps for rank in a.ranks] == [rank.steps for rank in b.ranks]
+    for tell in (False, True):
+        ops = [operations(run, tell_workers=tell) for run in (a, b)]
+        assert ops[0].keys == ops[1].keys
+        for kind in ("count", "total_ns", "place"):
+            assert np.array_equal(getattr(ops[0], kind), getattr(ops[1], kind))
+    spent = [time_spent(run, own) for run, own in zip((a, b), ops, strict=True)]
+    assert np.array_equal(spent[0].job, spent[1].job)
+    assert np.array_equal(spent[0].layer, spent[1].layer)
+    for one, other in zip(a.ranks, b.ranks, strict=True):
+        assert one.late_ns == {name: late for name, late in other.late_ns.items() if late}
+
+
+def answer(*args: object) -> dict[str, Any]:
+    code, out, err = run_cli("--format", "json", *args)
+    assert code in (0, 3), err
+    document: dict[str, Any] = json.loads(out)
+    for key in ("headline", "paths", "runs"):
+        document.pop(key, None)
+    return document
+
+
+def test_the_command_line_takes_it_as_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    base, new, digest = REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit", "base.json.gz"
+    first = answer("--option", "statistic", "--path", base, "--save", digest)
+    assert first == answer("--option", "statistic", "--path", digest)
+    for words in (["--sub_option", "breakdown"], ["--group_by", "operation"]):
+        told = answer("--option", "statistic", "--path", base, *words)
+        assert told == answer("--option", "statistic", "--path", digest, *words)
+    for option in ("compare", "3dcompare"):
+        told = answer("--option", option, "--path", base, new)
+        assert told == answer("--option", option, "--path", digest, new)
+    told = answer("--option", "compare", "--path", new, base, "--fail_above", 5, "--save", "new.json.gz")
+    assert told == answer("--option", "compare", "--path", new, digest, "--fail_above", 5)
+    assert answer("--option", "statistic", "--path", "new.json.gz") == first  # of the last run
+
+
+def test_a_regression_against_a_digest_is_exit_code_3(tmp_path: Path) -> None:
+    digest = tmp_path / "base.digest.json.gz"
+    words = ("--option", "compare", "--fail_above", "5", "--path")
+    run_cli("--option", "statistic", "--path", REPO / "examples" / "lenet", "--save", digest)
+    assert run_cli(*words, digest, REPO / "examples" / "lenet")[0] == 0
+    assert run_cli(*words, digest, REPO / "examples" / "lenet-100mbit")[0] == 3
+
+
+def test_workers_renamed_operations_and_late_ranks_are_kept(tmp_path: Path) -> None:
+    two_workers(tmp_path / "job")
+    run_cli("--option", "statistic", "--path", tmp_path / "job", "--save", tmp_path / "job.json")
+    told = answer("--option", "compare", "--path", tmp_path / "job", tmp_path / "job")
+    assert told == answer("--option", "compare", "--path", tmp_path / "job.json", tmp_path / "job")
+    assert told["operations"][0]["name"].startswith("wk0.")
+
+    for name, op in (("a", "load_v1"), ("b", "load_v2")):
+        events = [step(i, 100 * i, 90) for i in range(4)]
+        events += [span(op, 100 * i + 20, 5, "cpu_op") | {"args": {"Input Dims": [[8]]}} for i in range(4)]
+        events += [span("first", 100 * i + 1, 5, "cpu_op") for i in range(4)]
+        write(tmp_path / f"{name}.json", events, schemaVersion=1)
+    run_cli("--option", "statistic", "--path", tmp_path / "a.json", "--save", tmp_path / "a.digest.json")
+    told = answer("--option", "compare", "--path", tmp_path / "a.json", tmp_path / "b.json")
+    kept = answer("--option", "compare", "--path", tmp_path / "a.digest.json", tmp_path / "b.json")
+    assert told == kept
+    assert [op["renamed_to"] for op in kept["operations"] if op["name"] == "load_v1"] == ["load_v2"]
+
+
+def test_a_sketch_is_said(tmp_path: Path) -> None:
+    write(tmp_path / "t.json", [span("a", 10 * i, 1 + i / 100) for i in range(300)])
+    words = ("--option", "statistic", "--path")
+    told = answer(*words, tmp_path / "t.json", "--save", tmp_path / "d.json")
+    assert "quantile_error" not in told
+    kept = answer(*words, tmp_path / "d.json")
+    assert kept["quantile_error"] == 0.005
+    assert kept["operations"][0]["p50_ms"] == pytest.approx(told["operations"][0]["p50_ms"], rel=0.005)
+    _, out, _ = run_cli(*words, tmp_path / "d.json")
+    assert "1 operation with more than 256 events" in out and "at most 0.5 % off" in out
+
+
+def test_what_is_written_is_marked_and_replaces_nothing_foreign(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", [comm("w", "PUSH", 1, 0, 10)])
+    mine = tmp_path / "notes.json"
+    mine.write_text("{}")
+    words = ("--option", "statistic", "--path", trace, "--save")
+    for path, why in (
+        (trace, "one of the inputs"),
+        (mine, "did not write it"),
+        (tmp_path / "d.txt", ".json"),
+    ):
+        code, _, err = run_cli(*words, path)
+        assert code == 2 and why in err and len(err.splitlines()) == 1
+    assert mine.read_text() == "{}"
+    for _ in range(2):  # what this program wrote it may replace, with the same bytes
+        assert run_cli(*words, tmp_path / "d.json.gz")[0] == 0
+    first = (tmp_path / "d.json.gz").read_bytes()
+    run_cli(*words, tmp_path / "d.json.gz")
+    assert (tmp_path / "d.json.gz").read_bytes() == first
+
+
+def test_a_digest_in_a_directory_is_none_of_its_traces(tmp_path: Path) -> None:
+    write(tmp_path / "t.json", [span("a", 0, 1)])
+    before = answer("--option", "statistic", "--path", tmp_path, "--save", tmp_path / "d.json")
+    assert answer("--option", "statistic", "--path", tmp_path) == before
+
+
+def test_what_a_digest_cannot_do_is_said(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.json", [span("a", 0, 1), span("a", 5, 1)])
+    digest = tmp_path / "d.json"
+    run_cli("--option", "statistic", "--path", trace, "--save", digest)
+    for option in ("combine", "graph", "critical", "replay", "collect"):
+        code, _, err = run_cli("--option", option, "--path", digest)
+        assert code == 1 and len(err.splitlines()) == 1
+        code, _, err = run_cli("--option", option, "--path", trace, "--save", tmp_path / "e.json")
+        assert code == 2 and "--save has no effect" in err
+    statistic = ("--option", "statistic", "--path", digest)
+    for words in (
+        (*statistic, "--filter", "a"),
+        (*statistic, "--sub_option", "breakdown", "--step_by", "a"),
+        (*statistic, digest),
+        (*statistic, "--save", tmp_path / "e.json"),
+        ("--option", "compare", "--path", digest, trace, "--filter", "a"),
+        ("--option", "statistic", "--path", trace, "--filter", "a", "--save", tmp_path / "e.json"),
+    ):
+        code, _, err = run_cli(*words)
+        assert code == 2 and len(err.splitlines()) == 1, err
+    assert not (tmp_path / "e.json").exists()
+
+
+def test_steps_are_those_that_were_asked_for_when_it_was_saved(tmp_path: Path) -> None:
+    events = [span("turn", 100 * i, 90) for i in range(3)] + [span("a", 100 * i + 5, 5) for i in range(3)]
+    trace, digest = write(tmp_path / "t.json", events), tmp_path / "d.json"
+    by = ("--step_by", "turn")
+    breakdown = ("--option", "statistic", "--sub_option", "breakdown", "--path")
+    told = answer(*breakdown, trace, *by, "--save", digest)
+    assert len(told["breakdown"]) == 3
+    assert answer(*breakdown, digest, *by) == told
+    code, _, err = run_cli(*breakdown, digest)
+    assert code == 2 and "give --step_by turn" in err
+    assert {"save", "step_by"} <= options.compare.FLAGS
+    assert run_cli("--option", "statistic", "--path", digest)[0] == 0  # where steps do not matter

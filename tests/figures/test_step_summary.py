@@ -1,0 +1,145 @@
+"""What is said of a job's steps, worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from figures import step_summary
+from figures.breakdown import Breakdown
+from figures.step_summary import MiddleSteps, exposed_and_outliers, middle_steps, summaries, where_time_goes
+from make import span, write
+from make import step as mark
+from trace_utils import read_trace
+
+MS = 1_000_000
+
+
+def step(rank: str, number: int | None, wall: int, compute: int, comm: int, both: int = 0) -> Breakdown:
+    """A step in milliseconds; what is left of it is idle."""
+    times = (0, wall * MS, compute * MS, comm * MS, both * MS, (wall - compute - comm + both) * MS)
+    return Breakdown(rank, number, *times)
+
+
+def test_a_rank_has_means_a_median_and_the_steps_beyond_three_deviations() -> None:
+    # median 101, deviations 2 1 0 1 39: their median is 1, so what is beyond 104 and 111.1 (10 %) stands out
+    parts = [step("rank0", n, wall, 50, 30, 10) for n, wall in enumerate((99, 100, 101, 102, 140), 3)]
+    (rank,) = summaries(parts)
+    assert rank.outlier_steps == [7]
+    assert (rank.steps, rank.mean_ns, rank.median_ns) == (5, 108.4 * MS, 101 * MS)
+    assert (rank.compute_ns, rank.comm_ns, rank.exposed_comm_ns) == (50 * MS, 30 * MS, 20 * MS)
+    assert rank.idle_ns == pytest.approx((108.4 - 70) * MS)
+
+
+def test_steps_that_hardly_differ_and_three_steps_have_no_outlier() -> None:
+    alike = [step("rank0", n, wall, 50, 30) for n, wall in enumerate((1000, 1000, 1000, 1000, 1099))]
+    assert summaries(alike)[0].outlier_steps == []
+    few = [step("rank0", n, wall, 50, 30) for n, wall in enumerate((100, 100, 900))]
+    assert summaries(few)[0].outlier_steps == []
+
+
+def test_the_sentence_of_a_breakdown() -> None:
+    # alone: 20 of 100 ms on rank0, 30 on rank1; step 4 takes 200 ms on rank1
+    parts = [step("rank0", n, 100, 50, 30, 10) for n in range(1, 5)]
+    parts += [step("rank1", n, 200 if n == 4 else 100, 40, 30) for n in range(1, 5)]
+    assert exposed_and_outliers(parts) == (
+        "A step takes 112.5 ms (mean of 4 steps on 2 ranks, median 100.0 ms); communication that nothing "
+        "hides takes 25.0 ms of it (22%; most on rank1, 30.0 ms); far longer than the median: step 4 "
+        "(200.0 ms on rank1)."
+    )
+
+
+def test_without_communication_a_breakdown_says_so() -> None:
+    assert exposed_and_outliers([step("rank0", None, 100, 50, 0)]) == (
+        "The recording takes 100.0 ms; no communication was recorded."
+    )
+
+
+def test_what_passes_between_steps_is_said_where_it_matters() -> None:
+    # steps of 100 ms begin every 110 ms; step 4 is not recorded, so what passes before step 5 says nothing
+    parts = [replace(step("rank0", n, 100, 50, 0), start_ns=110 * n * MS) for n in (1, 2, 3, 5)]
+    assert exposed_and_outliers(parts).startswith(
+        "A step takes 100.0 ms (mean of 4 steps, median 100.0 ms), and 10.0 ms pass before the next; "
+    )
+    close = [replace(part, wall_ns=round(109.5 * MS)) for part in parts]
+    assert "before the next" not in exposed_and_outliers(close)
+
+
+def job(tmp_path: Path, **computes_ms: int) -> dict[str, MiddleSteps]:
+    """Ranks whose outer operation computes so long, 45 ms of it inside another; 30 ms of communication."""
+    traces = {}
+    for rank, ms in computes_ms.items():
+        events = [
+            span("outer", 0, ms * 1000),
+            span("inner", 1000, 45_000),
+            span("allreduce", 50_000, 30_000, tid=2),
+            span("last", 99_000, 1000),
+        ]
+        traces[rank] = middle_steps(read_trace(write(tmp_path / f"{rank}.json", events)))
+    return traces
+
+
+def test_where_the_time_goes(tmp_path: Path) -> None:
+    # of 100 ms the rank computes 60 and 1, 10 of them while it communicates for 30
+    assert where_time_goes(job(tmp_path, rank0=60)) == (
+        "The recording takes 100.0 ms: 51% computation alone, 20% communication alone, 19% idle, "
+        "10% both at once; the longest computation is inner, 45.0 ms of its own time."
+    )
+
+
+def test_who_computes_longest(tmp_path: Path) -> None:
+    two = where_time_goes(job(tmp_path, rank0=60, rank1=50))
+    assert "; rank0 computes longest, 61.0 ms (rank1 shortest, 51.0 ms); " in two
+    alike = where_time_goes(job(tmp_path, rank0=60, rank1=59))
+    assert "; ranks compute alike, 60.0 ms to 61.0 ms; " in alike
+
+
+def test_annotations_are_named_where_hardly_any_operator_is_recorded(tmp_path: Path) -> None:
+    # of 100 ms the annotation expert has 60, 58 of them alone; aten::empty takes 2, the all-reduce 30
+    events = [
+        mark(1, 0, 100_000),
+        span("expert", 0, 60_000, "user_annotation", tid=1),
+        span("aten::empty", 10_000, 2_000, "cpu_op", tid=1),
+        span("gloo:all_reduce", 65_000, 30_000, "user_annotation", tid=2),
+    ]
+    trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
+    assert where_time_goes({"rank0": middle_steps(trace), "rank1": middle_steps(trace)}) == (
+        "A step takes 100.0 ms on 2 ranks: 68% with no communication (computation is hardly recorded), "
+        "30% communication alone, 2% computation alone; "
+        "the longest annotation is expert, 58.0 ms of its own time on rank0."
+    )
+
+
+def test_what_python_does_in_an_operator_is_the_operators_own_time(tmp_path: Path) -> None:
+    events = [
+        mark(1, 0, 100_000),
+        span("SleepOpBackward", 0, 50_000, "cpu_op", tid=1),
+        span("<built-in function sleep>", 1_000, 48_000, "python_function", tid=1),
+        span("aten::mm", 60_000, 5_000, "cpu_op", tid=1),
+    ]
+    trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
+    assert where_time_goes({"rank0": middle_steps(trace)}).endswith(
+        "is SleepOpBackward, 50.0 ms of its own time."
+    )
+
+
+def test_of_a_large_job_steps_in_the_middle_speak_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # five steps of 100, 10, 20, 30 and 100 ms with an operation each; room for six of ten slices: three steps
+    lengths = (100, 10, 20, 30, 100)
+    starts = list(itertools.accumulate(lengths, initial=0))
+    events = [mark(n, at * 1000, ms * 1000) for n, (at, ms) in enumerate(zip(starts, lengths, strict=False))]
+    events += [span("aten::x", at * 1000 + 10, 5000, "cpu_op", tid=1) for at in starts[:5]]
+    trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
+    monkeypatch.setattr(step_summary, "_MOST_SLICES", 6)
+    assert where_time_goes({"rank0": middle_steps(trace)}).startswith(
+        "A step takes 20.0 ms (mean of 3 steps in the middle): 75% idle, 25% computation alone;"
+    )
+    unmarked = read_trace(write(tmp_path / "b.json", [span(f"f{i}", i, 1) for i in range(7)]))
+    assert where_time_goes({"rank0": middle_steps(unmarked)}) == (
+        "7 slices of 1 rank; no step is marked in them."
+    )

@@ -1,0 +1,305 @@
+"""The one door: whose each trace is, what is joined and split, and which communications are kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parallel
+from conftest import REPO, run_cli
+from errors import AnalyzeError
+from trace_utils import load_job, load_paths, read_traces
+from traces import files as trace_files
+
+pytestmark = pytest.mark.usefixtures("decoder")
+
+Event = dict[str, Any]
+
+
+def x(name: str, ts: float, dur: float, cat: str = "user_annotation", tid: object = 1) -> Event:
+    return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": tid, "ts": ts, "dur": dur}
+
+
+def comm(name: str, ts: float, tid: object) -> Event:
+    return x(name, ts, 5, "Comm", tid)
+
+
+def write(path: Path, events: list[Event], **header: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**header, "traceEvents": events}))
+    return path
+
+
+def kineto(path: Path, rank: int, steps: range, begin: float = 0) -> Path:
+    """One cycle of a profiler: steps of 100 µs, each with an operator and a collective in it."""
+    events = []
+    for i, step in enumerate(steps):
+        at = begin + 100 * i
+        events += [
+            x(f"ProfilerStep#{step}", at, 100),
+            x("aten::add", at + 10, 20, "cpu_op"),
+            x("gloo:all_reduce", at + 40, 30, tid=2),
+        ]
+    return write(path, events, schemaVersion=1, distributedInfo={"rank": rank, "world_size": 2})
+
+
+def answer(*args: object) -> Any:
+    code, out, err = run_cli(*args, "--format", "json", "--no-progress")
+    assert code == 0, err
+    return json.loads(out)
+
+
+# ---- the files of a rank
+
+
+def two_cycles(folder: Path) -> Path:
+    for rank in (0, 1):
+        kineto(folder / f"rank{rank}.2.pt.trace.json", rank, range(7, 10), 5000)
+        kineto(folder / f"rank{rank}.1.pt.trace.json", rank, range(2, 5))
+    return folder
+
+
+def test_the_cycles_of_a_profiler_are_one_rank(tmp_path: Path) -> None:
+    job = load_job(two_cycles(tmp_path))
+    assert (job.names, job.repairs) == (["rank0", "rank1"], [])
+    assert [len(trace) for trace in job.traces] == [18, 18]
+    assert [file.n_events for file in job.files] == [9, 9, 9, 9]
+
+
+def test_every_option_sees_the_steps_of_all_cycles(tmp_path: Path) -> None:
+    two_cycles(tmp_path)
+    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", tmp_path)["breakdown"]
+    steps = [2, 3, 4, 7, 8, 9]
+    assert [(r["rank"], r["step"]) for r in rows] == [(f"rank{k}", step) for k in (0, 1) for step in steps]
+    times = answer("--option", "collect", "--sub_option", "iter_time", "--path", tmp_path)
+    assert [gpu["iteration_ms_per_step"] for gpu in times["gpus"]] == [[0.1] * 6] * 2
+
+
+def test_the_recorded_job_of_two_cycles(shared_data: Path) -> None:
+    path = shared_data / "kineto" / "ddp2-gloo-two-cycles" / "trace"
+    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]
+    assert [row["step"] for row in rows] == [2, 3, 4, 7, 8, 9] * 2
+
+
+def test_the_same_rank_in_two_directories_given_is_said_to_be_taken_for_one_job(tmp_path: Path) -> None:
+    """They may be two jobs: their steps have the same numbers."""
+    folders = [tmp_path / "base", tmp_path / "new"]
+    for i, folder in enumerate(folders):
+        folder.mkdir()
+        kineto(folder / "rank0.pt.trace.json", 0, range(3), begin=1e6 * i)
+    said = (
+        f"{folders[0]}: rank 0 in several directories given, one after the other in time: taken for one job"
+    )
+    assert load_paths(folders).repairs[0].startswith(said)
+    assert answer("--option", "statistic", "--path", *folders)["repairs"][0].startswith(said)
+    assert answer("--option", "compare", "--path", *folders)["repairs"] == []
+    assert not any("directories" in line for line in load_job(two_cycles(tmp_path / "cycles")).repairs)
+
+
+def test_files_of_one_rank_at_one_time_stay_apart(tmp_path: Path) -> None:
+    kineto(tmp_path / "a.json", 0, range(3))
+    kineto(tmp_path / "b.json", 0, range(3))
+    job = load_job(tmp_path)
+    assert job.names == ["rank0: a.json", "rank0: b.json"]
+    assert "rank 0 claimed by several files" in job.repairs[0]
+
+
+def test_a_lone_file_keeps_its_rank(tmp_path: Path) -> None:
+    assert load_paths([kineto(tmp_path / "t.json", 1, range(2))]).names == ["rank1"]
+    assert load_paths([write(tmp_path / "0_3" / "comm.json", [comm("Comm.w", 0, "total")])]).names == [
+        "rank3"
+    ]
+    assert load_paths([write(tmp_path / "some.json", [x("a", 0, 1)])]).names == ["rank0"]
+
+
+def test_a_lone_file_of_rank_1_is_rank1_in_every_option(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "t.json", 1, range(2, 5))
+    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]
+    assert {row["rank"] for row in rows} == {"rank1"}
+    (scope,) = answer("--option", "critical", "--path", path)["scopes"]
+    assert (scope["scope"], {node["rank"] for node in scope["path"]}) == ("GPU-1", {"rank1"})
+    replay = ("--option", "replay", "--path", path, "--output", "-")
+    assert list(answer(*replay)["predicted_ms"]) == ["rank1"]
+    assert answer(*replay, "--sub_option", "whatif", "--set", "rank1.aten::add=2")["whatif"]
+    assert "rank1" in run_cli("--option", "collect", "--sub_option", "iter_time", "--path", path)[1]
+
+
+def test_files_of_unknown_rank_have_one_name_in_every_option(tmp_path: Path) -> None:
+    events = [x(name, at, 40) for at in (0, 100, 200) for name in ("train_step", "inner")]
+    paths = [write(tmp_path / name, events) for name in ("a.json", "b.json")]
+    rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", *paths)["breakdown"]
+    assert {row["rank"] for row in rows} == {"rank0", "rank1"}
+    predicted = answer("--option", "replay", "--path", *paths, "--output", "-")["predicted_ms"]
+    assert set(predicted) == {"rank0", "rank1"}
+
+
+# ---- combined files
+
+
+def test_a_combined_file_is_its_ranks_again(tmp_path: Path) -> None:
+    paths = [kineto(tmp_path / f"rank{rank}.json", rank, range(2, 5)) for rank in (0, 1)]
+    output = tmp_path / "out" / "combined.json"
+    output.parent.mkdir()
+    answer("--option", "combine", "--path", *paths, "--output", output)
+    apart, together = (
+        answer("--option", "statistic", "--sub_option", "breakdown", "--path", *each)["breakdown"]
+        for each in (paths, [output])
+    )
+    assert together == apart
+    assert [row["rank"] for row in together] == ["rank0"] * 3 + ["rank1"] * 3
+    assert load_paths([output]).traces[1].header["distributedInfo"] == {"rank": 1, "world_size": 2}
+
+
+@pytest.mark.parametrize("label", ["rank {}", "Rank{}: python", "worker 0 rank {}"])
+def test_processes_called_after_ranks_are_ranks(tmp_path: Path, label: str) -> None:
+    # rank 1 computes 600 of 1,000 µs, rank 0 300: it then waits in the reduction until both are there
+    events: list[Event] = []
+    for rank, work in ((0, 300), (1, 600)):
+        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": label.format(rank)}})
+        for at in (0, 1000, 2000):
+            spans = [("train_step", 0, 990), ("forward", 10, work), ("allreduce", 10 + work, 700 - work)]
+            events += [{**x(name, at + start, dur, "", 1), "pid": rank} for name, start, dur in spans]
+    path = write(tmp_path / "t.json", events)
+    document = answer("--option", "critical", "--path", path)
+    nodes = {(node["name"].rpartition(".")[2], node["rank"][-5:]) for node in document["scopes"][-1]["path"]}
+    assert ("forward", "rank1") in nodes
+    assert ("forward", "rank0") not in nodes
+    predicted = answer("--option", "replay", "--path", path, "--output", "-")["predicted_ms"]
+    assert [name[-5:] for name in predicted] == ["rank0", "rank1"]
+
+
+# ---- GPUs without a final trace
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path, packed: bool) -> None:
+    raw = tmp_path / "raw"
+    shutil.copytree(REPO / "examples" / "mlp-raw", raw)
+    if packed:
+        for file in [file for file in (raw / "worker_0" / "0").iterdir() if file.is_file()]:
+            file.with_name(f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
+            file.unlink()
+    before = answer("--option", "statistic", "--path", raw)["operations"]
+    for option, key in (("critical", "iteration_ms"), ("replay", "critical_path"), ("graph", "edges")):
+        output = ["--output", tmp_path / "g.dot", "--force"] if option == "graph" else []
+        output = ["--output", "-"] if option == "replay" else output
+        unpacked = answer("--option", option, "--path", REPO / "examples" / "mlp-raw", *output)
+        assert answer("--option", option, "--path", raw, *output)[key] == unpacked[key]
+    times = answer("--option", "collect", "--sub_option", "iter_time", "--path", raw)["iteration_ms"]
+    assert answer("--option", "collect", "--path", raw)["iteration_ms"] == times
+    assert answer("--option", "statistic", "--path", raw)["operations"] == before
+    plain = answer("--option", "statistic", "--path", REPO / "examples" / "mlp-raw")["operations"]
+    assert plain == before
+
+
+# ---- --filter
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("Comm.v", {"Comm.v", "Comm.v.PUSH.1", "Comm.v.PUSH.2", "Comm.v.PULL.1"}),
+        ("Comm.v.PUSH", {"Comm.v.PUSH.1", "Comm.v.PUSH.2"}),
+        ("Comm.v.PUSH.2", {"Comm.v.PUSH.2"}),
+        ("rank3.Comm.v.PULL", {"Comm.v.PULL.1"}),
+    ],
+)
+def test_a_communication_a_stage_or_a_partition(tmp_path: Path, name: str, kept: set[str]) -> None:
+    events = [
+        comm("Comm.v", 0, "total"), comm("Comm.v.PUSH", 0, 1), comm("Comm.v.PUSH", 0, 2),
+        comm("Comm.v.PULL", 5, 1), comm("Comm.w", 0, "total"), x("FW.a", 0, 5, "operator"),
+    ]  # fmt: skip
+    path = write(tmp_path / "0_3" / "comm.json", events)
+    found = answer("--option", "statistic", "--path", path, "--filter", name)["operations"]
+    assert {operation["name"] for operation in found} == {"FW.a", *kept}
+
+
+def test_a_collective_or_a_tensor(tmp_path: Path) -> None:
+    path = kineto(tmp_path / "t.json", 0, range(2))
+    assert len(load_job(path, only=["gloo:all_reduce"]).traces[0]) == 6
+    with pytest.raises(AnalyzeError, match="--filter gloo:all: no communication in this job has that name"):
+        load_job(path, only=["gloo:all"])
+    tensor = [{"ph": "M", "name": "process_name", "pid": i, "args": {"name": f"grad.{i}"}} for i in (1, 2)]
+    spans = [{**x(n, 0, 5, ""), "pid": i} for i in (1, 2) for n in ("NEGOTIATE_ALLREDUCE", "ALLREDUCE")]
+    horovod = write(tmp_path / "h.json", [*tensor, *spans])
+    assert len(load_job(horovod, only=["grad.2"]).traces[0]) == 2
+
+
+@pytest.mark.parametrize("option", ["statistic", "critical", "graph", "replay", "combine"])
+def test_an_unknown_name_is_one_line_for_every_option(tmp_path: Path, option: str) -> None:
+    outputs = ["--output", tmp_path / {"graph": "g.dot"}.get(option, "o.json")]
+    code, _, err = run_cli(
+        "--option", option, "--path", REPO / "examples" / "lenet", "--filter", "Comm.nothing",
+        *([] if option == "statistic" else outputs),
+    )  # fmt: skip
+    assert code == 1
+    assert "--filter Comm.nothing: no communication in this job has that name" in err
+
+
+# ---- flags and the default path
+
+
+@pytest.mark.parametrize("flags", [("--step", "3"), ("--del_queue",), ("--align", "none")])
+def test_a_flag_that_an_option_does_not_heed_is_wrong_usage(flags: tuple[str, ...]) -> None:
+    code, _, err = run_cli("--option", "statistic", "--path", REPO / "examples" / "lenet", *flags)
+    assert code == 2
+    assert f"{flags[0]} has no effect with --option statistic" in err
+
+
+def test_byteps_own_variable_is_the_default_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BYTEPS_TRACE_DIR", raising=False)
+    code, _, err = run_cli("--option", "statistic")
+    assert (code, "--path is missing, and BYTEPS_TRACE_DIR is not set" in err) == (2, True)
+    monkeypatch.setenv("BYTEPS_TRACE_DIR", str(REPO / "examples" / "lenet"))
+    assert run_cli("--option", "statistic", "--head", "1")[0] == 0
+
+
+# ---- a file in parts
+
+
+def test_parts_of_a_file_read_side_by_side_make_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [x(f"op{i % 9}", i, i % 5) for i in range(20_000)]
+    path = write(tmp_path / "t.json", events)
+    whole = read_traces([path], jobs=1)[0]
+    monkeypatch.setattr(trace_files, "_SPLIT", path.stat().st_size // 3)
+    monkeypatch.setattr(parallel, "_FORK_WORTH", 0)
+    parts = read_traces([path], jobs=3)[0]
+    assert [parts.names[i] for i in parts.name_id.tolist()] == [event["name"] for event in events]
+    for column in ("ts_ns", "dur_ns", "track_id"):
+        assert getattr(parts, column).tolist() == getattr(whole, column).tolist()
+    assert (parts.phases, parts.repairs) == (whole.phases, whole.repairs)
+
+
+def test_the_args_of_chosen_events_are_read_whatever_surrounds_them(tmp_path: Path) -> None:
+    """Only those of the chosen names: of slices, or of events that are none."""
+    chosen = {"name": "gloo:x", "pid": 1, "tid": 1, "ts": 1, "cat": "a"}
+    events = [
+        {**chosen, "ph": "X", "dur": 1, "args": {"n": 1, "deep": {"list": [1, [2]]}}},
+        {**chosen, "ph": "X", "dur": 1, "id": 7, "args": {"n": 2, "text": ',"args":{"n":0}'}},
+        {**chosen, "ph": "X", "dur": 1},
+        {**chosen, "ph": "X", "dur": 1, "args": None},
+        {**chosen, "ph": "X", "dur": 1, "strange": [1], "args": {"n": 3, "é": "ü"}},
+        {**chosen, "ph": "i", "args": {"n": 4}},
+        {**chosen, "ph": "M", "args": {"n": 5}},
+        {**chosen, "ph": "X", "name": "gloo:y", "dur": 1, "args": {"n": 6}},
+    ]
+    found = [
+        {"n": 1, "deep": {"list": [1, [2]]}},
+        {"n": 2, "text": ',"args":{"n":0}'},
+        {},
+        {},
+        {"n": 3, "é": "ü"},
+    ]
+    for ensure_ascii in (True, False):
+        path = tmp_path / f"{ensure_ascii}.json"
+        path.write_text(json.dumps({"traceEvents": events}, ensure_ascii=ensure_ascii))
+        assert trace_files.read_args(path, {"gloo:x", "z"}, slices=True) == found
+        assert trace_files.read_args(path, {"gloo:x"}) == [{"n": 4}]
+        assert trace_files.read_args(path, {"z"}) == []

@@ -1,0 +1,288 @@
+"""What a path may be: files, GPU, worker and job directories, directories of ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import run_cli
+from errors import TraceError
+from trace_utils import find_paths, load_job, load_paths
+from traces.paths import find_gpus, find_job
+
+TRACE = json.dumps({"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]})
+
+
+def make(root: Path, *names: str, content: str = TRACE) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def kineto(rank: int, world: int) -> str:
+    return json.dumps({"distributedInfo": {"rank": rank, "world_size": world}, **json.loads(TRACE)})
+
+
+def prefixes(path: Path) -> list[str]:
+    return [source.prefix for source in find_job(path).sources]
+
+
+def test_a_gpu_directory_has_one_trace_the_final_one_first(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        "comm.json",
+        "temp.json",
+        "bps_trace_local_rank0_9step.json",
+        "bps_trace_local_rank0_20step.json",
+    )
+    job = find_job(tmp_path)
+    assert (job.kind, [source.path.name for source in job.sources]) == (
+        "gpu",
+        ["bps_trace_local_rank0_20step.json"],
+    )
+    make(tmp_path, "bps_trace_final.json")
+    assert find_job(tmp_path).sources[0].path.name == "bps_trace_final.json"
+
+
+def test_comm_json_where_there_is_no_final_trace(tmp_path: Path) -> None:
+    make(tmp_path, "comm.json", "dag.gml")
+    assert find_job(tmp_path).sources[0].path.name == "comm.json"
+
+
+def test_local_ranks_are_the_names_of_the_directories(tmp_path: Path) -> None:
+    make(tmp_path, "10/comm.json", "9/comm.json")
+    assert prefixes(tmp_path) == ["rank9.", "rank10."]
+    assert find_job(tmp_path).notes == [
+        f"{tmp_path}: local rank 0, 1, 2, 3, 4, 5, 6, 7 and 1 more of 11 missing"
+    ]
+
+
+def test_rank_underscore_local_rank_of_two_workers(tmp_path: Path) -> None:
+    make(tmp_path, "0_0/comm.json", "1_1/comm.json", "2_0/comm.json", "3_1/comm.json")
+    assert prefixes(tmp_path) == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0.", "wk1.rank1."]
+
+
+def test_workers_in_natural_order_and_a_missing_rank_is_said(tmp_path: Path) -> None:
+    make(tmp_path, "worker_10/0/comm.json", "worker_2/0/comm.json", "worker_2/1/comm.json")
+    assert prefixes(tmp_path) == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
+    assert find_job(tmp_path).notes == [
+        f"{tmp_path}, worker 1: local rank 1 of 2 missing",
+        f"{tmp_path}: workers are numbered by their place: wk0 is worker_2, wk1 is worker_10",
+    ]
+    assert [gpu.path.parent.name for gpu in find_gpus(tmp_path)] == ["worker_2", "worker_2", "worker_10"]
+
+
+def test_a_directory_around_a_job_is_passed_through_one_of_several_is_not(tmp_path: Path) -> None:
+    make(tmp_path, "a/traces/worker_0/0/comm.json")
+    assert find_job(tmp_path / "a").sources[0].path.name == "comm.json"
+    make(tmp_path, "b/traces/worker_0/0/comm.json")
+    with pytest.raises(TraceError, match="holds several jobs; give one: a, b"):
+        find_job(tmp_path)
+
+
+def test_rank_files_by_content_before_name(tmp_path: Path) -> None:
+    make(tmp_path, "rank0.pt.trace.json", content=kineto(1, 3))
+    make(tmp_path, "rank1.pt.trace.json", content=kineto(0, 3))
+    loaded = load_job(tmp_path)
+    assert [(s.rank, s.path.name) for s in loaded.job.sources] == [
+        (0, "rank1.pt.trace.json"),
+        (1, "rank0.pt.trace.json"),
+    ]
+    assert loaded.repairs == [f"{tmp_path}: rank 2 of 3 missing"]
+
+
+def test_two_files_of_one_rank_are_both_read_and_said(tmp_path: Path) -> None:
+    make(tmp_path, "a.json", "b.json", content=kineto(0, 1))
+    loaded = load_job(tmp_path)
+    assert len(loaded.traces) == 2
+    assert loaded.repairs == [f"{tmp_path}: rank 0 claimed by several files"]
+
+
+def test_other_files_and_products_of_this_program_are_no_ranks(tmp_path: Path) -> None:
+    make(tmp_path, "rank0.json", "combined.json", "synthetic.json.gz")
+    make(tmp_path, "notes.txt", "steps.json", content='{"steps": [1]}')
+    make(tmp_path, "rank1.json", content="")
+    job = find_job(tmp_path)
+    assert [source.path.name for source in job.sources] == ["rank0.json"]
+    assert job.notes == [
+        f"{tmp_path / 'rank1.json'}: an empty file, left out",
+        f"{tmp_path / 'steps.json'}: not a trace, left out",
+    ]
+
+
+@pytest.mark.parametrize("where", ["merged_trace.json", "merged/merged_trace.json.gz"])
+def test_composers_merged_file_beside_its_ranks_is_no_rank(tmp_path: Path, where: str) -> None:
+    files = ["rank0.json", "rank1.json"] if "/" not in where else ["trace/rank0.json", "trace/rank1.json"]
+    make(tmp_path, *files, where)
+    job = find_job(tmp_path)
+    assert [source.rank for source in job.sources] == [0, 1]
+    assert job.notes == [f"{tmp_path / where}: the files of all ranks once more, left out"]
+
+
+def test_composers_merged_file_alone_is_read(tmp_path: Path) -> None:
+    make(tmp_path, "merged_trace.json")
+    job = find_job(tmp_path)
+    assert [source.path.name for source in job.sources] == ["merged_trace.json"]
+    assert job.notes == []
+
+
+def test_ranks_on_several_hosts_and_ambiguous_directories(tmp_path: Path) -> None:
+    make(tmp_path, "host0/rank0.json", "host1/rank1.json")
+    assert prefixes(tmp_path) == ["rank0.", "rank1."]
+    make(tmp_path, "again/rank0.json")
+    with pytest.raises(TraceError, match="several directories in it hold traces of the same ranks"):
+        find_job(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "head",
+    ['{"distributedInfo": {"backend": "nccl", "rank": %d, "world_size": 10}, "traceEvents": []}',
+     '[{"name": "global_rank", "ph": "M", "pid": 0, "args": {"value": %d}}]'],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["trace.json", "rank0.json"])  # the second: a rank on its own host
+def test_hosts_whose_files_have_one_name_are_told_apart_by_what_is_in_them(
+    tmp_path: Path, name: str, head: str
+) -> None:
+    make(tmp_path, f"host0/{name}", content=head % 8)
+    make(tmp_path, f"host1/{name}", content=head % 2)
+    sources = find_job(tmp_path).sources
+    assert [(s.rank, s.path.parent.name) for s in sources] == [(2, "host1"), (8, "host0")]
+    make(tmp_path, f"host2/{name}", content=head % 8)
+    with pytest.raises(
+        TraceError, match="of the same ranks, or of ranks that nothing tells; give one, or all"
+    ):
+        find_job(tmp_path)
+
+
+def test_where_traces_lie_deeper_is_told(tmp_path: Path) -> None:
+    make(tmp_path, *(f"host{i}/plugins/profile/t.pt.trace.json" for i in range(5)))
+    make(tmp_path, "notes/old/config.json", content="{}")
+    where = ", ".join(f"host{i}/plugins/profile" for i in range(3))
+    with pytest.raises(
+        TraceError, match=f"no trace in this directory; give .* hold some: {where} and 2 more$"
+    ):
+        find_job(tmp_path)
+
+
+def test_traces_below_those_of_a_job_are_said_to_be_left(tmp_path: Path) -> None:
+    make(tmp_path, "a.json", "x/b.json", "out/combined.json")
+    make(tmp_path, "notes/config.json", content="{}")
+    (line,) = find_job(tmp_path).notes
+    assert line == f"{tmp_path}: traces further below are not read: x; if of this job, give those, too"
+    assert not find_paths([tmp_path, tmp_path / "x"]).notes
+
+
+def test_a_directory_for_each_rank(tmp_path: Path) -> None:
+    make(tmp_path, "rank_1/trace.json", "rank_0/trace.json")
+    assert [(s.rank, s.path.parent.name) for s in find_job(tmp_path).sources] == [
+        (0, "rank_0"),
+        (1, "rank_1"),
+    ]
+
+
+def test_a_broken_rank_is_left_out_with_a_note(tmp_path: Path) -> None:
+    make(tmp_path, "rank0.json", "rank1.json")
+    make(tmp_path, "rank2.json", content='{"traceEvents" 3 "ph"')
+    loaded = load_job(tmp_path)
+    assert [source.rank for source in loaded.job.sources] == [0, 1]
+    assert any("rank2.json: not a trace" in line for line in loaded.repairs)
+
+
+def test_several_directories_are_workers_several_files_ranks(tmp_path: Path) -> None:
+    make(tmp_path, "x/0/comm.json", "y/0/comm.json", "y/1/comm.json")
+    loaded = load_paths([tmp_path / "y", tmp_path / "x"])
+    assert [source.prefix for source in loaded.job.sources] == ["wk0.rank0.", "wk0.rank1.", "wk1.rank0."]
+    make(tmp_path, "r0.json", content=kineto(0, 2))
+    make(tmp_path, "r1.json", content=kineto(1, 2))
+    loaded = load_paths([tmp_path / "r1.json", tmp_path / "r0.json"])
+    assert [(source.prefix, source.path.name) for source in loaded.job.sources] == [
+        ("rank0.", "r0.json"),
+        ("rank1.", "r1.json"),
+    ]
+
+
+def test_gpu_directories_side_by_side_are_one_worker(tmp_path: Path) -> None:
+    make(tmp_path, "w/0/comm.json", "w/1/comm.json", "v/0/comm.json")
+    loaded = load_paths([tmp_path / "w" / "0", tmp_path / "w" / "1"])
+    assert [source.prefix for source in loaded.job.sources] == ["rank0.", "rank1."]
+    loaded = load_paths([tmp_path / "w" / "1", tmp_path / "v" / "0"])
+    assert [source.prefix for source in loaded.job.sources] == ["wk0.rank1.", "wk1.rank0."]
+
+
+def test_the_recorded_jobs(shared_data: Path) -> None:
+    assert prefixes(shared_data / "byteps" / "fork_lenet_2w2g") == [
+        "wk0.rank0.",
+        "wk0.rank1.",
+        "wk1.rank0.",
+        "wk1.rank1.",
+    ]
+    ranks = load_job(shared_data / "kineto" / "ddp4-gloo-base" / "trace").job.sources
+    assert [source.rank for source in ranks] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("case", "dialect"),
+    [
+        ("byteps/fork_lenet_base/worker_0/0/comm.json", "byteps"),
+        ("byteps/fork_lenet_base/worker_0/0/io.json", "byteps"),
+        ("byteps/fork_lenet_base/worker_0/0/temp.json", "mxnet"),
+        ("byteps/master_torch_truncated/worker_0/0/comm.json", "byteps"),
+        ("horovod/2ranks-killed/trace/timeline.json", "horovod"),
+        ("generic/derived/horovod_no_bracket.json", "horovod"),
+        ("composer/ws2/trace/ep0-ba7-rank1.json", "composer"),
+        ("composer/ws2/oracle/merged_trace.json", "composer"),
+        ("kineto/gpu-kineto-old-list/num_workers_0/worker0.pt.trace.json.gz", "kineto"),
+        ("kineto/edge-rank-missing/rank_not_found.json.gz", "kineto"),
+        ("dasf/one-host-2workers/trace/demo-TracePlugin-vm.msgpack", "dasf"),
+        ("generic/node/node_trace.json", "chrome"),
+        ("generic/viztracer/viz.json.gz", "chrome"),
+    ],
+)
+def test_dialects_are_told_by_content(shared_data: Path, tmp_path: Path, case: str, dialect: str) -> None:
+    renamed = tmp_path / "file.bin"
+    renamed.write_bytes((shared_data / case).read_bytes())
+    assert load_job(renamed).traces[0].dialect == dialect
+
+
+def test_traces_of_several_gpu_directories_are_ranks_and_workers(tmp_path: Path) -> None:
+    make(tmp_path, "w/0/comm.json", "w/1/comm.json", "v/0/comm.json")
+    both = load_paths([tmp_path / "w/1/comm.json", tmp_path / "w/0/comm.json"])
+    assert [source.prefix for source in both.job.sources] == ["rank1.", "rank0."]
+    across = load_paths([tmp_path / "w/0/comm.json", tmp_path / "v/0/comm.json"])
+    assert [source.prefix for source in across.job.sources] == ["wk0.rank0.", "wk1.rank0."]
+
+
+def test_two_files_of_one_gpu_directory_are_no_ranks(tmp_path: Path) -> None:
+    make(tmp_path, "0/comm.json", "0/temp.json")
+    loaded = load_paths([tmp_path / "0/comm.json", tmp_path / "0/temp.json"])
+    assert [source.prefix for source in loaded.job.sources] == ["rank0.", "rank0."]
+
+
+def test_empty_directories_among_gpus_and_workers_are_said(tmp_path: Path) -> None:
+    make(tmp_path, "worker_0/0/comm.json", "logs/readme.txt")
+    (tmp_path / "worker_0" / "1").mkdir()
+    (tmp_path / "worker_1" / "0").mkdir(parents=True)
+    assert find_job(tmp_path).notes == [
+        f"{tmp_path}/worker_0/1: an empty directory, left out",
+        f"{tmp_path}/worker_1: an empty directory, left out",
+    ]
+
+
+def test_empty_directories_among_those_of_ranks_are_said(tmp_path: Path) -> None:
+    make(tmp_path, "node0/rank0.pt.trace.json")
+    (tmp_path / "node1").mkdir()
+    assert find_job(tmp_path).notes == [f"{tmp_path}/node1: an empty directory, left out"]
+
+
+def test_a_combined_trace_beside_its_ranks_is_not_counted_again(tmp_path: Path) -> None:
+    make(tmp_path, "rank0.json", "rank1.json")
+    assert run_cli("--option", "combine", "--path", tmp_path, "--output", tmp_path / "merged.json")[0] == 0
+    assert [source.path.name for source in find_job(tmp_path).sources] == ["rank0.json", "rank1.json"]
+
+
+def test_a_directory_with_nothing_but_a_combined_trace(tmp_path: Path) -> None:
+    make(tmp_path, "combined.json")
+    assert [source.path.name for source in find_job(tmp_path).sources] == ["combined.json"]

@@ -1,0 +1,178 @@
+"""Steps are the same wherever the files of ranks are read, however many files a rank has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parallel
+from conftest import run_cli
+from dag_utils import LoadedSteps, load_steps
+from errors import TraceError
+from traces.files import map_traces
+
+_US = 1_000
+
+
+def write(
+    path: Path, rank: int, steps: range, *, late_us: float = 0, fast: float = 1, every_us: int = 1_000
+) -> None:
+    """Write steps of one rank, one `every_us`; its clock is `late_us` ahead and runs `fast` times as fast.
+
+    Of a step's 900 us the rank computes 300 + 100 * rank, and then reduces until 600.
+    """
+
+    def event(name: str, cat: str, begin: float, end: float) -> dict[str, object]:
+        return {"ph": "X", "name": name, "cat": cat, "pid": 1, "tid": 1 if cat != "user_annotation" else 2,
+                "ts": round(late_us + begin * fast, 3), "dur": end - begin}  # fmt: skip
+
+    events: list[dict[str, object]] = []
+    for number in steps:
+        begin = number * every_us
+        own = 300 + 100 * rank
+        events.append({**event(f"ProfilerStep#{number}", "user_annotation", begin, begin + 900), "tid": 1})
+        events.append(event("aten::mm", "cpu_op", begin + 10, begin + own))
+        events.append(event("gloo:all_reduce", "user_annotation", begin + own, begin + 600))
+        events.append(event("aten::add", "cpu_op", begin + 610, begin + 850))
+    trace = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+    path.write_text(json.dumps(trace))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Two ranks of eight steps; rank 1 has two files, one for each cycle of its profiler."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    write(folder / "rank0.json", 0, range(1, 9))
+    write(folder / "rank1_a.json", 1, range(1, 5), late_us=5_000)
+    write(folder / "rank1_b.json", 1, range(5, 9), late_us=5_000)
+    return folder
+
+
+def names(loaded: LoadedSteps) -> Iterator[list[str]]:
+    for step in loaded.recording.steps:
+        yield sorted(loaded.recording.name_of(step, event) for event in range(len(step)))
+
+
+def test_the_files_of_a_rank_are_one_rank_on_the_others_clock(job: Path) -> None:
+    loaded = load_steps([job], jobs=1, progress=False)
+    recording = loaded.recording
+    assert recording.owners == ["rank0", "rank1"]
+    assert [step.number for step in recording.steps] == list(range(1, 9))
+    every = [f"rank{rank}.{name}" for rank in (0, 1) for name in ("aten::add", "aten::mm", "gloo:all_reduce")]
+    assert list(names(loaded)) == [sorted(every)] * 8
+    assert [step.begin_ns.tolist() for step in recording.steps] == [[n * 1000 * _US] * 2 for n in range(1, 9)]
+    assert [rank.path for rank in loaded.ranks] == [str(job / "rank0.json"), str(job / "rank1_a.json")]
+
+
+def test_traces_can_be_read_again_on_one_clock(job: Path) -> None:
+    loaded = load_steps([job], jobs=1, progress=False)
+    first, second = loaded.load_traces()
+    assert (len(first), len(second)) == (32, 32)
+    assert first.ts_ns.min() == second.ts_ns.min() == 1000 * _US
+
+
+@pytest.mark.parametrize("option", ["critical", "replay", "diagnose"])
+def test_processes_and_a_cluster_give_the_same_bytes(
+    option: str, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(parallel, "_FORK_WORTH", 0)  # even for so little
+    monkeypatch.chdir(job.parent)
+    command = ["--option", option, "--path", "job", "--format", "json"]
+    command += ["--output", "-"] if option == "replay" else []
+    alone = run_cli(*command, "--jobs", "1")
+    assert alone[0] == 0, alone[2]
+    assert run_cli(*command, "--jobs", "2") == alone
+    if option == "critical":
+        assert run_cli(*command, "--cluster", "local:2") == alone
+
+
+def test_a_rank_that_cannot_be_read_is_a_note_and_one_without_steps_an_error(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(job.parent)
+    (job / "rank2.json").write_text('{"traceEvents": 5}')
+    for jobs in (1, 2):
+        repairs = load_steps([Path("job")], jobs=jobs, progress=False).repairs
+        assert any(line.startswith("job/rank2.json: JSON, but no trace") for line in repairs)
+        with pytest.raises(TraceError, match=r"job/rank0\.json: --step_by nothing: no annotation"):
+            load_steps([Path("job")], step_by="nothing", jobs=jobs, progress=False)
+
+
+def test_a_filter_is_checked_against_the_communications_of_all_ranks(job: Path) -> None:
+    command = ["--option", "critical", "--path", job, "--format", "json"]
+    assert run_cli(*command, "--filter", "rank1.gloo:all_reduce")[0] == 0
+    code, _, err = run_cli(*command, "--filter", "gloo:all_reduces")
+    assert code == 1
+    assert err.startswith(
+        "analyze.py: error: --filter gloo:all_reduces: no communication in this job has that"
+    )
+    assert "did you mean gloo:all_reduce" in err
+
+
+def test_a_clock_that_drifts_changes_no_duration(tmp_path: Path) -> None:
+    seconds = 1_000_000
+    write(tmp_path / "rank0.json", 0, range(1, 41), every_us=5 * seconds)
+    write(tmp_path / "rank1.json", 1, range(1, 41), every_us=5 * seconds, late_us=700, fast=1 + 1e-4)
+    loaded = load_steps([tmp_path], jobs=1, progress=False)
+    assert loaded.recording.notes[0].startswith("clocks moved: rank1 by")
+    shifted = loaded.load_traces()[1]
+    begins = shifted.ts_ns[shifted.name_id == shifted.names.index("aten::mm")]
+    for step, begin in zip(loaded.recording.steps, begins.tolist(), strict=True):
+        of_rank = [
+            event for event in range(len(step)) if loaded.recording.name_of(step, event) == "rank1.aten::mm"
+        ]
+        assert step.start_ns[of_rank].tolist() == [begin]
+        assert step.end_ns[of_rank].tolist() == [begin + 390 * _US]
+        assert abs(int(np.diff(step.begin_ns)[0])) < 100 * _US  # 20 ms after 200 s, were it not corrected
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[list[list[str]]]:
+    """The names of the files that tasks read together, of each round of tasks."""
+    rounds: list[list[list[str]]] = []
+
+    def counted(work: Any, groups: Any, *about: Any, **how: Any) -> Any:
+        rounds.append([[path.name for path in group] for group in groups])
+        return map_traces(work, groups, *about, **how)
+
+    monkeypatch.setattr("traces.ranks.map_traces", counted)
+    return rounds
+
+
+@pytest.mark.parametrize("names", [("rank1_a.json", "rank1_b.json"), ("w_1.json", "w_2.json")])
+def test_the_files_of_a_rank_are_read_once(
+    tmp_path: Path, names: tuple[str, str], read: list[list[list[str]]]
+) -> None:
+    write(tmp_path / "a0.json", 0, range(1, 9))  # whose rank its head tells
+    write(tmp_path / names[0], 1, range(1, 5))
+    write(tmp_path / names[1], 1, range(5, 9))
+    assert load_steps([tmp_path], jobs=1, progress=False).recording.owners == ["rank0", "rank1"]
+    assert [sorted(map(sorted, groups)) for groups in read] == [[["a0.json"], sorted(names)]]
+
+
+def test_files_that_claim_one_rank_at_one_time_are_ranks_of_their_own(
+    tmp_path: Path, read: list[list[list[str]]]
+) -> None:
+    for name in ("rank1_a.json", "rank1_b.json"):
+        write(tmp_path / name, 1, range(1, 5))
+    loaded = load_steps([tmp_path], jobs=1, progress=False)
+    assert loaded.recording.owners == ["rank1: rank1_a.json", "rank1: rank1_b.json"]
+    assert read == [[["rank1_a.json", "rank1_b.json"]], [["rank1_a.json"], ["rank1_b.json"]]]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_cannot_be_read_does_not_take_its_ranks_others_with_it(tmp_path: Path, jobs: int) -> None:
+    write(tmp_path / "rank0.json", 0, range(1, 9))
+    (tmp_path / "rank1_a.json").write_text('{"traceEvents": 5}')
+    write(tmp_path / "rank1_b.json", 1, range(5, 9))
+    loaded = load_steps([tmp_path], jobs=jobs, progress=False)
+    assert loaded.recording.owners == ["rank0", "rank1"]
+    assert [step.number for step in loaded.recording.steps] == [5, 6, 7, 8]
+    assert any("rank1_a.json: JSON, but no trace" in line for line in loaded.repairs)

@@ -1,0 +1,273 @@
+"""Trace files as columns, whatever their format, many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from msgspec.structs import replace
+
+import dialects
+import parallel
+from errors import TraceError
+from formats import chrome, native
+from formats import dasf_records as dasf
+from formats.columns import Trace
+from formats.event import args_object
+from formats.reader import EventReader
+from formats.scan import find_boundary
+from formats.stream import max_unpacked
+from outputs.temporary import is_temporary
+from parallel import FilePart, OnRead
+from parallel import progress as bars
+from traces.paths import head_of
+
+_SLICES = frozenset({"X", "B", "E", "M"})
+_SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
+_KEPT_KEYS = 16 << 20  # bytes of kinds of events, of which few are wanted
+_T = TypeVar("_T")
+
+
+def read_trace(path: Path, *, args: Collection[str] = (), points: bool = False) -> Trace:
+    """Load one trace file, whatever its dialect; see `read_traces`."""
+    (trace,) = read_traces([path], args=args, points=points, jobs=1, progress=False)
+    return trace
+
+
+def read_traces(
+    paths: Sequence[Path],
+    *,
+    args: Collection[str] = (),
+    points: bool = False,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> list[Trace]:
+    """Load trace files in the order of `paths`, wherever `parallel.map_files` does that.
+
+    Parameters
+    ----------
+    args : keys of the events' `args` to decode into `Trace.args` ("input*" means input0, input1, …)
+    points : also keep the events that are no slices (`Trace.points`)
+    jobs : files, or parts of one, at a time; None means the cores this process may use
+    progress : show a bar on standard error; None means only on a terminal
+
+    Raises TraceError where a file is missing, unreadable, or no trace.
+    """
+    traces = []
+    for result in read_all(paths, args, points, jobs, progress):
+        if isinstance(result, TraceError):
+            raise result
+        traces.append(result)
+    return traces
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return a small trace file whole: {"traceEvents": [event objects], **other members}.
+
+    For files whose events are needed as objects (`temp.json`, `comm.json`, `io.json`); damage is
+    repaired as in `read_trace`, and the phrases are under the key "repairs".
+    """
+    reader = EventReader(path, types=(dict,))
+    events = [event for piece, _ in reader for event in piece]
+    return {**reader.header, "traceEvents": events, "repairs": reader.damage.phrases()}
+
+
+def read_args(path: Path, names: Collection[str], *, slices: bool = False) -> list[dict[str, Any]]:
+    """Return the args of the X events (`slices`), or of those that are no slices, so called; in file order.
+
+    It is a reading of its own: few analyses want what few events have.
+    """
+    from formats.native.rewriter import ScannedWhole, ScanningWholeReader, WholeScanner
+    from formats.whole import ARGUMENTS
+
+    found: list[dict[str, Any]] = []
+    is_wanted: list[bool] = []  # by the numbers that the scanner gives to kinds of events
+
+    def wanted(name: object, phase: str | None) -> bool:
+        return name in names and (phase == "X" if slices else phase not in _SLICES)
+
+    def take(scanned: ScannedWhole) -> None:
+        is_wanted.extend(wanted(name, phase) for phase, name, *_ in scanned.new_keys)
+        ends = scanned.lengths.cumsum()
+        for row in np.flatnonzero(np.array(is_wanted)[scanned.key]).tolist():
+            tail = scanned.text[ends[row] - scanned.lengths[row] : ends[row]]
+            found.append(args_object(tail.partition(ARGUMENTS)[2]))
+
+    def add(events: Sequence[Any], _: object) -> None:
+        found.extend(args_object(one.args) for one in events if wanted(one.name, one.ph))
+
+    n_bytes = parallel.unpacked_size([FilePart(path, size=_size(path))])
+    library = native.library() if native.is_worth(n_bytes) else None
+    reader: EventReader = EventReader(path)
+    if library is not None:
+        scanner = WholeScanner(library, 0, _KEPT_KEYS, args_are_key=False)
+        reader = ScanningWholeReader(path, scanner, take, add)
+    for events, piece in reader:
+        add(events, piece)
+    return found
+
+
+def read_all(
+    paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
+) -> list[Trace | TraceError]:
+    """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
+    parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
+    parts = list(itertools.chain(*parts_of))
+    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
+    work = partial(_read, wish=_Wish(args, points, scan, max_unpacked.get()))
+    in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
+    with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
+        read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
+        found = [list(itertools.islice(read, len(own))) for own in parts_of]
+    return [_joined(path, own, work) for path, own in zip(paths, found, strict=True)]
+
+
+def map_traces(
+    work: Callable[[Sequence[Trace], Any], _T],
+    groups: Sequence[Sequence[Path]],
+    about: Sequence[Any],
+    *,
+    args: Collection[str] = (),
+    points: bool = False,
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> Iterator[_T | TraceError]:
+    """Yield what `work` makes of the traces of each group of files and what is told `about` it.
+
+    It is done where the files of a group are read (`parallel.map_files`), so that no process holds the
+    events of all; of fewer groups than cores, whose files are read in pieces, it is done in this process.
+    `work` is a function of a module, or a partial one. The error is the result where a file cannot be read;
+    the other parameters are as of `read_traces`.
+    """
+    cores = jobs or parallel.cores()
+    paths = list(itertools.chain(*groups))
+    if len(groups) < cores and not parallel.is_elsewhere():
+        read = iter(read_all(paths, args, points, jobs, progress))
+        found = [list(itertools.islice(read, len(own))) for own in groups]
+        is_large = parallel.unpacked_size([FilePart(path, size=_size(path)) for path in paths]) > _SPLIT
+        with parallel.spare_cores(cores if is_large else 1):
+            for own, told in zip(found, about, strict=True):
+                yield _made(work, own, told)
+        return
+    parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
+    scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
+    task = partial(_read_group, work=work, wish=_Wish(args, points, scan, max_unpacked.get()))
+    with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
+        results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
+        for result, group in zip(results, groups, strict=True):
+            yield _as_given(result, group) if isinstance(result, TraceError) else result
+
+
+def _group(paths: Sequence[Path], about: Any) -> FilePart:
+    """Return the files of a group as one part of the work."""
+    absolute = [path.absolute() for path in paths]
+    is_shared = all(os.path.isfile(path) and not is_temporary(path) for path in paths)
+    return FilePart(absolute[0], 0, None, sum(map(_size, paths)), is_shared, (absolute, about))
+
+
+def _read_group(
+    part: FilePart, on_read: OnRead, work: Callable[[Sequence[Trace], Any], _T], wish: _Wish
+) -> _T | TraceError:
+    paths, about = part.about
+    traces = [_read(FilePart(path), on_read, wish) for path in paths]
+    return _made(work, traces, about)
+
+
+def _made(work: Callable[[Sequence[Trace], Any], _T], found: Sequence[Any], about: Any) -> _T | TraceError:
+    """Return what `work` makes of traces, or the error in place of one of them."""
+    errors = [one for one in found if isinstance(one, TraceError)]
+    return errors[0] if errors else work(found, about)
+
+
+class _Wish(NamedTuple):
+    """What is wanted of each file, as for `read_traces`, and whether the scanner in C reads it."""
+
+    args: Collection[str]
+    points: bool
+    scan: bool
+    most_unpacked: int | None
+
+
+def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace | TraceError:
+    """Return the trace that the parts of one file make; read it whole where a cut was inside an event."""
+    if len(parts) > 1 and any(isinstance(part, TraceError) or not part.aligned for part in parts):
+        parts = [work(FilePart(path), int)]
+    return dialects.finish(path, parts) if len(parts) > 1 else _named(parts[0], path)
+
+
+def _named(result: Trace | TraceError, path: Path) -> Trace | TraceError:
+    """Return a result of reading an absolute path with the path that the user gave."""
+    if isinstance(result, Trace):
+        return replace(result, path=str(path))
+    return _as_given(result, [path])
+
+
+def _as_given(error: TraceError, paths: Sequence[Path]) -> TraceError:
+    """Return an error of reading absolute paths with those that the user gave."""
+    text = str(error)
+    for path in paths:
+        text = text.replace(str(path.absolute()), str(path), 1)
+    return TraceError(text)
+
+
+def _parts(path: Path, jobs: int) -> list[FilePart]:
+    """Return what is read of a file by itself: all of it, or stretches of a big one where cores are to spare.
+
+    Its path is absolute, because other processes may not be in this one's directory.
+    """
+    size = _size(path)
+    is_shared = os.path.isfile(path) and not is_temporary(path)
+    starts = [0]
+    if size > _SPLIT and jobs > 1 and not parallel.is_elsewhere() and _splittable(path):
+        pieces = min(jobs, -(-size // _SPLIT))
+        found = (find_boundary(path, size * i // pieces) for i in range(1, pieces))
+        starts += [start for start in found if start is not None]
+    stops = [*starts[1:], None]
+    return [
+        FilePart(path.absolute(), a, b, (size if b is None else b) - a, is_shared)
+        for a, b in zip(starts, stops, strict=True)
+    ]
+
+
+def _splittable(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(64)
+    return head[:2] != b"\x1f\x8b" and not dasf.is_dasf(head)
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):  # reading it will say what is wrong
+        return path.stat().st_size
+    return 0
+
+
+def _read(part: FilePart, on_read: OnRead, wish: _Wish) -> Trace | chrome.Part | TraceError:
+    """Return a file's trace, or a part of it; the error where that fails."""
+    max_unpacked.set(wish.most_unpacked)  # in a process elsewhere nobody else does
+    try:
+        if part.start == 0 and part.stop is None:
+            return _read_one(part.path, wish, on_read)
+        return chrome.read_part(
+            part.path, wish.args, wish.points, part.start, part.stop, on_read=on_read, scan=wish.scan
+        )
+    except TraceError as error:
+        return error
+
+
+def _read_one(path: Path, wish: _Wish, on_read: OnRead) -> Trace:
+    if not path.exists():
+        raise TraceError(f"{path}: no such file or directory")
+    if path.is_dir():
+        raise TraceError(f"{path}: is a directory; expected a trace file")
+    if path.suffix == ".gml":
+        raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
+    if dasf.is_dasf(head_of(path)[:64]):
+        return dasf.read(path, wish.args, wish.points)
+    part = chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)
+    return dialects.finish(path, [part])
