@@ -71,7 +71,7 @@ def _record(torch: Any, rank: int, condition: Condition, path: Path) -> None:
     profiler = torch.profiler
     schedule = profiler.schedule(wait=0, warmup=_WARM_UP, active=_STEPS)
     with profiler.profile(
-        activities=[profiler.ProfilerActivity.CPU],
+        roles=[profiler.ProfilerActivity.CPU],
         schedule=schedule,
         on_trace_ready=lambda done: done.export_chrome_trace(str(path)),
     ) as running:

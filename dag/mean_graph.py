@@ -13,7 +13,7 @@ import dialects
 from arrays import Int64
 from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag
-from dialects import Activity
+from dialects import Role
 from dialects.byteps.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError, counted
 from formats.columns import Trace
@@ -91,11 +91,11 @@ def _with_means(dag: Dag, trace: Trace, parameters: Mapping[str, str]) -> Dag:
 
 def _own_ns(trace: Trace) -> Int64:
     """Return the duration of each slice (n,); an update's from the end of the communications in it on."""
-    activities = dialects.of(trace).activities(trace)
+    roles = dialects.of(trace).roles(trace)
     own: Int64 = trace.dur_ns.copy()
     end = trace.end_ns
-    over = np.sort(end[activities == Activity.WHOLE_COMM])
-    updates = np.flatnonzero(activities == Activity.UPDATE)
+    over = np.sort(end[roles == Role.WHOLE_COMM])
+    updates = np.flatnonzero(roles == Role.UPDATE)
     if len(over):
         before = np.searchsorted(over, end[updates], side="right") - 1
         waited = np.where(before < 0, 0, over[before] - trace.ts_ns[updates])

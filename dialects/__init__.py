@@ -17,7 +17,7 @@ from dialects.dasf import Dasf
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
-from dialects.system import Activity, System, is_communication
+from dialects.system import Role, System, is_communication
 from formats import chrome as files
 from formats.columns import Trace
 
@@ -25,7 +25,7 @@ __all__ = [
     "EDGE_ARGS",
     "SIZE_ARGS",
     "SYSTEMS",
-    "Activity",
+    "Role",
     "System",
     "finish",
     "is_communication",

@@ -13,7 +13,7 @@ from dialects.composer import Composer
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans
-from dialects.system import Activity, System
+from dialects.system import Role, System
 from formats.columns import Trace
 
 _MARKS = (Composer(), Kineto(), BytePS(), Horovod())
@@ -37,13 +37,13 @@ class Chrome(System):
                 return steps
         return NO_STEPS
 
-    def activities(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Activity` of each slice (n,); see `rule`."""
-        found = super().activities(trace)
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,); see `rule`."""
+        found = super().roles(trace)
         on_device = _of(trace, "process_name", lambda name: name.startswith("/device:"))
         if on_device.any():
-            found[~on_device] = Activity.HOST
-            found[_of(trace, "thread_name", {_STEPS, *_REPEATED}.__contains__)] = Activity.IGNORED
+            found[~on_device] = Role.HOST
+            found[_of(trace, "thread_name", {_STEPS, *_REPEATED}.__contains__)] = Role.IGNORED
         return found
 
     def loop_spans(self, trace: Trace) -> Mask:

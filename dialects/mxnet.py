@@ -7,7 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.system import Activity, Metadata, System, framed
+from dialects.system import Metadata, Role, System, framed
 from formats.columns import Trace
 from formats.pairs import Rule
 
@@ -27,8 +27,8 @@ class MXNet(System):
         processes = [event["args"] for event in metadata if event["name"] == "process_name"]
         return any(re.fullmatch(_PROCESS, str(args.get("name"))) for args in processes)
 
-    def activities(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Activity` of each slice (n,): computation."""
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,): computation."""
         found = framed(trace)
-        found[found != Activity.IGNORED] = Activity.COMPUTE
+        found[found != Role.IGNORED] = Role.COMPUTE
         return found

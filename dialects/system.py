@@ -45,7 +45,7 @@ _COMM_NAME = (
 _COMM_CAT = r"(?i)comm(?:unication)?|collective"
 
 
-class Activity(IntEnum):
+class Role(IntEnum):
     """What a slice is."""
 
     COMPUTE = 0
@@ -178,14 +178,14 @@ class System:
         """
         return None
 
-    def activities(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Activity` of each slice (n,); see `rule`."""
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,); see `rule`."""
         found = framed(trace)
-        found[:] = np.where(found == Activity.IGNORED, found, Activity.COMPUTE)
+        found[:] = np.where(found == Role.IGNORED, found, Role.COMPUTE)
         comm = by_name(trace, lambda name: bool(re.search(_COMM_NAME, name)))
         comm |= by_cat(trace, lambda cat: bool(re.fullmatch(_COMM_CAT, cat)))
         comm |= lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, comm)
-        found[comm] = Activity.COMM
+        found[comm] = Role.COMM
         return found
 
     def rule(self, trace: Trace) -> str:
@@ -277,9 +277,9 @@ class System:
         from dialects.arrows import arrows
         from dialects.span_graph import Meaning, record_spans
 
-        activities = self.activities(rank.trace)
-        communicates = is_communication(activities)
-        ignored = activities == Activity.IGNORED
+        roles = self.roles(rank.trace)
+        communicates = is_communication(roles)
+        ignored = roles == Role.IGNORED
         meaning = Meaning(ignored, communicates, communicates, {}, self.category)
         steps = self.find_steps(rank.trace, by).whole
         return record_spans(rank.name, rank.trace, steps, meaning, arrows(rank.trace))
@@ -318,25 +318,25 @@ class System:
 
     def filterable(self, trace: Trace) -> Mask:
         """Return which slices (n,) belong to a communication that `--filter` can name."""
-        return is_communication(self.activities(trace))
+        return is_communication(self.roles(trace))
 
     def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
         """Return by which names `--filter` may call a communication, from its places in the tables."""
         return (trace.names[name],)
 
 
-def is_communication(activities: NDArray[np.int8]) -> Mask:
+def is_communication(roles: NDArray[np.int8]) -> Mask:
     """Return which slices (n,) are communication, whole or in part."""
-    return np.asarray((activities == Activity.COMM) | (activities == Activity.WHOLE_COMM))
+    return np.asarray((roles == Role.COMM) | (roles == Role.WHOLE_COMM))
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:
-    """Return the activity of each slice (n,) as far as its category tells; `FRAME` where it does not."""
-    found = np.full(len(trace), Activity.FRAME, np.int8)
-    found[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Activity.HOST
-    found[by_cat(trace, COPY_CATS.__contains__)] = Activity.COPY
-    found[by_cat(trace, _REPEATED_CATS.__contains__)] = Activity.IGNORED
-    found[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Activity.IGNORED
+    """Return the role of each slice (n,) as far as its category tells; `FRAME` where it does not."""
+    found = np.full(len(trace), Role.FRAME, np.int8)
+    found[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Role.HOST
+    found[by_cat(trace, COPY_CATS.__contains__)] = Role.COPY
+    found[by_cat(trace, _REPEATED_CATS.__contains__)] = Role.IGNORED
+    found[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Role.IGNORED
     return found
 
 

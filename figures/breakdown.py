@@ -12,7 +12,7 @@ from arrays import Int64, Mask
 from arrays.innermost import lies_inside
 from arrays.intervals import clip, length, union, without
 from arrays.numbering import unique
-from dialects import Activity
+from dialects import Role
 from formats.columns import Trace
 
 Intervals = tuple[Int64, Int64]
@@ -61,14 +61,12 @@ def breakdown(
         if not steps:
             return []
         trace = trace.select((trace.ts_ns < steps[-1].end_ns) & (trace.end_ns > steps[0].start_ns))
-    kinds = dialects.of(trace).activities(trace)
+    kinds = dialects.of(trace).roles(trace)
     is_comm = dialects.is_communication(kinds)
     comm = _busy(trace, is_comm)
-    update = without(_busy(trace, kinds == Activity.UPDATE), comm)
-    compute = _joined(
-        _computing(trace, kinds == Activity.COMPUTE, is_comm | (kinds == Activity.WAIT)), update
-    )
-    parts = (compute, comm, _busy(trace, kinds == Activity.COPY))
+    update = without(_busy(trace, kinds == Role.UPDATE), comm)
+    compute = _joined(_computing(trace, kinds == Role.COMPUTE, is_comm | (kinds == Role.WAIT)), update)
+    parts = (compute, comm, _busy(trace, kinds == Role.COPY))
     windows: list[tuple[int | None, int, int]] = [(s.label, s.start_ns, s.end_ns) for s in steps]
     windows = windows or [(None, int(trace.ts_ns.min()), int(trace.end_ns.max()))]
     return [_of_window(rank, *window, parts) for window in windows]

@@ -25,7 +25,7 @@ from arrays import Float64, Int64
 from arrays.innermost import innermost
 from arrays.numbering import unique
 from arrays.ranges import ranges
-from dialects import Activity
+from dialects import Role
 from dialects.steps import Step
 from figures.rank_operations import RankExposure
 from figures.run_table import MeasuredRun, Operations
@@ -43,11 +43,11 @@ _WAIT = re.compile(
     re.IGNORECASE,
 )
 
-_LAYER_OF = np.full(len(Activity), FRAME)
-_LAYER_OF[Activity.COMPUTE] = COMPUTE
-_LAYER_OF[[Activity.COMM, Activity.COPY]] = COMMUNICATION
-_LAYER_OF[[Activity.HOST, Activity.INPUT, Activity.WAIT]] = HOST
-_LAYER_OF[Activity.IGNORED] = IGNORED
+_LAYER_OF = np.full(len(Role), FRAME)
+_LAYER_OF[Role.COMPUTE] = COMPUTE
+_LAYER_OF[[Role.COMM, Role.COPY]] = COMMUNICATION
+_LAYER_OF[[Role.HOST, Role.INPUT, Role.WAIT]] = HOST
+_LAYER_OF[Role.IGNORED] = IGNORED
 
 
 class RankSpent(Struct, frozen=True):
@@ -145,7 +145,7 @@ def layers(trace: Trace) -> Int64:
 
     Whole communications and model updates frame: queues, and the time from backward to forward, are in them.
     """
-    layer = np.asarray(_LAYER_OF[dialects.of(trace).activities(trace)])
+    layer = np.asarray(_LAYER_OF[dialects.of(trace).roles(trace)])
     layer[_waits_aside(trace, layer)] = WAITING
     return layer
 

@@ -14,7 +14,7 @@ import dialects
 from arrays import Mask
 from arrays.innermost import innermost
 from arrays.median import FEWEST, longest_usual, median
-from dialects import Activity
+from dialects import Role
 from errors import counted
 from figures.breakdown import Breakdown, breakdown
 from formats.columns import Trace
@@ -213,10 +213,10 @@ def _longest_own(trace: Trace, step: Breakdown) -> tuple[tuple[str, float], tupl
     """
     end_ns = step.start_ns + step.wall_ns
     part = trace.select((trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns))
-    kinds = dialects.of(trace).activities(part)
-    annotates = dialects.of(trace).annotations(part) & (kinds == Activity.FRAME)
-    chosen = annotates | ~np.isin(kinds, (Activity.FRAME, Activity.HOST, Activity.IGNORED))
-    part, computes = part.select(chosen), (kinds == Activity.COMPUTE)[chosen]
+    kinds = dialects.of(trace).roles(part)
+    annotates = dialects.of(trace).annotations(part) & (kinds == Role.FRAME)
+    chosen = annotates | ~np.isin(kinds, (Role.FRAME, Role.HOST, Role.IGNORED))
+    part, computes = part.select(chosen), (kinds == Role.COMPUTE)[chosen]
     row, begin, end = innermost(part.ts_ns, part.end_ns, part.track_id)
     inside = np.minimum(end, end_ns) - np.maximum(begin, step.start_ns)
     own = np.bincount(row, np.maximum(inside, 0), len(part))

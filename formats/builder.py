@@ -81,7 +81,7 @@ class Builder:
         self._learned: LearnedType | None = None
         self._times: type[Any] = Event
         self._pieces = 0  # decoded as a general lean type so far
-        self._roles = np.empty(0, np.int8)
+        self._kinds = np.empty(0, np.int8)
         self._counts = np.empty(0, np.int64)
         self._key, self._ts, self._dur = array("i"), array("q"), array("q")
         self._args: defaultdict[str, tuple[array[int], list[Any]]] = defaultdict(lambda: (array("q"), []))
@@ -127,15 +127,15 @@ class Builder:
         n = len(events)
         ids = np.fromiter(map(self._ids.__getitem__, map(_KEY, events)), np.int32, n)
         self._learn_roles()
-        roles = self._roles[ids]
+        kinds = self._kinds[ids]
         ts = times_ns(map(_TS, events), n, event_type)
         dur = times_ns(map(_DUR, events), n, event_type)
         first = len(self._key)
-        rows = self._add_slices(ids, roles, ts, dur)
-        if (roles == META).any():
+        rows = self._add_slices(ids, kinds, ts, dur)
+        if (kinds == META).any():
             self._add_metadata(events if event_type not in LEAN[:-1] else whole())
         if self.with_points:
-            points = np.flatnonzero((roles == OTHER) & (ts != NO_TIME))
+            points = np.flatnonzero((kinds == OTHER) & (ts != NO_TIME))
             self._point_key.frombytes(ids[points].tobytes())
             self._point_ts.frombytes(ts[points].tobytes())
             timed = [events[i] for i in points.tolist()]
@@ -154,11 +154,11 @@ class Builder:
             self._scanned_ids = np.append(self._scanned_ids, new)
         ids, ts = self._scanned_ids[found.key], found.ts_ns
         self._learn_roles()
-        roles = self._roles[ids]
+        kinds = self._kinds[ids]
         first = len(self._key)
-        rows = self._add_slices(ids, roles, ts, found.dur_ns)
+        rows = self._add_slices(ids, kinds, ts, found.dur_ns)
         if found.ids:
-            points = np.flatnonzero(roles == OTHER)
+            points = np.flatnonzero(kinds == OTHER)
             timed = ts[points] != NO_TIME
             values = itertools.compress(msgspec.json.decode(_as_list(found.ids)), timed.tolist())
             self._point_key.frombytes(ids[points[timed]].tobytes())
@@ -185,23 +185,23 @@ class Builder:
         dur = times_ns(map(_DUR, slices), n, self._times)
         other_ids = {self._ids[phase, None, None, None, None]: n for phase, n in others.items() if phase}
         self._learn_roles()
-        self._add_slices(ids, self._roles[ids], ts, dur)
+        self._add_slices(ids, self._kinds[ids], ts, dur)
         for i, count in other_ids.items():
             self._counts[i] += count
         if "M" in others:
             self._add_metadata(whole())
 
-    def _add_slices(self, ids: Int32, roles: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
+    def _add_slices(self, ids: Int32, kinds: NDArray[np.int8], ts: Int64, dur: Int64) -> Int64:
         """Count events by key and append the X, B and E ones that have a time; return their rows."""
         self._counts = _grown(self._counts, len(self._ids)) + np.bincount(ids, minlength=len(self._ids))
-        is_slice = roles <= END
+        is_slice = kinds <= END
         rows = np.flatnonzero(is_slice & (ts != NO_TIME))
         if untimed := int(np.count_nonzero(is_slice)) - len(rows):
             self._repairs["event", "without a time ignored"] += untimed
         if len(rows) < len(ids):
-            ids, roles, ts, dur = ids[rows], roles[rows], ts[rows], dur[rows]
-        if roles.any() or dur.min(initial=0) < 0 or dur.max(initial=0) > LONGEST_NS:  # SLICE is 0
-            is_x = roles == SLICE
+            ids, kinds, ts, dur = ids[rows], kinds[rows], ts[rows], dur[rows]
+        if kinds.any() or dur.min(initial=0) < 0 or dur.max(initial=0) > LONGEST_NS:  # SLICE is 0
+            is_x = kinds == SLICE
             missing = is_x & ((dur == NO_TIME) | (dur > LONGEST_NS))
             self._repaired(missing, "X event", "without a duration taken as 0 long")
             self._repaired(is_x & (dur < 0) & ~missing, "negative duration", "taken as 0")
@@ -235,10 +235,10 @@ class Builder:
         )
 
     def _learn_roles(self) -> None:
-        known, n = len(self._roles), len(self._ids)
+        known, n = len(self._kinds), len(self._ids)
         if known < n:
             new = [ROLE.get(key[0], OTHER) for key in itertools.islice(reversed(self._ids), n - known)]
-            self._roles = np.append(self._roles, np.array(new[::-1], np.int8))
+            self._kinds = np.append(self._kinds, np.array(new[::-1], np.int8))
 
     def _add_metadata(self, events: Sequence[Event]) -> None:
         self._metadata.extend(

@@ -15,7 +15,7 @@ from arrays.median import median
 from arrays.numbering import ids_in
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
-from dialects.system import Activity, System, is_communication
+from dialects.system import Role, System, is_communication
 from errors import whole_number
 from formats.columns import Trace
 from opname import OpName, may_be_within
@@ -44,9 +44,9 @@ class BytePS(System):
         known = np.array(is_known, np.bool_)
         return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
 
-    def activities(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Activity` of each slice (n,), which its name tells."""
-        table = np.array([_activity(OpName.parse(name)) for name in trace.names], np.int8)
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,), which its name tells."""
+        table = np.array([_role(OpName.parse(name)) for name in trace.names], np.int8)
         return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)
 
     def marked_steps(self, trace: Trace) -> Steps:
@@ -128,8 +128,8 @@ class BytePS(System):
 
     def runs_into_next_step(self, trace: Trace) -> Mask:
         """Return the communications and the loads of data (n,)."""
-        kinds = self.activities(trace)
-        return np.asarray(is_communication(kinds) | (kinds == Activity.INPUT))
+        kinds = self.roles(trace)
+        return np.asarray(is_communication(kinds) | (kinds == Role.INPUT))
 
     def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
         """Return the names of the partition, its stage and the whole communication."""
@@ -150,12 +150,12 @@ def partition(name: str, tid: object) -> str:
     return str(tid if key is None else key)
 
 
-def _activity(op: OpName) -> Activity:
+def _role(op: OpName) -> Role:
     if op.is_comm:
-        return Activity.COMM if op.queue is not None else Activity.WHOLE_COMM
+        return Role.COMM if op.queue is not None else Role.WHOLE_COMM
     if op.cat in _COMPUTE:
-        return Activity.COMPUTE
-    return {"STEP": Activity.UPDATE, "I/O": Activity.INPUT}.get(op.cat or "", Activity.HOST)
+        return Role.COMPUTE
+    return {"STEP": Role.UPDATE, "I/O": Role.INPUT}.get(op.cat or "", Role.HOST)
 
 
 # ---- steps

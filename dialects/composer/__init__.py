@@ -15,8 +15,8 @@ from dialects.masks import by_name
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import (
-    Activity,
     Metadata,
+    Role,
     SecondAxis,
     System,
     framed,
@@ -79,12 +79,12 @@ class Composer(System):
         trace = read()
         return second_axis(trace, np.ones(len(trace), np.bool_))
 
-    def activities(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Activity` of each slice (n,); see `rule`."""
-        comm = super().activities(trace) == Activity.COMM
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,); see `rule`."""
+        comm = super().roles(trace) == Role.COMM
         found = framed(trace)
-        found[by_name(trace, _COMPUTE.__contains__)] = Activity.COMPUTE
-        found[comm] = Activity.COMM
+        found[by_name(trace, _COMPUTE.__contains__)] = Role.COMPUTE
+        found[comm] = Role.COMM
         return found
 
     def marked_steps(self, trace: Trace) -> Steps:
@@ -113,7 +113,7 @@ class Composer(System):
         calls = by_name(trace, _CALL.fullmatch)
         meaning = Meaning(
             left_out=by_name(trace, PROFILER_STEP.fullmatch),
-            communication=is_communication(self.activities(trace)),
+            communication=is_communication(self.roles(trace)),
             collective=calls if calls.any() else by_name(trace, _WHERE_RANKS_MEET.__contains__),
             phases={
                 **_PHASES,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.system import Activity, System
+from dialects.system import Role, System
 from formats.columns import Trace
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class Dasf(System):
         """Whether its reader made the trace: it is no chrome file."""
         return trace.dialect == self.name
 
-    def activities(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Activity` of each slice (n,): computation."""
-        return np.full(len(trace), Activity.COMPUTE, np.int8)
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,): computation."""
+        return np.full(len(trace), Role.COMPUTE, np.int8)
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the tasks of a database as one step."""

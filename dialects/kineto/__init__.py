@@ -30,9 +30,9 @@ from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
-    Activity,
     Frames,
     MessageSizes,
+    Role,
     System,
     framed,
     integer,
@@ -93,17 +93,17 @@ class Kineto(System):
         """Return the trace without spans such as ``PyTorch Profiler (0)``."""
         return without_recording(trace)
 
-    def activities(self, trace: Trace) -> NDArray[np.int8]:
-        """Return the `Activity` of each slice (n,); see `rule`."""
+    def roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,); see `rule`."""
         found = framed(trace)
         on_device = has_device(trace)
-        found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Activity.COMPUTE
+        found[by_cat(trace, (KERNEL_CATS if on_device else CPU_OP_CATS).__contains__)] = Role.COMPUTE
         if on_device:
             comm = by_cat(trace, KERNEL_CATS.__contains__) & by_name(trace, is_collective_kernel)
         else:
             comm = by_name(trace, is_collective_call)
-            found[by_name(trace, is_wait)] = Activity.WAIT
-        found[comm] = Activity.COMM
+            found[by_name(trace, is_wait)] = Role.WAIT
+        found[comm] = Role.COMM
         return found
 
     def rule(self, trace: Trace) -> str:

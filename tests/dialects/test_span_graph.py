@@ -13,7 +13,7 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects.step_parts import UNMARKED, RankSteps, RankTrace
-from dialects.system import Activity
+from dialects.system import Role
 from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace
@@ -165,8 +165,8 @@ def test_what_moves_data_is_told_by_its_name_or_its_category(
     event = {"ph": "X", "name": name, "cat": cat, "pid": 0, "tid": 0, "ts": 0, "dur": 9}
     (tmp_path / "t.json").write_text(json.dumps([event]))
     trace = read_trace(tmp_path / "t.json")
-    expected = Activity.COMM if communicates else Activity.COMPUTE
-    assert dialects.of(trace).activities(trace).tolist() == [expected]
+    expected = Role.COMM if communicates else Role.COMPUTE
+    assert dialects.of(trace).roles(trace).tolist() == [expected]
 
 
 def test_the_steps_of_xla_are_those_of_its_device_and_only_that_works(tmp_path: Path) -> None:
@@ -197,14 +197,14 @@ def test_the_steps_of_xla_are_those_of_its_device_and_only_that_works(tmp_path: 
     steps = dialects.of(trace).find_steps(trace).whole
     assert [(step.label, step.dur_ns) for step in steps] == [(7, 900_000), (8, 900_000), (9, 900_000)]
     kinds = {
-        trace.names[name]: Activity(activity)
-        for name, activity in zip(trace.name_id, dialects.of(trace).activities(trace), strict=True)
+        trace.names[name]: Role(activity)
+        for name, activity in zip(trace.name_id, dialects.of(trace).roles(trace), strict=True)
     }
     assert kinds == {
-        "train": Activity.HOST,
-        **dict.fromkeys(["7", "8", "9", "jit_step"], Activity.IGNORED),
-        "fusion.1": Activity.COMPUTE,
-        "all-reduce.1": Activity.COMM,
+        "train": Role.HOST,
+        **dict.fromkeys(["7", "8", "9", "jit_step"], Role.IGNORED),
+        "fusion.1": Role.COMPUTE,
+        "all-reduce.1": Role.COMM,
     }
 
 

@@ -17,7 +17,7 @@ import dialects
 import reference
 from arrays.intervals import union_length
 from conftest import REPO, SHARED, quickly_read, run_cli
-from dialects import Activity
+from dialects import Role
 from figures import durations as figures
 from formats.columns import Trace
 from opname import OpName
@@ -227,8 +227,8 @@ def test_device_time_agrees_with_hta(shared_data: Path, traces: str, oracle: str
     for trace, time, overlap in zip(
         load_job(shared_data / "kineto" / traces).traces, times, overlaps, strict=True
     ):
-        kinds = dialects.of(trace).activities(trace)
-        comm_rows, compute_rows = dialects.is_communication(kinds), kinds == Activity.COMPUTE
+        kinds = dialects.of(trace).roles(trace)
+        comm_rows, compute_rows = dialects.is_communication(kinds), kinds == Role.COMPUTE
         compute, comm = _busy_ns(trace, compute_rows), _busy_ns(trace, comm_rows)
         both = compute + comm - _busy_ns(trace, compute_rows | comm_rows)
         assert compute / 1000 == float(time["compute_time(us)"])
