@@ -17,7 +17,8 @@ from dialects.dasf import Dasf
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
-from dialects.system import Role, System, is_communication
+from dialects.roles import Role, is_communication
+from dialects.system import System
 from formats import chrome as files
 from formats.columns import Trace
 

@@ -12,8 +12,9 @@ from dialects.byteps import BytePS
 from dialects.composer import Composer
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
+from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans
-from dialects.system import Role, System
+from dialects.system import System
 from formats.columns import Trace
 
 _MARKS = (Composer(), Kineto(), BytePS(), Horovod())
@@ -37,9 +38,9 @@ class Chrome(System):
                 return steps
         return NO_STEPS
 
-    def roles(self, trace: Trace) -> NDArray[np.int8]:
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""
-        found = super().roles(trace)
+        found = super().recorded_roles(trace)
         on_device = _of(trace, "process_name", lambda name: name.startswith("/device:"))
         if on_device.any():
             found[~on_device] = Role.HOST

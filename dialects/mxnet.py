@@ -7,7 +7,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.system import Metadata, Role, System, framed
+from dialects.roles import Role
+from dialects.system import Metadata, System, framed
 from formats.columns import Trace
 from formats.pairs import Rule
 
@@ -27,7 +28,7 @@ class MXNet(System):
         processes = [event["args"] for event in metadata if event["name"] == "process_name"]
         return any(re.fullmatch(_PROCESS, str(args.get("name"))) for args in processes)
 
-    def roles(self, trace: Trace) -> NDArray[np.int8]:
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): computation."""
         found = framed(trace)
         found[found != Role.IGNORED] = Role.COMPUTE

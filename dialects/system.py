@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.innermost import lies_inside
 from dialects.masks import by_cat, by_name
+from dialects.roles import Role, idle, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Trace, Track
@@ -43,21 +43,6 @@ _COMM_NAME = (
     r"|broadcast(?!\.\d|_in_dim|\w*fusion)"
 )
 _COMM_CAT = r"(?i)comm(?:unication)?|collective"
-
-
-class Role(IntEnum):
-    """What a slice is."""
-
-    COMPUTE = 0
-    COMM = 1  # moves data between ranks
-    WHOLE_COMM = 2  # a whole communication whose parts are slices too: it also covers the time in queues
-    COPY = 3  # copies and fills on a device
-    UPDATE = 4  # the update of the model, with its wait for communication in it (BytePS's STEP)
-    INPUT = 5  # loading of input data
-    WAIT = 6  # until the other ranks are ready: no bytes move
-    HOST = 7  # work of the host that only prepares that of a device
-    FRAME = 8  # a span around others
-    IGNORED = 9  # stands for the recording itself, or repeats other slices
 
 
 class SecondAxis(NamedTuple):
@@ -180,6 +165,12 @@ class System:
 
     def roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""
+        roles = self.recorded_roles(trace)
+        roles[idle(trace, roles)] = Role.IDLE
+        return roles
+
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
+        """Return the `Role` of each slice (n,) by its name and category, whatever its thread."""
         found = framed(trace)
         found[:] = np.where(found == Role.IGNORED, found, Role.COMPUTE)
         comm = by_name(trace, lambda name: bool(re.search(_COMM_NAME, name)))
@@ -323,11 +314,6 @@ class System:
     def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
         """Return by which names `--filter` may call a communication, from its places in the tables."""
         return (trace.names[name],)
-
-
-def is_communication(roles: NDArray[np.int8]) -> Mask:
-    """Return which slices (n,) are communication, whole or in part."""
-    return np.asarray((roles == Role.COMM) | (roles == Role.WHOLE_COMM))
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:

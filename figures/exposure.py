@@ -13,7 +13,6 @@ changes of the parts to the change of the step:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,17 +35,11 @@ NOTHING = "(nothing recorded)"
 #: The layers, in the order in which they claim an instant. `WAITING` and `IGNORED` spans claim nothing;
 #: while a thread waits, the spans around the wait claim nothing either.
 COMPUTE, COMMUNICATION, HOST, FRAME, WAITING, IGNORED = range(6)
-#: Calls in which a thread waits for another, or for time to pass.
-_WAIT = re.compile(
-    r"(?:.*[\s.:])?(?:_?wait\w*|acquire|sleep|select|e?poll|accept|recv\w*|wait_for\w*)(?: \(.*| of .*)?"
-    r"|.*\bqueue\b.*\bget\b.*",
-    re.IGNORECASE,
-)
-
 _LAYER_OF = np.full(len(Role), FRAME)
 _LAYER_OF[Role.COMPUTE] = COMPUTE
 _LAYER_OF[[Role.COMM, Role.COPY]] = COMMUNICATION
 _LAYER_OF[[Role.HOST, Role.INPUT, Role.WAIT]] = HOST
+_LAYER_OF[Role.IDLE] = WAITING
 _LAYER_OF[Role.IGNORED] = IGNORED
 
 
@@ -145,21 +138,7 @@ def layers(trace: Trace) -> Int64:
 
     Whole communications and model updates frame: queues, and the time from backward to forward, are in them.
     """
-    layer = np.asarray(_LAYER_OF[dialects.of(trace).roles(trace)])
-    layer[_waits_aside(trace, layer)] = WAITING
-    return layer
-
-
-def _waits_aside(trace: Trace, layer: Int64) -> NDArray[np.bool_]:
-    """Return which slices (n,) are waits of threads other than the main one: they hold nobody up."""
-    is_wait = np.array([bool(_WAIT.fullmatch(name)) for name in trace.names], np.bool_)
-    waits = is_wait[trace.name_id] if len(is_wait) else np.zeros(len(trace), np.bool_)
-    waits &= (layer != COMMUNICATION) & (layer != IGNORED)
-    if not waits.any():
-        return waits
-    calls = np.bincount(trace.track_id[~waits & (layer != COMMUNICATION)], minlength=len(trace.tracks))
-    main = calls.argmax()
-    return np.asarray(waits & (trace.track_id != main))
+    return np.asarray(_LAYER_OF[dialects.of(trace).roles(trace)])
 
 
 def _cut(

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import ids_in
+from dialects.roles import Role, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
-from dialects.system import Role, System, is_communication
+from dialects.system import System
 from errors import whole_number
 from formats.columns import Trace
 from opname import OpName, may_be_within
@@ -44,7 +45,7 @@ class BytePS(System):
         known = np.array(is_known, np.bool_)
         return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
 
-    def roles(self, trace: Trace) -> NDArray[np.int8]:
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,), which its name tells."""
         table = np.array([_role(OpName.parse(name)) for name in trace.names], np.int8)
         return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)

@@ -12,18 +12,10 @@ from numpy.typing import NDArray
 from arrays import Mask
 from dialects.composer.composer_axes import PROFILER_STEP, second_axis, tie_axes
 from dialects.masks import by_name
+from dialects.roles import Role, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
-from dialects.system import (
-    Metadata,
-    Role,
-    SecondAxis,
-    System,
-    framed,
-    integer,
-    is_communication,
-    without_recording,
-)
+from dialects.system import Metadata, SecondAxis, System, framed, integer, without_recording
 from formats.columns import Trace
 from formats.pairs import Rule
 
@@ -79,9 +71,9 @@ class Composer(System):
         trace = read()
         return second_axis(trace, np.ones(len(trace), np.bool_))
 
-    def roles(self, trace: Trace) -> NDArray[np.int8]:
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""
-        comm = super().roles(trace) == Role.COMM
+        comm = super().recorded_roles(trace) == Role.COMM
         found = framed(trace)
         found[by_name(trace, _COMPUTE.__contains__)] = Role.COMPUTE
         found[comm] = Role.COMM

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.system import Role, System
+from dialects.roles import Role
+from dialects.system import System
 from formats.columns import Trace
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Dasf(System):
         """Whether its reader made the trace: it is no chrome file."""
         return trace.dialect == self.name
 
-    def roles(self, trace: Trace) -> NDArray[np.int8]:
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): computation."""
         return np.full(len(trace), Role.COMPUTE, np.int8)
 

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.intervals import at_once
 from dialects.masks import by_name
+from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, rounds
-from dialects.system import NO_SIZES, MessageSizes, Metadata, Role, System, whole_number
+from dialects.system import NO_SIZES, MessageSizes, Metadata, System, whole_number
 from formats.columns import Points, Trace
 from formats.values import FARTHEST_NS
 
@@ -75,7 +76,7 @@ class Horovod(System):
         )
         return replace(trace.select(~ticks), points=points)
 
-    def roles(self, trace: Trace) -> NDArray[np.int8]:
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); roles within an operation frame nothing."""
         found = np.full(len(trace), Role.COMM, np.int8)
         found[by_name(trace, lambda name: name.startswith("NEGOTIATE"))] = Role.WAIT

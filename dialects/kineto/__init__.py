@@ -25,6 +25,7 @@ from dialects.kineto.collectives import (
     step_mark,
 )
 from dialects.masks import by_cat, by_name
+from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
 from dialects.system import (
@@ -32,7 +33,6 @@ from dialects.system import (
     KERNEL_CATS,
     Frames,
     MessageSizes,
-    Role,
     System,
     framed,
     integer,
@@ -93,7 +93,7 @@ class Kineto(System):
         """Return the trace without spans such as ``PyTorch Profiler (0)``."""
         return without_recording(trace)
 
-    def roles(self, trace: Trace) -> NDArray[np.int8]:
+    def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,); see `rule`."""
         found = framed(trace)
         on_device = has_device(trace)

@@ -12,8 +12,8 @@ import dialects
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
+from dialects.roles import Role
 from dialects.step_parts import UNMARKED, RankSteps, RankTrace
-from dialects.system import Role
 from errors import TraceError
 from formats.columns import Trace
 from trace_utils import read_trace

@@ -1,0 +1,72 @@
+"""What a slice or an operation does for a step: the words that every system's events are told in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arrays import Mask
+from dialects.masks import by_name
+from formats.columns import Trace
+
+
+class Role(IntEnum):
+    """What a slice does; `CLAIMS` says which roles count where several run at once."""
+
+    COMPUTE = 0  # computation: a kernel, or an operator of the host where no work of a device is recorded
+    COMM = 1  # moves data between ranks
+    WHOLE_COMM = 2  # a whole communication whose parts are slices too: it also covers the time in queues
+    COPY = 3  # copies and fills on a device
+    UPDATE = 4  # the update of the model, with its wait for communication in it (BytePS's STEP)
+    INPUT = 5  # loading of input data
+    WAIT = 6  # until the other ranks are ready: no bytes move
+    HOST = 7  # work of the host that only prepares that of a device
+    FRAME = 8  # a span around others
+    IDLE = 9  # a thread other than the main one waits for another of its rank, or for time to pass
+    IGNORED = 10  # stands for the recording itself, or repeats other slices
+
+
+#: The roles that claim an instant of a rank's time, the first first; those of one group share it. While a
+#: thread is idle, the spans around the wait claim nothing either.
+CLAIMS: Sequence[Sequence[Role]] = (
+    (Role.COMPUTE,),
+    (Role.COMM, Role.COPY),
+    (Role.INPUT, Role.WAIT, Role.HOST),
+    (Role.UPDATE, Role.WHOLE_COMM, Role.FRAME),
+)
+
+#: Calls in which a thread waits for another, or for time to pass.
+_WAIT = re.compile(
+    r"(?:.*[\s.:])?(?:_?wait\w*|acquire|sleep|select|e?poll|accept|recv\w*|wait_for\w*)(?: \(.*| of .*)?"
+    r"|.*\bqueue\b.*\bget\b.*",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(maxsize=65536)  # ranks have the same names
+def is_wait(name: str) -> bool:
+    """Whether a call of that name waits for another thread, or for time to pass."""
+    return bool(_WAIT.fullmatch(name))
+
+
+def is_communication(roles: NDArray[np.int8]) -> Mask:
+    """Return which slices (n,) are communication, whole or in part."""
+    return np.asarray((roles == Role.COMM) | (roles == Role.WHOLE_COMM))
+
+
+def idle(trace: Trace, roles: NDArray[np.int8]) -> Mask:
+    """Return which slices (n,) are waits of threads other than the main one: they hold nobody up.
+
+    The main thread is the one with the most calls that neither wait, communicate nor copy.
+    """
+    moves = np.isin(roles, (Role.COMM, Role.COPY))
+    waits: Mask = by_name(trace, is_wait) & ~moves & (roles != Role.IGNORED)
+    if not waits.any():
+        return waits
+    calls = np.bincount(trace.track_id[~waits & ~moves], minlength=len(trace.tracks))
+    return np.asarray(waits & (trace.track_id != calls.argmax()))
