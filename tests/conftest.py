@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ SHARED = REPO.parent / "shared" / "data"
 
 #: Whether to try all that there is (`make fuzz`), not only what takes little time.
 THOROUGH = "FUZZ_COUNT" in os.environ
-_PACKED = 10  # bytes that one of a packed trace stands for, about
 
 _CHROMIUM_FLAGS = (
     "--headless=new",
@@ -71,16 +70,6 @@ def _fresh_logging() -> Iterator[None]:
         yield
     finally:
         root.handlers, root.level = handlers, level
-
-
-def quickly_read(paths: Iterable[Path], megabytes: float) -> list[Path]:
-    """Return which recorded files and jobs unpack to so much at most; all of them if `THOROUGH`."""
-    return [path for path in paths if THOROUGH or _unpacked(path) <= megabytes * 1e6]
-
-
-def _unpacked(path: Path) -> int:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size * (_PACKED if file.suffix == ".gz" else 1) for file in files)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_job_steps import JOBS
 
+import recorded
 from arrays import Int64
-from conftest import quickly_read
 from dag import join_ranks
 from dag.contracted_step import ContractedStep, _contract, critical_paths, examined, slacks
 from dag.critical_path import CriticalPaths, slack_ns
@@ -145,7 +144,7 @@ def test_a_long_chain_is_one_edge() -> None:
     assert [column.tolist() for column in found] == [[0], [n - 1], [998]]
 
 
-@pytest.mark.parametrize("path", quickly_read(JOBS, 4), ids=lambda path: "/".join(path.parts[-3:]))
+@pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: "/".join(path.parts[-3:]))
 def test_recorded_jobs(path: Path) -> None:
     try:
         job = load_steps([path], jobs=1, progress=False).recording

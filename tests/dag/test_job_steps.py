@@ -7,22 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from conftest import REPO, SHARED, quickly_read
+import recorded
 from dag_utils import Recording, choose_step, critical_path, load_steps, slack_ns
 from errors import AnalyzeError
 
-#: Of a recording kept apart from the project: the directories that hold one job each.
-_PATTERNS = ("byteps/*", "kineto/*/trace", "horovod/*/trace", "composer/*/trace", "dasf/*/trace", "kineto/*")
-JOBS = [REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit"]
-JOBS += [
-    path
-    for pattern in _PATTERNS
-    for path in sorted(SHARED.glob(pattern))
-    if path.is_dir() and not (path / "trace").is_dir() and path not in JOBS
-]
 
-
-@pytest.fixture(scope="module", params=quickly_read(JOBS, 12), ids=lambda path: "/".join(path.parts[-3:]))
+@pytest.fixture(scope="module", params=recorded.jobs(), ids=lambda path: "/".join(path.parts[-3:]))
 def recording(request: pytest.FixtureRequest) -> Recording:
     """Each of the jobs, read once for the tests of it."""
     try:

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import astuple, replace
 
 import options.compare
-from conftest import REPO, SHARED, quickly_read, run_cli
+import recorded
+from conftest import REPO, run_cli
 from errors import TraceError
 from figures.digest_reading import read_figures, read_run
 from figures.digest_saving import load_both, save
@@ -23,30 +24,10 @@ from figures.run_table import MeasuredRun, operations
 from make import comm, span, step, two_workers, write
 from statistic.over_ranks import over_ranks
 from trace_utils import TraceFile
-from traces.paths import find_job
-
-
-def recorded_jobs() -> list[Path]:
-    """Return every job below the recorded traces: what holds one is not searched further."""
-    found: list[Path] = []
-    for path in sorted(path for path in SHARED.rglob("*") if path.is_dir()):
-        if not any(job in path.parents for job in found) and _holds_a_job(path):
-            found.append(path)
-    return found
-
-
-def _holds_a_job(path: Path) -> bool:
-    try:
-        return bool(find_job(path).sources)
-    except TraceError:
-        return False
-
-
-JOBS = [REPO / "examples" / "lenet", REPO / "examples" / "lenet-100mbit", *quickly_read(recorded_jobs(), 5)]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", JOBS, ids=lambda path: "-".join(path.parts[-2:]))
+@pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: "-".join(path.parts[-2:]))
 def test_a_digest_says_what_its_traces_say(path: Path, tmp_path: Path) -> None:
     try:
         job, told, run = load_both([path], jobs=1, progress=False)

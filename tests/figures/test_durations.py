@@ -14,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 import dialects
+import recorded
 import reference
 from arrays.intervals import union_length
-from conftest import REPO, SHARED, quickly_read, run_cli
+from conftest import REPO, run_cli
 from dialects import Role
 from figures import durations as figures
 from formats.columns import Trace
@@ -40,18 +41,6 @@ def statistic(*args: object) -> dict[str, Any]:
     code, out, err = run_cli("--option", "statistic", "--format", "json", *args)
     assert code == 0, err
     return json.loads(out)  # type: ignore[no-any-return]
-
-
-def whole_files() -> list[Path]:
-    """Recorded chrome traces that a plain decoder can read: the examples, and more where there are."""
-    files = sorted(path for end in ("*.json", "*.json.gz", "*_gz.gz") for path in SHARED.rglob(end))
-    skip = ("truth", "oracle", "derived", "key_averages", "killed", "truncated")
-    recorded = [
-        path
-        for path in files
-        if not any(part in str(path.relative_to(SHARED)) for part in skip) or path.name == "timeline.json"
-    ]
-    return [*sorted((REPO / "examples").rglob("*.json*")), *quickly_read(recorded, 3)]
 
 
 def test_figures_by_hand(tmp_path: Path) -> None:
@@ -159,7 +148,7 @@ def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", whole_files(), ids=lambda path: str(path)[-60:])
+@pytest.mark.parametrize("path", recorded.whole_files(), ids=lambda path: str(path)[-60:])
 def test_agrees_with_a_plain_recomputation(path: Path) -> None:
     events = reference.load_events(path)
     expected: dict[tuple[str, str], list[Fraction]] = defaultdict(list)
@@ -187,6 +176,20 @@ def test_agrees_with_a_plain_recomputation(path: Path) -> None:
     for (cat, _, _), intervals in nests.items():
         totals[cat] += reference.covered_ms(intervals)
     assert {cat["cat"]: cat["total_ms"] for cat in found["categories"]} == pytest.approx(totals, rel=1e-9)
+
+
+def test_operations_of_a_file_of_many_ranks_come_by_rank(tmp_path: Path) -> None:
+    """In each rank by first occurrence, as everywhere; the replayed ranks begin in the other order."""
+    path = tmp_path / "synthetic.json"
+    assert run_cli("--option", "replay", "--path", REPO / "examples" / "lenet", "--output", path)[0] == 0
+    expected: dict[str, list[Fraction]] = defaultdict(list)
+    for name, _, _, tid, _, dur in reference.slices(reference.load_events(path)):
+        key = f".{tid}" if OpName.parse(name).queue else ""
+        expected[name + key].append(dur / 1000)
+    assert next(iter(expected)) == "wk1.rank0.I/O"
+    got = {op["name"]: (op["count"], op["total_ms"]) for op in statistic("--path", path)["operations"]}
+    assert list(got) == sorted(expected, key=lambda name: name.split(".")[0])
+    assert got == {name: (len(durs), pytest.approx(float(sum(durs)))) for name, durs in expected.items()}
 
 
 def test_torch_says_the_same(shared_data: Path) -> None:

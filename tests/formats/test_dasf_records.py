@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import recorded
 from errors import TraceError
 from formats import dasf_records as dasf
 from make import DASF_KEY as KEY
@@ -166,8 +167,8 @@ def test_a_cut_anywhere_keeps_every_whole_record(
             dasf.read(path)
 
 
-def test_a_recorded_database_cut_anywhere_keeps_every_whole_record(tmp_path: Path, shared_data: Path) -> None:
-    for number, path in enumerate(sorted((shared_data / "dasf").rglob("*.msgpack"))):
+def test_a_recorded_database_cut_anywhere_keeps_every_whole_record(tmp_path: Path) -> None:
+    for number, path in enumerate(recorded.files("dasf")):
         content, ends = path.read_bytes(), [0]
         while ends[-1] < len(content):
             ends.append(ends[-1] + 8 + int.from_bytes(content[ends[-1] : ends[-1] + 8], "big"))

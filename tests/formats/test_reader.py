@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import recorded
 import reference
-from conftest import REPO, SHARED, THOROUGH, quickly_read
+from conftest import THOROUGH
 from dialects import finish
 from errors import TraceError
 from formats import native
@@ -212,50 +213,12 @@ def test_a_cut_loses_at_most_the_event_that_was_cut(
     )
 
 
-#: One file of each recorded kind: systems, versions and forms.
-CUT_CASES = (
-    "byteps/fork_lenet_base/worker_0/0/comm.json",
-    "byteps/fork_lenet_base/worker_0/0/io.json",
-    "byteps/fork_lenet_base/worker_0/0/temp.json",
-    "byteps/fork_lenet_2w2g/worker_0/1/bps_trace_local_rank1_20step.json",
-    "byteps/fork_lenet_stock_mxnet/worker_0/0/temp.json",
-    "byteps/master_mxnet_mlp_2w2s_pcap/worker_1/0/comm.json",
-    "byteps/master_torch_cnn_2w1s/worker_1/0/comm.json",
-    "horovod/2ranks-base/trace/timeline.json",
-    "horovod/2ranks-cycles/trace/timeline.json",
-    "horovod/2ranks-killed/trace/timeline.json",
-    "composer/ws2/trace/ep0-ba7-rank1.json",
-    "composer/ws2-torch/trace/ep0-ba5-rank0.json",
-    "generic/catapult/nestable_async.json",
-    "generic/cmake/cmake_trace.json",
-    "generic/derived/viz_small_as_BE_list.json.gz",
-    "generic/node/node_trace.json",
-    "generic/viztracer/viz.json.gz",
-    "kineto/accel-mtia-inference/mtia_inference_rank_0.json.gz",
-    "kineto/ddp2-gloo-key-averages/trace/node0_rank1.1795220245316971153.pt.trace.json.gz",
-    "kineto/edge-cpu-only-rank0/rank_non_gpu.json.gz",
-    "kineto/gpu-hta-2of128/trace/sampled_rank-0.json.gz",
-    "kineto/gpu-hta-amd-mi250/mi250_minitoy_train_ROCm6_2_kineto.json.gz",
-    "kineto/gpu-hta-critical-simple_add/trace/trace.json.gz",
-    "kineto/gpu-hta-nccl-rank0of2/trace/nccl_data.json.gz",
-    "kineto/gpu-hta-ns-resolution/trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz",
-    "kineto/gpu-kineto-autograd-api-old/worker0.pt.trace.json.gz",
-    "kineto/gpu-kineto-old-list/num_workers_4/worker0.pt.trace.json.gz",
-    "kineto/gpu-kineto-v1.9/num_workers_4/worker0.1623213129365.pt.trace.json.gz",
-    "kineto/gpu-param-dlrm-8ranks/trace/worker5_step_12.1694128201549.pt.trace.json.gz",
-    "kineto/gpu-tracelens-bert-h100-vs-mi300/h100/gaunernst_bert-small-uncased__1016001.json.gz",
-)
+CUT = [path for path in recorded.whole_files() if THOROUGH or path.stat().st_size < 150_000]
 _CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
 
 
-def cut_cases() -> list[Path]:
-    examples = REPO / "examples" / "mlp-raw" / "worker_0" / "0"
-    recorded = [SHARED / case for case in CUT_CASES if (SHARED / case).exists()]
-    return [examples / "comm.json", examples / "temp.json", examples / "io.json", *quickly_read(recorded, 2)]
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", cut_cases(), ids=lambda path: path.name[:40])
+@pytest.mark.parametrize("path", CUT, ids=lambda path: path.name[:40])
 def test_cutting_a_recorded_trace_anywhere_loses_one_event(tmp_path: Path, path: Path) -> None:
     content = reference.content(path)
     events, bounds = ends_of_events(content.decode())

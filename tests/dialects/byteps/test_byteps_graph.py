@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dialects
-from conftest import REPO, quickly_read
+import recorded
+from conftest import REPO
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.byteps import with_key
@@ -497,16 +498,9 @@ def test_communications_without_stages_end_once_all_have_begun() -> None:
 # ---- recorded jobs
 
 
-def recorded(shared_data: Path) -> Iterator[Path]:
-    jobs = [*sorted((shared_data / "byteps").iterdir()), *sorted((REPO / "examples").iterdir())]
-    yield from quickly_read((path for path in jobs if path.is_dir()), 8)
-
-
 @pytest.mark.thorough
-def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_respect(
-    shared_data: Path,
-) -> None:
-    for job in recorded(shared_data):
+def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_respect() -> None:
+    for job in recorded.jobs("byteps"):
         loaded = load_steps([job], progress=False)
         traces = loaded.load_traces()
         bounds = [{step.label: step for step in dialects.of(one).find_steps(one).whole} for one in traces]
@@ -521,8 +515,8 @@ def test_every_recorded_job_has_the_steps_of_its_marks_and_edges_that_its_times_
 
 
 @pytest.mark.thorough
-def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times(shared_data: Path) -> None:
-    for job in recorded(shared_data):
+def test_every_edge_of_a_recorded_gpu_is_respected_by_its_times() -> None:
+    for job in recorded.jobs("byteps"):
         for owner, found in enumerate(load_steps([job], progress=False).load_traces()):
             steps = dialects.of(found).rank_steps(RankTrace(f"rank{owner}", found))
             for step in steps.steps:

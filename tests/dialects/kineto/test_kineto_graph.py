@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import dialects
-from conftest import SHARED, quickly_read
+import recorded
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
@@ -744,18 +744,10 @@ def is_acyclic(n: int, sources: Sequence[int], targets: Sequence[int]) -> bool:
     return done == n
 
 
-JOBS = sorted(
-    path.relative_to(shared).as_posix()
-    for shared in [SHARED / "kineto"]
-    for path in quickly_read(shared.rglob("*.json.gz"), 5)
-    if not {"oracle", "truth"} & set(path.parts)
-)
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("job", JOBS)
-def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(shared_data: Path, job: str) -> None:
-    trace = read_trace(shared_data / "kineto" / job, args=Kineto.edge_args, points=True)
+@pytest.mark.parametrize("path", recorded.files("kineto"), ids=lambda path: path.name)
+def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(path: Path) -> None:
+    trace = read_trace(path, args=Kineto.edge_args, points=True)
     found = record(RankTrace("rank0", trace), dialects.of(trace).find_steps(trace).whole)
     assert found.steps
     for step in found.steps:
@@ -798,7 +790,7 @@ def test_any_recording_is_lawful(
 # -- what the recorded jobs are known for
 
 
-def recorded(shared_data: Path, case: str) -> Recording:
+def read_case(shared_data: Path, case: str) -> Recording:
     ranks = []
     for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
         trace = read_trace(path, args=Kineto.edge_args, points=True)
@@ -807,18 +799,18 @@ def recorded(shared_data: Path, case: str) -> Recording:
 
 
 def test_the_path_runs_through_kernels_where_the_device_is_the_limit(shared_data: Path) -> None:
-    recording = recorded(shared_data, "gpu-hta-ns-resolution")
+    recording = read_case(shared_data, "gpu-hta-ns-resolution")
     assert [step.number for step in recording.steps] == [101, 102, 103, 104, 105]
     for row in (2, 3, 4):
         assert share_on_device(recording, row) > 0.98
 
 
 def test_the_path_runs_through_the_host_where_launching_is_the_limit(shared_data: Path) -> None:
-    assert share_on_device(recorded(shared_data, "gpu-hta-rank1of2-memory"), 0) < 0.02
+    assert share_on_device(read_case(shared_data, "gpu-hta-rank1of2-memory"), 0) < 0.02
 
 
 def test_blocking_calls_wait_for_the_device_and_graphs_do_not_stretch_the_step(shared_data: Path) -> None:
-    recording = recorded(shared_data, "gpu-hta-rank0of16")
+    recording = read_case(shared_data, "gpu-hta-rank0of16")
     for row, step in enumerate(recording.steps):
         path = path_of(recording, row)
         assert path["rank0", "cudaMemcpyAsync", ""] < 2_000  # of 147 ms in which it blocks
@@ -826,7 +818,7 @@ def test_blocking_calls_wait_for_the_device_and_graphs_do_not_stretch_the_step(s
 
 
 def test_the_rank_that_sleeps_is_on_the_path_with_its_sleep(shared_data: Path) -> None:
-    recording = recorded(shared_data, "ddp2-gloo-slow-rank1")
+    recording = read_case(shared_data, "ddp2-gloo-slow-rank1")
     for row in range(len(recording.steps)):
         path = path_of(recording, row)
         loading = {

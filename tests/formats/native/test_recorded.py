@@ -7,21 +7,9 @@ from pathlib import Path
 import pytest
 from test_scanner import WANTED, seen
 
-from conftest import REPO, SHARED, quickly_read, run_cli
+import recorded
+from conftest import run_cli
 from formats import native
-
-
-def recorded() -> list[Path]:
-    folders = [REPO / "examples", *(path for path in SHARED.glob("*") if path.is_dir())]
-    files = [
-        file for folder in folders for kind in ("*.json", "*.json.gz") for file in sorted(folder.rglob(kind))
-    ]
-    return quickly_read(files, 5)
-
-
-def jobs(megabytes: float) -> list[Path]:
-    found = [path for folder in (REPO / "examples", *SHARED.glob("*")) for path in sorted(folder.glob("*"))]
-    return quickly_read((path for path in found if path.is_dir()), megabytes)
 
 
 @pytest.fixture(autouse=True)
@@ -31,13 +19,13 @@ def _with_a_compiler() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", recorded(), ids=lambda path: f"{path.parent.name}/{path.name}"[-60:])
+@pytest.mark.parametrize("path", recorded.files(), ids=lambda path: f"{path.parent.name}/{path.name}"[-60:])
 def test_the_same_columns(path: Path) -> None:
     assert seen(path, scan=True, args=WANTED, points=True) == seen(path, scan=False, args=WANTED, points=True)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", jobs(1), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: path.name)
 def test_the_same_bytes_of_json(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
     for wish in ("0", "1"):
@@ -47,7 +35,7 @@ def test_the_same_bytes_of_json(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", jobs(3), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: path.name)
 def test_the_same_bytes_of_a_combined_file(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
