@@ -23,6 +23,7 @@ from arrays import Int64
 from benchmarks import measure
 from clocks.job_clocks import shifted
 from clocks.offsets import Alignment, Clock, align
+from dialects import Need
 from dialects.kineto import Kineto
 from dialects.sync_points import SyncPoint, merged
 from formats.columns import Trace
@@ -93,7 +94,7 @@ def _trials(case: Case, n: int) -> list[object]:
 
 def _recorded(path: Path, trials: int = 20) -> list[object]:
     """Return how far the clocks of copies with known skews are estimated from the truth."""
-    job = load_job(path, args=Kineto.sync_args)
+    job = load_job(path, args=Kineto.args[Need.SYNC])
     hosts = [i if source.worker is None else source.worker for i, source in enumerate(job.job.sources)]
     n = max(hosts) + 1
     rng = np.random.default_rng(0)

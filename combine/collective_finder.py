@@ -35,7 +35,7 @@ class SyncFinder:
         """Return the role of events of that name, category and thread: what `add` is to take them for."""
         if not isinstance(name, str) or not self._may_matter(name):
             return NO_ROLE
-        if self._system.sync_args:
+        if self._system.args.get(dialects.Need.SYNC):
             return _LOOK
         return self._number(self._system.sync_part(name, str(cat or ""), tid, {}))
 
@@ -46,7 +46,7 @@ class SyncFinder:
         """
         rows = np.flatnonzero((roles != NO_ROLE) & (dur >= 0))
         roles = roles[rows]
-        if self._system.sync_args:
+        if self._system.args.get(dialects.Need.SYNC):
             roles = np.fromiter((self._looked_at(event_of(i)) for i in rows.tolist()), np.int64, len(rows))
             rows, roles = rows[roles != NO_ROLE], roles[roles != NO_ROLE]
         if len(rows):

@@ -89,9 +89,9 @@ def _sniff(path: Path, library: CDLL | None) -> Kind:
         raise TraceError(f"{path}: no such file or directory")
     if dasf.is_dasf(head_of(path)[:64]):
         raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
-    part = chrome.read_part(path, pieces=_SNIFFED, scan=library or False)
+    part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
     if not _has_events(part):
-        part = chrome.read_part(path, scan=library or False)
+        part = chrome.read_part(path, dialects.keys_for(()), scan=library or False)
     rows = part.rows
     phases = {phase for phase, *_ in rows.keys}
     if phases <= {None} and (phases or part.damage.strays):

@@ -17,6 +17,7 @@ from dag.join_ranks import join, number_ranges
 from dag.rank_record import Partitions, RankFacts, RankRecord, Wish, record_rank
 from dag.spill import Spill
 from dag.step_graph import Recording
+from dialects import Need
 from dialects.sync_points import merged
 from errors import AnalyzeError, DagError, TraceError
 from formats.columns import Trace
@@ -90,8 +91,14 @@ def load_steps(
     AnalyzeError
         A name in `only` is not a communication of the job.
     """
-    args = (*dialects.EDGE_ARGS, *dialects.SIZE_ARGS) if sizes else dialects.EDGE_ARGS
-    how: dict[str, Any] = {"args": args, "points": True, "only": only, "jobs": jobs, "progress": progress}
+    needs = {Need.STEPS, Need.SYNC, Need.EDGES} | ({Need.SIZES} if sizes else set())
+    how: dict[str, Any] = {
+        "args": dialects.keys_for(needs),
+        "points": True,
+        "only": only,
+        "jobs": jobs,
+        "progress": progress,
+    }
     wish = Wish(step_by, partitions or Partitions(), sizes=sizes)
     spill = Spill()
     keep: dict[str, Any] = {**how, "kept": partial(RankRecord.put_aside, spill=spill)}

@@ -13,7 +13,7 @@ import dialects
 from arrays import Int64
 from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag
-from dialects import Role
+from dialects import Need, Role
 from dialects.byteps.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError, counted
 from formats.columns import Trace
@@ -48,7 +48,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
         if not paths[0].exists():
             raise TraceError(f"{paths[0]}: no such file or directory")
         return MeanDags([("GPU-0", 0, dag_from_gml(read_gml(paths[0]), str(paths[0])))])
-    job = load_paths(paths, args=("input*", "arg*"), jobs=jobs, progress=progress)
+    job = load_paths(paths, args=dialects.keys_for({Need.EDGES}), jobs=jobs, progress=progress)
     gpus: list[tuple[str, int, Dag]] = []
     notes: list[str] = []
     for source, trace in zip(job.job.sources, job.traces, strict=True):

@@ -73,7 +73,7 @@ class RankFacts(Struct, frozen=True):
     rank, world_size : as the trace itself says, else None
     rule : by which its slices count as communication and computation
     loads : as of `System.loads`
-    sizes : what its collectives move, of a trace read with `dialects.SIZE_ARGS`
+    sizes : what its collectives move, of a trace read for `Need.SIZES`
     sizes_end_ns : when each of these ends
     memory : samples of its devices' memory, where wished for and recorded
     machine : on which it ran, "" where the trace does not say

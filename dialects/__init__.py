@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,19 +17,20 @@ from dialects.dasf import Dasf
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
 from dialects.mxnet import MXNet
+from dialects.needs import Need
 from dialects.roles import Role, is_communication
 from dialects.system import System
 from formats import chrome as files
 from formats.columns import Trace
 
 __all__ = [
-    "EDGE_ARGS",
-    "SIZE_ARGS",
     "SYSTEMS",
+    "Need",
     "Role",
     "System",
     "finish",
     "is_communication",
+    "keys_for",
     "named",
     "of",
     "recognise",
@@ -37,16 +38,21 @@ __all__ = [
 
 #: In the order in which they are recognised: the last takes what nobody knows.
 SYSTEMS: Sequence[System] = (Composer(), Horovod(), MXNet(), Kineto(), BytePS(), Dasf(), Chrome())
-#: Keys of the events' args that say what waits for what, in any system.
-EDGE_ARGS = tuple(dict.fromkeys(key for system in SYSTEMS for key in (*system.edge_args, *system.step_args)))
-#: … that say how much a collective moves.
-SIZE_ARGS = tuple(dict.fromkeys(key for system in SYSTEMS for key in system.size_args))
 _BY_NAME = {system.name: system for system in SYSTEMS}
 
 
 def of(trace: Trace) -> System:
     """Return the system that wrote `trace`."""
     return _BY_NAME[trace.dialect]
+
+
+def keys_for(needs: Iterable[Need]) -> tuple[str, ...]:
+    """Return which keys of the events' args are decoded for `needs` and for `Need.ALWAYS`, in any system."""
+    asked = {Need.ALWAYS, *needs}
+    args = [system.args for system in SYSTEMS]
+    return tuple(
+        dict.fromkeys(key for of in args for need in Need if need in asked for key in of.get(need, ()))
+    )
 
 
 def named(name: str) -> System:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from dialects.byteps import BytePS
 from dialects.composer import Composer
 from dialects.horovod import Horovod
 from dialects.kineto import Kineto
+from dialects.needs import Need
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans
 from dialects.system import System
@@ -25,7 +27,7 @@ _STEPS, _REPEATED = "Steps", {"XLA Modules", "Source code", "TensorFlow Name Sco
 class Chrome(System):
     """The answers of `System`; steps by whatever marks there are. With a device of XLA's, only that works."""
 
-    step_args = ("batch", "input*")
+    args = MappingProxyType({Need.STEPS: ("batch", "input*")})
 
     def recognises(self, trace: Trace) -> bool:
         """Return True: this is what remains."""

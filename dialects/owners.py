@@ -1,4 +1,4 @@
-"""Whose events a trace holds: a combined one is split again by rank."""
+"""Whose events a trace holds: a file of several ranks is split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from arrays import Mask
+from arrays import Int64, Mask
 from arrays.numbering import ids_in
 from formats.columns import Id, Trace, used_tables
 from opname import OpName
@@ -20,12 +20,21 @@ _MOST_RANKS = 1 << 31  # a larger rank is damage
 _OF_CLOCKS = ("source", "offset_us", "bound_us", "drift_ppm")  # what `combine` adds to a source's header
 
 
+#: The owner of slices that all ranks of a file share: those of their host.
+SHARED = -1
+
+
 class Owned(NamedTuple):
-    """The part of a trace that is one rank's; `worker` and `rank` are None where the file does not say."""
+    """The part of a trace that is one rank's, or the host's that the ranks of a file share.
+
+    `worker` and `rank` are None where the file does not say. `trace` is that of one rank with the slices
+    of the host, which `Trace.is_shared` marks; or, where `is_host`, these alone.
+    """
 
     worker: int | None
     rank: int | None
     trace: Trace
+    is_host: bool = False
 
 
 class _Owner(NamedTuple):
@@ -37,20 +46,55 @@ class _Owner(NamedTuple):
     header: Mapping[str, Any] | None = None  # of its own file
 
 
-def split(trace: Trace, *, by_names: bool) -> list[Owned]:
+def split_by_processes(trace: Trace) -> list[Owned]:
     """Return the ranks whose events `trace` holds, in order; [the trace as it is] if it is of one rank.
 
-    With `by_names` the names tell (BytePS's ``wk0.rank1.``), else the sources that a combined file lists,
-    Composer's ``global_rank`` of each process, or processes that are called after their rank. Names, of
-    operations and of processes, come back without the rank.
+    The sources that a combined file lists tell, or the ``global_rank`` that its writer states for each
+    process, or processes that are called after their rank; their names come back without it.
     """
-    found = _by_names(trace) if by_names else []
     ways = (_sources, _global_ranks, _named_ranks)
-    found = found or next(filter(None, (_by_processes(trace, *way(trace)) for way in ways)), [])
+    found = next(filter(None, (_by_processes(trace, *way(trace)) for way in ways)), [])
     return found or [Owned(None, None, trace)]
 
 
-def _by_names(trace: Trace) -> list[Owned]:
+def split_by_slices(trace: Trace, of_slice: Int64, ranks: Sequence[int]) -> list[Owned]:
+    """Return the ranks whose slices `trace` holds, and last the host that they share.
+
+    Parameters
+    ----------
+    of_slice : (n,) the index in `ranks` of each slice's owner; `SHARED` for those of the host
+    ranks : of whom the slices may be. Of a single one are those of the host, too
+    """
+    present = [i for i in ids_in(of_slice + 1) if i]
+    if len(present) < 2:
+        return [Owned(None, ranks[present[0] - 1] if present else None, trace)]
+    is_shared = of_slice == SHARED
+    owned = []
+    for i in present:
+        rows = np.flatnonzero((of_slice == i - 1) | is_shared)
+        part = replace(_of_tracks(trace, rows), rank=None, is_shared=is_shared[rows])
+        owned.append(Owned(None, ranks[i - 1], part if is_shared.any() else part.own))
+    if is_shared.any():
+        host = replace(_of_tracks(trace, np.flatnonzero(is_shared)), rank=None)
+        owned.append(Owned(None, None, host, is_host=True))
+    return owned
+
+
+def _of_tracks(trace: Trace, rows: Int64) -> Trace:
+    """Return the slices `rows` (k,), with the points of the tracks that they are on."""
+    has_slice = np.zeros(len(trace.tracks), np.bool_)
+    has_slice[trace.track_id[rows]] = True
+    points = trace.points
+    if len(points):
+        points = points.select(np.flatnonzero(has_slice[points.track_id]))
+    return used_tables(replace(trace.select(rows), points=points))
+
+
+def split_by_names(trace: Trace) -> list[Owned]:
+    """Return the ranks that names of operations and processes tell (``wk0.rank1.``); [] where they do not.
+
+    The names come back without the rank.
+    """
     ops = [OpName.parse(name) for name in trace.names]
     owners = [(op.worker, op.rank) for op in ops]
     if all(owner == (None, None) for owner in owners):

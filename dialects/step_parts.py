@@ -314,7 +314,7 @@ class RankSteps(Struct, frozen=True):
 
 
 class RankTrace(Struct, frozen=True):
-    """One rank's trace (with `edge_args` and points), and what its graph and logs tell of BytePS."""
+    """One rank's trace (read for `Need.EDGES`, with points), and what its graph and logs tell of BytePS."""
 
     name: str  # "rank0", "wk0.rank1"
     trace: Trace

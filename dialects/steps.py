@@ -14,9 +14,6 @@ from dialects.masks import by_cat, by_name
 from errors import TraceError
 from formats.columns import Trace
 
-#: Keys of the events' args that tell where steps begin.
-STEP_ARGS = ("batch", "input*", "arg*")
-
 
 class Step(NamedTuple):
     """One training step, from `start_ns` to just before `end_ns`.

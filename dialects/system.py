@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.innermost import lies_inside
 from dialects.masks import by_cat, by_name
+from dialects.needs import Need
+from dialects.owners import Owned, split_by_processes
 from dialects.roles import Role, idle, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, loop_steps, numbered_once, steps_by_name
 from dialects.sync_points import SyncPart, SyncPoints, collected
@@ -117,7 +120,7 @@ class System:
     pairing = Rule.NESTED
     #: Whether the file's times are on one clock with those of its worker's other files.
     has_workers = False
-    #: Whether names say whose an operation is (``wk0.rank1.``) where several ranks are in one file.
+    #: Whether `combine` writes whose an operation is into its name (``wk0.rank1.``).
     names_by_rank = False
     #: Whether a combined file's process numbers are the ranks.
     pid_is_rank = False
@@ -127,14 +130,8 @@ class System:
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).
     names_by_track = False
-    #: Keys of the events' args that tell synchronous operations apart, and where steps begin.
-    sync_args: Sequence[str] = ()
-    shape_args: Sequence[str] = ()  # those that tell the shape of an operation's data
-    step_args: Sequence[str] = ()
-    #: Keys of the events' args that say what waits for what.
-    edge_args: Sequence[str] = ()
-    #: Keys of the events' args that say how much a collective moves.
-    size_args: Sequence[str] = ()
+    #: Which keys of the events' args are decoded for what ("input*" means input0, input1, …).
+    args: Mapping[Need, Sequence[str]] = MappingProxyType({})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the metadata events alone show that the system wrote the file."""
@@ -155,6 +152,13 @@ class System:
     def finished(self, trace: Trace) -> Trace:
         """Return the trace without the slices that stand for the recording itself."""
         return trace
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return whose events are in a file: one rank's, those of several, or of a host that they share.
+
+        By the sources that a combined file lists, or by processes that are called after their rank.
+        """
+        return split_by_processes(trace)
 
     def second_axis(self, read: Callable[[], Trace], holds: Callable[[bytes], bool]) -> SecondAxis | None:
         """Return the second time axis of a file.
@@ -222,13 +226,15 @@ class System:
         return False
 
     def sync_part(self, name: str, cat: str, tid: object, args: Mapping[str, Any]) -> SyncPart | None:
-        """Return what an event tells of such an operation; `args` need only have the keys `sync_args`."""
+        """Return what an event tells of such an operation; `args` need only have the keys for `Need.SYNC`."""
         return None
 
     def sync_points(self, trace: Trace) -> SyncPoints:
-        """Return the operations that several ranks do together; read `trace` with `sync_args`."""
+        """Return the operations that several ranks do together; read `trace` with `Need.SYNC`."""
         wanted = np.flatnonzero(by_name(trace, self.may_synchronise))
-        columns = {key: trace.args[key].as_dict() for key in self.sync_args if key in trace.args}
+        columns = {
+            key: trace.args[key].as_dict() for key in self.args.get(Need.SYNC, ()) if key in trace.args
+        }
         found = collected(
             (part, trace.ts_ns[rows], trace.ts_ns[rows] + trace.dur_ns[rows])
             for own in _alike(trace, wanted)
@@ -284,7 +290,7 @@ class System:
         return cat
 
     def message_sizes(self, trace: Trace) -> MessageSizes:
-        """Return what collectives move, as far as that is recorded; read `trace` with `size_args`."""
+        """Return what collectives move, as far as that is recorded; read `trace` with `Need.SIZES`."""
         return NO_SIZES
 
     def is_sized_call(self, name: str) -> bool:

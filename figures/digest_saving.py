@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dialects.steps import STEP_ARGS
+import dialects
+from dialects import Need
 from errors import TraceError
 from figures.digest_file import (
     DurationsEntry,
@@ -24,7 +25,7 @@ from figures.digest_file import (
 )
 from figures.durations import Durations
 from figures.job_figures import JobFigures, RankFigures, job_figures, rank_figures
-from figures.measuring import SHAPE_ARGS, measured_rank, run_of
+from figures.measuring import measured_rank, run_of
 from figures.quantile_sketch import sketched
 from figures.rank_operations import Rank
 from figures.run_table import MeasuredRun
@@ -57,8 +58,8 @@ def load_both(
     else such a run has no ranks.
     """
     work = partial(_both, for_digest=for_digest, step_by=step_by, select=select)
-    keys = (*STEP_ARGS, *SHAPE_ARGS) if for_digest else STEP_ARGS
-    job = map_ranks(paths, work, args=keys, only=only, jobs=jobs, progress=progress)
+    needs = {Need.STEPS, Need.SHAPES} if for_digest else {Need.STEPS}
+    job = map_ranks(paths, work, args=dialects.keys_for(needs), only=only, jobs=jobs, progress=progress)
     job.check_any()
     figures = job_figures(job, [rank.made.figures for rank in job.ranks])
     ranks = [rank.made.rank for rank in job.ranks if rank.made.rank is not None]

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 import dialects
-from dialects.steps import STEP_ARGS
+from dialects import Need
 from figures.exposure import rank_exposure
 from figures.rank_operations import Rank, Selected, op_ids, rank_operations, rank_shapes
 from figures.run_table import MeasuredRun
@@ -18,9 +18,6 @@ from formats.columns import Trace
 from traces.filter import selected_of
 from traces.paths import Source
 from traces.ranks import MappedJob, map_ranks
-
-#: Keys of the events' args of which some systems tell the shapes of operations.
-SHAPE_ARGS = tuple(dict.fromkeys(key for system in dialects.SYSTEMS for key in system.shape_args))
 
 
 def load_run(
@@ -40,7 +37,7 @@ def load_run(
         There is no such path, nothing under it is a trace, or the traces hold no operation.
     """
     work = partial(measured_rank, step_by=step_by, select=select, exposure=exposure)
-    job = map_ranks([path], work, args=STEP_ARGS, jobs=jobs, progress=progress)
+    job = map_ranks([path], work, args=dialects.keys_for({Need.STEPS}), jobs=jobs, progress=progress)
     job.check_any()
     return run_of(path, job, [rank.made for rank in job.ranks])
 
@@ -60,14 +57,14 @@ def measured_rank(
     exposure: bool = True,
     shapes: bool = False,
 ) -> Rank:
-    """Return what a comparison asks of one rank, whose trace was loaded with `STEP_ARGS`.
+    """Return what a comparison asks of one rank, whose trace was read for `Need.STEPS`.
 
     Parameters
     ----------
     step_by : the annotation that marks a step, instead of what the trace itself marks
     select : communications for which `Rank.selected` is wanted
     exposure : whether what the steps were spent on is wanted
-    shapes : whether the shapes of operations are; the trace was loaded with `SHAPE_ARGS` as well
+    shapes : whether the shapes of operations are; the trace was read for `Need.SHAPES` as well
     """
     system = dialects.of(trace)
     steps = system.find_steps(trace, step_by)
@@ -96,10 +93,9 @@ def shapes_of_ranks(run: MeasuredRun, *, jobs: int | None = None) -> list[Sequen
     known = [rank.shapes for rank in run.ranks if rank.shapes is not None]
     if len(known) == len(run.ranks):
         return known
-    wanted = [key for name in run.dialects for key in dialects.named(name).shape_args]
-    if not wanted:
+    if not any(dialects.named(name).args.get(Need.SHAPES) for name in run.dialects):
         return [[frozenset()] * len(rank.operations.keys) for rank in run.ranks]
-    job = map_ranks([run.path], _shapes, args=wanted, jobs=jobs, progress=False)
+    job = map_ranks([run.path], _shapes, args=dialects.keys_for({Need.SHAPES}), jobs=jobs, progress=False)
     return [rank.made for rank in job.ranks]
 
 

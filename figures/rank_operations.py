@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import dialects
 from arrays import Float64, Int64
 from arrays.numbering import occurrence_number
+from dialects import Need
 from dialects.steps import Step, Steps
 from errors import TraceError, counted
 from formats.columns import Trace
@@ -180,11 +181,10 @@ def _places(trace: Trace, bounds: Sequence[Step]) -> Float64:
 def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[frozenset[str]]:
     """Return what the events of each operation of a rank say of its shape, as short digests of the texts.
 
-    `ids` (n,) says which of `n_ids` operations each slice is of; the trace has the `shape_args` of its
-    system.
+    `ids` (n,) says which of `n_ids` operations each slice is of; the trace was read for `Need.SHAPES`.
     """
     seen: list[set[str]] = [set() for _ in range(n_ids)]
-    for name in dialects.of(trace).shape_args:
+    for name in dialects.of(trace).args.get(Need.SHAPES, ()):
         for row, value in trace.args[name].as_dict().items() if name in trace.args else ():
             seen[ids[row]].add(f"{name} {value}")
     from hashlib import blake2b

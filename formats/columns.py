@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from arrays import Int32, Int64
+from arrays import Int32, Int64, Mask
 from arrays.numbering import numbered
 from errors import counted
 from formats.values import FARTHEST_NS
@@ -101,6 +101,7 @@ class Trace(Struct, frozen=True):
     points : events that are no slices, where they were requested
     metadata : the M events as objects, in file order
     header : members of the file's object beside the events (`distributedInfo`, …)
+    is_shared : (n,) slices of the host, which other ranks of its file hold, too; None where there are none
     phases : how many events of each phase the file has; the sum is the number of events
     rank, world_size : as the file itself says, else None
     repairs : what was repaired or lost, a phrase each, without the path
@@ -124,9 +125,15 @@ class Trace(Struct, frozen=True):
     rank: int | None = None
     world_size: int | None = None
     repairs: Sequence[str] = ()
+    is_shared: Mask | None = None
 
     def __len__(self) -> int:
         return len(self.ts_ns)
+
+    @property
+    def own(self) -> Trace:
+        """The trace without the slices that it shares with other ranks; those count once, for the host."""
+        return self if self.is_shared is None else replace(self.select(~self.is_shared), is_shared=None)
 
     def shifted(self, by_ns: int) -> Trace:
         """Return the trace `by_ns` later; what that puts more than 100 years from the epoch is left out."""
@@ -163,6 +170,7 @@ class Trace(Struct, frozen=True):
             ts_ns=self.ts_ns[keep],
             dur_ns=self.dur_ns[keep],
             args={key: column.select(keep) for key, column in self.args.items()},
+            is_shared=None if self.is_shared is None else self.is_shared[keep],
         )
 
 
@@ -185,6 +193,11 @@ def concatenate(traces: Sequence[Trace]) -> Trace:
         pairs = list(zip(new_ids, traces, strict=True))
         columns[column] = np.concatenate([new[getattr(trace, column)] for new, trace in pairs])
         points[column] = np.concatenate([new[getattr(trace.points, column)] for new, trace in pairs])
+    if any(trace.is_shared is not None for trace in traces):
+        is_none = [np.zeros(len(trace), np.bool_) for trace in traces]
+        columns["is_shared"] = np.concatenate(
+            [none if t.is_shared is None else t.is_shared for t, none in zip(traces, is_none, strict=True)]
+        )
     return replace(
         traces[0],
         **columns,

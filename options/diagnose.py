@@ -134,11 +134,13 @@ def _result(
 
 def _breakdowns(args: Namespace) -> list[Breakdown]:
     """Return where the time of each rank's steps went; for that its files are read once more."""
+    import dialects
     from figures.job_figures import job_figures, rank_figures
     from traces.ranks import map_ranks
 
     work = partial(rank_figures, steps=True, step_by=args.step_by)
-    job = map_ranks(args.path, work, only=args.filter, jobs=args.jobs, progress=args.progress)
+    keys = dialects.keys_for({dialects.Need.STEPS})
+    job = map_ranks(args.path, work, args=keys, only=args.filter, jobs=args.jobs, progress=args.progress)
     figures = job_figures(job, [rank.made for rank in job.ranks])
     return [part for rank in figures.ranks for part in rank.breakdown]
 

@@ -137,13 +137,13 @@ def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
         if args.save is not None:
             save(args.save, job, figures, run, args.step_by)
         return figures, run if _is_drawn(args) else None
-    from dialects.steps import STEP_ARGS
+    import dialects
     from figures.job_figures import job_figures, rank_figures
     from traces.ranks import map_ranks
 
     by_step = args.sub_option == "breakdown"
     work = partial(rank_figures, operations=not by_step, steps=by_step, step_by=args.step_by)
-    mapped = map_ranks(args.path, work, args=STEP_ARGS if by_step else (), **how)
+    mapped = map_ranks(args.path, work, args=dialects.keys_for({dialects.Need.STEPS}), **how)
     mapped.check_any()
     return job_figures(mapped, [rank.made for rank in mapped.ranks]), None
 

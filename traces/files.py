@@ -117,6 +117,7 @@ def read_all(
     paths: Sequence[Path], args: Collection[str], points: bool, jobs: int | None, progress: bool | None
 ) -> list[Trace | TraceError]:
     """Load each file, or return the error that says why it cannot be loaded; see `read_traces`."""
+    args = (*dialects.keys_for(()), *args)
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
@@ -157,7 +158,8 @@ def map_traces(
         return
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
-    task = partial(_read_group, work=work, wish=_Wish(args, points, scan, max_unpacked.get()))
+    keys = (*dialects.keys_for(()), *args)
+    task = partial(_read_group, work=work, wish=_Wish(keys, points, scan, max_unpacked.get()))
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
         for result, group in zip(results, groups, strict=True):

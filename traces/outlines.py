@@ -13,7 +13,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
-from dialects.owners import split
 from formats.columns import Trace
 from traces.paths import Job, Source, numbers, rank_notes
 
@@ -70,7 +69,7 @@ def rank_names(sources: Sequence[Source], hold_any: Sequence[bool]) -> list[str]
 
 def owned_by(source: Source, trace: Trace) -> list[tuple[Source, Trace]]:
     """Return the ranks whose events are in one file: several in a combined one."""
-    parts = split(trace, by_names=dialects.of(trace).names_by_rank)
+    parts = dialects.of(trace).split(trace)
     if len(parts) > 1:
         return [(replace(source, worker=part.worker, rank=part.rank), part.trace) for part in parts]
     known = trace.rank if source.rank is None or trace.rank is not None else source.rank

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import ids_in
+from dialects.needs import Need
+from dialects.owners import Owned, split_by_names
 from dialects.roles import Role, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
@@ -37,13 +40,17 @@ class BytePS(System):
     has_workers = True
     names_by_rank = True
     names_by_track = True
-    step_args = ("input*", "arg*")
+    args = MappingProxyType({Need.STEPS: ("input*", "arg*"), Need.EDGES: ("input*", "arg*")})
 
     def recognises(self, trace: Trace) -> bool:
         """Whether most slices carry a name of the BytePS grammar."""
         is_known = [may_be_within(name) and OpName.parse(name).cat is not None for name in trace.names]
         known = np.array(is_known, np.bool_)
         return len(trace) > 0 and 2 * int(known[trace.name_id].sum()) > len(trace)
+
+    def split(self, trace: Trace) -> Sequence[Owned]:
+        """Return whose events are in a file: names say it (``wk0.rank1.``), else as of any system."""
+        return split_by_names(trace) or super().split(trace)
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,), which its name tells."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from arrays import Mask
 from dialects.composer.composer_axes import PROFILER_STEP, second_axis, tie_axes
 from dialects.masks import by_name
+from dialects.needs import Need
 from dialects.roles import Role, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
@@ -48,8 +50,7 @@ class Composer(System):
     )
     pid_is_rank = True
     pairing = Rule.NESTED_BY_NAME
-    step_args = ("batch",)
-    edge_args = ("batch",)
+    args = MappingProxyType({Need.STEPS: ("batch",)})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether Composer's profiler, or its merger, wrote the file."""

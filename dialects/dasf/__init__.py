@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dialects.needs import Need
 from dialects.roles import Role
 from dialects.system import System
 from formats.columns import Trace
@@ -21,7 +23,7 @@ class Dasf(System):
     name = "dasf"
     counted_by = "A DASF profile records tasks only: all of them compute."
     has_tasks = True
-    edge_args = ("key", "dependencies", "dependents")
+    args = MappingProxyType({Need.EDGES: ("key", "dependencies", "dependents")})
 
     def recognises(self, trace: Trace) -> bool:
         """Whether its reader made the trace: it is no chrome file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.intervals import at_once
 from dialects.masks import by_name
+from dialects.needs import Need
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, rounds
 from dialects.system import NO_SIZES, MessageSizes, Metadata, System, whole_number
@@ -41,7 +43,7 @@ class Horovod(System):
         "Communication: collectives without their negotiation."
     )
     process_is_operation = True
-    size_args = ("dtype", "shape")
+    args = MappingProxyType({Need.SIZES: ("dtype", "shape")})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
         """Whether the file says when, since the epoch, it was begun."""
@@ -137,9 +139,10 @@ class Horovod(System):
 
         Tensors that are fused are reduced at the same time, and each then moves what all of them have.
         """
-        if any(key not in trace.args for key in self.size_args):
+        keys = self.args[Need.SIZES]
+        if any(key not in trace.args for key in keys):
             return NO_SIZES
-        types, shapes = (trace.args[key].as_dict() for key in self.size_args)
+        types, shapes = (trace.args[key].as_dict() for key in keys)
         is_known = np.isin(np.arange(len(trace)), [row for row in shapes if types.get(row) in _ITEM_BYTES])
         rows = np.flatnonzero(by_name(trace, _OPERATION.fullmatch) & is_known)
         own = [_elements(shapes[row]) * _ITEM_BYTES[types[row]] for row in rows.tolist()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from dialects.kineto.collectives import (
     step_mark,
 )
 from dialects.masks import by_cat, by_name
+from dialects.needs import Need
 from dialects.roles import Role
 from dialects.steps import NO_STEPS, Steps, in_first_process, spans, with_slices
 from dialects.sync_points import SyncPart, SyncPoints
@@ -63,12 +65,12 @@ class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
-    shape_args = ("Input Dims", "grid", "block")
-    sync_args = SYNC_ARGS
-    size_args = SIZE_ARGS
-    edge_args = (
-        *SYNC_ARGS, "correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id",
-    )  # fmt: skip
+    args = MappingProxyType({
+        Need.SYNC: SYNC_ARGS,
+        Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
+        Need.SIZES: SIZE_ARGS,
+        Need.SHAPES: ("Input Dims", "grid", "block"),
+    })  # fmt: skip
 
     def recognises(self, trace: Trace) -> bool:
         """Whether the header has a member, or the events a category, that only Kineto writes.

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.clock import align_job
 from clocks.job_clocks import machine_of, remarks, shifted
 from clocks.offsets import Alignment, Clock
+from dialects import Need
 from dialects.kineto import Kineto
 from formats.columns import Trace
 from trace_utils import load_job
@@ -22,7 +23,7 @@ _WORKERS = [
 
 
 def _job(path: Path) -> tuple[list[Trace], list[int]]:
-    loaded = load_job(path, args=Kineto.sync_args, jobs=1)
+    loaded = load_job(path, args=Kineto.args[Need.SYNC], jobs=1)
     workers = [source.worker for source in loaded.job.sources]
     hosts = [i if worker is None else worker for i, worker in enumerate(workers)]
     return list(loaded.traces), hosts

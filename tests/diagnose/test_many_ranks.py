@@ -70,8 +70,9 @@ def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_clocks_are_tied_across_pipelines_and_groups(tmp_path: Path, kind: str) -> None:
     job = replace(EVEN, kind=kind, slow=0.2)
-    system = dialects.kineto.Kineto()
-    traces = load_paths([write(tmp_path / "job", job, 1_300_000)], args=system.sync_args, jobs=1).traces
+    traces = load_paths(
+        [write(tmp_path / "job", job, 1_300_000)], args=dialects.keys_for({dialects.Need.SYNC}), jobs=1
+    ).traces
     alignment = align_job(traces, range(job.n_ranks))
     offsets = np.array([clock.offset_us for clock in alignment.clocks])
     bounds = np.array([clock.bound_us or np.inf for clock in alignment.clocks[1:]])

@@ -215,7 +215,7 @@ def test_a_reduction_moves_what_all_tensors_have_that_are_fused_with_it(tmp_path
         ]
     path = tmp_path / "timeline.json"
     path.write_text(json.dumps(events))
-    trace = read_trace(path, args=dialects.SIZE_ARGS)
+    trace = read_trace(path, args=dialects.keys_for({dialects.Need.SIZES}))
     sizes = dialects.of(trace).message_sizes(trace)
     assert sizes.n_bytes.tolist() == [64 * 3 * 4 + 4, 64 * 3 * 4 + 4, 5 * 8]
     assert sizes.n_ranks.tolist() == [3, 3, 3]

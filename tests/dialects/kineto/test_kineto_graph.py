@@ -20,7 +20,7 @@ import recorded
 from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.kineto import Kineto
+from dialects import Need
 from dialects.kineto.kineto_graph import record
 from dialects.step_parts import Joint, Kind, Meets, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
@@ -30,6 +30,7 @@ from replay.simulation import replay
 from trace_utils import read_trace
 
 Ev = dict[str, Any]
+EDGE_ARGS = dialects.keys_for({Need.SYNC, Need.EDGES})
 US = 1_000
 _TOLERANCE_NS = 2_000
 
@@ -64,7 +65,7 @@ def mark(number: int, ts: float, dur: float) -> Ev:
 def load(path: Path, events: Sequence[Ev], rank: int = 0) -> Trace:
     document = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": list(events)}
     path.write_text(json.dumps(document))
-    return read_trace(path, args=Kineto.edge_args, points=True)
+    return read_trace(path, args=EDGE_ARGS, points=True)
 
 
 @pytest.fixture
@@ -747,7 +748,7 @@ def is_acyclic(n: int, sources: Sequence[int], targets: Sequence[int]) -> bool:
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", recorded.files("kineto"), ids=lambda path: path.name)
 def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(path: Path) -> None:
-    trace = read_trace(path, args=Kineto.edge_args, points=True)
+    trace = read_trace(path, args=EDGE_ARGS, points=True)
     found = record(RankTrace("rank0", trace), dialects.of(trace).find_steps(trace).whole)
     assert found.steps
     for step in found.steps:
@@ -793,7 +794,7 @@ def test_any_recording_is_lawful(
 def read_case(shared_data: Path, case: str) -> Recording:
     ranks = []
     for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
-        trace = read_trace(path, args=Kineto.edge_args, points=True)
+        trace = read_trace(path, args=EDGE_ARGS, points=True)
         ranks.append(record(RankTrace(f"rank{i}", trace), dialects.of(trace).find_steps(trace).whole))
     return join(ranks)
 
@@ -834,7 +835,7 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
         events = json.load(file)["traceEvents"]
     critical = [event for event in events if event.get("ph") == "X" and event.get("args", {}).get("critical")]
     on_device = [event for event in critical if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
-    trace = read_trace(case / "trace" / "trace.json.gz", args=Kineto.edge_args, points=True)
+    trace = read_trace(case / "trace" / "trace.json.gz", args=EDGE_ARGS, points=True)
     end = max(event["ts"] + event["dur"] for event in on_device) * US
     recording = join([record(RankTrace("rank0", trace), [Step(1, int(trace.ts_ns.min()), end)])])
     step = recording.steps[0]

@@ -1,0 +1,63 @@
+"""Whose slices are in a file: each rank's, and the host's that its ranks share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dialects.owners import SHARED, split_by_slices
+from formats.columns import NO_POINTS, Trace, Track, concatenate
+
+SLICES = (("launch", 0), ("add", 1), ("mul", 2), ("launch", 0), ("add", 2))  # name, thread
+
+
+def trace() -> Trace:
+    """A host's thread 0, which launches, and the devices 1 and 2; a slice each 10 ns."""
+    names = list(dict.fromkeys(name for name, _ in SLICES))
+    n = len(SLICES)
+    return Trace(
+        path="t.json",
+        dialect="chrome",
+        names=names,
+        cats=[""],
+        tracks=[Track(1, thread) for thread in range(3)],
+        name_id=np.array([names.index(name) for name, _ in SLICES], np.int32),
+        cat_id=np.zeros(n, np.int32),
+        track_id=np.array([thread for _, thread in SLICES], np.int32),
+        ts_ns=np.arange(n) * 10,
+        dur_ns=np.full(n, 5),
+        points=NO_POINTS,
+    )
+
+
+def slices(trace: Trace) -> list[tuple[str, int]]:
+    return [(trace.names[i], at) for i, at in zip(trace.name_id.tolist(), trace.ts_ns.tolist(), strict=True)]
+
+
+def test_the_slices_of_a_host_are_in_the_trace_of_each_rank_and_once_alone() -> None:
+    first, second, host = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
+    assert (first.rank, second.rank, host.rank) == (4, 5, None)
+    assert (first.is_host, host.is_host) == (False, True)
+    assert slices(first.trace) == [("launch", 0), ("add", 10), ("launch", 30)]
+    assert slices(second.trace) == [("launch", 0), ("mul", 20), ("launch", 30), ("add", 40)]
+    assert slices(host.trace) == [("launch", 0), ("launch", 30)]
+
+
+def test_the_own_slices_of_ranks_and_those_of_their_host_are_all_slices() -> None:
+    parts = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
+    assert sorted(at for part in parts for _, at in slices(part.trace.own)) == [0, 10, 20, 30, 40]
+
+
+def test_what_is_shared_stays_so_in_a_part_and_with_another_file_behind_it() -> None:
+    first, *_ = split_by_slices(trace(), np.array([SHARED, 0, 1, SHARED, 1]), [4, 5])
+    late = first.trace.select(np.array([1, 2]))
+    assert slices(concatenate([late, trace()]).own) == [("add", 10), *slices(trace())]
+
+
+def test_the_slices_of_a_host_with_one_rank_are_that_ranks() -> None:
+    (only,) = split_by_slices(trace(), np.array([SHARED, 0, 0, SHARED, 0]), [3])
+    assert (only.rank, only.is_host, len(only.trace.own)) == (3, False, 5)
+
+
+def test_without_a_host_ranks_share_nothing() -> None:
+    first, second = split_by_slices(trace(), np.array([0, 0, 1, 0, 1]), [0, 1])
+    assert (len(first.trace.own), len(second.trace.own), first.trace.is_shared) == (3, 2, None)
