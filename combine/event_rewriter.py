@@ -6,10 +6,7 @@ rewritten one by one. Processes and threads are numbered in the order in which t
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from functools import lru_cache
-from operator import attrgetter, eq
 from typing import Any
 
 import msgspec
@@ -28,30 +25,23 @@ from combine.event_text import (
     HeadTable,
     Placed,
     Times,
-    exact_times,
-    learned_times,
     member,
     microseconds,
     packed,
-    times,
 )
 from combine.external_sort import Events, RunWriter, begins
 from combine.pid_tid import Place, Process, Tables, Track
-from combine.unique_ids import EXACT_SOURCES, first_id, make_unique
-from formats.event import NO_ARGS, NO_TIME, args_object
+from combine.unique_ids import make_unique
+from formats.event import NO_TIME, args_object
 from formats.native.rewriter import ScannedWhole
 from formats.times import FLOAT_LIMIT_US
 from formats.values import FARTHEST_NS, cleaned
-from formats.whole import ARGUMENTS, KEY, LearnedWhole, OddEvent, WholeEvent, encode
+from formats.whole import ARGUMENTS, KEY, OddEvent, WholeEvent, encode
 
-_ARGS = attrgetter("args")
-_ID = attrgetter("id")
-_PHASE = attrgetter("ph")
 _ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
 _PID = KEY.index("pid")
 _NOT_YET = -1  # the head of a key that has none
-_MOST_PARTS = 64  # of a piece, between events that are metadata
 #: Metadata that is gathered, and written anew at the head of the combined file.
 _GATHERED = frozenset(("process_name", "process_sort_index", "thread_name", "thread_sort_index"))
 
@@ -72,12 +62,9 @@ class Rewriter:
         self._args_text = lru_cache(_REMEMBERED)(packed if self.packs_args else bytes)
         self._entry = lru_cache(_REMEMBERED)(self._new_entry)
         self._role = lru_cache(_REMEMBERED)(self.anchors.role)
-        self.heads = HeadTable(self._placed, self._args_text, place.table_bytes)
-        self._kinds = _Kinds(self.heads, KEY)
+        self.heads = HeadTable(self._placed, self._args_text)
         self._scanned: list[tuple[Any, ...]] = []  # keys as the scanner numbers them
         self._heads_scanned = np.empty(0, np.int32)  # and their heads
-        self._args_recur = True
-        self.is_too_diverse = False  # most events are of kinds that have no place in the table
         self.untimed: list[bytes] = []
         self.n_events = 0
         self.dropped = 0
@@ -87,12 +74,8 @@ class Rewriter:
         self.start_ns: int | None = None
         self.front_tid: int | None = None
 
-    def add(self, events: list[WholeEvent], *, exact: bool) -> None:
-        """Rewrite the events of one piece, each for itself; see `add_learned`."""
-        if exact:
-            events, found = exact_times(events)
-        else:
-            found = times(events)
+    def add(self, events: list[WholeEvent], found: Times) -> None:
+        """Rewrite the events of one piece, each for itself; `found` are their times."""
         is_slice = np.fromiter((event.ph == "X" for event in events), np.bool_, len(events))
         found = self._moved(found)
         dur = _durations(found, is_slice)
@@ -101,69 +84,6 @@ class Rewriter:
         rows, tails = self._rewritten(events, found, is_slice)
         heads = np.zeros(len(rows), np.int32)
         self._runs.add(Events.with_tails(found.ts[rows], dur[rows], heads, tails))
-
-    def add_learned(self, events: list[Any], learned: LearnedWhole) -> None:
-        """Rewrite the events of one piece by their kinds; those that have none, each for itself.
-
-        On `InexactError`, where times need to be decoded as text, nothing was taken.
-        """
-        found = self._moved(learned_times(events, learned))
-        phases = list(map(_PHASE, events))
-        if "M" not in phases:
-            self._add_learned(events, learned, found)
-            return
-        rows = [row for row, phase in enumerate(phases) if phase == "M"]
-        if len(rows) > _MOST_PARTS:
-            self.add([learned.whole(event) for event in events], exact=False)
-            return
-        for first, last in itertools.pairwise([-1, *rows, len(events)]):
-            if last > first + 1:
-                part = slice(first + 1, last)
-                self._add_learned(events[part], learned, found.at(part))
-            if last < len(events):
-                self.add([learned.whole(events[last])], exact=False)
-
-    def _add_learned(self, events: list[Any], learned: LearnedWhole, found: Times) -> None:
-        n = len(events)
-        if self._kinds.names != learned.key:
-            self._kinds = _Kinds(self.heads, learned.key)
-        n_known = self.heads.n
-        kinds = np.fromiter(map(self._kinds.__getitem__, map(self._kinds.getter, events)), np.int32, n)
-        columns = self.heads.columns()
-        slices, own_ids, roles = columns.is_slice[kinds], columns.has_own_ids[kinds], columns.role[kinds]
-        fates = columns.fate[kinds]
-        for row in np.flatnonzero(kinds == 0).tolist():
-            event = events[row]
-            slices[row] = event.ph == "X"
-            roles[row] = self._role(event.name, event.cat, getattr(event, "tid", None))
-        dur = _durations(found, slices)
-        self.anchors.add(events.__getitem__, roles, found.ts, dur)
-        simple = (kinds > 0) & (found.ts != NO_TIME) & np.where(slices, found.is_exact, found.dur == NO_TIME)
-        if learned.with_ids:
-            ids = np.fromiter(map(_ID, events), np.int64, n)
-            simple &= (ids < 0) | (~own_ids & (self._place.number < EXACT_SOURCES))
-        kept = simple & (fates == KEPT)
-        self.dropped += int(np.count_nonzero(simple & (fates == DROPPED)))
-        heads, tails = self._split(events, kinds, n_known)
-        if learned.with_ids:
-            tails = self._with_ids(ids, tails)
-        self._note_front(kinds)
-        self.n_events += int(np.count_nonzero(kept))
-        if not simple.all():
-            self.is_too_diverse = self.heads.is_full and bool(simple.mean() < 0.5)
-            others = np.flatnonzero(~simple)
-            whole = [learned.whole(events[i]) for i in others.tolist()]
-            rows, texts = self._rewritten(whole, found.at(others), slices[others])
-            for row, text in zip(others[rows].tolist(), texts, strict=True):
-                tails[row] = text
-            heads[others[rows]] = 0
-            kept[others[rows]] = True
-        if not kept.all():
-            order = np.flatnonzero(kept)
-            heads, tails = heads[order], [tails[i] for i in order.tolist()]
-            self._runs.add(Events.with_tails(found.ts[order], dur[order], heads, tails))
-        else:
-            self._runs.add(Events.with_tails(found.ts, dur, heads, tails))
 
     def add_scanned(self, found: ScannedWhole) -> None:
         """Take the events that the scanner in C found."""
@@ -213,43 +133,6 @@ class Rewriter:
         for number in kinds[np.isin(kinds, fronts)][-1:].tolist():
             self.front_tid = self._tid(self.heads.kinds[number])
 
-    def _split(self, events: list[Any], kinds: Int32, n_known: int) -> tuple[Int32, list[bytes]]:
-        """Return the heads and tails of events: their arguments are in one or in the other."""
-        args = list(map(_ARGS, events))
-        if not self._args_recur:
-            return kinds.copy(), self._tails(args)
-        if self.heads.n > n_known:
-            for row in np.unique(kinds, return_index=True)[1].tolist():
-                if kinds[row] >= n_known:
-                    self.heads.set_args(int(kinds[row]), args[row])
-        expected = map(self.heads.args.__getitem__, kinds.tolist())
-        recurs = np.fromiter(map(eq, args, expected), np.bool_, len(args)) & (kinds > 0)
-        heads = np.where(recurs, self.heads.columns().full[kinds], kinds)
-        if recurs.all():
-            return heads, [b""] * len(events)
-        self._args_recur = bool(recurs.mean() > 0.5)
-        for row in np.flatnonzero(recurs).tolist():
-            args[row] = NO_ARGS
-        return heads, self._tails(args)
-
-    def _tails(self, args: Sequence[msgspec.Raw]) -> list[bytes]:
-        """Return arguments as members of events."""
-        if self.packs_args:
-            return [ARGUMENTS + self._args_text(bytes(text)) if bytes(text) else b"" for text in args]
-        tails = list(map(ARGUMENTS.__add__, args))
-        n_args = np.fromiter(map(len, tails), np.int64, len(tails))
-        for row in np.flatnonzero(n_args == len(ARGUMENTS)).tolist():
-            tails[row] = b""
-        return tails
-
-    def _with_ids(self, ids: Int64, tails: list[bytes]) -> list[bytes]:
-        """Return the tails with the ids (n,; -1 where there is none) that no other source has."""
-        rows = np.flatnonzero(ids >= 0)
-        numbers = (ids[rows] + first_id(self._place.number)).tolist()
-        for row, number in zip(rows.tolist(), numbers, strict=True):
-            tails[row] = b',"id":%d%b' % (number, tails[row])
-        return tails
-
     def _rewritten(
         self, events: list[WholeEvent], found: Times, is_slice: NDArray[np.bool_]
     ) -> tuple[Int64, list[bytes]]:
@@ -258,16 +141,15 @@ class Rewriter:
         for row, event in enumerate(events):
             if self._stays(event):
                 event.name, event.pid, event.tid = self._entry(event.name, event.pid, event.tid)
-                if self.packs_args and bytes(event.args):
-                    event.args = msgspec.Raw(self._args_text(bytes(event.args)))
+                event.ts = None
                 rows.append(row)
         self.n_events += len(rows)
         kept = [events[row] for row in rows]
+        if self.packs_args:
+            for event in kept:
+                if bytes(event.args):
+                    event.args = msgspec.Raw(self._args_text(bytes(event.args)))
         make_unique(kept, self._place.number)
-        for event in kept:
-            event.ts = None
-            if type(event.dur) is float and event.dur.is_integer() and abs(event.dur) < FLOAT_LIMIT_US:
-                event.dur = int(event.dur)  # as it may have been written: types of one kind of number differ
         order = np.array(rows, np.int64)
         with_dur = (is_slice & found.is_exact)[order]
         before = [b""] * len(kept)
@@ -275,6 +157,10 @@ class Rewriter:
         for row, text in zip(np.flatnonzero(with_dur).tolist(), texts, strict=True):
             before[row] = DURATION + text
             kept[row].dur = None
+        for row in np.flatnonzero(~with_dur).tolist():
+            dur = kept[row].dur
+            if type(dur) is float and dur.is_integer() and abs(dur) < FLOAT_LIMIT_US:
+                kept[row].dur = int(dur)  # as it may have been written: types of one kind of number differ
         write = encode if OddEvent in set(map(type, kept)) else _ENCODE
         texts = [start + member(write(event)) for start, event in zip(before, kept, strict=True)]
         timed = found.ts[order] != NO_TIME
@@ -331,7 +217,6 @@ class Rewriter:
             return True
         if self.filter.learn(event, args):
             self.heads.forget(event.pid)
-            self._kinds = _Kinds(self.heads, self._kinds.names)
             its = [key[_PID] == event.pid for key in self._scanned]
             self._heads_scanned[np.array(its, np.bool_)] = _NOT_YET
         kind, what = str(event.name).split("_", 1)
@@ -353,22 +238,6 @@ class Rewriter:
         track = self.tables.track(pid, tid)
         new = self._place.prefix + name if isinstance(name, str) else name
         return new, track.pid, track.tid
-
-
-class _Kinds(dict[tuple[Any, ...], int]):
-    """Some members of an event -> its kind; `getter` gets the members `names` of an event."""
-
-    def __init__(self, table: HeadTable, names: Sequence[str]) -> None:
-        self._table = table
-        self.names = tuple(names)
-        self.getter = attrgetter(*names)
-
-    def __missing__(self, members: tuple[Any, ...]) -> int:
-        known = dict(zip(self.names, members, strict=True))
-        kind = self._table[tuple(known.get(name) for name in KEY)]
-        if not self._table.is_full:
-            self[members] = kind
-        return kind
 
 
 def _durations(found: Times, is_slice: NDArray[np.bool_]) -> Int64:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import CDLL
 from decimal import Decimal
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,22 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arrays import Int32, Int64
+from combine.collective_finder import NO_ROLE
 from combine.external_sort import Events, begins
-from combine.unique_ids import OWN_SCOPE
-from formats.event import NO_ARGS, UNDECODABLE, IntEvent
+from formats.event import UNDECODABLE
 from formats.native.rewriter import written
-from formats.times import FLOAT_LIMIT_US, floats_to_ns, times_ns, to_ns
+from formats.times import FLOAT_LIMIT_US, to_ns
 from formats.values import cleaned_scalar
-from formats.whole import ARGUMENTS, KEY, ExactWholeEvent, LearnedWhole, WholeEvent
+from formats.whole import ARGUMENTS, KEY, ExactWholeEvent, WholeEvent
 
 BEFORE = b'},\n{"ts":'
 DURATION = b',"dur":'
 _BETWEEN = (b"", DURATION)
 _ENCODE = msgspec.json.Encoder().encode
 LONGEST_NS = 10**18
-_TIMES = attrgetter("ts"), attrgetter("dur")
 _UNTIMED = tuple(name for name in WholeEvent.__struct_fields__ if name not in ("ts", "dur"))
-_HEAD_COSTS = 200  # bytes, about, beside its text
 
 KEPT, LEFT_OUT, DROPPED = range(3)  # what becomes of events of a kind; of the last, a count
 
@@ -59,10 +56,8 @@ class Columns(NamedTuple):
     """What is known of the events of each head (n,)."""
 
     is_slice: NDArray[np.bool_]
-    has_own_ids: NDArray[np.bool_]  # which belong to their process
     role: Int64  # as anchors
     fate: NDArray[np.int8]
-    full: Int32  # the head that has their arguments in it, too; 0 where there is none
 
 
 class Placed(NamedTuple):
@@ -73,105 +68,57 @@ class Placed(NamedTuple):
     fate: int
 
 
-class HeadTable(dict[tuple[Any, ...], int]):
+class HeadTable:
     """Kinds of events -> the numbers of their heads.
 
     The key of a kind is what its events have in `KEY`, and perhaps their arguments. `place` places an event
-    of a kind; `write` returns the text of arguments. Kinds get head 0 when the heads have `limit` bytes.
+    of a kind; `write` returns the text of arguments.
     """
 
-    def __init__(
-        self, place: Callable[[WholeEvent], Placed], write: Callable[[bytes], bytes], limit: int
-    ) -> None:
+    def __init__(self, place: Callable[[WholeEvent], Placed], write: Callable[[bytes], bytes]) -> None:
         self._place, self._write = place, write
-        self._left = limit
+        self._numbers: dict[tuple[Any, ...], int] = {}
         self._texts: list[bytes] = []
-        self._rows: list[tuple[bool, bool, int, int, int]] = []
+        self._rows: list[tuple[bool, int, int]] = []
         self.kinds: list[WholeEvent] = []  # an event of each head as it was read
-        self.args: list[msgspec.Raw] = []  # of events of head k, those that head `full[k]` has
-        self._add(WholeEvent(), (False, False, 0, KEPT), b"")
         self._columns: Columns | None = None
-
-    def __missing__(self, key: tuple[Any, ...]) -> int:
-        kind = WholeEvent(**dict(zip(KEY, key, strict=True)))
-        placed = self._place(kind)
-        if self.is_full:
-            return 0
-        number = self[key] = self._add_placed(kind, placed, b"")
-        return number
+        self._add(WholeEvent(), NO_ROLE, KEPT, b"")
 
     def number(self, key: tuple[Any, ...]) -> int:
-        """Return the number of a kind whose key may end with arguments, however many there are."""
-        number = self.get(key)
+        """Return the number of a kind, a new one where it is the first time."""
+        number = self._numbers.get(key)
         if number is None:
             ph, name, cat, pid, tid, bp, s, *args = key  # as `KEY` has them
             kind = WholeEvent(ph, name, cat, pid, tid, bp=bp, s=s)
-            number = self[key] = self._add_placed(kind, self._place(kind), b"".join(args))
+            event, role, fate = self._place(kind)
+            text = b""  # no event with this head is written
+            if fate == KEPT:
+                text = member(_ENCODE(event)) + b"".join(ARGUMENTS + self._write(a) for a in args if a)
+            number = self._numbers[key] = self._add(kind, role, fate, text)
         return number
-
-    def set_args(self, number: int, args: msgspec.Raw) -> None:
-        """Give kind `number` a head with these arguments."""
-        full = number
-        if bytes(args):
-            flags = self._rows[number][:4]
-            full = self._add(self.kinds[number], flags, self._texts[number] + self._member(bytes(args)))
-        self._columns = None
-        self.args[number] = args
-        self._rows[number] = (*self._rows[number][:4], full)
 
     def forget(self, pid: Any) -> None:
         """Place the kinds of a process anew when they come again."""
-        for key in [key for key in self if key[KEY.index("pid")] == pid]:
-            del self[key]
-
-    @property
-    def is_full(self) -> bool:
-        """Whether kinds that are not known get no number any more."""
-        return self._left <= 0
-
-    @property
-    def n(self) -> int:
-        """How many heads there are."""
-        return len(self._texts)
+        for key in [key for key in self._numbers if key[KEY.index("pid")] == pid]:
+            del self._numbers[key]
 
     def columns(self) -> Columns:
         """Return what is known of the heads."""
         if self._columns is None:
-            self._columns = _columns(self._rows)
+            is_slice, role, fate = zip(*self._rows, strict=True)
+            self._columns = Columns(np.array(is_slice), np.array(role), np.array(fate, np.int8))
         return self._columns
 
     def heads(self) -> Heads:
         """Return all heads."""
         return Heads(self._texts, self.columns().is_slice)
 
-    def _add_placed(self, kind: WholeEvent, placed: Placed, args: bytes) -> int:
-        flags = (kind.ph == "X", kind.ph in OWN_SCOPE, placed.role, placed.fate)
-        if placed.fate != KEPT:  # no event with this head is written
-            return self._add(kind, flags, b"")
-        return self._add(kind, flags, member(_ENCODE(placed.event)) + self._member(args))
-
-    def _add(self, kind: WholeEvent, flags: tuple[bool, bool, int, int], text: bytes) -> int:
+    def _add(self, kind: WholeEvent, role: int, fate: int, text: bytes) -> int:
         self._columns = None
         self._texts.append(text)
-        self._rows.append((*flags, len(self._rows)))
+        self._rows.append((kind.ph == "X", role, fate))
         self.kinds.append(kind)
-        self.args.append(NO_ARGS)
-        self._left -= len(text) + _HEAD_COSTS
         return len(self._texts) - 1
-
-    def _member(self, args: bytes) -> bytes:
-        return ARGUMENTS + self._write(args) if args else b""
-
-
-def _columns(rows: Sequence[tuple[bool, bool, int, int, int]]) -> Columns:
-    slices, own_ids, roles, fates, full = zip(*rows, strict=True)
-    return Columns(
-        np.array(slices),
-        np.array(own_ids),
-        np.array(roles),
-        np.array(fates, np.int8),
-        np.array(full, np.int32),
-    )
 
 
 def member(text: bytes) -> bytes:
@@ -276,7 +223,7 @@ def exact_times(events: Sequence[WholeEvent]) -> tuple[list[WholeEvent], Times]:
         else event
         for event, (value, _) in zip(events, durations, strict=True)
     ]
-    return general, Times(to_ns(starts), ns, np.array(exact) & (ns >= 0) & (ns <= LONGEST_NS))
+    return general, Times(to_ns(starts), ns, np.array(exact, np.bool_) & (ns >= 0) & (ns <= LONGEST_NS))
 
 
 def _number(time: Any) -> tuple[Any, Any]:
@@ -290,17 +237,6 @@ def _number(time: Any) -> tuple[Any, Any]:
         if isinstance(time, (list, dict)):
             time = cleaned_scalar(time)  # as of an event that holds no such number
     return time, text if isinstance(time, float) and abs(time) >= FLOAT_LIMIT_US else time
-
-
-def learned_times(events: Sequence[Any], learned: LearnedWhole) -> Times:
-    """Return the times of events of a learned type."""
-    n = len(events)
-    if learned.is_int:
-        starts, durations = (times_ns(map(getter, events), n, IntEvent) for getter in _TIMES)
-        return Times(starts, durations, (durations >= 0) & (durations <= LONGEST_NS))
-    starts_us, us = (np.fromiter(map(getter, events), np.float64, n) for getter in _TIMES)
-    starts, durations = floats_to_ns(starts_us), floats_to_ns(us)
-    return Times(starts, durations, _is_exact(durations, us))
 
 
 def _is_exact(ns: Int64, us: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from combine.event_rewriter import Rewriter
-from combine.event_text import Heads
+from combine.event_text import Heads, exact_times, times
 from combine.external_sort import Run, run_writer
 from combine.pid_tid import Place, Process, Track
 from combine.unique_ids import EXACT_SOURCES, first_id
@@ -22,10 +22,7 @@ from errors import counted
 from formats import native
 from formats.native.rewriter import ScanningWholeReader, WholeScanner
 from formats.times import InexactError
-from formats.whole import ExactWholeEvent, LearnedWhole, Lessons, OddEvent, WholeEvent, WholeReader
-
-#: After how many pieces of the general type a type is learned; the last three times with names left free.
-_LESSONS = (1, 2, 3, 4, 6, 10, 18, 34, 66)
+from formats.whole import ExactWholeEvent, WholeEvent, WholeReader
 
 
 class Rewritten(Struct, frozen=True):
@@ -52,23 +49,32 @@ def rewrite(place: Place, spill: Path) -> Rewritten:
     library = native.library() if place.scan else None
     with run_writer(spill, library) as runs:
         work = Rewriter(place, runs)
-        reader: WholeReader
+        is_exact = False  # whether times are decoded as text
+
+        def add(events: list[WholeEvent], piece: memoryview) -> None:
+            nonlocal is_exact
+            if not is_exact:
+                try:
+                    work.add(events, times(events))
+                    return
+                except InexactError:
+                    is_exact = True
+                    reader.use(ExactWholeEvent)
+                    events = reader.decode_again(piece)
+            work.add(*exact_times(events))
+
         if library is None:
             reader = WholeReader(place.path)
         else:
             ids_from = first_id(place.number) if place.number < EXACT_SOURCES else None
             scanner = WholeScanner(library, ids_from, place.table_bytes, args_are_key=work.packs_args)
-            reader = ScanningWholeReader(
-                place.path, scanner, work.add_scanned, lambda events, piece: pupil.add(events, piece)
-            )
-        pupil = _Pupil(reader, work)
+            reader = ScanningWholeReader(place.path, scanner, work.add_scanned, add)
         for events, piece in reader:
             if not _is_text(piece):
                 work.n_mistaken += 1
                 piece = memoryview(str(piece, "utf-8", "replace").encode())
-                reader.uniform = WholeEvent
                 events = reader.decode_again(piece)
-            pupil.add(events, piece)
+            add(events, piece)
     reader.damage.strays += work.n_strays
     phrases = reader.damage.phrases()
     if place.axis is not None:
@@ -93,53 +99,6 @@ def rewrite(place: Place, spill: Path) -> Rewritten:
         met=frozenset(work.filter.met),
         repairs=phrases,
     )
-
-
-class _Pupil:
-    """Hands pieces to a rewriter, decoded as the best type that is known."""
-
-    def __init__(self, reader: WholeReader, work: Rewriter) -> None:
-        self._reader = reader
-        self._work = work
-        self._lessons = Lessons()
-        self._learned: LearnedWhole | None = None
-        self._n_general = 0
-        self._exact = False
-
-    def add(self, events: list[Any], piece: memoryview) -> None:
-        """Rewrite the events of one piece."""
-        if not events:
-            return
-        try:
-            if self._learned is not None and self._reader.uniform is self._learned.type:
-                self._work.add_learned(events, self._learned)
-                if self._work.is_too_diverse:
-                    self._learned = None
-                    self._reader.use(WholeEvent)
-                return
-            may_learn = not (self._exact or self._work.is_too_diverse)
-            learned = self._learn(events) if may_learn else None
-            if learned is not None and (again := self._reader.decode_as_learned(piece)) is not None:
-                self._work.add_learned(again, learned)
-                return
-            self._work.add(events, exact=self._exact)
-        except InexactError:
-            self._exact = True
-            self._reader.use(ExactWholeEvent)
-            self._work.add(self._reader.decode_again(piece), exact=True)
-
-    def _learn(self, events: list[WholeEvent]) -> LearnedWhole | None:
-        """Take note of events of the general type; return the type, if one is made of what is known now."""
-        if len(events) == 1 or self._n_general >= _LESSONS[-1] or OddEvent in set(map(type, events)):
-            return None
-        self._lessons.add(events)
-        self._n_general += 1
-        if self._n_general not in _LESSONS:
-            return None
-        self._learned = self._lessons.learned(with_names=self._n_general < _LESSONS[-3])
-        if self._learned is not None:
-            self._reader.learn(self._learned)
-        return self._learned
 
 
 def _is_text(piece: memoryview) -> bool:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from formats.event import NO_ARGS, UNDECODABLE, Scalar, tolerant
-from formats.learned import literal_type
 from formats.reader import EventReader
 from formats.scan import has_long_number
 from formats.values import clean_text, cleaned_scalar
@@ -49,10 +44,8 @@ class OddEvent(WholeEvent, omit_defaults=True):
 
 #: The members that tell kinds of events apart: what else an event has differs from one to the next.
 KEY = ("ph", "name", "cat", "pid", "tid", "bp", "s")
-MISSING = -(1 << 62)  # an integer time that an event of a learned type lacks
 ID_LIMIT = 1 << 40
 ARGUMENTS = b',"args":'  # before the arguments in the tail of an event
-_LITERALS = 4096  # distinct strings that a learned type lists at most
 
 _PLAIN = tuple(name for name in WholeEvent.__struct_fields__ if name != "args")
 _ENCODER = msgspec.json.Encoder()
@@ -90,88 +83,6 @@ class WholeReader(EventReader):
     def _decode_at_once(self, data: bytearray, cut: int) -> list[Any] | None:
         """Return the events before `cut`; None where one does not decode, or holds a number without end."""
         return None if has_long_number(memoryview(data)[:cut]) else super()._decode_at_once(data, cut)
-
-    def learn(self, learned: LearnedWhole) -> None:
-        """Decode what follows as `learned` as long as it fits; then as before."""
-        many: Any = msgspec.json.Decoder(list[learned.type])  # type: ignore[name-defined]
-        self._ladder = [(learned.type, many), self._ladder[-1]]
-
-    def decode_as_learned(self, piece: memoryview) -> list[Any] | None:
-        """Decode the piece that was yielded last as the learned type; None if it does not fit."""
-        if has_long_number(piece):
-            return None
-        text = b"[%b]" % bytes(piece).rstrip(b", \t\r\n")
-        try:
-            events: list[Any] = self._ladder[0][1].decode(text)
-        except UNDECODABLE:
-            return None
-        return events
-
-
-class LearnedWhole(Struct, frozen=True):
-    """A type of whole events for one file, with the members, strings and kinds of numbers that it has shown.
-
-    Of `KEY` it has the members `key`; it always has `name`, `cat`, `ts`, `dur` and `args`. Times are all
-    int (`MISSING` where there is none) or all float (NaN). `with_ids`: ids are integers from 0 to
-    `ID_LIMIT`, -1 where there is none; otherwise no event has one.
-    """
-
-    type: type[Any]
-    key: tuple[str, ...]
-    is_int: bool
-    with_ids: bool
-
-    def whole(self, event: Any) -> WholeEvent:
-        """Return `event` as a general one."""
-        members = {name: getattr(event, name) for name in self.type.__struct_fields__}
-        for name in ("ts", "dur"):
-            value = members[name]
-            members[name] = None if value == MISSING or value != value else value
-        if members.get("id") == -1:
-            members["id"] = None
-        return WholeEvent(**members)
-
-
-class Lessons:
-    """Gathers what the events of a file are like."""
-
-    def __init__(self) -> None:
-        self._n = 0
-        self._seen: dict[str, set[Any]] = {name: set() for name in KEY}
-        self._kinds: dict[str, set[type]] = {name: set() for name in ("ts", "dur", "id")}
-
-    def add(self, events: Sequence[WholeEvent]) -> None:
-        """Take note of a piece of general events."""
-        self._n += len(events)
-        for name, values in self._seen.items():
-            values.update(map(attrgetter(name), events))
-        for name, kinds in self._kinds.items():
-            kinds.update(map(type, map(attrgetter(name), events)))
-
-    def learned(self, *, with_names: bool) -> LearnedWhole | None:
-        """Return the type that fits all events seen; None where they are too diverse for one.
-
-        `with_names` False leaves names free, for files in which ever new ones appear.
-        """
-        seen = {name: literal_type(values, _LITERALS) for name, values in self._seen.items()}
-        if Scalar in seen.values() or None in self._seen["ph"]:
-            return None
-        times = (self._kinds["ts"] | self._kinds["dur"]) - {type(None)}
-        ids = self._kinds["id"] - {type(None)}
-        if not times or not times <= {int, float} or not ids <= {int}:
-            return None
-        if not with_names or len(self._seen["name"]) > min(_LITERALS, self._n / 8):
-            seen["name"] = str | None
-        is_int = times == {int}
-        key = tuple(name for name in KEY if self._seen[name] != {None} or name in ("name", "cat"))
-        fields: list[Any] = [(name, seen[name], None) for name in key]
-        kind = (int, MISSING) if is_int else (float, math.nan)
-        fields += [("ts", *kind), ("dur", *kind)]
-        if ids:
-            fields.append(("id", Annotated[int, msgspec.Meta(ge=0, lt=ID_LIMIT)], -1))
-        fields.append(("args", msgspec.Raw, NO_ARGS))
-        made = msgspec.defstruct("LearnedWholeEvent", fields, gc=False, forbid_unknown_fields=True)
-        return LearnedWhole(made, key, is_int, bool(ids))
 
 
 class _Fallback:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from combine import external_sort as runs
 from combine import sources
-from combine.event_text import KEPT, HeadTable, Placed, text_of
+from combine.event_text import text_of
 from combine.external_sort import cut, merge
 from combine.pid_tid import Place
 from combine.spill_source import rewrite
@@ -324,10 +324,3 @@ def test_a_text_is_found_wherever_a_file_is_cut(
     ):
         path.write_text(content)
         assert sources._may_hold(path, b"ProfilerStep#") == holds
-
-
-def test_a_kind_that_was_scanned_first_keeps_its_head_where_python_takes_its_next_event() -> None:
-    table = HeadTable(lambda kind: Placed(kind, 0, KEPT), bytes, 1000)
-    number = table.number(("X", "a", "c", 1, 2, "", ""))  # as the scanner's keys are: not by `set_args`
-    assert number > 0
-    assert table.columns().full[number] == number
