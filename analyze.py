@@ -22,13 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-try:
-    import options
-    from errors import AnalyzeError, UsageError, one_line, whole_number
-    from formats.stream import max_unpacked
-    from parallel import progress
-except ImportError as missing:
-    sys.exit(f"analyze.py: error: {missing}; python3 -m pip install -r requirements.txt")
+import options
+from errors import AnalyzeError, UsageError, one_line, whole_number
 
 __version__ = "0.1.0"
 
@@ -46,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser.parse_args(argv)
         check_flags(parser, args)
         _set_up_logging(args.logging_level)
+        from formats.stream import max_unpacked
+
         max_unpacked.set(args.max_unpacked)
         with warnings.catch_warnings():
             warnings.showwarning = _log_warning
@@ -64,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "start new thread" not in str(error):
             raise
         return _failed(f"{error} (memory, or a limit of processes?)")
-    except ImportError as error:  # a library that is missing, or that memory is too small for
+    except ModuleNotFoundError as error:
+        return _failed(f"{error}; python3 -m pip install -r requirements.txt")
+    except ImportError as error:  # a library that memory is too small for
         last = next(reversed(str(error).strip().splitlines()), type(error).__name__)
         return _failed(f"a library cannot be loaded: {last}")
     except KeyboardInterrupt:
@@ -76,6 +75,7 @@ def _run(args: argparse.Namespace) -> int:
     _check_memory()
     from outputs.atomic import Outputs
     from outputs.rules import check_named, guard
+    from parallel import progress
     from traces.paths import is_input
 
     args.path = expand_paths(args.path)

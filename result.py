@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar, overload
-
-from msgspec import Struct, field
-from msgspec.structs import replace
 
 Kind = Literal["text", "int", "id", "float", "percent", "bool"]  # id: a number that only tells apart
 Cell = str | int | float | bool | None
@@ -52,7 +50,7 @@ class Command(str):
     __slots__ = ()
 
 
-class Column(Struct, frozen=True):
+class Column(NamedTuple):
     """One column of a table: its JSON/CSV key, its header (with the unit) and how its cells look.
 
     `value` takes the cell from an item (see `Table.of`); without it, that is the item's attribute `key`.
@@ -69,7 +67,7 @@ class Column(Struct, frozen=True):
     value: Callable[[Any], Cell] | None = None
 
 
-class Table(Struct, frozen=True):
+class Table(NamedTuple):
     """Named rows; a cell of None is a gap. `percent` cells are fractions (0.098 shows as 9.8 %).
 
     `certain` is the key of a boolean column: rows in which it is not true may be chance, and are shown
@@ -98,7 +96,7 @@ class Table(Struct, frozen=True):
 
     def first(self, n: int | None) -> Table:
         """Return the table with its first n rows; with all for None."""
-        return self if n is None else replace(self, rows=self.rows[:n], about=self.about[:n])
+        return self if n is None else self._replace(rows=self.rows[:n], about=self.about[:n])
 
     @property
     def certain_at(self) -> int | None:
@@ -111,7 +109,7 @@ class Table(Struct, frozen=True):
         return Made(self.rows, lambda row: dict(zip(keys, row, strict=True)))
 
 
-class Bars(Struct, frozen=True):
+class Bars(NamedTuple):
     """Bars per category of `x`, one colour per series; stacked or side by side. None is a gap.
 
     `x_label` is written along the bottom and `y_label` up the side, also where the bars are
@@ -133,7 +131,7 @@ class Bars(Struct, frozen=True):
     is_small: bool = False  # has room beside another that is
 
 
-class Waterfall(Struct, frozen=True):
+class Waterfall(NamedTuple):
     """What a total is made of: each part begins where the one before ended; the last bar is the total.
 
     A part without a group is a total too: where another one begins, to which the others lead from it.
@@ -147,7 +145,7 @@ class Waterfall(Struct, frozen=True):
     step: str = ""  # of pictures that have one: shown are those of the first step, and of one that is picked
 
 
-class Lines(Struct, frozen=True):
+class Lines(NamedTuple):
     """One line per series over the shared `x`. None is a gap.
 
     Series that are `dashed` have the colour of another one; what is above `most` is not in sight. `band` has
@@ -160,7 +158,7 @@ class Lines(Struct, frozen=True):
     y_label: str
     x: Sequence[float]
     series: Mapping[str, Sequence[float | None]]
-    dashed: Mapping[str, str] = field(default_factory=dict)
+    dashed: Mapping[str, str] = MappingProxyType({})
     most: float | None = None
     band: Sequence[tuple[float, float] | None] = ()
     log: bool = False
@@ -176,7 +174,7 @@ class Point(NamedTuple):
     size: float
 
 
-class Points(Struct, frozen=True):
+class Points(NamedTuple):
     """Points between two logarithmic axes, and a line across where `roof` has a value and its name."""
 
     title: str
@@ -187,7 +185,7 @@ class Points(Struct, frozen=True):
     roof: tuple[float, str] | None = None
 
 
-class HeatMap(Struct, frozen=True):
+class HeatMap(NamedTuple):
     """A grid of values, the larger the darker. None is a gap.
 
     `ratios` are blue below 1 and red above it, where they are in a page with `Bars3D`.
@@ -204,7 +202,7 @@ class HeatMap(Struct, frozen=True):
     ratios: bool = False
 
 
-class Span(Struct, frozen=True):
+class Span(NamedTuple):
     """One coloured box of a timeline; rows of tables with one of its `keys` are about it (`Table.about`)."""
 
     lane: str
@@ -226,7 +224,7 @@ class OnPath(NamedTuple):
     keys: Sequence[str] = ()  # as of a `Span`
 
 
-class Timeline(Struct, frozen=True):
+class Timeline(NamedTuple):
     """Boxes on lanes, to scale; the stretches of `path` are in the order of time."""
 
     title: str
@@ -247,7 +245,7 @@ class Timeline(Struct, frozen=True):
         return sorted(sorted(stretches, key=lambda one: -one[1])[:most])
 
 
-class Bars3D(Struct, frozen=True):
+class Bars3D(NamedTuple):
     """A grid of bars: rows x columns of heights, coloured by the row's group. None is a gap."""
 
     title: str
@@ -260,7 +258,7 @@ class Bars3D(Struct, frozen=True):
     z: Sequence[Sequence[float | None]]  # z[row][column]
 
 
-class Network(Struct, frozen=True):
+class Network(NamedTuple):
     """A drawn graph: nodes at (x, y), edges between them by index.
 
     A node has the keys ``label`` (its name), ``cat`` (decides the colour), ``x`` and ``y`` (floats),
@@ -286,7 +284,7 @@ class Network(Struct, frozen=True):
         return [(a, b, "critical" if (a, b) in path else kind) for a, b, kind in self.edges]
 
 
-class Card(Struct, frozen=True):
+class Card(NamedTuple):
     """One thing that was found: a sentence, and what more there is to say of it, each with its label."""
 
     title: str
@@ -306,7 +304,7 @@ class Card(Struct, frozen=True):
 Chart = Bars | Waterfall | Lines | Points | HeatMap | Timeline | Bars3D | Network
 
 
-class Result(Struct, frozen=True):
+class Result(NamedTuple):
     """What one run of an option found.
 
     `headline` is the answer in one sentence and is shown first; where there is none, `title` heads what is
@@ -353,10 +351,11 @@ def card_texts(cards: Iterable[Card]) -> list[str]:
     return [text for place, card in enumerate(cards, 1) for text in card.texts(place)]
 
 
-class Repairs(Struct):
+class Repairs:
     """Collects the lines about repaired or skipped input, each once, in order."""
 
-    lines: list[str] = field(default_factory=list)
+    def __init__(self, lines: Sequence[str] = ()) -> None:
+        self.lines = list(lines)
 
     def add(self, path: object, what: str) -> None:
         """Note that `what` was done to the file `path`."""

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec.structs import replace
-
 from result import Bars, Cell, Chart, Column, Made, Table, Waterfall, ms_column, ms_of
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ def tables_of(pair: Pair, args: Namespace, *, alone: bool) -> list[Table]:
     if alone:
         return tables
     return [
-        replace(table, name=f"{table.name} {pair.b}", title=f"{table.title}: {pair.b}") for table in tables
+        table._replace(name=f"{table.name} {pair.b}", title=f"{table.title}: {pair.b}") for table in tables
     ]
 
 
@@ -97,7 +95,7 @@ def _tested_columns(*, minor: bool) -> list[Column]:
     def of(value: Callable[[Any], Cell]) -> Callable[[Any], Cell]:
         return lambda item: value(item.average)
 
-    return [replace(column, minor=max(minor, column.minor), value=of(cell)) for column, cell in _CHANGE_CELLS]
+    return [column._replace(minor=max(minor, column.minor), value=of(cell)) for column, cell in _CHANGE_CELLS]
 
 
 def _operations(pair: Pair, args: Namespace) -> Table:

@@ -111,7 +111,7 @@ def draw_folded(dag: Dag, path: LongestPath, title: str = "") -> Network:
         label = f"{len(chain):,} operations"
         shown[int(group[chain[0]])] |= {"label": label, "cat": cats.most_common(1)[0][0], "members": own}
     note = f"{len(dag):,} operations are drawn as {n:,}: a chain is one box, which a click opens"
-    return replace(chart, nodes=shown, note=note)
+    return chart._replace(nodes=shown, note=note)
 
 
 def _chains(dag: Dag, path: LongestPath) -> list[list[int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from dag.step_graph import Recording
 from dag_utils import choose_step, critical_path, path_waterfall, step_timeline
@@ -69,8 +68,8 @@ def _of_steps(view: JobView, found: Sequence[Ranked], first: Sequence[str]) -> l
                 break
         title = f"Where the time of step {step.number} goes"
         waterfall = path_waterfall(title, recording, step, path)
-        waterfalls.append(replace(waterfall, step=str(step.number)))
-        timelines.append(replace(timeline, step=str(step.number)))
+        waterfalls.append(waterfall._replace(step=str(step.number)))
+        timelines.append(timeline._replace(step=str(step.number)))
     return [*waterfalls, *timelines]
 
 
@@ -152,7 +151,7 @@ def _work_map(recording: Recording) -> list[Chart]:
     work = [np.bincount(step.owner, step.work_ns * is_own[step.operation], n) for step in steps]
     numbers = [str(step.number) for step in steps]
     found = rank_map("Own work", recording.owners, numbers, np.transpose(work) / 1e6)
-    return [replace(found, is_small=len(steps) <= _FEW_STEPS)]
+    return [found._replace(is_small=len(steps) <= _FEW_STEPS)]
 
 
 def _exposed_map(parts: Sequence[Breakdown]) -> list[Chart]:
@@ -160,4 +159,4 @@ def _exposed_map(parts: Sequence[Breakdown]) -> list[Chart]:
     if len({part.rank for part in parts}) < 2:
         return []
     n_steps = len({part.step for part in parts})
-    return [replace(one, is_small=n_steps <= _FEW_STEPS) for one in exposed_map(parts)]
+    return [one._replace(is_small=n_steps <= _FEW_STEPS) for one in exposed_map(parts)]

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from errors import TraceError, UsageError
 from options import check_heeded, check_variant
 from result import Repairs, Result
@@ -78,6 +76,8 @@ def _collect(args: Namespace) -> Result:
 
 
 def _gpus(args: Namespace, gpus: Sequence[GpuDir]) -> Result:
+    from msgspec.structs import replace
+
     from collector.gpu.collect_job import collect_gpus, renew
     from collector.gpu.iteration_times import Gpu, iterations, time_result
     from collector.gpu.parts import PARTS
@@ -165,10 +165,9 @@ def _one_source(args: Namespace, variant: str) -> Result:
 def _joined(result: Result, found: Result, head: int | None) -> Result:
     lists = ("charts", "figures", "read", "notes", "repairs")
     joined: dict[str, Any] = {name: [*getattr(result, name), *getattr(found, name)] for name in lists}
-    return replace(
-        result,
+    return result._replace(
         document={**result.document, **found.document},
         headline=result.headline or found.headline,
-        tables=[*result.tables, *(replace(table, rows=table.rows[:head]) for table in found.tables)],
+        tables=[*result.tables, *(table._replace(rows=table.rows[:head]) for table in found.tables)],
         **joined,
     )

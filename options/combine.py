@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from errors import TraceError, UsageError, counted
 from options import check_variant
-from outputs.atomic import check_output
 from result import Bars, Chart, Column, Result, Table
 
 if TYPE_CHECKING:
@@ -187,6 +186,8 @@ def _owner(job: Job, source: Source) -> Path:
 
 def _check(members: Sequence[Member], output: Path) -> None:
     """Refuse what would read a file twice, or write over one of them."""
+    from outputs.atomic import check_output
+
     check_output(output)
     seen: set[Path] = set()
     for member in members:

@@ -9,8 +9,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from compare.compare_tables import (
     Pair,
     both_ms,
@@ -111,7 +109,7 @@ def _most_changed(pairs: Sequence[Pair]) -> Sequence[Pair]:
 def _tables(pair: Pair, args: Namespace, told: Sequence[Pair]) -> list[Table]:
     """Return the tables of a pair; those of a pair that is not told are for files and `--full`."""
     tables = tables_of(pair, args, alone=len(told) == 1)
-    return [replace(table, detail=not args.full and _is_left(pair, told)) for table in tables]
+    return [table._replace(detail=not args.full and _is_left(pair, told)) for table in tables]
 
 
 def _is_left(pair: Pair, told: Sequence[Pair]) -> bool:

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from errors import AnalyzeError, DagError, UsageError, whole_number
 from options import check_variant, is_drawn, load_steps
 from result import Bars, Cell, Chart, Column, Made, Result, Table, in_ms, ms_column
@@ -128,12 +126,10 @@ def _recorded(args: Namespace) -> Result:
         headline=headline(recording, step.number, path, scopes[-1].path()),
         tables=[
             _per_scope(args, "by_name", "Critical path by operation", BY_NAME, of_names, about=(3, 1)),
-            replace(slack, rows=slack.rows[: args.head], about=_about_operations(recording, slack)),
+            slack._replace(rows=slack.rows[: args.head], about=_about_operations(recording, slack)),
             _per_scope(args, "by_cat", "Share of each category", _BY_CAT, of_cats),
-            replace(
-                _per_scope(args, "path", "Critical path", PATH, stretches),
-                detail=not args.full,
-                about=_about_stretches(scopes[-1], shown),
+            _per_scope(args, "path", "Critical path", PATH, stretches)._replace(
+                detail=not args.full, about=_about_stretches(scopes[-1], shown)
             ),
         ],
         charts=_charts(recording, recording.steps[row], path, scopes, parts=args.del_queue)
@@ -190,7 +186,7 @@ def _per_scope(
 
     rows = Made(_places([own for _, own in parts])[: args.head], cells)
     keys = Made(rows, lambda row: (key_of(str(row[about[0]]), str(row[about[1]])),)) if about else ()
-    scope = _SCOPE if len(parts) > 1 else replace(_SCOPE, minor=_LEAST)  # then the figures name it
+    scope = _SCOPE if len(parts) > 1 else _SCOPE._replace(minor=_LEAST)  # then the figures name it
     return Table(name, title, (scope, *columns), rows, about=keys)
 
 
@@ -361,4 +357,4 @@ def _parts(scope: Scope) -> Chart:
     path = scope.path()
     sums = {(one.name, one.cat or "other"): ns for one, ns in zip(path.labels, path.ns, strict=True)}
     title = f"The longest chain of average durations, on {scope.name}"
-    return replace(waterfall(title, "ms, along the chain", sums, "the chain"), is_small=False)
+    return waterfall(title, "ms, along the chain", sums, "the chain")._replace(is_small=False)

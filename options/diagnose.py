@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 import options
 from errors import UsageError
 from opname import without_parameters
@@ -168,7 +166,7 @@ def _columns(ranked: Sequence[tuple[int, Ranked]]) -> list[Column]:
     """Return the columns of the findings; gains that are all below a millisecond have more decimals."""
     gains = [gain for _, one in ranked if (gain := _gain(one, "mid_ns")) is not None]
     digits = 3 if max(gains, default=1.0) < 1 else 1
-    return [replace(one, digits=digits) if one.kind == "float" else one for one in _FINDINGS]
+    return [one._replace(digits=digits) if one.kind == "float" else one for one in _FINDINGS]
 
 
 def _worth(one: Ranked) -> str:

@@ -8,13 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
 from errors import UsageError
-from formats.stream import find_file
 from options import check_variant
 from options.critical import recorded_step, refuse
-from parallel import progress as bars
 from result import Column, Network, Result, Table, in_ms
 
 if TYPE_CHECKING:
@@ -45,25 +41,27 @@ class _Loaded(NamedTuple):
 def run(args: Namespace) -> Result:
     """Build the graph, lay it out and say how large it is."""
     from dag_utils import MOST_IN_A_STILL, MOST_NODES, draw, draw_folded
+    from parallel import progress
 
     check_variant(args)
     output = _output(args)
     loaded = _structure(args) if _has_dag(args) else _recorded(args)
     most = MOST_IN_A_STILL if output.suffix.lower() in _STILLS else MOST_NODES
     title = f"{args.path[0]}: {len(loaded.dag):,} operations"
-    with bars.bar(1, "graphs", what="laying out", enabled=args.progress):
+    with progress.bar(1, "graphs", what="laying out", enabled=args.progress):
         if output.suffix.lower() == ".html":
             chart = draw_folded(loaded.dag, loaded.path, title)
         else:
             chart = draw(loaded.dag, loaded.path, title, most=most)
             if args.html:
-                chart = replace(chart, folded=draw_folded(loaded.dag, loaded.path, title))
+                chart = chart._replace(folded=draw_folded(loaded.dag, loaded.path, title))
     return _result(args, loaded, chart, output)
 
 
 def _has_dag(args: Namespace) -> bool:
     """Whether the DAG itself is drawn: of a GML file, or of one GPU unless a flag needs a recorded step."""
     from formats.gml import is_gml
+    from formats.stream import find_file
 
     of_step = args.del_queue or args.filter or args.step_by or args.step is not None
     gpu = len(args.path) == 1 and find_file(args.path[0], "dag.gml") is not None
@@ -72,6 +70,8 @@ def _has_dag(args: Namespace) -> bool:
 
 def _structure(args: Namespace) -> _Loaded:
     """Return the graph of a GML file or of one GPU, with average durations where a trace lies beside it."""
+    from msgspec.structs import replace
+
     from dag_utils import longest_path, mean_dags
 
     refuse(args, "filter", "step_by", "del_queue", "step")

@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from errors import TraceError, UsageError, counted
 from options import check_heeded, check_variant, is_drawn
 from outputs.marks import is_digest
@@ -51,7 +49,7 @@ _OPERATIONS = (
 #: Those of an operation over all ranks; what ranks differ in goes before what events differ in.
 _OVER_RANKS = (
     *(
-        replace(column, minor=column.minor or column.key in ("min_ms", "max_ms", "p50_ms"))
+        column._replace(minor=column.minor or column.key in ("min_ms", "max_ms", "p50_ms"))
         for column in _OPERATIONS
     ),
     Column("ranks", "ranks", "int"),
@@ -115,9 +113,9 @@ def run(args: Namespace) -> Result:
     check_digests(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
     if any(map(is_digest, args.path)):
-        return replace(show(args, *_from_digest(args)), beside=args.path[0])
+        return show(args, *_from_digest(args))._replace(beside=args.path[0])
     result = show(args, *_from_traces(args))
-    return result if args.save is None else replace(result, notes=[*result.notes, f"Digest: {args.save}"])
+    return result if args.save is None else result._replace(notes=[*result.notes, f"Digest: {args.save}"])
 
 
 def _is_drawn(args: Namespace) -> bool:
@@ -176,7 +174,7 @@ def _statistic(args: Namespace, job: JobFigures, run: MeasuredRun | None) -> Res
     if brief:
         note = f"Over {len(groups):,} ranks; --group_by rank has a row for each operation of each rank."
         table = _operations(_OVER_RANKS, _longest_first(grouped, args), args)
-        operations = replace(operations, brief=replace(table, note=note))
+        operations = operations._replace(brief=table._replace(note=note))
     of_cats = Table.of(
         "categories", "Categories", _CATEGORIES, cats, weights=lambda: [cat.total_ns for cat in cats]
     )
@@ -260,7 +258,7 @@ def _breakdown(args: Namespace, job: JobFigures, _: MeasuredRun | None) -> Resul
     of_ranks = summaries(parts)
     idle = f"{idle_or_not_recorded(parts)} (ms)"
     of_steps, of_rank = (
-        [replace(column, title=idle) if column.key == "idle_ms" else column for column in columns]
+        [column._replace(title=idle) if column.key == "idle_ms" else column for column in columns]
         for columns in (_BREAKDOWN, _RANKS)
     )
     ranks = Table.of("ranks", "Steps of each rank", of_rank, of_ranks)
@@ -288,7 +286,7 @@ def _dasf(args: Namespace) -> Result:
 
     table, repairs = analyse(args.sub_option, args.path, jobs=args.jobs, progress=args.progress)
     first = dasf_headline(table)
-    table = replace(table, rows=table.rows[: args.head])
+    table = table._replace(rows=table.rows[: args.head])
     title = f"{args.sub_option} of {', '.join(map(str, args.path))}"
     return _result(title, args.path[0], {}, (table,), headline=first, repairs=repairs)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from report import colours
 from report.names import bounded
 from report.vega import (
@@ -88,8 +86,7 @@ def _with_room(chart: Bars) -> Bars:
         return chart
     totals = [sum(filter(is_number, values)) for values in zip(*chart.series.values(), strict=True)]
     kept = [max(range(at, min(at + every, n)), key=totals.__getitem__) for at in range(0, n, every)]
-    return replace(
-        chart,
+    return chart._replace(
         x_label=f"{chart.x_label} (of {every} in a row the longest)",
         x=[chart.x[at] for at in kept],
         series={name: [values[at] for at in kept] for name, values in chart.series.items()},

@@ -9,8 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
 from outputs.atomic import open_output
 from outputs.marks import MARK
 from report import colours, plot
@@ -132,7 +130,7 @@ def _fitting(tables: Sequence[Table]) -> list[Table]:
                 f"The first {kept:,} of {len(table.rows):,} rows; --xlsx and --format csv or json have all."
             )
             rows, about = table.rows[:kept], table.about[:kept]
-            fitting[at] = replace(table, rows=rows, about=about, note=f"{note} {table.note}".rstrip())
+            fitting[at] = table._replace(rows=rows, about=about, note=f"{note} {table.note}".rstrip())
         room -= min(sizes[at], share)
     return fitting
 
@@ -178,7 +176,7 @@ def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) 
         chart = chart.folded
     payload = {
         "kind": type(chart).__name__.lower(),
-        **{name: getattr(chart, name) for name in chart.__struct_fields__},
+        **chart._asdict(),
     }
     if isinstance(chart, Timeline):
         lanes, names, groups = _Numbered(), _Numbered(), _Numbered()

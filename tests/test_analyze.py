@@ -195,9 +195,10 @@ def test_an_unreadable_directory(tmp_path: Path) -> None:
     )
 
 
-def test_without_its_libraries_it_says_how_to_get_them() -> None:
+def test_without_its_libraries_it_says_how_to_get_them(tmp_path: Path) -> None:
     """As on a machine where nothing was installed: -S leaves site-packages out."""
-    command = [sys.executable, "-S", str(REPO / "analyze.py"), "--help"]
+    (tmp_path / "t.json").write_text(TRACE)
+    command = [sys.executable, "-S", str(REPO / "analyze.py"), "--path", str(tmp_path / "t.json")]
     done = subprocess.run(command, capture_output=True, text=True, env={}, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 import dialects
 from dialects.steps import Step
@@ -235,7 +234,7 @@ def _charts(gpus: Sequence[Gpu]) -> list[Chart]:
         dashed = dict(zip(before, during, strict=True))
         high, most = _far_above(before | during)
         title = f"From load to load of input data, from the job's first step (dashed: not traced){high}"
-        charts.append(replace(_lines(title, during | before), dashed=dashed, most=most))
+        charts.append(_lines(title, during | before)._replace(dashed=dashed, most=most))
     return charts
 
 

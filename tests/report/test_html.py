@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -626,8 +625,8 @@ def test_a_node_shows_its_figures_and_leads_to_its_neighbours(browser: Chrome, t
 
 def test_a_chain_that_is_one_box_opens_and_is_found_by_its_members(browser: Chrome, tmp_path: Path) -> None:
     pile = {**NETWORK.nodes[0], "label": "2 operations", "members": [("FW.inner", 0.25), (EVIL, 1.25)]}
-    folded = replace(NETWORK, nodes=[pile, NETWORK.nodes[1]])
-    path = page(tmp_path / "a.html", replace(NETWORK, folded=folded))
+    folded = NETWORK._replace(nodes=[pile, NETWORK.nodes[1]])
+    path = page(tmp_path / "a.html", NETWORK._replace(folded=folded))
     assert open_page(browser, path) == []
     browser.find_element(By.CSS_SELECTOR, ".chart input").send_keys("inner", Keys.ENTER)
     shown = [item.text for item in browser.find_elements(By.CSS_SELECTOR, "aside ul:first-of-type li")]
