@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from traces.files import read_document, read_trace, read_traces
 from traces.filter import check_known, selected_of
+from traces.gpu_folders import GpuDir, find_gpus
+from traces.layouts import find_job, find_paths
 from traces.loading import LoadedJob, load_job, load_paths
 from traces.outlines import TraceFile
-from traces.paths import GpuDir, Job, Source, find_gpus, find_job, find_paths, rank_notes
+from traces.paths import Job, Source, rank_notes
 from traces.raw import files_to_read
 
 __all__ = [

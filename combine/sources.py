@@ -87,7 +87,7 @@ def sniffed(path: Path, scan: bool = False) -> Kind | TraceError:
 def _sniff(path: Path, library: CDLL | None) -> Kind:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
-    if dasf.is_dasf(head_of(path)[:64]):
+    if dasf.recognises(head_of(path)[:64]):
         raise TraceError(f"{path}: a DASF profile; combine takes chrome-trace files only")
     part = chrome.read_part(path, dialects.keys_for(()), pieces=_SNIFFED, scan=library or False)
     if not _has_events(part):

@@ -33,6 +33,14 @@ class Part(Struct, frozen=True):
     aligned: bool
 
 
+def recognises(head: bytes) -> bool:
+    """Whether a file that begins with `head` is a chrome trace, in its object, array or line form."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"{":
+        return b'"traceEvents"' in text or (b'"ph"' in text.split(b"\n", 1)[0])
+    return text[:1] == b"[" and (b'"ph"' in text or text[1:].lstrip()[:1] in (b"]", b""))
+
+
 def read_part(
     path: Path,
     args: Collection[str] = (),

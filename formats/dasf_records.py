@@ -44,12 +44,12 @@ _MAX_RECORD = 1 << 32  # bytes; a length beyond it is no length
 _MAX_SECONDS = FARTHEST_NS / 2e9  # of a time and of a duration: their sum is within the border
 
 
-def is_dasf(first_bytes: bytes) -> bool:
-    """Return whether a file that begins with `first_bytes` (9 or more) holds DASF's records."""
-    if len(first_bytes) <= _HEAD:
+def recognises(head: bytes) -> bool:
+    """Whether a file that begins with `head` (9 bytes or more) holds DASF's records."""
+    if len(head) <= _HEAD:
         return False
-    length = int.from_bytes(first_bytes[:_HEAD], "big")
-    return 0 < length < _MAX_RECORD and _is_map(first_bytes[_HEAD])
+    length = int.from_bytes(head[:_HEAD], "big")
+    return 0 < length < _MAX_RECORD and _is_map(head[_HEAD])
 
 
 def read(path: Path, args: Collection[str] = (), points: bool = False) -> Trace:

@@ -22,6 +22,7 @@ FLOORS = (
     ("parallel",),
     ("formats",),
     ("dialects", "traces.paths"),
+    ("traces.readers", "traces.gpu_folders"),
     ("traces.files",),
     ("collector",),  # what it makes of raw files is read like any trace
     ("traces",),

@@ -514,7 +514,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def test_a_timeline_among_the_ranks_is_not_read_as_one(tmp_path: Path) -> None:
-    from traces.paths import find_job
+    from traces.layouts import find_job
 
     event = {"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}
     for rank in (0, 1):

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -17,7 +17,6 @@ import dialects
 import parallel
 from errors import TraceError
 from formats import chrome, native
-from formats import dasf_records as dasf
 from formats.columns import Trace
 from formats.event import args_object
 from formats.reader import EventReader
@@ -27,6 +26,7 @@ from outputs.temporary import is_temporary
 from parallel import FilePart, OnRead
 from parallel import progress as bars
 from traces.paths import head_of
+from traces.readers import READERS, Wanted, reader_of
 
 _SLICES = frozenset({"X", "B", "E", "M"})
 _SPLIT = 64 << 20  # a plain file above this is read in ranges, where there are cores to spare
@@ -121,7 +121,7 @@ def read_all(
     parts_of = [_parts(path, jobs or parallel.cores()) for path in paths]
     parts = list(itertools.chain(*parts_of))
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
-    work = partial(_read, wish=_Wish(args, points, scan, max_unpacked.get()))
+    work = partial(_read, wanted=Wanted(args, points, scan), most_unpacked=max_unpacked.get())
     in_threads = scan and len(paths) == 1  # the scanner leaves the interpreter to others
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         read = parallel.map_files(work, parts, jobs=jobs, on_read=bar.update, in_threads=in_threads)
@@ -159,7 +159,8 @@ def map_traces(
     parts = [_group(own, told) for own, told in zip(groups, about, strict=True)]
     scan = native.is_worth(parallel.unpacked_size(parts)) and native.library() is not None
     keys = (*dialects.keys_for(()), *args)
-    task = partial(_read_group, work=work, wish=_Wish(keys, points, scan, max_unpacked.get()))
+    wanted = Wanted(keys, points, scan)
+    task = partial(_read_group, work=work, wanted=wanted, most_unpacked=max_unpacked.get())
     with bars.bar(total=sum(part.size for part in parts), unit="B", enabled=progress) as bar:
         results = parallel.map_files(task, parts, jobs=jobs, on_read=bar.update)
         for result, group in zip(results, groups, strict=True):
@@ -174,10 +175,14 @@ def _group(paths: Sequence[Path], about: Any) -> FilePart:
 
 
 def _read_group(
-    part: FilePart, on_read: OnRead, work: Callable[[Sequence[Trace], Any], _T], wish: _Wish
+    part: FilePart,
+    on_read: OnRead,
+    work: Callable[[Sequence[Trace], Any], _T],
+    wanted: Wanted,
+    most_unpacked: int | None,
 ) -> _T | TraceError:
     paths, about = part.about
-    traces = [_read(FilePart(path), on_read, wish) for path in paths]
+    traces = [_read(FilePart(path), on_read, wanted, most_unpacked) for path in paths]
     return _made(work, traces, about)
 
 
@@ -185,15 +190,6 @@ def _made(work: Callable[[Sequence[Trace], Any], _T], found: Sequence[Any], abou
     """Return what `work` makes of traces, or the error in place of one of them."""
     errors = [one for one in found if isinstance(one, TraceError)]
     return errors[0] if errors else work(found, about)
-
-
-class _Wish(NamedTuple):
-    """What is wanted of each file, as for `read_traces`, and whether the scanner in C reads it."""
-
-    args: Collection[str]
-    points: bool
-    scan: bool
-    most_unpacked: int | None
 
 
 def _joined(path: Path, parts: Sequence[Any], work: parallel.Work[Any]) -> Trace | TraceError:
@@ -239,8 +235,8 @@ def _parts(path: Path, jobs: int) -> list[FilePart]:
 
 def _splittable(path: Path) -> bool:
     with path.open("rb") as file:
-        head = file.read(64)
-    return head[:2] != b"\x1f\x8b" and not dasf.is_dasf(head)
+        is_packed = file.read(2) == b"\x1f\x8b"
+    return not is_packed and (reader_of(head_of(path)) or READERS[-1]).in_ranges
 
 
 def _size(path: Path) -> int:
@@ -249,27 +245,25 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _read(part: FilePart, on_read: OnRead, wish: _Wish) -> Trace | chrome.Part | TraceError:
+def _read(
+    part: FilePart, on_read: OnRead, wanted: Wanted, most_unpacked: int | None
+) -> Trace | chrome.Part | TraceError:
     """Return a file's trace, or a part of it; the error where that fails."""
-    max_unpacked.set(wish.most_unpacked)  # in a process elsewhere nobody else does
+    max_unpacked.set(most_unpacked)  # in a process elsewhere nobody else does
+    args, points, scan, _ = wanted
     try:
         if part.start == 0 and part.stop is None:
-            return _read_one(part.path, wish, on_read)
-        return chrome.read_part(
-            part.path, wish.args, wish.points, part.start, part.stop, on_read=on_read, scan=wish.scan
-        )
+            return _read_one(part.path, wanted._replace(on_read=on_read))
+        return chrome.read_part(part.path, args, points, part.start, part.stop, on_read=on_read, scan=scan)
     except TraceError as error:
         return error
 
 
-def _read_one(path: Path, wish: _Wish, on_read: OnRead) -> Trace:
+def _read_one(path: Path, wanted: Wanted) -> Trace:
     if not path.exists():
         raise TraceError(f"{path}: no such file or directory")
     if path.is_dir():
         raise TraceError(f"{path}: is a directory; expected a trace file")
     if path.suffix == ".gml":
         raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
-    if dasf.is_dasf(head_of(path)[:64]):
-        return dasf.read(path, wish.args, wish.points)
-    part = chrome.read_part(path, wish.args, wish.points, on_read=on_read, scan=wish.scan)
-    return dialects.finish(path, [part])
+    return (reader_of(head_of(path)) or READERS[-1]).read(path, wanted)

@@ -13,8 +13,9 @@ from errors import TraceError
 from formats.columns import Trace, concatenate
 from traces.files import read_all
 from traces.filter import check_known, selected_of
+from traces.layouts import find_paths
 from traces.outlines import TraceFile, outline_of, owned_by, rank_names, ranked, repair_lines, trace_file
-from traces.paths import Job, find_paths
+from traces.paths import Job
 from traces.raw import files_to_read
 
 

@@ -14,6 +14,7 @@ from errors import TraceError
 from formats.columns import Trace, concatenate
 from traces.files import map_traces
 from traces.filter import check_known, selected_of
+from traces.layouts import find_paths
 from traces.outlines import (
     Outline,
     TraceFile,
@@ -25,7 +26,7 @@ from traces.outlines import (
     repair_lines,
     trace_file,
 )
-from traces.paths import Job, Source, find_paths, rank_in_head
+from traces.paths import Job, Source, rank_in_head
 from traces.raw import files_to_read
 
 _T = TypeVar("_T")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from outputs.temporary import temporary_directory
+from traces.gpu_folders import GpuDir
 from traces.paths import Job
 
 
@@ -17,7 +18,7 @@ def files_to_read(job: Job, jobs: int | None = None) -> Iterator[tuple[list[Path
     A GPU that has no final trace yet gets one for as long as the block lasts, collected from its profiler's
     files; where that fails, its communications alone (``comm.json``) have to do.
     """
-    gpus = {source.path: source.raw for source in job.sources if source.raw is not None}
+    gpus = {s.path: GpuDir(s.raw, s.worker, s.rank) for s in job.sources if s.raw is not None}
     if not gpus:
         yield [source.path for source in job.sources], []
         return

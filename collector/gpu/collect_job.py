@@ -14,7 +14,7 @@ from collector.gpu.parts import PARTS, PartName, count_by_cat
 from errors import AnalyzeError
 from outputs.atomic import open_output
 from parallel import progress as bars
-from traces.paths import GpuDir
+from traces.gpu_folders import GpuDir
 
 
 class GpuReport(Struct, frozen=True):

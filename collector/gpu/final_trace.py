@@ -22,7 +22,7 @@ from formats.gml import format_gml, read_gml
 from formats.stream import read_text
 from opname import OpName
 from traces.files import read_document, read_trace
-from traces.paths import GpuDir
+from traces.gpu_folders import GpuDir
 
 SOURCES: Mapping[PartName, str] = {
     "io": "io.json", "step": "step.json", "comm": "comm.json", "operator": "temp.json"

@@ -13,7 +13,7 @@ from collector.network.partition_keys import files_below
 from collector.network.pcap import is_capture
 from collector.network.server_timeline import ServerKey, ServerOperation, read_served
 from errors import TraceError
-from traces.paths import find_gpus
+from traces.gpu_folders import find_gpus
 
 _SERVER = re.compile(r"server_(\d{1,3})")
 

@@ -20,7 +20,8 @@ from formats.columns import Id, Trace
 from opname import OpName, partition_key, split_key
 from result import Repairs
 from traces.files import read_trace
-from traces.paths import GpuDir, find_gpus, natural
+from traces.gpu_folders import GpuDir, find_gpus
+from traces.paths import natural
 
 _DECLARED = re.compile(rb"Declared tensor (\S+), declared key \(not PS key\): (\d{1,18})")
 # what is counted has numbers that a job can have: 16 bits of a key are its partition's

@@ -136,7 +136,7 @@ def test_a_file_of_something_else_is_refused_in_a_line(tmp_path: Path, content: 
     ],
 )
 def test_the_dialect_is_known_by_its_first_bytes(content: bytes, answer: bool) -> None:
-    assert dasf.is_dasf(content[:64]) is answer
+    assert dasf.recognises(content[:64]) is answer
 
 
 times = st.floats(0, 1e6, allow_nan=False)

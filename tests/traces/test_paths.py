@@ -10,7 +10,8 @@ import pytest
 from conftest import run_cli
 from errors import TraceError
 from trace_utils import find_paths, load_job, load_paths
-from traces.paths import find_gpus, find_job
+from traces.gpu_folders import find_gpus
+from traces.layouts import find_job
 
 TRACE = json.dumps({"traceEvents": [{"ph": "X", "name": "FW.a", "ts": 1, "dur": 1, "pid": 0, "tid": 0}]})
 

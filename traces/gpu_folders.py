@@ -1,0 +1,186 @@
+"""A layout of directories: one for each GPU, as BytePS and its profiler leave them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+
+from msgspec import Struct
+
+from errors import TraceError
+from formats.stream import find_file
+from traces.paths import DIGITS, Job, JobKind, Source, empty_notes, listing, rank_notes, subdirectories
+
+#: What stands for a final trace that is not there, the best first.
+GPU_TRACES = ("comm.json", "temp.json", "io.json")
+GPU_FILES = ("comm.json", "dag.gml", "temp.json", "io.json", "step.json")
+
+#: A worker's directory that says which one it is.
+_WORKER_NAME = re.compile(r"(?:worker|wk|w)[-_.]?(\d{1,6})", re.IGNORECASE)
+_GPU_NAME = re.compile(r"(?:(\d+)_)?(\d+)")
+_SHOWN = 4  # workers that are named in a note
+
+
+class GpuDir(Struct, frozen=True):
+    """A directory in which BytePS or its profiler left the files of one GPU."""
+
+    path: Path
+    worker: int | None = None
+    rank: int | None = None
+
+    def file(self, name: str) -> Path | None:
+        """Return the file called `name`, or its packed form ``name.gz``, if it is in this directory."""
+        return find_file(self.path, name)
+
+    def final_trace(self) -> Path | None:
+        """Return the profiler's final trace, the newest by its step where there are several."""
+        found = [p for p in listing(self.path) if _is_final_trace(p)]
+        return max(found, key=_final_order, default=None)
+
+    def trace(self) -> Path | None:
+        """Return the final trace, else the file that tells the most of those that it is collected from."""
+        return self.final_trace() or next(filter(None, map(self.file, GPU_TRACES)), None)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether a final trace is still to be collected, from operators or loads of data."""
+        return self.final_trace() is None and bool(self.file("temp.json") or self.file("io.json"))
+
+
+def find(path: Path, given: Sequence[Path]) -> Job | None:
+    """Return the job of the GPU directories at or below `path`; None where there are none."""
+    gpus = find_gpus(path)
+    if not gpus:
+        return None
+    notes = (
+        _local_rank_notes(path, gpus)
+        + _worker_notes(path, gpus)
+        + empty_notes(path, [gpu.path for gpu in gpus])
+    )
+    sources = []
+    for gpu in gpus:
+        trace = gpu.trace()
+        if trace is None:
+            notes.append(f"{gpu.path}: no trace in this GPU's directory (bps_trace*.json or comm.json)")
+        else:
+            sources.append(Source(trace, gpu.worker, gpu.rank, gpu.path if gpu.is_raw else None))
+    if not sources:
+        raise TraceError(f"{path}: no trace in any GPU directory (bps_trace*.json or comm.json)")
+    several = any(gpu.worker is not None for gpu in gpus)
+    kind: JobKind = "gpu" if _is_gpu_dir(path) else ("job" if several else "worker")
+    return Job(path, kind, sources, notes)
+
+
+def find_gpus(path: Path) -> list[GpuDir]:
+    """Return all GPU directories at or below `path`, workers and ranks in order; [] if none.
+
+    A worker's index is None where `path` holds one worker only. Directories named
+    ``<rank>_<local_rank>`` of several workers may lie side by side: a local rank that comes again
+    belongs to the next worker.
+    """
+    if not path.is_dir():
+        return []
+    if _is_gpu_dir(path):
+        return [GpuDir(path, rank=local_rank(path.name))]
+    groups = [group for group in _workers(path, depth=2) if group]
+    several = len(groups) > 1
+    return [
+        GpuDir(gpu, worker=i if several else None, rank=rank)
+        for i, group in enumerate(groups)
+        for rank, gpu in group
+    ]
+
+
+def _workers(path: Path, depth: int) -> list[list[tuple[int, Path]]]:
+    """Return for each worker under `path`, or what wraps it, its (local rank, GPU directory) pairs."""
+    children = subdirectories(path)
+    if gpus := list(filter(_is_gpu_dir, children)):
+        return _split_by_rank(gpus)
+    workers = [list(filter(_is_gpu_dir, subdirectories(child))) for child in children]
+    if any(workers):
+        return [group for gpus in workers if gpus for group in _split_by_rank(gpus)]
+    if depth == 0:
+        return []
+    jobs = {child: found for child in children if (found := _workers(child, depth - 1))}
+    if len(jobs) > 1:
+        names = ", ".join(child.name for child in jobs)
+        raise TraceError(f"{path}: holds several jobs; give one: {names}")
+    return next(iter(jobs.values()), [])
+
+
+def _split_by_rank(gpus: list[Path]) -> list[list[tuple[int, Path]]]:
+    """Give each GPU directory its local rank and put those that come again into the next worker."""
+    workers: defaultdict[int, list[tuple[int, Path]]] = defaultdict(list)
+    seen: dict[int, int] = {}
+    for order, gpu in enumerate(gpus):
+        match = _GPU_NAME.fullmatch(gpu.name)
+        rank = int(match[2]) if match else order
+        worker = seen.get(rank, 0) if match and match[1] else 0
+        seen[rank] = worker + 1
+        workers[worker].append((rank, gpu))
+    return [sorted(workers[worker], key=itemgetter(0)) for worker in sorted(workers)]
+
+
+def _local_rank_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
+    by_worker: defaultdict[int | None, list[int]] = defaultdict(list)
+    for gpu in gpus:
+        by_worker[gpu.worker].append(gpu.rank or 0)
+    widest = max(gpu.rank or 0 for gpu in gpus) + 1 if len(gpus) > 1 else 0
+    notes = []
+    for worker, ranks in by_worker.items():
+        whose = f"{path}" if worker is None else f"{path}, worker {worker}"
+        notes += rank_notes(whose, ranks, widest, "local rank", "directories")
+    return notes
+
+
+def _worker_notes(path: Path, gpus: Sequence[GpuDir]) -> list[str]:
+    """Say which worker is which where their places differ from the numbers in their directories' names."""
+    names = {gpu.worker: gpu.path.parent.name for gpu in gpus if gpu.worker is not None}
+    found = {worker: _WORKER_NAME.fullmatch(name) for worker, name in names.items()}
+    others = [
+        f"wk{worker} is {names[worker]}" for worker, one in found.items() if one and int(one[1]) != worker
+    ]
+    if not others or len(set(names.values())) < len(names):
+        return []
+    rest = f" and {len(others) - _SHOWN:,} more" if len(others) > _SHOWN else ""
+    return [f"{path}: workers are numbered by their place: {', '.join(others[:_SHOWN])}{rest}"]
+
+
+def _is_gpu_dir(path: Path) -> bool:
+    return any(c.name.removesuffix(".gz") in GPU_FILES or _is_final_trace(c) for c in listing(path))
+
+
+def _is_final_trace(path: Path) -> bool:
+    return path.name.startswith("bps_trace") and path.name.endswith((".json", ".json.gz")) and path.is_file()
+
+
+def _final_order(path: Path) -> tuple[bool, list[int], str]:
+    """Sort `bps_trace_final.json` above all others, else by step."""
+    return path.name.startswith("bps_trace_final"), [int(n) for n in DIGITS.findall(path.name)], path.name
+
+
+def local_rank(name: str) -> int | None:
+    """Return the local rank that a GPU directory's name states (``<rank>_<local_rank>`` or one number)."""
+    match = _GPU_NAME.fullmatch(name)
+    return int(match[2]) if match else None
+
+
+def is_gpu_file(name: str) -> bool:
+    """Whether a file of that name lies in a GPU's directory."""
+    return name.removesuffix(".gz") in GPU_FILES or name.startswith("bps_trace")
+
+
+def gpu_sources(files: Sequence[Path]) -> list[Source]:
+    """Return whose each file is if each is the trace of another GPU directory; else []."""
+    homes = [file.resolve().parent for file in files]
+    gpus = [gpu for home in dict.fromkeys(homes) for gpu in find_gpus(home) if gpu.path == home]
+    if len(gpus) < len(files) or any(gpu.rank is None for gpu in gpus):
+        return []
+    workers = list(dict.fromkeys(home.parent for home in homes))
+    return [
+        Source(file, workers.index(home.parent) if len(workers) > 1 else None, gpu.rank)
+        for file, home, gpu in zip(files, homes, gpus, strict=True)
+    ]

@@ -1,0 +1,93 @@
+"""What paths hold: the table of layouts of directories, and several paths as one job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from errors import TraceError
+from outputs.marks import is_digest
+from traces import gpu_folders, rank_files, tensorboard
+from traces.gpu_folders import gpu_sources, is_gpu_file, local_rank
+from traces.paths import Job, Source
+from traces.rank_files import rank_of_file
+
+#: Finds the job in a directory that is laid out so; the paths given beside it are told. None where it is not.
+Layout = Callable[[Path, Sequence[Path]], Job | None]
+#: In the order in which they are tried: the last takes every directory.
+LAYOUTS: Sequence[Layout] = (gpu_folders.find, tensorboard.find, rank_files.find)
+_JOB_SUFFIX = re.compile(r"\.(gml|pcap|pcapng|cap|txt|log|out|err|msgpack)\d*$")  # tcpdump numbers its files
+
+
+def find_job(path: Path, given: Sequence[Path] = ()) -> Job:
+    """Return the traces that `path`, one of those `given`, holds.
+
+    TraceError where there is no such path, or no trace under it.
+    """
+    if not path.exists():
+        raise TraceError(f"{path}: no such file or directory")
+    if path.is_file():
+        if path.suffix == ".gml":
+            raise TraceError(f"{path}: a DAG, not a trace; give the trace or the GPU's directory")
+        if is_digest(path):
+            raise TraceError(f"{path}: a digest, which holds no single events; give the traces it is of")
+        return Job(path, "file", [Source(path, rank=rank_of_file(path))])
+    if not path.is_dir():
+        raise TraceError(f"{path}: neither a file nor a directory")
+    return next(job for find in LAYOUTS if (job := find(path, given)) is not None)
+
+
+def find_paths(paths: Sequence[Path]) -> Job:
+    """Return what several paths hold as one job; nothing is read.
+
+    Files are ranks, GPU directories side by side the GPUs of one worker, other directories workers, in
+    the order given. The traces of several GPU directories stand for these. TraceError as of `find_job`.
+    """
+    found = [find_job(path, paths) for path in paths]
+    if len(found) == 1:
+        return found[0]
+    if all(job.kind == "file" for job in found) and (sources := gpu_sources([job.root for job in found])):
+        return Job(found[0].root, "job" if sources[0].worker is not None else "worker", sources)
+    notes = [note for job in found for note in job.notes]
+    sources = [source for job in found for source in job.sources]
+    if all(job.kind in ("file", "ranks") for job in found):
+        return Job(found[0].root, "file" if found[0].kind == "file" else "ranks", sources, notes)
+    sources = [replace(s, rank=local_rank(s.path.parent.name) if s.rank is None else s.rank) for s in sources]
+    if all(job.kind == "gpu" for job in found) and len({job.root.resolve().parent for job in found}) == 1:
+        return Job(found[0].root.parent, "worker", sources, notes)
+    offset = 0
+    numbered: list[Source] = []
+    for job in found:
+        workers = [source.worker or 0 for source in job.sources]
+        own = sources[len(numbered) : len(numbered) + len(workers)]
+        numbered += [replace(s, worker=offset + w) for s, w in zip(own, workers, strict=True)]
+        offset += max(workers) + 1
+    return Job(found[0].root, "job", numbered, notes)
+
+
+def is_input(file: Path, given: Sequence[Path]) -> bool:
+    """Whether an option may read the existing `file` when the paths `given` are those of its command.
+
+    It may read the files given, the traces of directories given, and, in or below these or beside a file
+    given, what has the name of a graph, a capture, a log or one of BytePS's files.
+    """
+    return any(path.exists() and _is_input_of(file, path) for path in given)
+
+
+def _is_input_of(file: Path, path: Path) -> bool:
+    if path.is_file():
+        return file.samefile(path) or (path.resolve().parent == file.resolve().parent and _is_job_file(file))
+    if path.resolve() in file.resolve().parents and _is_job_file(file):
+        return True
+    try:
+        return any(file.samefile(source.path) for source in find_job(path).sources)
+    except (TraceError, OSError):
+        return False
+
+
+def _is_job_file(path: Path) -> bool:
+    name = path.resolve().name.lower()
+    return is_gpu_file(name) or _JOB_SUFFIX.search(name.removesuffix(".gz")) is not None

@@ -1,0 +1,142 @@
+"""A layout of directories: one file for each rank, side by side or in a directory each."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+
+from errors import TraceError
+from outputs.marks import is_digest, is_marked
+from traces.gpu_folders import is_gpu_file, local_rank
+from traces.paths import (
+    PRODUCTS,
+    Job,
+    Source,
+    empty_notes,
+    head_of,
+    listing,
+    natural,
+    rank_in_head,
+    rank_in_name,
+    subdirectories,
+)
+from traces.readers import reader_of
+
+#: What Composer calls the file in which it puts those of all ranks once more, beside them.
+_MERGED = "merged_trace"
+_TRACE_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz", ".msgpack", ".gz", ".trace")
+_MOST_FOLDERS, _MOST_FILES = 1000, 10  # that are searched for a hint; files of each
+_MOST_SEARCHED = 50  # folders below a job's files
+
+
+def find(path: Path, given: Sequence[Path]) -> Job:
+    """Return the job of the rank files in `path` or its directories; our own products only in need."""
+    notes: list[str] = []
+    products: list[Path] = []
+    below: list[Path] = []
+    files = _rank_files(path, notes, products)
+    if not files:
+        children = {
+            child: found for child in subdirectories(path) if (found := _rank_files(child, notes, below))
+        }
+        files = [file for found in children.values() for file in found]
+        notes += empty_notes(path, list(children))
+    rank_of = {file: rank_in_name(file) if file.parent == path else _rank_of(file) for file in files}
+    if len({file.parent for file in files}) > 1 and not _all_differ(rank_of):
+        rank_of = {file: rank_in_head(file) for file in files}
+        if not _all_differ(rank_of):
+            names = ", ".join(dict.fromkeys(file.parent.name for file in files))
+            raise TraceError(
+                f"{path}: several directories in it hold traces of the same ranks, or of ranks that nothing "
+                f"tells; give one, or all if they are one job: {names}"
+            )
+    if files:
+        if left := _holding(path, _MOST_SEARCHED, {*(file.parent for file in files), *given}):
+            notes.append(
+                f"{path}: traces further below are not read: {left}; if of this job, give those, too"
+            )
+        again = [file for file in (*products, *below) if file.name.startswith(_MERGED)]
+        notes += [f"{file}: the files of all ranks once more, left out" for file in again]
+    # a replay is of the other one
+    files = files or [file for file in products if not file.name.startswith("synthetic.")] or products
+    if not files:
+        raise TraceError(f"{path}: no trace in this directory{_deeper(path)}")
+    if len(files) == 1:
+        return Job(path, "ranks", [Source(files[0], rank=rank_of_file(files[0]))], notes)
+    ranked = sorted(files, key=lambda file: (rank_of[file] is None, rank_of[file] or 0))
+    return Job(path, "ranks", [Source(file, rank=rank_of[file]) for file in ranked], notes)
+
+
+def _deeper(path: Path) -> str:
+    """Return words that name directories further below in which traces lie; or ""."""
+    found = _holding(path, _MOST_FOLDERS)
+    return f"; give the directories below it that hold some: {found}" if found else ""
+
+
+def _holding(path: Path, most: int, known: Container[Path] = ()) -> str:
+    """Return which of the first directories from `path` on hold traces, but for those `known`, in words."""
+    holding = (
+        str(Path(folder).relative_to(path))
+        for folder, _, names in itertools.islice(os.walk(path), most)
+        if Path(folder) not in known
+        and any(map(_holds_trace, (Path(folder, name) for name in sorted(names)[:_MOST_FILES])))
+    )
+    found = sorted(holding, key=natural)
+    return ", ".join(found[:3]) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
+
+
+def _holds_trace(file: Path) -> bool:
+    if not file.name.endswith(_TRACE_SUFFIXES) or file.name.split(".")[0] in (*PRODUCTS, _MERGED):
+        return False
+    with contextlib.suppress(TraceError):  # it is only a hint
+        return file.is_file() and not is_marked(file) and _is_trace(file)
+    return False
+
+
+def _rank_files(path: Path, notes: list[str], products: list[Path]) -> list[Path]:
+    """Return the trace files right in `path`, in natural order.
+
+    `products` gets what was made of others: by this program, or by Composer's merger.
+    """
+    found: list[Path] = []
+    for file in listing(path):
+        if not file.is_file() or not file.name.endswith(_TRACE_SUFFIXES):
+            continue
+        if file.stat().st_size == 0:
+            notes.append(f"{file}: an empty file, left out")
+        elif file.name.split(".")[0] in PRODUCTS or is_marked(file):
+            if not is_digest(file):
+                products.append(file)
+        elif _is_trace(file):
+            (products if file.name.startswith(_MERGED) else found).append(file)
+        else:
+            notes.append(f"{file}: not a trace, left out")
+    return found
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether the beginning of a file looks like one of the formats."""
+    return reader_of(head_of(path)) is not None
+
+
+def _rank_of(path: Path) -> int | None:
+    """Return the rank that a file's name states, or else its directory's name."""
+    rank = rank_in_name(path)
+    return rank_in_name(path.parent) if rank is None else rank
+
+
+def rank_of_file(path: Path) -> int | None:
+    """Return the rank of a file given by itself: by its name, else its directory's."""
+    home = path.resolve().parent
+    if is_gpu_file(path.name) and (of_gpu := local_rank(home.name)) is not None:
+        return of_gpu
+    rank = rank_in_name(path)
+    return rank if rank is not None or path.name.split(".")[0] in PRODUCTS else rank_in_name(home)
+
+
+def _all_differ(rank_of: Mapping[Path, int | None]) -> bool:
+    """Whether the ranks of all files are known, and each is that of one file."""
+    return None not in rank_of.values() and len(set(rank_of.values())) == len(rank_of)

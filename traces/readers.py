@@ -1,0 +1,55 @@
+"""The table of readers: how a format is told by a file's beginning, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import dialects
+from formats import chrome
+from formats import dasf_records as dasf
+from formats.columns import Trace
+
+
+class Wanted(NamedTuple):
+    """What is read of a file.
+
+    `args` are the keys of the events' `args` to decode ("input*" means input0, input1, …); `points`:
+    also the events that are no slices. `scan`: by the scanner in C, where it can; `on_read` is told
+    how many bytes of the file were read since it was told last.
+    """
+
+    args: Collection[str] = ()
+    points: bool = False
+    scan: bool = False
+    on_read: chrome.OnRead | None = None
+
+
+class Reader(NamedTuple):
+    """How files of one format are recognised and read; `in_ranges`: whether large ones can be in pieces."""
+
+    recognises: Callable[[bytes], bool]  # by the beginning of its content, unpacked, up to 1 MiB
+    read: Callable[[Path, Wanted], Trace]
+    in_ranges: bool = False
+
+
+def _read_chrome(path: Path, wanted: Wanted) -> Trace:
+    part = chrome.read_part(path, wanted.args, wanted.points, on_read=wanted.on_read, scan=wanted.scan)
+    return dialects.finish(path, [part])
+
+
+def _read_dasf(path: Path, wanted: Wanted) -> Trace:
+    return dasf.read(path, wanted.args, wanted.points)
+
+
+#: Chrome's last: it also reads, or refuses with a reason, what no reader recognises.
+READERS: Sequence[Reader] = (
+    Reader(dasf.recognises, _read_dasf),
+    Reader(chrome.recognises, _read_chrome, in_ranges=True),
+)
+
+
+def reader_of(head: bytes) -> Reader | None:
+    """Return who reads a file that begins so; None where it is not a trace."""
+    return next((reader for reader in READERS if reader.recognises(head)), None)
