@@ -52,7 +52,7 @@ def test_log_directories_of_processes_are_one_job(tmp_path: Path) -> None:
 def test_log_directories_of_different_runs_are_not_one_job(tmp_path: Path) -> None:
     write_run(tmp_path / "before", "run1", "h.trace.json")
     write_run(tmp_path / "after", "run2", "h.trace.json")
-    with pytest.raises(TraceError, match="several log directories in it hold different runs.*after, before"):
+    with pytest.raises(TraceError, match=r"hold different runs.*after, before"):
         find_job(tmp_path)
 
 
