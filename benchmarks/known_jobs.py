@@ -9,13 +9,14 @@ import numpy as np
 from arrays import Float64
 from dag.join_ranks import join
 from dag.step_graph import Recording
+from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
 from formats.columns import Track
 
 _OPERATIONS = (
-    Operation("FW.a", "FW", Track(0, 0), phase="FW"),
-    Operation("BW.a", "BW", Track(0, 0), phase="BW"),
-    Operation("reduce", "Comm", Track(0, 0), phase="Comm", is_communication=True, is_collective=True),
+    Operation("FW.a", "FW", Track(0, 0), phase=Phase.FORWARD),
+    Operation("BW.a", "BW", Track(0, 0), phase=Phase.BACKWARD),
+    Operation("reduce", "Comm", Track(0, 0), Role.COMM, is_collective=True),
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dialects
-from dialects.byteps import with_key
+from dialects.byteps.byteps_names import with_key
 from dialects.kineto.collectives import is_collective
 from formats.whole import WholeEvent
 from opname import OpName

@@ -17,12 +17,14 @@ from msgspec import Struct
 from arrays import Int64
 from dag.join_ranks import by_link
 from dag.step_graph import StepGraph, operation_edges
-from dialects.step_parts import GAP, WAIT, Kind
+from dialects.step_parts import Kind
 from errors import DagError
 
 #: `Stretch.event` of time that belongs to no event of the path.
 NO_EVENT = -1
-#: Categories of stretches: work, the gap before an event, its wait for what is out of scope.
+#: What a gap before an event is called, in which nothing was recorded, and a wait for what is out of scope.
+GAP, WAIT = "gap", "wait"
+#: Categories of stretches; the first is work.
 CATS = ("", GAP, WAIT)
 _WORK, _GAP, _WAIT = range(3)
 

@@ -53,7 +53,8 @@ def _nodes(recording: Recording, step: StepGraph, parts: bool) -> tuple[Int64, l
     first: list[int] = []
     for event, at in enumerate(step.operation.tolist()):
         operation = recording.operations[at]
-        whole = operation.is_communication and not parts and (operation.whole or operation.key is None)
+        part = operation.transfer
+        whole = operation.is_communication and not parts and (part.whole or part.key is None)
         node_of[event] = number.setdefault((operation.owner, operation.main) if whole else event, len(first))
         if node_of[event] == len(first):
             first.append(event)

@@ -30,6 +30,7 @@ from dag.step_graph import (
     StepGraph,
     operation_edges,
 )
+from dialects.roles import Role
 from dialects.step_parts import (
     Joint,
     Kind,
@@ -61,8 +62,7 @@ _FAR_NS = 1 << 62
 _BY_CHANCE = 0.1
 #: Memory is given back when so many events have left the form that ranks have them in, about 40 bytes each.
 _MANY_FREED = 200_000
-_MEETING = Operation("the last rank", "", Track("", "meetings"), is_communication=True, is_traced=False,
-                     is_meeting=True)  # fmt: skip
+_MEETING = Operation("the last rank", "", Track("", "meetings"), Role.MEETING)
 
 
 def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
@@ -83,8 +83,9 @@ def join(ranks: Sequence[RankSteps], spill: Spill | None = None) -> Recording:
         raise TraceError(f"{', '.join(rank.name for rank in ranks[:5])}: no step is recorded in every rank")
     n_meetings = len(ranks) if len(ranks) > _MOST_PAIRED else 0
     operations, first = _operations(ranks, n_meetings)
-    links = list(dict.fromkeys(one.link for one in operations.kinds if one.link))
-    of_kind = [links.index(one.link) if one.link else NO_LINK for one in operations.kinds]
+    of_kinds = [operation.transfer.link for operation in operations.kinds]
+    links = list(dict.fromkeys(filter(None, of_kinds)))
+    of_kind = [links.index(link) if link else NO_LINK for link in of_kinds]
     link_of = narrow(np.array(of_kind))[operations.kind]
     parts = list(map(list, zip(*kept, strict=True)))
     sizes = [[len(part) for part in own] for own in parts]

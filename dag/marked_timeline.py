@@ -141,16 +141,16 @@ def _order(operations: Sequence[Operation]) -> int:
         return 2
     if not operations[0].is_communication:
         return int(operations[0].is_compute)
-    return 3 + any(one.whole for one in operations)
+    return 3 + any(one.transfer.whole for one in operations)
 
 
 def _thread_name(operations: Sequence[Operation], process: str, thread: str) -> str:
     """Return what a track is called whose process is one of many of its owner."""
     if _is_tensor(operations):
         main = operations[0].main
-        return f"{main} {thread}" if any(one.key is not None for one in operations) else main
+        return f"{main} {thread}" if any(one.transfer.key is not None for one in operations) else main
     return (
-        "/".join(dict.fromkeys(one.phase or one.cat for one in operations)) or f"{process} {thread}".strip()
+        "/".join(dict.fromkeys(one.purpose or one.cat for one in operations)) or f"{process} {thread}".strip()
     )
 
 

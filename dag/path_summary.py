@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Int64
-from dag.critical_path import CATS, NO_EVENT, CriticalPath
+from dag.critical_path import CATS, GAP, NO_EVENT, WAIT, CriticalPath
 from dag.step_graph import Recording
-from dialects.step_parts import GAP, WAIT, Kind, Operation
+from dialects.step_parts import Kind, Operation
 from errors import listed
 from result import Cell, Column, Made, in_ms, ms_column
 
@@ -195,4 +195,5 @@ _WORDS = {GAP: "time in which nothing was recorded", WAIT: "waiting for other ra
 
 def category(operation: Operation) -> str:
     """Return what an operation is counted under: the recording's category, or that it communicates."""
-    return COMMUNICATION if operation.is_communication and operation.cat != "Comm" else operation.cat
+    says_so = not operation.is_communication or operation.cat == operation.purpose
+    return operation.cat if says_so else COMMUNICATION

@@ -13,6 +13,7 @@ from dag.critical_path import CriticalPath, CriticalPaths
 from dag.model import Dag, longest_path
 from dag.path_summary import Label, NamedPath, by_category, category, named_path
 from dag.step_graph import Recording, StepGraph
+from dialects.roles import Role
 
 
 class Scope(Struct, frozen=True):
@@ -84,7 +85,7 @@ def _groups(recording: Recording, kind: str) -> list[list[tuple[str, int, list[i
 
 def step_operations(recording: Recording, step: StepGraph | ContractedStep) -> list[OperationSlack]:
     """Return the operations of a step by name and category, in the order of their first events."""
-    is_meeting = recording.which(lambda one: one.is_meeting)
+    is_meeting = recording.which(lambda one: one.role is Role.MEETING)
     found: dict[tuple[str, str], OperationSlack] = {}
     for graph, slack_ns in slacks(step):
         number, first, place = np.unique(graph.operation, return_index=True, return_inverse=True)

@@ -13,7 +13,8 @@ from arrays.numbering import unique
 from dag.critical_path import CATS, NO_EVENT, CriticalPath
 from dag.path_summary import named_path
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import UNTRACED, Operation
+from dialects.roles import Role
+from dialects.step_parts import Operation
 from result import OnPath, Span, Timeline, Waterfall
 
 #: Ranks that are drawn at most, and boxes: shorter ones that follow each other become one.
@@ -159,7 +160,7 @@ def _lanes(recording: Recording, step: StepGraph, owners: Sequence[int]) -> _Lan
 
 def _kind(operation: Operation, n_owners: int) -> str:
     if operation.is_communication:
-        return (operation.stage if n_owners <= _EACH_STAGE else "") or "communication"
+        return (operation.transfer.stage if n_owners <= _EACH_STAGE else "") or "communication"
     if n_owners > _EACH_KIND:
         return "computation"
     if not operation.is_compute:
@@ -169,7 +170,7 @@ def _kind(operation: Operation, n_owners: int) -> str:
 
 def _is_part(recording: Recording) -> Bool:
     """Return which operations (n,) are no whole that is drawn as its parts."""
-    divided = {(operation.owner, operation.whole) for operation in recording.operations if operation.whole}
+    divided = {(one.owner, one.transfer.whole) for one in recording.operations if one.transfer.whole}
     return recording.which(lambda one: (one.owner, one.name) not in divided)
 
 
@@ -240,9 +241,9 @@ def _together(recording: Recording, step: StepGraph, lanes: _Lanes, events: Int6
 
 def _group(operation: Operation) -> str:
     """Return what decides the colour: the stage, what it is for, or its category."""
-    if operation.cat == UNTRACED:
+    if operation.role is Role.UNTRACED:
         return "not recorded"
-    return operation.stage or operation.phase or operation.cat or "other"
+    return operation.transfer.stage or operation.purpose or operation.cat or "other"
 
 
 # ---- the path

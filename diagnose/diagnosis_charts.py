@@ -12,6 +12,7 @@ from diagnose.detectors.slow_transfers import transfers
 from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
+from dialects.roles import Role
 from figures.breakdown import Breakdown
 from opname import without_parameters
 from result import Bars, Chart, Point, Points
@@ -88,7 +89,7 @@ def _transfers(view: JobView) -> list[Chart]:
     points = [
         Point(
             f"{owners[one.operation.owner]} {without_parameters(one.operation.label)}",
-            one.operation.stage or one.operation.phase or one.operation.cat or "other",
+            one.operation.transfer.stage or one.operation.purpose or one.operation.cat or "other",
             one.n_bytes,
             one.rate,
             one.exposed_ns / 1e6,
@@ -97,7 +98,7 @@ def _transfers(view: JobView) -> list[Chart]:
     ]
     roof = (
         best,
-        f"{best:,.3g} GB/s, {'what a link carries' if found[0].operation.link else 'the best seen'}",
+        f"{best:,.3g} GB/s, {'what a link carries' if found[0].operation.transfer.link else 'the best seen'}",
     )
     title = "Bytes and rate of each transfer"
     if len(largest) < len(found):
@@ -146,7 +147,7 @@ def _work_map(recording: Recording) -> list[Chart]:
     if n == 1:
         return []
     # in BytePS's STEP lies the wait for communication
-    is_own = recording.which(lambda one: not one.is_communication and one.cat != "STEP")
+    is_own = recording.which(lambda one: not one.is_communication and one.role is not Role.UPDATE)
     steps = [recording.steps[row] for row in recording.whole_steps]
     work = [np.bincount(step.owner, step.work_ns * is_own[step.operation], n) for step in steps]
     numbers = [str(step.number) for step in steps]

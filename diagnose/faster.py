@@ -17,7 +17,7 @@ NO_TIME = 0.001
 
 def phase_at(recording: Recording, phase: str, factor: float) -> Recording:
     """Return the recording in which all of a phase (``Comm``, ``I/O``) takes `factor` of its time."""
-    return _at(recording, recording.which(lambda one: phase in (one.phase, one.cat)), factor)
+    return _at(recording, recording.which(lambda one: phase in (one.purpose, one.cat)), factor)
 
 
 def computation_at(recording: Recording, name: str, factor: float) -> Recording:

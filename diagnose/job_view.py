@@ -10,20 +10,19 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from arrays.numbering import unique
-from dag.critical_path import CATS
+from dag.critical_path import CATS, GAP
 from dag.step_graph import Bool, Recording, StepGraph
 from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
 from diagnose.meetings import Meetings, meetings_of
-from dialects.step_parts import FRAME, GAP, Operation
+from dialects.roles import Phase, Role
+from dialects.step_parts import Operation
 from errors import TraceError, counted
 from figures.step_summary import outliers
 from replay.answer import measured_ns
 from replay.whatif.even_work import begun_by_owners
 from replay.whatif.selection import pipeline_stages
 
-#: Phases of operations that update the model.
-_UPDATES = frozenset(("STEP", "UPDATE"))
 #: Steps that the warm-up takes at most.
 _WARM_UP = 3
 #: Steps whose critical paths are walked at most.
@@ -111,7 +110,7 @@ class JobView:
         """
         if not outliers(self.job_ns).any():
             return []
-        is_update = self.which(lambda one: one.phase in _UPDATES)
+        is_update = self.which(lambda one: one.phase is Phase.UPDATE)
         updates = np.array([is_update[step.operation].any() for step in self.steps], np.bool_)
         alike = (np.flatnonzero(updates == which) for which in (False, True))
         return sorted(place for one in alike for place in one[outliers(self.job_ns[one])].tolist())
@@ -137,7 +136,7 @@ class JobView:
     @cached_property
     def is_input(self) -> Bool:
         """Which operations (n,) load input."""
-        return self.which(lambda one: "I/O" in (one.cat, one.phase))
+        return self.which(lambda one: one.phase is Phase.INPUT)
 
     @cached_property
     def is_communication(self) -> Bool:
@@ -158,8 +157,8 @@ class JobView:
         begun, seen = begun_by_owners(self.recording), set[tuple[int, str, str]]()
         for i in np.flatnonzero(begun & self.is_communication).tolist():
             one = self.recording.operations[i]
-            tensor = one.owner, one.main, one.stage
-            begun[i] = one.key is None or tensor not in seen
+            tensor = one.owner, one.main, one.transfer.stage
+            begun[i] = one.transfer.key is None or tensor not in seen
             seen.add(tensor)
         return begun
 
@@ -174,7 +173,7 @@ class JobView:
         n_owners = len(self.recording.owners)
         pairs = unique(kind * n_owners + owner)
         everywhere: Bool = (np.bincount(pairs // n_owners, minlength=len(names)) == n_owners)[kind]
-        return self.is_own & everywhere & self.which(lambda one: one.cat != "STEP")
+        return self.is_own & everywhere & self.which(lambda one: one.role is not Role.UPDATE)
 
     @cached_property
     def kind_of(self) -> tuple[list[str], Int64]:
@@ -314,7 +313,7 @@ class JobView:
     @cached_property
     def is_frame(self) -> Bool:
         """Which kinds of operations (k,) only surround others."""
-        return np.array([one.phase == FRAME for one in self.recording.table.kinds], np.bool_)
+        return np.array([one.role is Role.FRAME for one in self.recording.table.kinds], np.bool_)
 
     @cached_property
     def path_gaps_by_kind(self) -> Float64:

@@ -11,6 +11,7 @@ from arrays import Int64
 from arrays.numbering import unique
 from dag.model import connected
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.roles import Role
 from dialects.step_parts import Kind
 
 
@@ -33,7 +34,7 @@ class Meetings(Struct, frozen=True):
 
 def meetings_of(recording: Recording, rows: Sequence[int]) -> list[Meetings]:
     """Return the meetings of each of the steps `rows`."""
-    pieces, is_meeting = _pieces(recording), recording.which(lambda one: one.is_meeting)
+    pieces, is_meeting = _pieces(recording), recording.which(lambda one: one.role is Role.MEETING)
     steps = (recording.steps[row] for row in rows)
     return [_of_step(len(recording.owners), step, pieces, is_meeting) for step in steps]
 
@@ -68,5 +69,5 @@ def _of_step(n_owners: int, step: StepGraph, piece_of: Int64, is_meeting: Bool) 
 
 def _pieces(recording: Recording) -> Int64:
     """Return a number for each operation (n,) on a partition, the same on all ranks; -1 for any other."""
-    number = recording.numbered(lambda one: (one.main, one.key))[1]
-    return np.where(recording.which(lambda one: one.key is not None), number, -1)
+    number = recording.numbered(lambda one: (one.main, one.transfer.key))[1]
+    return np.where(recording.which(lambda one: one.transfer.key is not None), number, -1)

@@ -16,7 +16,7 @@ from formats.columns import Trace
 
 
 class Role(IntEnum):
-    """What a slice does; `CLAIMS` says which roles count where several run at once."""
+    """What a slice, or an operation of a step, does; `CLAIMS` says which count where several run at once."""
 
     COMPUTE = 0  # computation: a kernel, or an operator of the host where no work of a device is recorded
     COMM = 1  # moves data between ranks
@@ -26,9 +26,28 @@ class Role(IntEnum):
     INPUT = 5  # loading of input data
     WAIT = 6  # until the other ranks are ready: no bytes move
     HOST = 7  # work of the host that only prepares that of a device
-    FRAME = 8  # a span around others
-    IDLE = 9  # a thread other than the main one waits for another of its rank, or for time to pass
-    IGNORED = 10  # stands for the recording itself, or repeats other slices
+    CALL = 8  # a call of the device's runtime or driver: a launch, a wait, an allocation
+    FRAME = 9  # a span around others; its own time is that in which none of them ran
+    IDLE = 10  # a thread other than the main one waits for another of its rank, or for time to pass
+    IGNORED = 11  # stands for the recording itself, or repeats other slices
+    UNTRACED = 12  # of operations: computation that is only seen as the time before the next event
+    MEETING = 13  # of operations: no work, the moment at which the last of many ranks has come
+
+
+class Phase(IntEnum):
+    """In which part of the training loop an operation runs."""
+
+    NONE = 0  # none, or not known
+    FORWARD = 1
+    BACKWARD = 2
+    UPDATE = 3
+    INPUT = 4
+    CALLBACK = 5  # what the loop calls beside the training: logging, checkpoints, schedules
+
+    @property
+    def word(self) -> str:
+        """What users call it in edits and tables; "" for none."""
+        return _PHASE_WORDS[self]
 
 
 #: The roles that claim an instant of a rank's time, the first first; those of one group share it. While a
@@ -36,10 +55,11 @@ class Role(IntEnum):
 CLAIMS: Sequence[Sequence[Role]] = (
     (Role.COMPUTE,),
     (Role.COMM, Role.COPY),
-    (Role.INPUT, Role.WAIT, Role.HOST),
+    (Role.INPUT, Role.WAIT, Role.HOST, Role.CALL),
     (Role.UPDATE, Role.WHOLE_COMM, Role.FRAME),
 )
 
+_PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")
 #: Calls in which a thread waits for another, or for time to pass.
 _WAIT = re.compile(
     r"(?:.*[\s.:])?(?:_?wait\w*|acquire|sleep|select|e?poll|accept|recv\w*|wait_for\w*)(?: \(.*| of .*)?"

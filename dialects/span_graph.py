@@ -15,11 +15,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from arrays import Int64, Mask
 from arrays.innermost import innermost, lies_inside
 from dialects.arrows import Arrows
 from dialects.masks import by_name
+from dialects.roles import Phase, Role, is_communication
 from dialects.step_parts import (
     UNMARKED,
     Joint,
@@ -45,18 +47,21 @@ class Meaning(Struct, frozen=True):
 
     Attributes
     ----------
-    left_out : marks of the recording, which stand for no work
-    communication : moves data between ranks, with all that it contains
+    roles : those that are ignored stand for no work; communication with all that it contains
     collective : the n-th of its name in a step is the same operation on every rank
-    phases : what operations are for, by name: FW BW Comm I/O STEP
+    phases : of operations, by name
     category : of an operation, from its name and the category in the trace
     """
 
-    left_out: Mask
-    communication: Mask
+    roles: NDArray[np.int8]
     collective: Mask
-    phases: Mapping[str, str]
+    phases: Mapping[str, Phase]
     category: Category
+
+    @property
+    def communication(self) -> Mask:
+        """Which slices (n,) move data between ranks."""
+        return is_communication(self.roles)
 
 
 def record_spans(
@@ -74,7 +79,7 @@ def record_spans(
 
 def _events(trace: Trace, steps: Sequence[Step], meaning: Meaning, arrows: Arrows | None) -> RecordedEvents:
     """Return what the threads did: each slice while none of its children ran."""
-    rows = np.flatnonzero(~meaning.left_out)
+    rows = np.flatnonzero(meaning.roles != Role.IGNORED)
     start, end, track = trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows]
     rows = rows[~lies_inside(start, end, track, meaning.communication[rows])]
     owner, start, end = innermost(trace.ts_ns[rows], trace.end_ns[rows], trace.track_id[rows])
@@ -111,15 +116,15 @@ def _operations(trace: Trace, row: Int64, meaning: Meaning) -> tuple[list[Operat
     )
     operations = []
     for at in row[first].tolist():
-        name, communicates = trace.names[trace.name_id[at]], bool(meaning.communication[at])
+        name = trace.names[trace.name_id[at]]
         operations.append(
             Operation(
                 name=name,
                 cat=meaning.category(name, trace.cats[trace.cat_id[at]]),
                 track=trace.tracks[trace.track_id[at]],
-                phase="Comm" if communicates else meaning.phases.get(name, ""),
+                role=Role(meaning.roles[at]),
+                phase=meaning.phases.get(name, Phase.NONE),
                 is_collective=bool(meaning.collective[at]),
-                is_communication=communicates,
             )
         )
     return operations, numbers.reshape(-1)

@@ -9,7 +9,7 @@ that the waiting is not mistaken for work. Gaps, work and waits follow from the 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, NamedTuple, cast, overload
 
 import numpy as np
@@ -19,19 +19,11 @@ from numpy.typing import NDArray
 
 from arrays import Int64
 from arrays.numbering import narrowest
+from dialects.roles import Phase, Role
 from formats.columns import Trace, Track
 
-#: Categories of time that no recorded event covers.
-GAP = "gap"  # nothing ran that the recording knows of
-UNTRACED = "untraced"  # computation that is only seen as the time before the next event
 #: Half of what 32 bits hold: about a second in nanoseconds.
 _HALF = 1 << 30
-#: Category of negotiation: until the last rank has computed the tensor, no bytes move.
-WAIT = "wait"
-#: Phase of what a training loop calls beside the training: logging, checkpoints, schedules.
-CALLBACK = "callback"
-#: Phase of what surrounds other operations: its own time is that in which none of them ran.
-FRAME = "frame"
 
 
 class Kind(IntEnum):
@@ -67,44 +59,98 @@ class Joint(IntEnum):
 UNMARKED = "no steps are marked; the whole recording is taken for one"
 
 
+class Direction(Enum):
+    """Where a part of a communication through servers moves its bytes."""
+
+    TO_HOST = "from the device to the host's memory"
+    TO_SERVER = "from a worker to a server"
+    FROM_SERVER = "from a server to a worker"
+
+
+class Transfer(NamedTuple):
+    """What only a part of a communication has; all is empty where an operation is none."""
+
+    whole: str = ""  # the communication that it is a part of: Comm.x for Comm.x.PUSH
+    stage: str = ""  # what it does there, as the system calls it
+    key: int | None = None  # of the partition that it moves
+    link: str = ""  # the link that its body occupies, one transfer at a time
+    n_bytes: int = 0  # 0 means unknown
+    direction: Direction | None = None
+    server: str = ""  # the server at its other end
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether a link carries it to a server."""
+        return self.direction is Direction.TO_SERVER and bool(self.link)
+
+    @property
+    def is_acknowledgement(self) -> bool:
+        """Whether it is what a worker waits for after its bytes have left; see `whatif.messages`."""
+        return self.direction is Direction.TO_SERVER and not self.link
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether a link carries it from a server."""
+        return self.direction is Direction.FROM_SERVER and bool(self.link)
+
+    @property
+    def tensor(self) -> int:
+        """The number of the partition's tensor: the next step needs low ones first; -1 without a key."""
+        return -1 if self.key is None else self.key >> 16
+
+
 class Operation(NamedTuple):
     """What one event does, the same in every step in which it occurs."""
 
     name: str  # as in the trace, without worker and rank
-    cat: str  # FW BW Comm I/O STEP of BytePS, else as in the trace; GAP, UNTRACED, WAIT
+    cat: str  # as in the trace
     track: Track
+    role: Role = Role.COMPUTE
+    phase: Phase = Phase.NONE
+    transfer: Transfer = Transfer()
     owner: int = 0  # index into `Recording.owners`; given when ranks are joined
-    phase: str = ""  # what it is for, whatever the system: FW BW Comm I/O STEP callback; "" unknown
-    whole: str = ""  # the operation that it is a part of: Comm.x for Comm.x.PUSH; "" for none
-    stage: str = ""  # BytePS's queue stage, Horovod's activity
-    key: int | None = None  # BytePS's partition key
-    link: str = ""  # the link that its body occupies, one transfer at a time; "" for none
-    n_bytes: int = 0  # what a transfer carries; 0 means unknown
-    is_traced: bool = True  # False: work that is only seen as the time before the next event
     is_collective: bool = False  # ranks do it together
-    is_communication: bool = False  # moves data between ranks, or is a part or the whole of that
     on_device: bool = False  # ran on an accelerator, not on the host
     from_earlier_step: bool = False  # asked for, or begun, before the step in which it ran
-    is_meeting: bool = False  # no work: the moment at which the last of many ranks has come
 
     @property
     def label(self) -> str:
         """The name, with the partition, the whole where the name does not say it, and an earlier step."""
         if self.from_earlier_step:
             return f"{self._replace(from_earlier_step=False).label} of an earlier step"
-        if self.whole and not self.name.startswith(self.whole):
-            return f"{self.whole}.{self.name}"
-        return self.name if self.key is None else f"{self.name}.{self.key}"
+        whole, key = self.transfer.whole, self.transfer.key
+        if whole and not self.name.startswith(whole):
+            return f"{whole}.{self.name}"
+        return self.name if key is None else f"{self.name}.{key}"
 
     @property
     def main(self) -> str:
         """The name of the whole of which it is a part, else its own."""
-        return self.whole or self.name
+        return self.transfer.whole or self.name
+
+    @property
+    def purpose(self) -> str:
+        """What it is for, in the words of edits: FW BW Comm I/O STEP callback frame wait; "" unknown."""
+        return _ROLE_WORDS.get(self.role) or self.phase.word
+
+    @property
+    def is_communication(self) -> bool:
+        """Whether it moves data between ranks, or is a part, the whole or the meeting of that."""
+        return self.role in _COMMUNICATION
 
     @property
     def is_compute(self) -> bool:
         """Whether it is work of a rank: neither communication nor the loading of input."""
-        return not self.is_communication and "I/O" not in (self.cat, self.phase)
+        return not self.is_communication and self.phase is not Phase.INPUT
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the trace has it as an event."""
+        return self.role is not Role.UNTRACED and self.role is not Role.MEETING
+
+
+_COMMUNICATION = frozenset((Role.COMM, Role.WHOLE_COMM, Role.MEETING))
+_ROLE_WORDS = {Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.FRAME: "frame", Role.WAIT: "wait"}
 
 
 class Operations(Sequence[Operation]):

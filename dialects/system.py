@@ -275,9 +275,7 @@ class System:
         from dialects.span_graph import Meaning, record_spans
 
         roles = self.roles(rank.trace)
-        communicates = is_communication(roles)
-        ignored = roles == Role.IGNORED
-        meaning = Meaning(ignored, communicates, communicates, {}, self.category)
+        meaning = Meaning(roles, is_communication(roles), {}, self.category)
         steps = self.find_steps(rank.trace, by).whole
         return record_spans(rank.name, rank.trace, steps, meaning, arrows(rank.trace))
 
@@ -326,6 +324,7 @@ def framed(trace: Trace) -> NDArray[np.int8]:
     """Return the role of each slice (n,) as far as its category tells; `FRAME` where it does not."""
     found = np.full(len(trace), Role.FRAME, np.int8)
     found[by_cat(trace, lambda cat: bool(re.fullmatch(_HOST_CATS, cat)))] = Role.HOST
+    found[by_cat(trace, RUNTIME_CATS.__contains__)] = Role.CALL
     found[by_cat(trace, COPY_CATS.__contains__)] = Role.COPY
     found[by_cat(trace, _REPEATED_CATS.__contains__)] = Role.IGNORED
     found[by_name(trace, lambda name: bool(re.fullmatch(_RECORDING, name)))] = Role.IGNORED

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from arrays import Int32, Int64
 from arrays.intervals import union_length
-from dialects.byteps import with_key
+from dialects.byteps.byteps_names import with_key
 from formats.columns import Trace
 from opname import OpName
 

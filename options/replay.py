@@ -227,7 +227,7 @@ def _n_operations(recording: Recording, parts: bool) -> int:
     traced = recording.which(lambda one: one.is_traced)
     if parts:
         return int(traced.sum())
-    is_part = recording.which(lambda one: one.is_traced and (one.whole or one.is_communication))
+    is_part = recording.which(lambda one: one.is_traced and (one.transfer.whole or one.is_communication))
     wholes = {(one.owner, one.main) for one in recording.chosen_kinds(is_part)}
     return int((traced & ~is_part).sum()) + len(wholes)
 
@@ -262,7 +262,7 @@ def _sweep(args: Namespace, loaded: LoadedSteps) -> list[Chart]:
     from replay.replay_tables import sweep_chart
     from replay.whatif.edits import Links, apply, bounds
 
-    if not any(one.link or one.is_communication for one in loaded.recording.table.kinds):
+    if not any(one.transfer.link or one.is_communication for one in loaded.recording.table.kinds):
         return []
     partitions = None if args.set else read_partitions(args.path)
     if partitions is not None and partitions.bytes_of:  # which a plain replay does without

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from arrays import Int64
 from dag.step_graph import Recording
+from dialects.roles import Role
 from dialects.step_parts import Operation
 from parallel import cores, process_pool
 from parallel.progress import bar
@@ -74,11 +75,11 @@ def speed_up_each(
     """
     owners = recording.owners
     groups = _operations(recording, parts)
-    groups += _grouped(recording, "category", lambda one: one.phase or one.cat)
-    groups += _grouped(recording, "category", lambda one: one.stage)
+    groups += _grouped(recording, "category", lambda one: one.purpose or one.cat)
+    groups += _grouped(recording, "category", lambda one: one.transfer.stage)
     if len(owners) > 1:
         groups += _grouped(recording, "rank", lambda one: owners[one.owner] if one.is_compute else "")
-    groups += _grouped(recording, "link", lambda one: one.link)
+    groups += _grouped(recording, "link", lambda one: one.transfer.link)
     return _effects(recording, groups, ratio, jobs, progress)
 
 
@@ -95,13 +96,13 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
     for number, operation in enumerate(recording.operations):
         if name := name_of(operation):
             members.setdefault(name, []).append(number)
-    untraced = {one.owner for one in recording.operations if not one.is_traced}
+    untraced = {one.owner for one in recording.operations if one.role is Role.UNTRACED}
     groups = []
     for name, numbers in members.items():
         one = recording.operations[numbers[0]]
         is_rank, is_forward = kind == "rank", (kind, name) == ("category", "FW")
         tails = untraced & {one.owner} if is_rank else untraced if is_forward else set()
-        cat = "" if is_rank else one.phase or one.cat
+        cat = "" if is_rank else one.purpose or one.cat
         groups.append(Group(kind, name, cat, np.array(numbers), frozenset(tails)))
     return groups
 
@@ -173,7 +174,7 @@ def _base(recording: Recording, ratio: float, n_groups: int) -> _Base:
     result, n_ops = base.result, len(base.plan)
     operation = np.full(n_ops, -1)
     tail_of = np.full(n_ops, -1)
-    untraced = {one.owner for one in recording.operations if not one.is_traced}
+    untraced = {one.owner for one in recording.operations if one.role is Role.UNTRACED}
     for position, row in enumerate(rows):
         step = recording.steps[row]
         operation[result.heads(position) + 1] = step.operation

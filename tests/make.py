@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dag.join_ranks import join
 from dag.model import Dag, new_dag
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps
+from dialects.step_parts import Edge, Meet, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 
 
@@ -29,7 +29,10 @@ def rank_steps(
     number: int = 1,
 ) -> RankSteps:
     """Return one step of one rank: its events by name with start and end (ns), numbered in that order."""
-    operations = [Operation(event, "", Track(name, 0), link=(links or {}).get(event, "")) for event in events]
+    operations = [
+        Operation(event, "", Track(name, 0), transfer=Transfer(link=(links or {}).get(event, "")))
+        for event in events
+    ]
     times = np.array(list(events.values()), np.int64).reshape(-1, 2)
     step = RankStep.of(number, bounds, np.arange(len(events)), times, edges, meets)
     return RankSteps(name, operations, [step])

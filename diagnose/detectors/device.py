@@ -14,8 +14,8 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.faster import NO_TIME
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView, what_runs
-from dialects.step_parts import UNTRACED, WAIT, Kind, Operation
-from dialects.system import COPY_CATS
+from dialects.roles import Role
+from dialects.step_parts import Kind, Operation
 from errors import listed
 from replay.whatif.edits import apply
 from replay.whatif.even_work import scaled
@@ -141,7 +141,7 @@ def copies(view: JobView) -> Iterator[Finding | Skipped]:
     if not _on_device(view).any():
         yield Skipped("copies", NO_DEVICE)
         return
-    copying = view.which(lambda one: one.cat in COPY_CATS and _BETWEEN.search(one.name))
+    copying = view.which(lambda one: one.role is Role.COPY and _BETWEEN.search(one.name))
     on_path = view.path_work_ns(copying)
     if on_path < _LEAST * view.step_ns:
         return
@@ -201,12 +201,12 @@ def _on_device(view: JobView) -> Bool:
 
 def computes(one: Operation) -> bool:
     """Whether an operation is recorded computation, not the time that stands for some."""
-    return one.is_compute and one.cat not in (UNTRACED, WAIT)
+    return one.is_compute and one.role not in (Role.UNTRACED, Role.WAIT)
 
 
 def computes_on_device(one: Operation) -> bool:
     """Whether an operation is a kernel that computes: no copy, no communication."""
-    return one.on_device and one.cat not in COPY_CATS and not one.is_communication
+    return one.on_device and one.role is Role.COMPUTE
 
 
 def _allocates(one: Operation) -> bool:
@@ -240,7 +240,7 @@ def _sync_waits(view: JobView) -> dict[tuple[str, str], float]:
     """Return how long calls wait for a device in a step, by their names and callers; means over owners."""
     recording, device = view.recording, _on_device(view)
     _, thread = recording.numbered(lambda one: (one.owner, one.track))
-    is_operator = view.which(lambda one: one.cat == "cpu_op")
+    is_operator = view.which(lambda one: not one.on_device and one.role is not Role.CALL)
     total: dict[tuple[str, str], float] = {}
     for step in view.steps:
         targets = np.unique(step.edges[_is_sync(step.edges, device[step.operation]), 1])

@@ -16,6 +16,7 @@ from diagnose.finding import Finding, Skipped, replayed
 from diagnose.job_view import JobView, waited_for, what_runs
 from dialects.kineto import loads_ahead
 from dialects.kineto.collectives import is_half
+from dialects.roles import Phase, Role
 from errors import counted, listed
 from replay.whatif.even_work import even_in_each_step, gaps_even_in_each_step
 from result import in_ms
@@ -52,7 +53,7 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
 
 def whose_loading(view: JobView) -> str:
     """Return why the recording does not tell whose loading is slow, as a caveat; "" where it does."""
-    loads = [one for one in view.recording.table.kinds if "I/O" in (one.cat, one.phase)]
+    loads = [one for one in view.recording.table.kinds if one.phase is Phase.INPUT]
     if len(view.recording.owners) < 2:
         return ""
     if any(one.is_collective for one in loads):
@@ -134,7 +135,7 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
     """Return that some communication (n,) may be waiting, where nothing ties it to other ranks, as words."""
     if view.lacks_ranks:
         return ", nor the waiting for ranks that are not recorded"
-    is_meeting = view.which(lambda one: one.is_meeting)
+    is_meeting = view.which(lambda one: one.role is Role.MEETING)
     for step in view.steps:
         source, target = step.edges[:, 0], step.edges[:, 1]
         between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]

@@ -17,6 +17,7 @@ from diagnose.detectors.negotiations import late_in_negotiations
 from diagnose.faster import NO_TIME
 from diagnose.finding import Evidence, Finding, Skipped, replayed
 from diagnose.job_view import JobView, waited_for, what_runs
+from dialects.roles import Role
 from errors import listed
 from opname import without_parameters
 from replay.whatif.edits import apply
@@ -192,7 +193,7 @@ def _by_work(view: JobView, late: Sequence[int], *, but_gaps: bool) -> Finding:
 
 def _own(view: JobView) -> Bool:
     """Return which operations (n,) are own work, but for BytePS's STEP, in which it waits."""
-    return view.is_own & view.which(lambda one: one.cat != "STEP")
+    return view.is_own & view.which(lambda one: one.role is not Role.UPDATE)
 
 
 def _by_extra_work(view: JobView, late: Sequence[int]) -> Finding | None:

@@ -14,7 +14,8 @@ from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
-from dialects.step_parts import WAIT, Kind, Operation
+from dialects.roles import Role
+from dialects.step_parts import Kind, Operation
 from result import in_ms
 
 #: How much later the last of two ranks is on average than the first, and how much more one may need than
@@ -129,12 +130,12 @@ def _waited_for(view: JobView) -> dict[str, Float64]:
 
 
 def _is_wait(one: Operation) -> bool:
-    return one.cat == WAIT
+    return one.role is Role.WAIT
 
 
 def _gives_input(one: Operation) -> bool:
     """Whether what follows needs its result: of an exchange; that of a reduction only the update needs."""
-    return one.is_collective and "REDUCE" not in one.stage
+    return one.is_collective and "REDUCE" not in one.transfer.stage
 
 
 def _lateness(recording: Recording, rows: Iterable[int]) -> Iterator[_Lateness]:

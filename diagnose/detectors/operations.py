@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from arrays import Int64
 from arrays.median import FEWEST
-from dag.critical_path import CATS, critical_path
+from dag.critical_path import CATS, GAP, critical_path
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
 from diagnose.faster import NO_TIME, computation_at, phase_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView
-from dialects.step_parts import CALLBACK, GAP, narrow_ns
-from dialects.system import RUNTIME_CATS
+from dialects.roles import Phase, Role
+from dialects.step_parts import narrow_ns
 from errors import counted, listed
 from replay.occurrences import Middles, slots
 from result import in_ms
@@ -50,7 +50,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
     events = _works_ns(view, chosen)
     longest = float(events.max(initial=0))
     if longest > _ALL * events.sum() and all(
-        one.cat in RUNTIME_CATS for one in view.recording.chosen_kinds(chosen)
+        one.role is Role.CALL for one in view.recording.chosen_kinds(chosen)
     ):
         yield _done_once(view, names[hottest], chosen, longest)
         return
@@ -61,7 +61,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"it takes {in_ms(by_name[hottest])} a step there"
         + (f"; its longest event is {spread:.0f} times the average" if spread > _UNEVEN else ""),
         action="make this one faster first: another algorithm or precision, a fused or tuned kernel"
-        if any(one.on_device or one.phase for one in view.recording.chosen_kinds(chosen))
+        if any(one.on_device or one.purpose for one in view.recording.chosen_kinds(chosen))
         else "make this one faster first, or call it less often; a profiler of its own tells what it does",
         edit=lambda one: computation_at(one, names[hottest], 1 - _FASTER),
         change=f"{names[hottest]}={1 - _FASTER:g}",
@@ -74,7 +74,7 @@ def hot_operation(view: JobView) -> Iterator[Finding | Skipped]:
 
 def slow_callbacks(view: JobView) -> Iterator[Finding]:
     """Find callbacks of the training loop that take time on the path."""
-    chosen = view.which(lambda one: one.phase == CALLBACK)
+    chosen = view.which(lambda one: one.phase is Phase.CALLBACK)
     on_path = view.path_work_ns(chosen)
     if on_path < _LEAST_CALLBACKS * view.step_ns:
         return
@@ -84,8 +84,8 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
         title=f"callbacks take {in_ms(on_path)} of a step's critical path",
         cause=f"most of it is in {listed(largest)}",
         action="call them less often, or hand their work to another thread",
-        edit=lambda one: phase_at(one, CALLBACK, NO_TIME),
-        change=f"{CALLBACK}={NO_TIME}",
+        edit=lambda one: phase_at(one, Phase.CALLBACK.word, NO_TIME),
+        change=f"{Phase.CALLBACK.word}={NO_TIME}",
         ranks=view.recording.owners,
         operations=largest,
         evidence=view.show(chosen & is_largest, 3),
@@ -94,9 +94,9 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
 
 def _is_whole_phase(view: JobView, chosen: Bool) -> bool:
     """Whether the `chosen` operations (n,) are nearly all that there is of their phase."""
-    phases = {one.phase for one in view.recording.chosen_kinds(chosen)} - {""}
-    of_phase = view.which(lambda one: one.phase in phases)
-    if not phases or len(view.mains(of_phase)) > _FEW:
+    purposes = {one.purpose for one in view.recording.chosen_kinds(chosen)} - {""}
+    of_phase = view.which(lambda one: one.purpose in purposes)
+    if not purposes or len(view.mains(of_phase)) > _FEW:
         return False
     return bool(view.owner_work_ns(chosen).sum() > _ALL * view.owner_work_ns(of_phase).sum())
 

@@ -62,7 +62,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         edit=lambda one: _as_fast_as_others(one, pace),
         ranks=view.recording.owners,
         operations=["PUSH", "PULL"],
-        evidence=view.show(view.which(lambda one: one.link == pace.server), 3),
+        evidence=view.show(view.which(lambda one: one.transfer.link == pace.server), 3),
         queued_ns=view.path_work_ns(view.is_communication),
     )
 
@@ -73,13 +73,13 @@ def _slowest(view: JobView) -> _Pace | None:
     Compared are pulls of one size class, of those answered right after another: these wait for nothing else.
     """
     recording = view.recording
-    servers, of_operation = recording.numbered(lambda one: one.link if _is_pull(one) else "")
+    servers, of_operation = recording.numbered(lambda one: one.transfer.link if _is_pull(one) else "")
     known = link_rate(recording) if len(servers) > 2 and is_sized(recording) else None
     if known is None:  # or there is but one server, and "" for all that is no pull
         return None
     operation, work = _answered_in_a_row(view)
-    server, key = of_operation[operation], recording.column(lambda one: one.key or 0)[operation]
-    n_bytes = recording.column(lambda one: one.n_bytes)[operation]
+    server, key = of_operation[operation], recording.column(lambda one: one.transfer.key or 0)[operation]
+    n_bytes = recording.column(lambda one: one.transfer.n_bytes)[operation]
     at_least_1 = np.maximum(n_bytes, 1)
     # what is quicker than its bytes waited elsewhere, together with the one before it
     per_byte = np.maximum(work / at_least_1, 1 / known.carried)
@@ -123,9 +123,9 @@ def _as_fast_as_others(recording: Recording, pace: _Pace) -> Recording:
     known = link_rate(recording)
     if known is not None:
         recording = as_messages(recording, known.likely, by_bytes=False)
-    keys = {one.key for one in recording.table.kinds if one.link == pace.server}
-    takes = recording.which(lambda one: one.stage == "PUSH" and not one.link and one.key in keys)
-    answers = recording.which(lambda one: one.link == pace.server)
+    keys = {one.transfer.key for one in recording.table.kinds if one.transfer.link == pace.server}
+    takes = recording.which(lambda one: one.transfer.is_acknowledgement and one.transfer.key in keys)
+    answers = recording.which(lambda one: one.transfer.link == pace.server)
     return scaled(recording, np.where(takes | answers, 1 / pace.ratio, 1.0))
 
 
@@ -141,7 +141,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         yield Skipped("server", f"{NO_BYTES}; BytePS's log has them")
         return
     rate = known.carried
-    wire = recording.column(lambda one: one.n_bytes) / rate
+    wire = recording.column(lambda one: one.transfer.n_bytes) / rate
     beyond = []
     for step in view.steps:
         mine = pulls[step.operation]
@@ -168,7 +168,7 @@ def _name(link: str) -> str:
 
 
 def _is_pull(one: Operation) -> bool:
-    return bool(one.link) and one.stage == "PULL"
+    return one.transfer.is_answer
 
 
 def _uneven_servers(view: JobView) -> str:
@@ -176,7 +176,7 @@ def _uneven_servers(view: JobView) -> str:
     load: dict[str, int] = {}
     for one in view.recording.operations:
         if _is_pull(one) and one.owner == 0:
-            load[one.link] = load.get(one.link, 0) + one.n_bytes
+            load[one.transfer.link] = load.get(one.transfer.link, 0) + one.transfer.n_bytes
     if len(load) < 2 or max(load.values()) < _UNEVEN * np.mean(list(load.values())):
         return ""
     most = max(load, key=lambda link: load[link])
@@ -186,7 +186,7 @@ def _uneven_servers(view: JobView) -> str:
 def _as_fast_as_wire(recording: Recording, rate: float) -> Recording:
     """Return the recording in which pulls take no longer than their bytes at `rate` (bytes/ns)."""
     pulls = recording.which(_is_pull)
-    wire_ns = recording.column(lambda one: one.n_bytes) / rate
+    wire_ns = recording.column(lambda one: one.transfer.n_bytes) / rate
 
     def edited(step: StepGraph) -> StepGraph:
         least = np.minimum(step.work_ns, np.rint(wire_ns[step.operation])).astype(np.int64)
@@ -213,14 +213,14 @@ def priority_inversion(view: JobView) -> Iterator[Finding | Skipped]:
         change="schedule=priority",
         ranks=view.recording.owners,
         operations=[first],
-        evidence=view.show(view.which(lambda one: one.main == first and one.stage == "PUSH"), 1),
+        evidence=view.show(view.which(lambda one: one.main == first and one.transfer.is_sent), 1),
     )
 
 
 def _overtaken(view: JobView) -> tuple[str, float] | None:
     """Return the tensor of the lowest index that waited for another on its link, and in how many steps."""
     recording = view.recording
-    index = recording.column(lambda one: -1 if one.key is None else one.key >> 16)
+    index = recording.column(lambda one: one.transfer.tensor)
     waited: dict[int, int] = {}
     for step in view.steps:
         moving = np.flatnonzero((step.link != NO_LINK) & (step.end_ns - step.start_ns > step.work_ns))
@@ -235,5 +235,5 @@ def _overtaken(view: JobView) -> tuple[str, float] | None:
     if not waited:
         return None
     lowest = min(waited)
-    name = next(one.main for one in recording.table.kinds if one.key is not None and one.key >> 16 == lowest)
+    name = next(one.main for one in recording.table.kinds if one.transfer.tensor == lowest)
     return name, waited[lowest] / len(view.rows)

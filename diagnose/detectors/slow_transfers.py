@@ -13,6 +13,7 @@ from arrays.numbering import unique
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
+from dialects.roles import Role
 from dialects.step_parts import Operation
 from errors import counted
 from replay.whatif.bandwidth import is_sized, link_rate
@@ -28,7 +29,7 @@ NO_BYTES = "the bytes of the transfers are not recorded"
 _TOLERANCE_NS = 2_000
 
 
-class Transfer(NamedTuple):
+class TransferRate(NamedTuple):
     """One operation that moves data, over all steps: its rate (GB/s) is that of the link."""
 
     operation: Operation
@@ -40,7 +41,7 @@ class Transfer(NamedTuple):
 def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     """Find the worker whose pushes take longer than those of the same partitions elsewhere."""
     recording = view.recording
-    pushes = view.which(lambda one: one.link and one.stage == "PUSH")
+    pushes = view.which(lambda one: one.transfer.is_sent)
     if not pushes.any() or len(recording.owners) < 2:
         yield from slow_collectives(view)
         return
@@ -49,7 +50,7 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     if ratios[owner] <= _SLOW:
         return
     name, slow = recording.owners[owner], {"PUSH": float(ratios[owner])}
-    pulls = view.which(lambda one: one.link and one.stage == "PULL")
+    pulls = view.which(lambda one: one.transfer.is_answer)
     back = float(_ratios(view, pulls)[owner])
     if back > _SLOW:
         slow["PULL"] = back
@@ -76,7 +77,7 @@ def _ratios(view: JobView, chosen: Bool) -> Float64:
     no more than the root of it.
     """
     n_owners = len(view.recording.owners)
-    keys, number = view.recording.numbered(lambda one: (one.main, one.key))
+    keys, number = view.recording.numbered(lambda one: (one.main, one.transfer.key))
     is_sent = np.zeros((n_owners, len(keys)), np.bool_)
     for step in view.steps:
         mine = chosen[step.operation] & (step.work_ns > 0)
@@ -182,7 +183,7 @@ def bytes_at_once(view: JobView) -> Float64:
     return found
 
 
-def transfers(view: JobView) -> tuple[list[Transfer], float]:
+def transfers(view: JobView) -> tuple[list[TransferRate], float]:
     """Return the transfers whose bytes are known, and what their link carries (GB/s).
 
     That is what BytePS's links do; for collectives it is the best bus bandwidth seen.
@@ -196,13 +197,14 @@ def transfers(view: JobView) -> tuple[list[Transfer], float]:
         known = link_rate(recording) if is_sized(recording) else None
         if known is None:
             return [], 0.0
-        n_bytes = recording.column(lambda one: one.n_bytes if one.link else 0)
+        n_bytes = recording.column(lambda one: one.transfer.n_bytes if one.transfer.link else 0)
         at = np.flatnonzero(n_bytes)
         rows = zip(at.tolist(), n_bytes[at], n_bytes[at] / _usual_work_ns(view)[at], strict=True)
         best = known.carried
     operations = recording.operations
     return [
-        Transfer(operations[i], float(n_bytes), float(rate), float(exposed[i])) for i, n_bytes, rate in rows
+        TransferRate(operations[i], float(n_bytes), float(rate), float(exposed[i]))
+        for i, n_bytes, rate in rows
     ], best
 
 
@@ -224,7 +226,7 @@ def _exposed_ns(view: JobView) -> Float64:
     exposed = np.zeros(len(recording.operations))
     on_device = view.which(lambda one: one.on_device)  # where there is one, it is what computes
     is_compute = view.which(
-        lambda one: one.is_compute and one.cat != "STEP"
+        lambda one: one.is_compute and one.role is not Role.UPDATE
     )  # in which BytePS waits for them
     is_compute &= on_device == on_device.any()
     for step in view.steps:

@@ -29,18 +29,18 @@ _SMALL_BYTES, _LARGE_BYTES = 256 << 10, 4 << 20
 
 def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
     """Find many transfers whose time is latency, not bytes."""
-    parts = [one for one in view.recording.operations if one.key is not None]
+    parts = [one for one in view.recording.operations if one.transfer.key is not None]
     if not view.is_communication.any():
         yield Skipped("small_messages", "no communication between ranks is recorded")
         return
     if not parts:
         yield from _short_collectives(view)
         return
-    if not any(one.n_bytes for one in parts):
+    if not any(one.transfer.n_bytes for one in parts):
         yield Skipped("small_messages", f"{NO_BYTES}; BytePS's log has them")
         return
-    sizes = np.array([one.n_bytes for one in parts if one.n_bytes])
-    per_tensor = len({(one.owner, one.main, one.key) for one in parts}) / len(
+    sizes = np.array([one.transfer.n_bytes for one in parts if one.transfer.n_bytes])
+    per_tensor = len({(one.owner, one.main, one.transfer.key) for one in parts}) / len(
         {(one.owner, one.main) for one in parts}
     )
     if np.median(sizes) > _SMALL_BYTES or per_tensor < 2:
@@ -56,7 +56,7 @@ def small_messages(view: JobView) -> Iterator[Finding | Skipped]:
         change=f"partition_bytes={_LARGE_BYTES}",
         ranks=view.recording.owners,
         operations=sorted({one.main for one in parts})[:3],
-        evidence=view.show(view.which(lambda one: one.stage == "PUSH"), 1),
+        evidence=view.show(view.which(lambda one: one.transfer.is_sent), 1),
     )
 
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import ids_in
+from dialects.byteps.byteps_names import partition, role_of, with_key
 from dialects.needs import Need
 from dialects.owners import Owned, split_by_names
 from dialects.roles import Role, is_communication
 from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
 from dialects.system import System
-from errors import whole_number
 from formats.columns import Trace
 from opname import OpName, may_be_within
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Chooses slices (n,) by their operations.
 _Chosen: TypeAlias = Callable[[Callable[[OpName], bool]], Mask]
-_COMPUTE = frozenset({"FW", "BW", "UPDATE", "OUTPUT"})
 
 
 class BytePS(System):
@@ -54,7 +53,7 @@ class BytePS(System):
 
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,), which its name tells."""
-        table = np.array([_role(OpName.parse(name)) for name in trace.names], np.int8)
+        table = np.array([role_of(OpName.parse(name)) for name in trace.names], np.int8)
         return table[trace.name_id] if len(table) else np.zeros(len(trace), np.int8)
 
     def marked_steps(self, trace: Trace) -> Steps:
@@ -142,28 +141,6 @@ class BytePS(System):
     def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
         """Return the names of the partition, its stage and the whole communication."""
         return OpName.parse(with_key(trace.names[name], trace.tracks[track].tid)).aliases()
-
-
-def with_key(name: str, tid: object) -> str:
-    """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
-    op = OpName.parse(name)
-    if op.queue is None or op.key is not None or (key := whole_number(str(tid))) is None:
-        return name
-    return str(op._replace(key=key))
-
-
-def partition(name: str, tid: object) -> str:
-    """Return the partition that a sub-task works on: its key where the name states it, else the track's."""
-    key = OpName.parse(name).key
-    return str(tid if key is None else key)
-
-
-def _role(op: OpName) -> Role:
-    if op.is_comm:
-        return Role.COMM if op.queue is not None else Role.WHOLE_COMM
-    if op.cat in _COMPUTE:
-        return Role.COMPUTE
-    return {"STEP": Role.UPDATE, "I/O": Role.INPUT}.get(op.cat or "", Role.HOST)
 
 
 # ---- steps

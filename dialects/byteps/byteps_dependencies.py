@@ -120,17 +120,16 @@ class _Chains(NamedTuple):
 
 def _chains(spans: Spans) -> _Chains:
     events = spans.events
-    event = np.flatnonzero(
-        np.array([bool(one.stage) for one in events.operations], np.bool_)[spans.operation]
-    )
-    partition = numbered((one.whole, one.key) for one in events.operations)[1].astype(np.int64)
+    parts = [one.transfer for one in events.operations]
+    event = np.flatnonzero(np.array([bool(part.stage) for part in parts], np.bool_)[spans.operation])
+    partition = numbered((part.whole, part.key) for part in parts)[1].astype(np.int64)
     nth = events.nth[spans.rows[event]]
     chain = partition[spans.operation[event]] * (int(nth.max(initial=0)) + 1) + nth
     order = np.argsort(chain := chain * len(spans.first) + spans.step[event], kind="stable")
     event, chain = event[order], chain[order]
     start = spans.start_ns[event]
     at_once = np.cumsum(_is_new(chain) | _is_new(start))
-    stage = np.array([_STAGE_ORDER.get(one.stage, 0) for one in events.operations])[spans.operation[event]]
+    stage = np.array([_STAGE_ORDER.get(part.stage, 0) for part in parts])[spans.operation[event]]
     event = event[np.argsort(at_once * (len(QUEUES) + 1) + stage, kind="stable")]
     is_first = _is_new(chain)
     return _Chains(

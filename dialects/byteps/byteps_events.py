@@ -9,16 +9,17 @@ from msgspec import Struct
 
 from arrays import Int64
 from arrays.numbering import numbered, occurrence_number
+from dialects.byteps.byteps_names import DIRECTIONS, phase_of, role_of
 from dialects.byteps.gradient_names import renamed
-from dialects.step_parts import UNTRACED, Operation, RankTrace
+from dialects.roles import Phase, Role
+from dialects.step_parts import Direction, Operation, RankTrace, Transfer
 from errors import whole_number
 from formats.columns import Track
 from opname import OpName
 
+_UNTRACED = "untraced"
 #: Categories of computation; a GPU does it itself.
-COMPUTE = ("FW", "BW", UNTRACED)
-
-_PHASES = {"FW": "FW", "BW": "BW", "Comm": "Comm", "I/O": "I/O", "STEP": "STEP", "UPDATE": "STEP"}
+COMPUTE = ("FW", "BW", _UNTRACED)
 
 
 class Events(Struct, frozen=True):
@@ -46,7 +47,7 @@ class Events(Struct, frozen=True):
 
     def is_whole(self, operation: int) -> bool:
         """Whether an operation is a communication as a whole, not a stage of one of its partitions."""
-        return self.names[operation].is_comm and self.operations[operation].key is None
+        return self.names[operation].is_comm and self.operations[operation].transfer.key is None
 
     @property
     def has_backward(self) -> bool:
@@ -91,21 +92,21 @@ def _operation(gpu: RankTrace, name: OpName, key: int | None, track: Track) -> O
         name=str(name),
         cat=name.cat or "",
         track=track,
-        phase=_PHASES.get(name.cat or "", ""),
-        whole="" if key is None else str(name.main),
-        stage="" if key is None else name.queue or "",
-        key=key,
-        link="" if key is None else _link(gpu, name.queue, key),
-        n_bytes=0 if key is None else gpu.bytes_of.get(key, 0),
-        is_communication=name.is_comm,
+        role=role_of(name),
+        phase=phase_of(name),
+        transfer=Transfer() if key is None else _transfer(gpu, name, key),
     )
 
 
-def _link(gpu: RankTrace, stage: str | None, key: int) -> str:
-    """Return the link of a transfer: a worker's to the servers, or a server's back to all workers."""
-    if stage == "PUSH":
-        return "PUSH" if gpu.worker is None else f"worker {gpu.worker} PUSH"
-    return f"server {gpu.server_of.get(key, 0)} PULL" if stage == "PULL" else ""
+def _transfer(gpu: RankTrace, name: OpName, key: int) -> Transfer:
+    """Return a stage of a partition; a link is a worker's to the servers, or a server's to all workers."""
+    stage = name.queue or ""
+    direction, server, link = DIRECTIONS.get(stage), f"server {gpu.server_of.get(key, 0)}", ""
+    if direction is Direction.TO_SERVER:
+        link = stage if gpu.worker is None else f"worker {gpu.worker} {stage}"
+    elif direction is Direction.FROM_SERVER:
+        link = f"{server} {stage}"
+    return Transfer(str(name.main), stage, key, link, gpu.bytes_of.get(key, 0), direction, server)
 
 
 def _sorted(
@@ -116,7 +117,7 @@ def _sorted(
     same: dict[tuple[OpName, int | None], int] = {}
     what = np.array(
         [
-            same.setdefault((name, one.key), len(same))
+            same.setdefault((name, one.transfer.key), len(same))
             for name, one in zip(names, operations, strict=True)
         ],
         np.int64,
@@ -148,12 +149,12 @@ def with_untraced(events: Events, bounds: Sequence[tuple[int, int]]) -> Events:
         found.append(np.stack([event, since])[:, is_whole[event] & (events.start_ns[event] > since)])
     event, since = np.concatenate(found, axis=1)
     label, of = numbered(events.names[one].label or "" for one in events.operation[event].tolist())
-    untraced = [OpName(UNTRACED, one) for one in label]
-    track = Track(UNTRACED, UNTRACED)
+    untraced = [OpName(_UNTRACED, one) for one in label]
+    track = Track(_UNTRACED, _UNTRACED)
     return _sorted(
         [
             *events.operations,
-            *(Operation(str(name), UNTRACED, track, phase="BW", is_traced=False) for name in untraced),
+            *(Operation(str(name), _UNTRACED, track, Role.UNTRACED, Phase.BACKWARD) for name in untraced),
         ],
         [*events.names, *untraced],
         np.concatenate([events.operation, len(events.operations) + of]),

@@ -172,10 +172,10 @@ def _meets_of_operations(gpu: RankTrace, events: Events) -> Iterator[Meet]:
     Communications recorded without stages end once every GPU has begun its own.
     """
     worker = _ALL if gpu.worker is None else gpu.worker
-    with_stages = {one.whole for one in events.operations if one.stage}
+    with_stages = {one.transfer.whole for one in events.operations if one.transfer.stage}
     for number, operation in enumerate(events.operations):
         if events.is_whole(number) and operation.name not in with_stages:
             yield Meet((_ALL, "communicate", operation.name), number, enters=True, leaves=True)
-        for role in _ROLES.get(operation.stage, ()):
-            key = (_ALL if role.all_workers else worker, role.what, operation.key)
+        for role in _ROLES.get(operation.transfer.stage, ()):
+            key = (_ALL if role.all_workers else worker, role.what, operation.transfer.key)
             yield Meet(key, number, role.enters, role.leaves, role.joint, role.kind)

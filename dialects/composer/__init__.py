@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arrays import Mask
-from dialects.composer.composer_axes import PROFILER_STEP, second_axis, tie_axes
+from dialects.composer.composer_axes import second_axis, tie_axes
 from dialects.masks import by_name
 from dialects.needs import Need
-from dialects.roles import Role, is_communication
+from dialects.roles import Phase, Role
 from dialects.steps import NO_STEPS, Step, Steps, in_first_process, spans
 from dialects.sync_points import SyncPoint, SyncPoints
 from dialects.system import Metadata, SecondAxis, System, framed, integer, without_recording
@@ -28,11 +28,11 @@ _COMPUTE = frozenset({"event/forward", "event/loss", "event/backward", "event/op
 _LOADER = "event/dataloader"
 _WHERE_RANKS_MEET = frozenset({"event/backward", _LOADER})
 _PHASES = {
-    _LOADER: "I/O",
-    "event/forward": "FW",
-    "event/loss": "FW",
-    "event/backward": "BW",
-    "event/optimizer": "STEP",
+    _LOADER: Phase.INPUT,
+    "event/forward": Phase.FORWARD,
+    "event/loss": Phase.FORWARD,
+    "event/backward": Phase.BACKWARD,
+    "event/optimizer": Phase.UPDATE,
 }
 _FRAMES = ("event/fit", "event/epoch", "event/iteration", "event/batch", "event/train_batch")
 _CALLBACK = "callback/"
@@ -77,6 +77,8 @@ class Composer(System):
         comm = super().recorded_roles(trace) == Role.COMM
         found = framed(trace)
         found[by_name(trace, _COMPUTE.__contains__)] = Role.COMPUTE
+        found[by_name(trace, _LOADER.__eq__)] = Role.INPUT
+        found[by_name(trace, _is_callback)] = Role.HOST
         found[comm] = Role.COMM
         return found
 
@@ -100,19 +102,15 @@ class Composer(System):
         last has begun it.
         """
         from dialects.span_graph import Meaning, record_spans
-        from dialects.step_parts import CALLBACK, FRAME
 
         trace = rank.trace
         calls = by_name(trace, _CALL.fullmatch)
+        roles = self.roles(trace)
+        roles[by_name(trace, _FRAMES.__contains__)] = Role.FRAME
         meaning = Meaning(
-            left_out=by_name(trace, PROFILER_STEP.fullmatch),
-            communication=is_communication(self.roles(trace)),
+            roles,
             collective=calls if calls.any() else by_name(trace, _WHERE_RANKS_MEET.__contains__),
-            phases={
-                **_PHASES,
-                **dict.fromkeys(_FRAMES, FRAME),
-                **{name: CALLBACK for name in trace.names if name.startswith(_CALLBACK)},
-            },
+            phases={**_PHASES, **dict.fromkeys(filter(_is_callback, trace.names), Phase.CALLBACK)},
             category=self.category,
         )
         return record_spans(rank.name, trace, _with_loading(trace, self.find_steps(trace, by).whole), meaning)
@@ -133,6 +131,10 @@ class Composer(System):
     def category(self, name: str, cat: str) -> str:
         """Return the event's own category, unless that lists the events and callbacks it belongs to."""
         return name if "," in cat or not cat else cat
+
+
+def _is_callback(name: str) -> bool:
+    return name.startswith(_CALLBACK)
 
 
 def _with_loading(trace: Trace, batches: Sequence[Step]) -> list[Step]:

@@ -18,7 +18,8 @@ from msgspec import Struct, field
 
 from arrays import Int64, Mask
 from dialects.masks import by_name
-from dialects.step_parts import UNTRACED, WAIT, Edge, Joint, Kind, Operation, RankStep, RankSteps
+from dialects.roles import Phase, Role
+from dialects.step_parts import Edge, Joint, Kind, Operation, RankStep, RankSteps, Transfer
 from dialects.steps import Step, Steps
 from errors import TraceError
 from formats.columns import Id, Trace, Track
@@ -234,7 +235,7 @@ class _StepBuilder(Struct):
         """Add the negotiation before a reduction; return who was ready when, and what that let go on."""
         if one.negotiation is None:
             return [(self.times[reduction][0], "", reduction, Joint.END_TO_HEAD)]
-        event = self._add_row(one.negotiation, one.tensor, cat=WAIT)
+        event = self._add_row(one.negotiation, one.tensor, role=Role.WAIT)
         start, end = self.times[event]
         self.edges.append(Edge(event, reduction))
         if one.ticks:
@@ -265,7 +266,7 @@ class _StepBuilder(Struct):
         if len(waited) and self.reduced_ns[waited[-1]] > since:
             source, since, kind = self.reductions[waited[-1]], int(self.reduced_ns[waited[-1]]), Kind.DATA
         name = f"{who}: computation" if who else "computation"
-        work = Operation(name, UNTRACED, Track(name, None), phase="BW", is_traced=False)
+        work = Operation(name, "untraced", Track(name, None), Role.UNTRACED, Phase.BACKWARD)
         event = self._append(work, since, max(at, since))
         if source is not None:
             self.edges.append(Edge(source, event, kind=kind))
@@ -280,19 +281,17 @@ class _StepBuilder(Struct):
         n_over = int(np.searchsorted(self.reduced_ns, at, side="right"))
         return self.reductions[n_over - 1] if n_over else None
 
-    def _add_row(self, row: int, tensor: str, cat: str = "Comm", *, is_collective: bool = False) -> int:
+    def _add_row(self, row: int, tensor: str, role: Role = Role.COMM, *, is_collective: bool = False) -> int:
         trace = self.trace
         start, end = int(trace.ts_ns[row]), int(self.end_ns[row])
         name, track = trace.names[trace.name_id[row]], trace.tracks[trace.track_id[row]]
         operation = Operation(
             name=name,
-            cat=cat,
+            cat="wait" if role is Role.WAIT else "Comm",
             track=track,
-            phase=cat,
-            whole=tensor,
-            stage=name,
+            role=role,
+            transfer=Transfer(tensor, name),
             is_collective=is_collective,
-            is_communication=cat != WAIT,
         )
         return self._append(operation, max(start, self.step.start_ns), max(end, self.step.start_ns))
 

@@ -196,7 +196,7 @@ class Kineto(System):
         """Return the steps of one rank; see `kineto_graph`."""
         from dialects.kineto.kineto_graph import record
 
-        return record(rank, self.find_steps(rank.trace, by).whole)
+        return record(rank, self.find_steps(rank.trace, by).whole, self.roles(rank.trace))
 
 
 def loads_ahead(name: str) -> bool:

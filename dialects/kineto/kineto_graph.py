@@ -16,6 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from arrays import Int32, Int64, Mask
 from arrays.numbering import numbered, unique
@@ -41,8 +42,9 @@ from dialects.kineto.kineto_device import (
     read_works,
     waiting_for_room,
 )
-from dialects.kineto.kineto_host import PHASES, Segments, segments
+from dialects.kineto.kineto_host import Segments, segments
 from dialects.masks import by_cat, by_name
+from dialects.roles import Phase, Role
 from dialects.step_parts import (
     UNMARKED,
     InStep,
@@ -82,6 +84,7 @@ class _Rank(Struct, frozen=True):
     works: Works
     transfers: Mapping[int, Hashable]  # as of `transfers`
     steps: Sequence[Step]
+    roles: NDArray[np.int8]  # of the trace's slices
 
     @property
     def first_work(self) -> int:
@@ -92,10 +95,10 @@ class _Rank(Struct, frozen=True):
         return len(self.host) + np.arange(len(self.aside))
 
 
-def record(rank_trace: RankTrace, steps: Sequence[Step]) -> RankSteps:
-    """Return the steps of one rank; where none are marked, the whole recording is one."""
+def record(rank_trace: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> RankSteps:
+    """Return the steps of one rank, whose slices have `roles`; where no steps are marked, one of all."""
     name, trace = rank_trace.name, rank_trace.trace
-    rank = _read(rank_trace, steps)
+    rank = _read(rank_trace, steps, roles)
     events = _events(rank)
     notes = []
     bounds = windows(steps)
@@ -108,7 +111,7 @@ def record(rank_trace: RankTrace, steps: Sequence[Step]) -> RankSteps:
     return RankSteps(name, operations, [step for step in found if len(step)], notes)
 
 
-def _read(rank: RankTrace, steps: Sequence[Step]) -> _Rank:
+def _read(rank: RankTrace, steps: Sequence[Step], roles: NDArray[np.int8]) -> _Rank:
     trace = rank.trace
     end_ns = trace.end_ns
     is_aside = _lasting_collectives(trace)
@@ -121,7 +124,7 @@ def _read(rank: RankTrace, steps: Sequence[Step]) -> _Rank:
     inside[inside] = host.end_ns[enqueued[inside]] > moments[inside]
     host = host.cut(enqueued[inside], moments[inside])
     known = transfers(trace, aside, rank.args_of)
-    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns), known, steps)
+    return _Rank(trace, end_ns, host, aside, read_works(trace, end_ns), known, steps, roles)
 
 
 def _lasting_collectives(trace: Trace) -> Mask:
@@ -168,24 +171,32 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
         _COMPILED.sub(r"\1\2", one) if _IS_COMPILED in one else one for one in trace.names
     )
     name_ids, cat_ids, tracks = name_of[trace.name_id[rows]], trace.cat_id[rows], trace.track_id[rows]
-    columns = (name_ids, cat_ids, tracks, phase, on_device, together, communicates)
-    sizes = (len(names), len(trace.cats), len(trace.tracks), len(PHASES), 2, 2, 2)
+    phase = np.where(communicates, Phase.NONE, phase)
+    role = np.where(communicates, Role.COMM, _roles(rank.roles)[rows])
+    columns = (name_ids, cat_ids, tracks, phase, on_device, together, role)
+    sizes = (len(names), len(trace.cats), len(trace.tracks), len(Phase), 2, 2, len(Role))
     distinct, kind = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
     kinds = [
         Operation(
             name=names[name],
             cat=trace.cats[cat],
             track=trace.tracks[track],
-            phase="Comm" if communicates else PHASES[phase],
+            role=Role(role),
+            phase=Phase(phase),
             is_collective=bool(together),
-            is_communication=bool(communicates),
             on_device=bool(on_device),
         )
-        for name, cat, track, phase, on_device, together, communicates in zip(
+        for name, cat, track, phase, on_device, together, role in zip(
             *(column.tolist() for column in np.unravel_index(distinct, sizes)), strict=True
         )
     ]
     return kinds, kind.reshape(-1).astype(np.int64)
+
+
+def _roles(roles: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Return the roles (n,) of slices that are no communication: annotations work as operators do."""
+    works = np.isin(roles, (Role.COMPUTE, Role.COPY, Role.HOST, Role.CALL))
+    return np.where(works, roles, Role.HOST if (roles == Role.HOST).any() else Role.COMPUTE)
 
 
 # ---- edges
@@ -327,7 +338,7 @@ def _after_backward(rank: _Rank) -> Int64:
     """
     host, aside = rank.host, rank.aside
     main = np.flatnonzero((host.thread == host.main) & ~host.is_around)
-    backward = host.phase[main] == PHASES.index("BW")
+    backward = host.phase[main] == Phase.BACKWARD
     begins = np.flatnonzero(backward & ~np.append(False, backward[:-1]))
     after = np.flatnonzero(~backward & np.append(False, backward[:-1]))
     begins = begins[: len(after)]

@@ -14,6 +14,7 @@ from arrays.innermost import innermost
 from arrays.numbering import unique
 from arrays.ranges import ranges
 from dialects.masks import by_cat, by_name
+from dialects.roles import Phase
 from dialects.steps import Step
 from dialects.system import RUNTIME_CATS
 from formats.columns import Trace
@@ -26,8 +27,6 @@ _STEP = re.compile(r"ProfilerStep(#\d+|\*)?")
 _ANNOTATION = re.compile(r"ProfilerStep|Optimizer\.|enumerate\(DataLoader\)")  # of any category
 #: Annotations of PyTorch's own around a user's code, of which they tell no more than that it ran.
 _WHOLE = re.compile(_STEP.pattern + r"|\w*DataParallel\.forward")
-#: What host operations are for; `Segments.phase` indexes it.
-PHASES = ("", "FW", "BW", "STEP", "I/O")
 
 
 class Segments(Struct, frozen=True):
@@ -38,7 +37,7 @@ class Segments(Struct, frozen=True):
     row : (n,) the innermost operation that was open; one that encloses others has several segments
     start_ns, end_ns : (n,)
     thread : (n,) index into `Trace.tracks`
-    phase : (n,) index into `PHASES`
+    phase : (n,) `Phase`
     closes : (n,) whether the outermost operation ends with this segment
     is_around : (n,) whether it is an annotation beside the operations in it, which may have waited
     main : the thread that runs the steps
@@ -217,10 +216,10 @@ def _are_around_steps(start_ns: Int64, end_ns: Int64, steps: Sequence[Step]) -> 
 
 
 def _phases(trace: Trace, outermost: Int64, in_update: Mask) -> Int64:
-    """Return the phase (index into `PHASES`) of operations, from their outermost ones."""
-    phase = np.where(in_update, PHASES.index("STEP"), PHASES.index("FW"))
-    phase[by_name(trace, lambda name: name.startswith(_BACKWARD))[outermost]] = PHASES.index("BW")
-    phase[by_name(trace, _loads)[outermost]] = PHASES.index("I/O")
+    """Return the `Phase` of operations, from their outermost ones."""
+    phase = np.where(in_update, Phase.UPDATE, Phase.FORWARD)
+    phase[by_name(trace, lambda name: name.startswith(_BACKWARD))[outermost]] = Phase.BACKWARD
+    phase[by_name(trace, _loads)[outermost]] = Phase.INPUT
     return phase
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from arrays import Float64, Int64
 from dag.step_graph import NO_LINK, Bool, Recording, StepGraph
-from dialects.step_parts import Joint, Operation
+from dialects.step_parts import Direction, Joint, Operation
 from errors import TraceError
 
 #: A stretch of time tells a link's rate if it holds this share of what the link carries in a step: the first
@@ -36,8 +36,8 @@ _GOODPUT = 0.95
 
 def is_sized(recording: Recording) -> bool:
     """Return whether the bytes of transfers are known, or the recording has no transfers."""
-    transfers = [one for one in recording.table.kinds if one.link or one.is_communication]
-    return not transfers or any(one.n_bytes for one in transfers)
+    transfers = [one for one in recording.table.kinds if one.transfer.link or one.is_communication]
+    return not transfers or any(one.transfer.n_bytes for one in transfers)
 
 
 class LinkRate(NamedTuple):
@@ -175,11 +175,13 @@ def _shorter_waits(recording: Recording, factor: float, rate: float) -> Recordin
 
     Messages are acknowledgements, which have no link, and answers, whose bytes their links carry at `rate`.
     """
-    stages = (lambda one: one.stage == "PUSH" and not one.link, lambda one: one.stage == "PULL" and one.link)
+    of_kinds = (
+        recording.which(lambda one: one.transfer.is_acknowledgement),
+        recording.which(lambda one: one.transfer.is_answer),
+    )
     wires = (np.zeros(len(recording.operations)), _sizes(recording) / rate)
     work = [step.work_ns.astype(np.float64) for step in recording.steps]
-    for stage, wire in zip(stages, wires, strict=True):
-        is_of = recording.which(stage)
+    for is_of, wire in zip(of_kinds, wires, strict=True):
         chosen = [is_of[step.operation] for step in recording.steps]
         own = [wire[step.operation[of]] for step, of in zip(recording.steps, chosen, strict=True)]
         beyond = [all_[of] - needs for all_, of, needs in zip(work, chosen, own, strict=True)]
@@ -274,7 +276,7 @@ def with_sizes(recording: Recording) -> Recording:
     The copy of a partition to host memory (COPYD2H) takes a time that grows with its size: the shortest
     copy of all stands for nothing, that of the usual partition of a tensor that has several for one unit.
     """
-    if any(operation.n_bytes for operation in recording.table.kinds):
+    if any(operation.transfer.n_bytes for operation in recording.table.kinds):
         return recording
     copies = _copy_ns(recording)
     # Of a tensor's partitions all but the last are full.
@@ -285,10 +287,10 @@ def with_sizes(recording: Recording) -> Recording:
         return recording
 
     def sized(operation: Operation) -> Operation:
-        if operation.key is None or (operation.owner, operation.key) not in copies:
+        if operation.transfer.key is None or (operation.owner, operation.transfer.key) not in copies:
             return operation
-        share = min((copies[operation.owner, operation.key] - none) / (one - none), 1.0)
-        return operation._replace(n_bytes=round(_UNIT * share))
+        share = min((copies[operation.owner, operation.transfer.key] - none) / (one - none), 1.0)
+        return operation._replace(transfer=operation.transfer._replace(n_bytes=round(_UNIT * share)))
 
     return replace(recording, operations=[sized(operation) for operation in recording.operations])
 
@@ -299,8 +301,8 @@ def _copy_ns(recording: Recording) -> dict[tuple[int, int], float]:
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             one = recording.operations[number]
-            if one.key is not None and one.stage == "COPYD2H":
-                found[one.owner, one.key] = min(found.get((one.owner, one.key), work), work)
+            if one.transfer.key is not None and one.transfer.direction is Direction.TO_HOST:
+                found[one.owner, one.transfer.key] = min(found.get((one.owner, one.transfer.key), work), work)
     return found
 
 
@@ -333,7 +335,7 @@ def _carried(service: Float64) -> Float64:
 
 
 def _sizes(recording: Recording) -> Int64:
-    return recording.column(lambda one: one.n_bytes)
+    return recording.column(lambda one: one.transfer.n_bytes)
 
 
 def _communicates(recording: Recording, step: StepGraph) -> Bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from arrays import Int64
 from arrays.intervals import union
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.roles import Phase, Role
 from dialects.step_parts import Joint, Kind, narrow_ns
 from errors import UsageError, whole_number
 from formats.columns import Trace, Track
@@ -315,9 +316,9 @@ def forward_share(recording: Recording) -> float:
 
     As the owners whose operations were traced show it; 1 where none was.
     """
-    untraced = {one.owner for one in recording.table.kinds if not one.is_traced}
-    forward = recording.which(lambda one: one.phase == "FW")
-    gradient = recording.which(lambda one: one.is_communication and one.key is None)
+    untraced = {one.owner for one in recording.table.kinds if one.role is Role.UNTRACED}
+    forward = recording.which(lambda one: one.phase is Phase.FORWARD)
+    gradient = recording.which(lambda one: one.is_communication and one.transfer.key is None)
     work = total = 0
     for step in recording.steps:
         for owner in set(range(len(recording.owners))) - untraced:
@@ -331,7 +332,7 @@ def forward_share(recording: Recording) -> float:
 
 def rescheduled(recording: Recording, *, by_priority: bool) -> Recording:
     """Return the recording with links that serve by tensor index, or who is ready first, not as recorded."""
-    priority = recording.column(lambda one: (one.key or 0) >> 16)
+    priority = recording.column(lambda one: max(one.transfer.tensor, 0))
 
     def served(step: StepGraph) -> StepGraph:
         turn = priority[step.operation] * by_priority

@@ -35,16 +35,17 @@ def as_messages(recording: Recording, rate: float, *, by_bytes: bool) -> Recordi
     acknowledgement that came behind it is read already, one of the PULL's. With `by_bytes` that is all that
     an answer takes beyond its own bytes: messages of another size wait otherwise.
     """
-    pushes = recording.which(lambda one: one.stage == "PUSH" and one.link)
-    pulls = recording.which(lambda one: one.stage == "PULL" and one.link)
+    pushes = recording.which(lambda one: one.transfer.is_sent and one.transfer.link)
+    pulls = recording.which(lambda one: one.transfer.is_answer)
     if not pushes.any():
         return recording
     split = np.flatnonzero(pushes | pulls)
     number = np.full(len(pushes), -1)
     number[split] = len(pushes) + np.arange(len(split))
-    more = [recording.operations[i]._replace(link="") for i in split.tolist()]
-    n_bytes = recording.column(lambda one: one.n_bytes)
-    key = recording.column(lambda one: -1 if one.key is None else one.key)
+    transfers = (recording.operations[i] for i in split.tolist())
+    more = [one._replace(transfer=one.transfer._replace(link="")) for one in transfers]
+    n_bytes = recording.column(lambda one: one.transfer.n_bytes)
+    key = recording.column(lambda one: -1 if one.transfer.key is None else one.transfer.key)
     splits: list[_Split] = []
     for step in recording.steps:
         what = step.operation

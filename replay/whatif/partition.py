@@ -68,18 +68,18 @@ def changed_tensors(recording: Recording, n_bytes: int) -> dict[tuple[int, str],
     TraceError
         The recording has no partitions, or their sizes are not known.
     """
-    parts = [operation for operation in recording.operations if operation.key is not None]
+    parts = [operation for operation in recording.operations if operation.transfer.key is not None]
     if not parts:
         raise TraceError("partition_bytes: the recording has no partitions (BytePS's comm.json has them)")
-    if not any(operation.n_bytes for operation in parts):
+    if not any(operation.transfer.n_bytes for operation in parts):
         raise TraceError(
             "partition_bytes: the sizes of the tensors are not known; "
             "BytePS's log with 'partitioned to' lines must lie in or beside the job's directory"
         )
     size: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
     for part in parts:
-        if part.key is not None:
-            size[part.owner, part.whole][part.key] = part.n_bytes
+        if part.transfer.key is not None:
+            size[part.owner, part.transfer.whole][part.transfer.key] = part.transfer.n_bytes
     found = {}
     for tensor, of_key in size.items():
         whole, rest = divmod(sum(of_key.values()), n_bytes)
@@ -94,7 +94,7 @@ _Stage = tuple[str, bool]
 
 
 def _stage(one: Operation) -> _Stage:
-    return one.stage, bool(one.link)
+    return one.transfer.stage, bool(one.transfer.link)
 
 
 def _costs(recording: Recording, rate: float | None, part: float) -> dict[_Stage, _Cost]:
@@ -126,8 +126,8 @@ def _samples(recording: Recording) -> dict[_Stage, Float64]:
     for step in recording.steps:
         for number, work in zip(step.operation.tolist(), step.work_ns.tolist(), strict=True):
             one = recording.operations[number]
-            if one.key is not None:
-                rows[_stage(one)].append((one.n_bytes, work))
+            if one.transfer.key is not None:
+                rows[_stage(one)].append((one.transfer.n_bytes, work))
     return {stage: np.array(samples, np.float64) for stage, samples in rows.items()}
 
 
@@ -144,8 +144,8 @@ class _Cut:
     ) -> None:
         self.operations = list(recording.operations)
         self._place = {link: i for i, link in enumerate(recording.links)}
-        answered = [one for one in recording.operations if one.stage == "PULL" and one.link]
-        self._server = {} if same_server else {one.key: one.link for one in answered}
+        answered = [one for one in recording.operations if one.transfer.is_answer]
+        self._server = {} if same_server else {one.transfer.key: one.transfer.link for one in answered}
         self._servers = [] if same_server else sorted(set(self._server.values()))
         self._tensors, self._costs = tensors, costs
         self._number: dict[tuple[int, int], int] = {}
@@ -167,7 +167,9 @@ class _Cut:
             operation=np.array(operation, np.int64),
             link=self._links(step.link[source], operation),
             work_ns=self._work(step, source, operation),
-            edges=_copied(step.edges, copies, [self.operations[i].whole for i in step.operation.tolist()]),
+            edges=_copied(
+                step.edges, copies, [self.operations[i].transfer.whole for i in step.operation.tolist()]
+            ),
             last=np.flatnonzero(np.isin(source, step.last)),
             overtaken=step.overtaken if len(source) == len(step) else np.empty((0, 2), np.int64),
             continued=np.array(continued, np.int64).reshape(-1, 2),
@@ -187,7 +189,7 @@ class _Cut:
             tensor = self._tensor(old)
             made = {-1: number}
             if tensor is not None:
-                pieces = [i for i in range(len(tensor.sizes)) if tensor.template(i) == old.key]
+                pieces = [i for i in range(len(tensor.sizes)) if tensor.template(i) == old.transfer.key]
                 made = {piece: self._piece(number, tensor, piece) for piece in pieces}
             copies.append(dict(zip(made, range(len(like), len(like) + len(made)), strict=True)))
             like += [event] * len(made)
@@ -201,26 +203,26 @@ class _Cut:
             self._number[template, key] = len(self.operations)
             old = self.operations[template]
             track = old.track._replace(tid=str(key))
-            link = self._link(old, tensor, piece) if old.link in self._servers else old.link
-            made = old._replace(key=key, n_bytes=tensor.sizes[piece], track=track, link=link)
-            self.operations.append(made)
+            link = self._link(old, tensor, piece) if old.transfer.link in self._servers else old.transfer.link
+            part = old.transfer._replace(key=key, n_bytes=tensor.sizes[piece], link=link)
+            self.operations.append(old._replace(track=track, transfer=part))
         return self._number[template, key]
 
     def _link(self, old: Operation, tensor: _Tensor, piece: int) -> str:
         """Return the link by which the server of a new partition answers: by its key, else in turn."""
-        first = self._servers.index(self._server.get(tensor.keys[0], old.link))
+        first = self._servers.index(self._server.get(tensor.keys[0], old.transfer.link))
         in_turn = self._servers[(first + piece) % len(self._servers)]
         return self._server.get(tensor.keys[0] + piece, in_turn)
 
     def _links(self, link: Int64, operation: Sequence[int]) -> Int64:
         """Return the links of new events (n,), recorded as `link`: those of their operations."""
-        known = [self._place.get(self.operations[number].link, NO_LINK) for number in operation]
+        known = [self._place.get(self.operations[number].transfer.link, NO_LINK) for number in operation]
         return np.where(link == NO_LINK, NO_LINK, known)
 
     def _group(self, number: int) -> tuple[int, str, _Stage] | None:
         """Return whose recorded time an operation shares: tensor and stage; None where it is not cut."""
         one = self.operations[number]
-        return (one.owner, one.whole, _stage(one)) if self._tensor(one) else None
+        return (one.owner, one.transfer.whole, _stage(one)) if self._tensor(one) else None
 
     def _work(self, step: StepGraph, like: Int64, operation: Sequence[int]) -> Int64:
         """Return the work of the new events: the stage's recorded total, changed as its cost says."""
@@ -233,18 +235,21 @@ class _Cut:
         found = step.work_ns[like].astype(np.float64)
         for event, number in enumerate(operation):
             if group := self._group(number):
-                n_bytes, of_tensor = self.operations[number].n_bytes, sum(self._tensors[group[:2]].sizes)
+                n_bytes, of_tensor = (
+                    self.operations[number].transfer.n_bytes,
+                    sum(self._tensors[group[:2]].sizes),
+                )
                 before = costs[group]
                 found[event] = total[group] * (self._cost(number) / before if before else n_bytes / of_tensor)
         return np.rint(found).astype(np.int64)
 
     def _tensor(self, one: Operation) -> _Tensor | None:
-        return None if one.key is None else self._tensors.get((one.owner, one.whole))
+        return None if one.transfer.key is None else self._tensors.get((one.owner, one.transfer.whole))
 
     def _cost(self, number: int) -> float:
         one = self.operations[number]
         cost = self._costs[_stage(one)]
-        return cost.per_part_ns + cost.per_byte_ns * one.n_bytes
+        return cost.per_part_ns + cost.per_byte_ns * one.transfer.n_bytes
 
 
 def _copied(edges: Int64, copies: Sequence[Mapping[int, int]], tensor: Sequence[str]) -> Int64:

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from dag.step_graph import Bool, Recording, StepGraph
+from dialects.roles import Role
 from dialects.step_parts import Kind, Operation
 from errors import UsageError
 
@@ -94,13 +95,13 @@ def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
     )
     untraced = np.zeros(len(owners), np.bool_)
     if target in ("", "FW"):
-        untraced[[one.owner for one in recording.table.kinds if not one.is_traced]] = True
+        untraced[[one.owner for one in recording.table.kinds if one.role is Role.UNTRACED]] = True
     return Selection(chosen, untraced & owners)
 
 
 def _names(operation: Operation) -> tuple[str, ...]:
     parts = (operation.name, operation.label, operation.main)
-    return (*parts, operation.cat, operation.phase, operation.stage, operation.link)
+    return (*parts, operation.cat, operation.purpose, operation.transfer.stage, operation.transfer.link)
 
 
 def _owners(recording: Recording, worker: str | None, rank: str | None) -> Bool:

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from arrays import Float64, Int64
 from arrays.numbering import occurrence_number
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.step_parts import WAIT, narrow_ns
+from dialects.roles import Role
+from dialects.step_parts import narrow_ns
 from replay.occurrences import medians, numbered
 
 #: A rank that works this much longer in a step than its peers do (their median) is a straggler.
@@ -41,7 +42,7 @@ def why_none(recording: Recording) -> str:
     if len(recording.owners) > 1:
         few = f"no rank works {THRESHOLD - 1:.0%} longer than its peers in the median step"
         return "" if stragglers(recording) else few
-    if any(operation.cat == WAIT for operation in recording.table.kinds):
+    if any(operation.role is Role.WAIT for operation in recording.table.kinds):
         return "a Horovod timeline is that of rank 0 and does not tell the ranks' own work apart"
     return "only one rank is recorded, without a peer to compare it with"
 

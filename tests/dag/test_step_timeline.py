@@ -9,7 +9,8 @@ from dag import step_timeline as timelines
 from dag.critical_path import critical_path
 from dag.step_graph import Recording
 from dag.step_timeline import key_of, path_waterfall, step_timeline, stretch_key
-from dialects.step_parts import Edge, Meet
+from dialects.roles import Role
+from dialects.step_parts import Edge, Meet, Transfer
 from make import rank_steps, recording
 from result import Timeline
 
@@ -62,8 +63,8 @@ def test_a_communication_is_drawn_as_its_parts() -> None:
         "rank0", {"Comm.x": (0, 9), "Comm.x.PUSH": (0, 5), "Comm.x.PULL": (5, 10)}, bounds=(0, 10)
     )
     whole, *parts = rank.operations
-    made = [part._replace(whole="Comm.x", stage=part.name[-4:], is_communication=True) for part in parts]
-    chart = drawn(recording(replace(rank, operations=[whole._replace(is_communication=True), *made])))
+    made = [part._replace(role=Role.COMM, transfer=Transfer("Comm.x", part.name[-4:])) for part in parts]
+    chart = drawn(recording(replace(rank, operations=[whole._replace(role=Role.WHOLE_COMM), *made])))
     assert [(span.lane, span.group) for span in chart.spans] == [("PUSH", "PUSH"), ("PULL", "PULL")]
     assert chart.spans[0].keys == (key_of("rank0", "Comm.x"), key_of("rank0", "Comm.x.PUSH"))
 

@@ -168,7 +168,7 @@ def test_bytes_and_rates_of_partitions(tmp_path: Path) -> None:
     directory, _ = HEALTHY.write(tmp_path / "job")
     loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
     found, best = transfers(JobView(loaded))
-    pushes = [one for one in found if one.operation.stage == "PUSH"]
+    pushes = [one for one in found if one.operation.transfer.stage == "PUSH"]
     assert len(pushes) == 2 * HEALTHY.large
     assert [one.rate for one in pushes] == pytest.approx([(512 << 10) / 0.2e6] * 20, rel=0.02)
     assert best == pytest.approx((512 << 10) / 0.2e6, rel=0.1)
@@ -178,7 +178,7 @@ def test_pushes_that_are_slow_in_some_steps_only_are_no_slow_link(tmp_path: Path
     directory, _ = replace(HEALTHY, push=(0.2, 3.0)).write(tmp_path / "job")
     loaded = load_steps([directory], partitions=read_partitions([directory]), jobs=1, progress=False)
     steps = list(loaded.recording.steps)
-    pushes = loaded.recording.which(lambda one: one.stage == "PUSH" and one.owner == 1)
+    pushes = loaded.recording.which(lambda one: one.transfer.stage == "PUSH" and one.owner == 1)
     for at in range(0, len(steps), 2):  # every other step's are as quick as the peer's
         mine = pushes[steps[at].operation]
         steps[at] = structs.replace(steps[at], work_ns=np.where(mine, 200_000, steps[at].work_ns))

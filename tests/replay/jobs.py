@@ -9,7 +9,9 @@ import numpy as np
 
 from dag.join_ranks import join
 from dag.step_graph import Recording
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
+from dialects.byteps.byteps_names import DIRECTIONS
+from dialects.roles import Phase, Role
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 
 MS = 1_000_000
@@ -45,12 +47,15 @@ def rank(
 
 def _operation(name: str, known: Mapping[str, Any], is_collective: bool) -> Operation:
     cat = name.partition(".")[0]
+    transfer = {key: value for key, value in known.items() if key in Transfer._fields}
+    transfer.setdefault("direction", DIRECTIONS.get(transfer.get("stage", "")))
     fields = {
         "cat": cat,
-        "phase": cat if cat in ("FW", "BW", "Comm", "I/O") else "",
+        "role": Role.COMM if is_collective or cat == "Comm" else Role.COMPUTE,
+        "phase": next((phase for phase in Phase if phase.word == cat), Phase.NONE),
         "is_collective": is_collective,
-        "is_communication": is_collective or cat == "Comm",
-        **known,
+        "transfer": Transfer(**transfer),
+        **{key: value for key, value in known.items() if key not in transfer},
     }
     return Operation(name, fields.pop("cat"), Track(0, name), **fields)
 
@@ -131,6 +136,6 @@ def partitions(sizes: Sequence[int], ms_each: Sequence[float]) -> Recording:
     for part, (size, ms) in enumerate(zip(sizes, ms_each, strict=True)):
         name = f"part{part}"
         times[name] = (20, at + ms)
-        kinds[name] = {**_PUSH, "key": KEY + part, "n_bytes": size, "is_communication": True}
+        kinds[name] = {**_PUSH, "key": KEY + part, "n_bytes": size, "role": Role.COMM}
         at += ms
     return job(rank("rank0", [(times, (0, at + 1))], {name: ["BW.a"] for name in kinds}, kinds=kinds))

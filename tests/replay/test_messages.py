@@ -74,7 +74,7 @@ def test_transfers_taken_apart_replay_as_recorded(by_bytes: bool, recording: Rec
     apart = as_messages(recording, JOB.rate / 1.045 / 1e6, by_bytes=by_bytes)
     rows = recording.whole_steps
     assert (replay(apart, rows).iteration_ns == measured_ns(recording)[rows]).all()
-    n_transfers = sum(one.stage in ("PUSH", "PULL") for one in recording.operations)
+    n_transfers = sum(one.transfer.stage in ("PUSH", "PULL") for one in recording.operations)
     assert len(apart.operations) == len(recording.operations) + n_transfers
 
 
@@ -122,7 +122,7 @@ def test_an_acknowledgement_that_was_read_before_the_answer_in_front_of_it_waits
     apart = as_messages(full_links, random_job(18).rate / 1.045 / 1e6, by_bytes=False)
     rows = full_links.whole_steps
     assert (replay(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
-    rest = apart.which(lambda one: one.stage == "PULL" and not one.link)
+    rest = apart.which(lambda one: one.transfer.stage == "PULL" and not one.transfer.link)
     assert sum(int(rest[step.operation].sum()) for step in apart.steps) > 0
     # no answer is taken for longer than 0.3 ms and 1 ms a megabyte, and the largest partition has 0.81 MB
     longest = max(int(step.work_ns[rest[step.operation]].max(initial=0)) for step in apart.steps)
@@ -134,8 +134,8 @@ def test_an_answer_holds_its_link_no_longer_than_its_bytes_take(full_links: Reco
     apart = as_messages(full_links, rate, by_bytes=True)
     rows = full_links.whole_steps
     assert (replay(apart, rows).iteration_ns == measured_ns(full_links)[rows]).all()
-    n_bytes = apart.column(lambda one: one.n_bytes)
-    answers = apart.which(lambda one: one.stage == "PULL" and one.link)
+    n_bytes = apart.column(lambda one: one.transfer.n_bytes)
+    answers = apart.which(lambda one: one.transfer.stage == "PULL" and one.transfer.link)
     for before, step in zip(full_links.steps, apart.steps, strict=True):
         mine = answers[step.operation] & ~np.isin(np.arange(len(step)), step.continued[:, 1])
         most = 1.05 * n_bytes[step.operation[mine]] / rate + 2 * 50_000  # its own message and one before it

@@ -15,7 +15,7 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dag_utils import load_steps
-from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps
+from dialects.step_parts import Edge, Joint, Kind, Meet, Operation, RankStep, RankSteps, Transfer
 from formats.columns import Track
 from replay.runs import replayed_ns
 from replay.simulation import planned, replay
@@ -49,7 +49,8 @@ def recordings(draw: st.DrawFn, shared_links: bool = True) -> Recording:
         links = draw(st.lists(st.sampled_from(["", "", "x", "y"]), min_size=n_events, max_size=n_events))
         own = "" if shared_links else str(number)
         operations = [
-            Operation(str(i), "", Track(0, i), link=link and link + own) for i, link in enumerate(links)
+            Operation(str(i), "", Track(0, i), transfer=Transfer(link=link and link + own))
+            for i, link in enumerate(links)
         ]
         begin = draw(st.integers(0, 3))
         steps = []

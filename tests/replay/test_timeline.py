@@ -7,7 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dialects.step_parts import Operation
+from dialects.roles import Phase, Role
+from dialects.step_parts import Operation, Transfer
 from formats.columns import Track
 from make import rank_steps, recording
 from replay.simulation import replay
@@ -29,13 +30,13 @@ def test_events_are_in_order_of_time_in_numbered_and_named_places(tmp_path: Path
 
 
 def test_a_rank_whose_processes_are_tensors_is_one_process(tmp_path: Path) -> None:
+    part = Transfer("Comm.w", "PUSH", 65536)
     operations = [
-        Operation("Comm.w.PUSH", "Comm", Track("Comm.w", "65536"), whole="Comm.w", key=65536),
-        Operation("Comm.v", "Comm", Track("Comm.v", "total")),
+        Operation("Comm.w.PUSH", "Comm", Track("Comm.w", "65536"), Role.COMM, transfer=part),
+        Operation("Comm.v", "Comm", Track("Comm.v", "total"), Role.WHOLE_COMM),
         Operation("BW.a", "BW", Track("0", "17744863269121484553")),
-        Operation("I/O", "I/O", Track("I/O", None)),
+        Operation("I/O", "I/O", Track("I/O", None), Role.INPUT, Phase.INPUT),
     ]
-    operations = [one._replace(is_communication=one.cat == "Comm") for one in operations]
     times = [(30, 40), (30, 50), (10, 30), (0, 10)]
     own = rank_steps("rank0", {str(i): span for i, span in enumerate(times)}, bounds=(0, 50))
     result = replay(recording(replace(own, operations=operations)), [0])
@@ -50,9 +51,12 @@ def test_a_rank_whose_processes_are_tensors_is_one_process(tmp_path: Path) -> No
 def test_waiting_for_a_tensor_to_be_ready_belongs_to_it(tmp_path: Path) -> None:
     """Horovod: each tensor is a process, of which the negotiation moves no bytes."""
     operations = [
-        Operation(name, cat, Track(tensor, None), whole=tensor, is_communication=cat == "Comm")
+        Operation(name, cat, Track(tensor, None), role, transfer=Transfer(tensor, name))
         for tensor in ("allreduce.v", "allreduce.w")
-        for name, cat in (("NEGOTIATE_ALLREDUCE", "wait"), ("GLOO_ALLREDUCE", "Comm"))
+        for name, cat, role in (
+            ("NEGOTIATE_ALLREDUCE", "wait", Role.WAIT),
+            ("GLOO_ALLREDUCE", "Comm", Role.COMM),
+        )
     ]
     times = [(0, 10), (10, 20), (0, 20), (20, 30)]
     own = rank_steps("rank0", {str(i): span for i, span in enumerate(times)}, bounds=(0, 30))

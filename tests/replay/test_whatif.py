@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from conftest import REPO, run_cli
 from dag.step_graph import Recording
 from dag_utils import load_steps
+from dialects.roles import Phase, Role
 from dialects.step_parts import Edge, Kind, Operation, RankStep, RankSteps
 from errors import TraceError, UsageError
 from formats.columns import Track
@@ -129,7 +130,7 @@ def test_what_an_edit_changes_of_a_step_far_longer_than_the_others_counts_in_ful
 def test_work_is_shared_out_operation_by_operation_where_all_do_it_equally_often() -> None:
     # one operation thrice in a step, as the forward and the backward pass may call it, and one in a loop
     def of(name: str, *work: float, loops: int) -> RankSteps:
-        operations = [Operation(one, "FW", Track(0, 0), phase="FW") for one in ("op", "loop")]
+        operations = [Operation(one, "FW", Track(0, 0), phase=Phase.FORWARD) for one in ("op", "loop")]
         ends = np.cumsum([*work, *[1.0] * loops])
         times = np.rint(np.stack([np.append(0, ends[:-1]), ends], axis=1) * MS).astype(np.int64)
         which = np.array([0] * len(work) + [1] * loops)
@@ -333,12 +334,12 @@ def test_the_same_partition_size_changes_nothing() -> None:
 def test_larger_partitions_carry_the_same_bytes() -> None:
     bigger = apply(partitions([1_000_000] * 10, [2.0] * 10), ["partition_bytes=5000000"])
     on_link = bigger.steps[0].operation[bigger.steps[0].link >= 0]
-    assert [bigger.operations[i].key for i in on_link] == [KEY, KEY + 1]
+    assert [bigger.operations[i].transfer.key for i in on_link] == [KEY, KEY + 1]
     assert answer(bigger).iteration_ns / MS == pytest.approx(41)
 
 
 def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_take_turns() -> None:
-    of = {"stage": "PULL", "is_communication": True, "whole": "Comm.a"}
+    of = {"stage": "PULL", "role": Role.COMM, "whole": "Comm.a"}
     kinds = {
         "a0": {**of, "link": "server 0 PULL", "key": KEY, "n_bytes": 4_000_000},
         "a1": {**of, "link": "server 0 PULL", "key": KEY + 1, "n_bytes": 1_000_000},
@@ -351,8 +352,12 @@ def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_ta
         cut = apply(recording, ["partition_bytes=1000000"], guess=Guess(same_server=same_server))
         step, names = cut.steps[0], cut.operations
         pulls = [(names[one], link) for one, link in zip(step.operation, step.link, strict=True) if link >= 0]
-        assert all(one.link == cut.links[link] for one, link in pulls)
-        return sorted((one.key - KEY, one.link[:8]) for one, _ in pulls if one.key and one.whole == "Comm.a")
+        assert all(one.transfer.link == cut.links[link] for one, link in pulls)
+        return sorted(
+            (one.transfer.key - KEY, one.transfer.link[:8])
+            for one, _ in pulls
+            if one.transfer.key and one.transfer.whole == "Comm.a"
+        )
 
     # the keys of the first two were on server 0; those of the others nobody saw
     places = [(0, "server 0"), (1, "server 0"), (2, "server 0"), (3, "server 1"), (4, "server 0")]
@@ -362,10 +367,15 @@ def test_a_new_partition_goes_to_the_server_that_had_its_key_else_the_servers_ta
 
 def test_smaller_partitions_carry_the_same_bytes_and_each_is_acknowledged() -> None:
     recording = partitions([1_048_576] * 9 + [16_384], [2.0] * 9 + [0.1 + 0.03125])
-    kinds = [one._replace(whole="Comm.b") if one.n_bytes == 16_384 else one for one in recording.operations]
+    kinds = [
+        one._replace(transfer=one.transfer._replace(whole="Comm.b"))
+        if one.transfer.n_bytes == 16_384
+        else one
+        for one in recording.operations
+    ]
     smaller = apply(replace(recording, operations=kinds), ["partition_bytes=65536"])
     step = smaller.steps[0]
-    cut = np.array([smaller.operations[i].whole == "Comm.a" for i in step.operation])
+    cut = np.array([smaller.operations[i].transfer.whole == "Comm.a" for i in step.operation])
     assert sum(cut & (step.link >= 0)) == sum(cut & (step.link < 0)) == 9 * 16
 
 

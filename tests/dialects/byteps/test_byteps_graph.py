@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import recorded
 from conftest import REPO
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
-from dialects.byteps import with_key
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
+from dialects.byteps.byteps_names import with_key
 from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
@@ -126,13 +127,13 @@ def test_a_step_is_its_operations_and_the_stages_of_its_partitions() -> None:
 def test_operations_tell_what_they_are_for() -> None:
     rows = [*one_step(), compute("FW.a", 23, 27), ("I/O", "I/O", None, 22, 22.5), ("STEP", 0, None, 14, 22.5)]
     steps = gpu(rows, worker=1, bytes_of={KEY: 40}, server_of={KEY: 3})
-    told = {one.label: (one.cat, one.phase, one.whole, one.link, one.n_bytes) for one in steps.operations}
+    told = {one.label: (one.cat, one.purpose, *itemgetter(0, 3, 4)(one.transfer)) for one in steps.operations}
     assert told["Comm.a.PUSH.65536"] == ("Comm", "Comm", "Comm.a", "worker 1 PUSH", 40)
     assert told["Comm.a.PULL.65536"] == ("Comm", "Comm", "Comm.a", "server 3 PULL", 40)
     assert told["Comm.a"] == ("Comm", "Comm", "", "", 0)
     assert [told[name][:2] for name in ("FW.a", "I/O", "STEP")] == [
         ("FW", "FW"), ("I/O", "I/O"), ("STEP", "STEP")]  # fmt: skip
-    assert {one.is_communication for one in steps.operations if one.whole} == {True}
+    assert {one.is_communication for one in steps.operations if one.transfer.whole} == {True}
 
 
 def test_operations_of_a_thread_follow_each_other() -> None:
@@ -532,8 +533,11 @@ def test_every_event_of_a_recorded_step_is_there(shared_data: Path) -> None:
     lenet = load_steps([REPO / "examples" / "lenet"], progress=False).recording
     step = lenet.steps[3]
     names = [lenet.operations[i] for i in step.operation.tolist()]
-    assert [sum(one.owner == owner and bool(one.stage) for one in names) for owner in (0, 1)] == [198, 198]
-    assert sum(one.owner == 0 and not one.stage and not one.from_earlier_step for one in names) == 38
+    assert [sum(one.owner == owner and bool(one.transfer.stage) for one in names) for owner in (0, 1)] == [
+        198,
+        198,
+    ]
+    assert sum(one.owner == 0 and not one.transfer.stage and not one.from_earlier_step for one in names) == 38
     assert [one.label for one in names if one.from_earlier_step] == ["STEP of an earlier step"] * 2
 
 

@@ -77,7 +77,7 @@ def test_a_step_is_a_batch_with_its_loading(tmp_path: Path) -> None:
         ("event/dataloader", "gap", 5), ("event/dataloader", "", 10), ("event/forward", "", 20),
         ("event/backward", "", 40), ("event/batch", "", 5),
     ]  # fmt: skip
-    phases = {one.name: (one.cat, one.phase) for one in steps.operations}
+    phases = {one.name: (one.cat, one.purpose) for one in steps.operations}
     assert phases["event/forward"] == ("event/forward", "FW")
     assert phases["event/dataloader"] == ("event/dataloader", "I/O")
 

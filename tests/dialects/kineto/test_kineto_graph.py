@@ -21,6 +21,7 @@ from dag.critical_path import critical_path
 from dag.join_ranks import join
 from dag.step_graph import Recording
 from dialects import Need
+from dialects.kineto import Kineto
 from dialects.kineto.kineto_graph import record
 from dialects.step_parts import Joint, Kind, Meets, RankStep, RankSteps, RankTrace
 from dialects.step_windows import windows
@@ -33,6 +34,8 @@ Ev = dict[str, Any]
 EDGE_ARGS = dialects.keys_for({Need.SYNC, Need.EDGES})
 US = 1_000
 _TOLERANCE_NS = 2_000
+
+KINETO = Kineto()
 
 
 def host(name: str, ts: float, dur: float, tid: int = 1, cat: str = "cpu_op", **args: Any) -> Ev:
@@ -74,7 +77,7 @@ def steps_of(tmp_path: Path) -> Any:
 
     def steps(events: Sequence[Ev], rank: int = 0) -> RankSteps:
         trace = load(tmp_path / f"rank{rank}.json", events, rank)
-        return record(RankTrace(f"rank{rank}", trace), dialects.of(trace).find_steps(trace).whole)
+        return KINETO.rank_steps(RankTrace(f"rank{rank}", trace))
 
     return steps
 
@@ -155,7 +158,7 @@ def test_annotations_are_operations_where_nothing_else_runs_and_python_frames_ar
         ("enumerate(DataLoader)#_Iter.__next__", 0, 20), (update, 30, 35), ("aten::add_", 35, 40),
         (update, 40, 70), ("my own sleep", 80, 90),
     ]  # fmt: skip
-    assert {one.name: one.phase for one in found.operations} == {
+    assert {one.name: one.purpose for one in found.operations} == {
         "enumerate(DataLoader)#_Iter.__next__": "I/O", update: "STEP", "aten::add_": "STEP",
         "my own sleep": "FW",
     }  # fmt: skip
@@ -535,7 +538,7 @@ def test_gloo_runs_aside_from_enqueue_to_end(steps_of: Any) -> None:
     assert inputs(found, step, "gloo:all_reduce") == {("c10d::allreduce_", Joint.END_TO_HEAD, Kind.LAUNCH)}
     assert ("gloo:all_reduce", Joint.END_TO_HEAD, Kind.HAND_OVER) in inputs(found, step, "optimizer")
     gloo = next(one for one in found.operations if one.name == "gloo:all_reduce")
-    assert gloo.is_collective and gloo.is_communication and gloo.phase == "Comm"
+    assert gloo.is_collective and gloo.is_communication and gloo.purpose == "Comm"
     enqueue = next(one for one in found.operations if one.name == "c10d::allreduce_")
     assert enqueue.is_communication and not enqueue.is_collective  # how long it takes is not the rank's doing
     assert (step.meets.keys, step.meets.turn.tolist()) == ([(("gloo:all_reduce",), 1)], [0])
@@ -662,7 +665,7 @@ def test_a_transfer_of_the_host_waits_for_the_other_side_where_its_peer_is_recor
             for name in ("c10d::send", "c10d::recv_")
         }
         whole = RankTrace(f"rank{rank}", trace, args_of=lambda name: args[name] if shapes else [])
-        return record(whole, dialects.of(trace).find_steps(trace).whole)
+        return KINETO.rank_steps(whole)
 
     def work_us(recording: Recording) -> dict[tuple[str, str], int]:
         step, kinds = recording.steps[0], recording.operations
@@ -749,7 +752,7 @@ def is_acyclic(n: int, sources: Sequence[int], targets: Sequence[int]) -> bool:
 @pytest.mark.parametrize("path", recorded.files("kineto"), ids=lambda path: path.name)
 def test_recorded_steps_are_lawful_and_their_paths_as_long_as_they(path: Path) -> None:
     trace = read_trace(path, args=EDGE_ARGS, points=True)
-    found = record(RankTrace("rank0", trace), dialects.of(trace).find_steps(trace).whole)
+    found = KINETO.rank_steps(RankTrace("rank0", trace))
     assert found.steps
     for step in found.steps:
         assert_lawful(step)
@@ -784,7 +787,7 @@ def test_any_recording_is_lawful(
     trace = load(tmp_path_factory.mktemp("any") / "rank0.json", events)
     halves = [Step(1, 0, 15_000), Step(2, 15_000, 60_000)]
     for steps in (halves[:0], halves):
-        for step in record(RankTrace("rank0", trace), steps).steps:
+        for step in record(RankTrace("rank0", trace), steps, KINETO.roles(trace)).steps:
             assert_lawful(step)
 
 
@@ -795,7 +798,7 @@ def read_case(shared_data: Path, case: str) -> Recording:
     ranks = []
     for i, path in enumerate(sorted((shared_data / "kineto" / case / "trace").iterdir())):
         trace = read_trace(path, args=EDGE_ARGS, points=True)
-        ranks.append(record(RankTrace(f"rank{i}", trace), dialects.of(trace).find_steps(trace).whole))
+        ranks.append(KINETO.rank_steps(RankTrace(f"rank{i}", trace)))
     return join(ranks)
 
 
@@ -837,7 +840,8 @@ def test_device_work_on_the_path_is_what_hta_has_there(shared_data: Path) -> Non
     on_device = [event for event in critical if event["cat"] in ("kernel", "gpu_memcpy", "gpu_memset")]
     trace = read_trace(case / "trace" / "trace.json.gz", args=EDGE_ARGS, points=True)
     end = max(event["ts"] + event["dur"] for event in on_device) * US
-    recording = join([record(RankTrace("rank0", trace), [Step(1, int(trace.ts_ns.min()), end)])])
+    steps = [Step(1, int(trace.ts_ns.min()), end)]
+    recording = join([record(RankTrace("rank0", trace), steps, KINETO.roles(trace))])
     step = recording.steps[0]
     ours = {
         int(step.start_ns[stretch.event]) // US

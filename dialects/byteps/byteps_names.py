@@ -1,0 +1,54 @@
+"""What BytePS's names of operations say: role, phase, partition and direction."""
+
+from __future__ import annotations
+
+from dialects.roles import Phase, Role
+from dialects.step_parts import Direction
+from errors import whole_number
+from opname import OpName
+
+#: By category; of any other it is work of the host.
+_ROLES = {
+    **dict.fromkeys(("FW", "BW", "UPDATE", "OUTPUT"), Role.COMPUTE),
+    "STEP": Role.UPDATE,
+    "I/O": Role.INPUT,
+}
+_PHASES = {
+    "FW": Phase.FORWARD,
+    "BW": Phase.BACKWARD,
+    "STEP": Phase.UPDATE,
+    "UPDATE": Phase.UPDATE,
+    "I/O": Phase.INPUT,
+}
+#: By queue stage.
+DIRECTIONS = {
+    "COPYD2H": Direction.TO_HOST,
+    "PUSH": Direction.TO_SERVER,
+    "PULL": Direction.FROM_SERVER,
+}
+
+
+def role_of(op: OpName) -> Role:
+    """Return the role of an operation."""
+    if op.is_comm:
+        return Role.COMM if op.queue is not None else Role.WHOLE_COMM
+    return _ROLES.get(op.cat or "", Role.HOST)
+
+
+def phase_of(op: OpName) -> Phase:
+    """Return in which part of the training loop an operation runs."""
+    return _PHASES.get(op.cat or "", Phase.NONE)
+
+
+def with_key(name: str, tid: object) -> str:
+    """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
+    op = OpName.parse(name)
+    if op.queue is None or op.key is not None or (key := whole_number(str(tid))) is None:
+        return name
+    return str(op._replace(key=key))
+
+
+def partition(name: str, tid: object) -> str:
+    """Return the partition that a sub-task works on: its key where the name states it, else the track's."""
+    key = OpName.parse(name).key
+    return str(tid if key is None else key)
