@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: check test kills fuzz lint types golden clean
+.PHONY: check test quick slowest kills fuzz lint types golden clean
 
 check: test lint types  ## all of it
 
@@ -14,6 +14,12 @@ $(BIN)/pytest: requirements.txt requirements-dev.txt
 
 test: $(BIN)/pytest  ## the test suite
 	$(BIN)/python -m pytest -q -n auto
+
+quick: $(BIN)/pytest  ## what a change needs first, in half a minute: no browser, compiler or cluster
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not thorough and not fuzz"
+
+slowest: $(BIN)/pytest  ## the tests that take longest; what takes more than 0.5 s has the marker `slow`
+	$(BIN)/python -m pytest -q -n auto --durations=60 --durations-min=0.5
 
 kills: $(BIN)/pytest  ## 200 runs killed at random moments
 	KILLS=200 $(BIN)/python -m pytest -q tests/test_outputs.py -k killed_at_any_moment
@@ -32,7 +38,7 @@ SEED ?= 1000
 COUNT ?= 5000
 fuzz: $(BIN)/pytest  ## all recorded files, other damaged files and examples: make fuzz SEED=7 COUNT=5000
 	FUZZ_SEED=$(SEED) FUZZ_COUNT=$(COUNT) $(BIN)/python -m pytest -q -n auto \
-		-m "hypothesis or thorough" --hypothesis-profile other
+		-m "hypothesis or thorough or fuzz" --hypothesis-profile other
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

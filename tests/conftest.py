@@ -10,16 +10,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
-from selenium.webdriver.support.wait import WebDriverWait
 
 import analyze
 from formats import native
+
+if TYPE_CHECKING:
+    from selenium import webdriver
 
 # A busy machine is no reason to fail, and a change is tried with the examples that the one before it had:
 # `make fuzz` tries others.
@@ -113,6 +113,9 @@ def browser() -> Iterator[webdriver.Chrome]:
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("no chromium with chromedriver here")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in _CHROMIUM_FLAGS:
@@ -127,6 +130,8 @@ def browser() -> Iterator[webdriver.Chrome]:
 
 def open_page(browser: webdriver.Chrome, path: Path) -> list[str]:
     """Load a page that the HTML face wrote; return the browser's errors once it is built."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
     browser.get_log("browser")  # type: ignore[no-untyped-call]  # what earlier pages said
     browser.get(path.resolve().as_uri())
     wait = WebDriverWait(browser, 30)

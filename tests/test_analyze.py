@@ -24,11 +24,13 @@ def test_help_lists_every_option_with_an_example() -> None:
         assert f"analyze.py --option {name}" in out
 
 
+@pytest.mark.slow
 def test_without_an_option_the_job_is_diagnosed() -> None:
     job = REPO / "examples" / "lenet"
     assert run_cli("--path", job) == run_cli("--option", "diagnose", "--path", job)
 
 
+@pytest.mark.slow
 def test_help_imports_nothing_heavy() -> None:
     heavy = "numpy|networkx|scipy|plotly|vl_convert|scapy|xlsxwriter|distributed"
     script = (
@@ -145,6 +147,7 @@ def test_repairs_are_warnings_on_stderr_and_in_the_document(tmp_path: Path) -> N
     assert "cut off inside its last event" in out
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(TRACE)

@@ -19,9 +19,11 @@ import pytest
 
 from conftest import run_cli
 
+pytestmark = pytest.mark.slow
+
 FIRST = int(os.environ.get("FUZZ_SEED", "1"))
-COUNT = int(os.environ.get("FUZZ_COUNT", "300"))
-_BLOCK = 25
+COUNT = int(os.environ.get("FUZZ_COUNT", "30"))
+_BLOCK = 10
 _LIMIT_S = 20
 _OPTIONS: dict[str, Callable[[Path, Path], list[object]]] = {
     "statistic": lambda job, out: ["--path", job],

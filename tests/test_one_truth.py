@@ -13,6 +13,8 @@ from conftest import REPO, run_cli
 from dag_utils import Recording, StepGraph, critical_path, load_steps
 from replay.simulation import replay
 
+pytestmark = pytest.mark.slow
+
 JOBS = (
     "byteps/fork_lenet_straggler", "byteps/fork_lenet_2w2g", "byteps/master_torch_cnn_2w1s",
     "kineto/ddp2-gloo-slow-rank1/trace", "kineto/gpu-hta-rank0of16/trace",

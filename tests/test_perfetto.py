@@ -20,6 +20,8 @@ from selenium.webdriver.support.wait import WebDriverWait
 from conftest import REPO, run_cli
 from make import span, step, write
 
+pytestmark = pytest.mark.slow
+
 LENET = REPO / "examples" / "lenet"
 
 _OPEN = """const [address, done] = arguments

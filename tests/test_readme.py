@@ -13,6 +13,8 @@ import pytest
 import options
 from conftest import REPO, run_cli
 
+pytestmark = pytest.mark.slow
+
 MANUAL = REPO / "docs/options"
 #: Pages whose commands are run.
 PAGES = [REPO / "README.md", *sorted(MANUAL.glob("*.md"))]

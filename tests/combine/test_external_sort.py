@@ -186,6 +186,7 @@ _IDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(_IDS, st.integers(0, 5000))
 def test_an_id_is_a_number_or_hexadecimal(value: Any, source: int) -> None:
     found = unique_id(value, source)
@@ -310,6 +311,7 @@ _EVENTS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,

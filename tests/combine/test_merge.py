@@ -162,6 +162,7 @@ def real(shared_data: Path, tmp_path_factory: pytest.TempPathFactory, request: p
     return Real(request.param, _inputs(paths), _read(output), answer)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_changed(real: Real) -> None:
     given = [event for document in real.given for event in _timed(document)]
     # names get a prefix in BytePS traces; identifiers of frames and flows change everywhere

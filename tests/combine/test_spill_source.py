@@ -25,6 +25,8 @@ from formats import native, stream
 from formats.native import rewriter, scanner
 from formats.native.rewriter import gathered, time_order, written
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:

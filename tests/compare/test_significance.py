@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import stats
 
 from compare.significance import (
     FEWEST_STEPS,
@@ -44,7 +44,7 @@ def test_steps_without_the_operation_do_not_count() -> None:
        arrays(float, st.integers(FEWEST_STEPS, 7), elements=values, unique=True))  # fmt: skip
 def test_p_value_and_interval_are_those_of_scipy(a: np.ndarray, b: np.ndarray) -> None:
     found = welch(sample(a), sample(b))
-    expected = stats.ttest_ind(b, a, equal_var=False)
+    expected = scipy.stats.ttest_ind(b, a, equal_var=False)
     interval = expected.confidence_interval(0.95)
     assert found.p[0] == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
     assert (found.low[0], found.high[0]) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
@@ -102,7 +102,7 @@ def correlated(rng: np.random.Generator, rows: int, steps: int, r: float) -> np.
 def test_correlated_steps_are_not_taken_for_many_independent_ones() -> None:
     rng = np.random.default_rng(3)
     a, b = correlated(rng, 1000, 60, 0.7), correlated(rng, 1000, 60, 0.7)
-    naive = np.asarray(stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue)
+    naive = np.asarray(scipy.stats.ttest_ind(a, b, axis=1, equal_var=False).pvalue)
     ours = welch(sample(a), sample(b)).p
     assert (naive <= 0.05).mean() > 0.25
     assert (ours <= 0.05).mean() < 0.10
@@ -134,7 +134,9 @@ def test_what_varies_more_than_its_like_is_not_taken_to_vary_less() -> None:
     spread = np.where(np.arange(40) == 0, 1.0, 0.05)
     a, b = map(sample, _two_runs(spread, seed=2))
     error = np.sqrt((a.sd**2 / a.n + b.sd**2 / b.n)[0])
-    assert welch(a, b, np.zeros(40, np.int64)).p[0] >= 2 * stats.norm.sf(abs(b.mean - a.mean)[0] / error)
+    assert welch(a, b, np.zeros(40, np.int64)).p[0] >= 2 * scipy.stats.norm.sf(
+        abs(b.mean - a.mean)[0] / error
+    )
 
 
 def test_quantities_that_vary_alike_find_more_without_false_alarms() -> None:
@@ -185,12 +187,12 @@ def test_the_rank_sum_test_bears_outliers_that_hide_a_shift_from_the_mean() -> N
     # all ten steps are 25 later; one in each run is so long that the means tell nothing
     a = np.array([100.0, 104, 101, 103, 1000, 102, 108, 105, 107, 106])
     b = a + 25
-    wanted = stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False).pvalue
+    wanted = scipy.stats.mannwhitneyu(a, b, method="asymptotic", use_continuity=False).pvalue
     assert rank_sum(a, b) == pytest.approx(wanted)
     assert wanted < 0.01
     assert (changes(sample(a), sample(b))[0].p or 0.0) > 0.5
     tied = np.array([100.0, 100, 101, 101, 100, 102])
-    wanted = stats.mannwhitneyu(tied, tied + 1, method="asymptotic", use_continuity=False).pvalue
+    wanted = scipy.stats.mannwhitneyu(tied, tied + 1, method="asymptotic", use_continuity=False).pvalue
     assert rank_sum(tied, tied + 1) == pytest.approx(wanted)
     assert rank_sum(a, a) == pytest.approx(1.0)
     assert rank_sum(np.full(5, 7.0), np.full(5, 7.0)) == 1.0

@@ -14,6 +14,8 @@ from conftest import REPO, run_cli
 from dag import spill
 from dag.spill import Spill
 
+pytestmark = pytest.mark.slow
+
 REPLAY = ("--option", "replay", "--output", "-")
 WHATIF = (*REPLAY, "--sub_option", "whatif", "--set")
 ALL: tuple[tuple[str, ...], ...] = (

@@ -16,6 +16,8 @@ from made_jobs import WRITERS, Job
 
 from conftest import REPO, run_cli
 
+pytestmark = pytest.mark.slow
+
 LATE = Job(more_forward=[0.0, 30.0, 0.0, 0.0])
 #: For each kind jobs in which it is found, one for every way in which it is told.
 JOBS = {

@@ -30,6 +30,7 @@ def step_ns(steps: LoadedSteps) -> float:
     return float(recording.steps[choose_step(recording)].iteration_ns.max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["host", "device"])
 def test_a_slow_rank_is_found_with_what_it_costs_the_job(tmp_path: Path, kind: str) -> None:
     even = replace(EVEN, kind=kind)
@@ -55,6 +56,7 @@ class UnevenStages(Job):
         return np.where(is_third, 1 + self.more, 1 + self.others)
 
 
+@pytest.mark.slow
 def test_a_stage_that_works_longer_is_uneven_work_and_no_late_rank(tmp_path: Path) -> None:
     job = UnevenStages(n_ranks=2 * STAGES, kind="device", slow_rank=0, slow=0.0)
     uneven = loaded(write(tmp_path / "uneven", replace(job, more=0.2), 1_300_000))

@@ -17,6 +17,8 @@ from diagnose.faster import computation_at, phase_at
 from diagnose.finding import Edit
 from replay.whatif.edits import apply
 
+pytestmark = pytest.mark.slow
+
 
 @cache
 def answer(path: Path) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def test_work_that_was_asked_for_in_the_step_before_has_its_edges_from_there() -
     assert len(second.edges) == 0
 
 
+@pytest.mark.slow
 def test_many_steps_of_many_operations_take_memory_by_their_events() -> None:
     n = 1500  # a table of all steps and operations would have 36 MB
     start = 10 * np.arange(n)

@@ -25,6 +25,8 @@ from make import comm, span, step, two_workers, write
 from statistic.over_ranks import over_ranks
 from trace_utils import TraceFile
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: "-".join(path.parts[-2:]))

@@ -147,6 +147,7 @@ def test_filter_keeps_named_communication_and_all_else(tmp_path: Path) -> None:
     assert "--filter Comm.aa: no communication in this job has that name; did you mean" in err
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", recorded.whole_files(), ids=lambda path: str(path)[-60:])
 def test_agrees_with_a_plain_recomputation(path: Path) -> None:

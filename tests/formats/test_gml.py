@@ -75,6 +75,7 @@ def graphs(draw: st.DrawFn, values: st.SearchStrategy[dict[str, Any]] = anything
     return graph
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(graphs())
 def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
@@ -82,6 +83,7 @@ def test_what_networkx_writes_both_read_alike(graph: nx.DiGraph[str]) -> None:
     assert _content_of(parse_gml(text)) == _content(nx.parse_gml(text.split("\n")))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(graphs(writable))
 def test_we_write_what_networkx_writes(graph: nx.DiGraph[str]) -> None:

@@ -175,6 +175,7 @@ random_events = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(
     st.lists(random_events, min_size=1, max_size=12),
@@ -217,6 +218,7 @@ CUT = [path for path in recorded.whole_files() if THOROUGH or path.stat().st_siz
 _CUTS, _ENDS = (25, 5) if THOROUGH else (4, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", CUT, ids=lambda path: path.name[:40])
 def test_cutting_a_recorded_trace_anywhere_loses_one_event(tmp_path: Path, path: Path) -> None:
@@ -257,6 +259,7 @@ def ends_of_events(content: str) -> tuple[list[Any], list[int]]:
         bounds.append(offset)
 
 
+@pytest.mark.slow
 def test_damage_in_the_middle_of_a_large_file_costs_one_event(tmp_path: Path) -> None:
     good = [EVENT | {"name": f"op{i}", "args": {"list": [{"x": i}, {"y": "},{"}]}} for i in range(40_000)]
     parts = [json.dumps(event) for event in good]
@@ -314,6 +317,7 @@ def test_what_follows_a_damaged_event_is_looked_through_once(
     assert looked < 2 * path.stat().st_size  # from the beginning with each of 24 pieces: 12 times the size
 
 
+@pytest.mark.slow
 @by_both
 @pytest.mark.parametrize(
     "item", ["{}", '{"ph":"X","name":"a"b"}', '"x"', '{"ph":"X","ts":NaN}', '{"ph":"X",']
@@ -323,11 +327,12 @@ def test_what_is_nearly_all_damage_is_refused(
 ) -> None:
     monkeypatch.setattr("formats.reader._MOST_DAMAGED", 1000)
     path = tmp_path / "t.json.gz"
-    path.write_bytes(gzip.compress(f"[{json.dumps(EVENT)},{f'{item},' * 200_000}]".encode()))
+    path.write_bytes(gzip.compress(f"[{json.dumps(EVENT)},{f'{item},' * 20_000}]".encode()))
     with pytest.raises(TraceError, match="things in it are damaged or no events"):
         read_trace(path)
 
 
+@pytest.mark.slow
 def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +355,7 @@ def test_what_is_decoded_in_vain_is_bounded_by_the_size_of_the_file(
     assert tried < (16 << 20) + 6 * size  # 8,000 times half of the file would be 80 times as much
 
 
+@pytest.mark.slow
 def test_looking_for_ends_is_bounded_and_what_ends_nearby_is_mended_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +413,7 @@ def test_a_reader_of_a_damaged_header_still_gives_the_events(tmp_path: Path) -> 
     assert reader.damage.phrases() == ["the members before the events are unreadable"]
 
 
+@pytest.mark.slow
 @by_both
 def test_a_large_file_is_read_as_a_small_one(tmp_path: Path) -> None:
     """Types are learned after some pieces; new names, phases, odd values and metadata keep coming."""

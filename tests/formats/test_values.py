@@ -101,6 +101,7 @@ def test_a_combined_file_is_json_to_everybody(tmp_path: Path, event: str) -> Non
     assert sum(event["ph"] == "X" for event in document["traceEvents"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [
@@ -123,6 +124,7 @@ def test_damage_everywhere_takes_a_moment(tmp_path: Path, content: str) -> None:
     assert time.process_time() - begin < 20
 
 
+@pytest.mark.slow
 def test_gzip_that_unpacks_to_more_than_anything_recorded_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b"[" + b" " * 300_000_000))

@@ -146,6 +146,7 @@ def test_fail_above_is_for_significant_growth_beyond_the_limit(
     assert run_cli("--option", "compare", "--path", a, b, "--fail_above", percent)[0] == code
 
 
+@pytest.mark.slow
 def test_the_verdict_is_the_exit_code_though_nobody_reads_the_answer(tmp_path: Path) -> None:
     a, b = job(tmp_path / "a.json", 1), job(tmp_path / "b.json", 2, push=35)
     words = f"--option compare --path {a} {b} --fail_above 5 --format json"
@@ -223,6 +224,7 @@ def refused(*args: object) -> tuple[int, str]:
     return code, err
 
 
+@pytest.mark.slow
 def test_categories_of_their_own_take_no_table_of_all_with_all(tmp_path: Path) -> None:
     n = 4000  # operations times categories: two tables of 128 MB
     a, b = (
@@ -316,6 +318,7 @@ def test_a_slow_loader_shows_where_composer_waits_for_it(shared_data: Path) -> N
     assert found["iteration"]["significant"]
 
 
+@pytest.mark.slow
 def test_more_loading_processes_make_loading_shorter(shared_data: Path) -> None:
     root = shared_data / "kineto/gpu-kineto-old-list"
     found = compared(root / "num_workers_0", root / "num_workers_4")

@@ -16,6 +16,8 @@ from report import html
 from report.tables import cell_texts, printable
 from result import Bars, HeatMap, Result, Timeline, Waterfall
 
+pytestmark = pytest.mark.slow
+
 LENET = REPO / "examples" / "lenet"
 SLOW = REPO / "examples" / "lenet-100mbit"
 

@@ -15,6 +15,8 @@ from make import span, step, write
 from options import replay
 from result import Chart, Lines
 
+pytestmark = pytest.mark.slow
+
 LENET = REPO / "examples" / "lenet"
 
 

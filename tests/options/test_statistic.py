@@ -68,6 +68,7 @@ def test_operations_take_of_a_step_what_lies_in_no_other(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.slow
 def test_many_ranks_are_a_map(tmp_path: Path) -> None:
     _, second = result(job(tmp_path, 17), "--html", "a.html").charts
     assert isinstance(second, HeatMap)

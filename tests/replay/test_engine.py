@@ -96,6 +96,7 @@ def longest_chain(plan: Plan) -> int:
     return max(length)
 
 
+@pytest.mark.slow
 @given(plans())
 def test_a_device_runs_one_operation_at_a_time(plan: Plan) -> None:
     schedule = simulate(plan)

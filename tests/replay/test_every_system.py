@@ -14,6 +14,8 @@ from dag_utils import load_steps, read_partitions
 from replay.simulation import replay
 from replay.whatif.edits import apply
 
+pytestmark = pytest.mark.slow
+
 _JOBS = (
     "byteps/fork_lenet_base", "byteps/fork_mlp_2w2s_pcap", "byteps/master_torch_cnn_2w1s",
     "horovod/2ranks-base/trace", "composer/ws2/trace", "kineto/ddp2-gloo-base/trace",

@@ -18,6 +18,8 @@ from replay.whatif.bandwidth import LinkRate, link_rate
 from replay.whatif.edits import Links, apply, bounds
 from replay.whatif.messages import as_messages
 
+pytestmark = pytest.mark.slow
+
 JOB = BytePSJob(
     forward=(4.0, 6.0, 8.0),
     backward=(8.0, 12.0, 16.0),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ def test_a_group_without_values_has_median_zero() -> None:
     assert medians(np.array([2, 0, 2, 2]), np.array([9, 5, 1, 4]), 3).tolist() == [5, 0, 4]
 
 
+@pytest.mark.slow
 @given(_small)
 def test_medians_are_those_of_numpy(pairs: list[tuple[int, int]]) -> None:
     group, value = (
@@ -33,6 +35,7 @@ def test_pairs_of_many_operations_and_many_turns_have_numbers_of_their_own() -> 
     assert len(set(numbered(first, second).tolist())) == 3
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=6), min_size=1, max_size=5)
 )

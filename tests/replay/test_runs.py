@@ -18,6 +18,8 @@ from replay.occurrences import with_usual_gaps
 from replay.runs import Runs
 from replay.simulation import replay
 
+pytestmark = pytest.mark.slow
+
 
 def assert_as_all_operations(runs: Runs, edited: Recording) -> None:
     oracle = replay(edited, runs.rows)

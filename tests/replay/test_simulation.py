@@ -21,6 +21,8 @@ from replay.runs import replayed_ns
 from replay.simulation import planned, replay
 from replay.whatif.edits import apply
 
+pytestmark = pytest.mark.slow
+
 
 def assert_alone_as_recorded(recording: Recording) -> None:
     for row, step in enumerate(recording.steps):

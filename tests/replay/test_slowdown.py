@@ -11,6 +11,7 @@ from dag_utils import load_steps
 from replay.slowdown import slowdown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names_peers", [True, False])
 @pytest.mark.parametrize(
     "job",

@@ -38,6 +38,8 @@ from result import (
     Waterfall,
 )
 
+pytestmark = pytest.mark.slow
+
 EVIL = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u2028\"'&lt;\x1b[31m"
 
 NAME = Column("name", "Name")
@@ -140,23 +142,17 @@ def many_nodes(count: int) -> Network:
     return Network("Large", nodes, [(i - 50, i, "data") for i in range(50, count)])
 
 
-def test_the_page_shows_the_figures_and_what_was_read_and_repaired(browser: Chrome, tmp_path: Path) -> None:
+def test_the_page_shows_figures_as_the_terminal_does_and_what_was_read_and_repaired(
+    browser: Chrome, tmp_path: Path
+) -> None:
     assert open_page(browser, page(tmp_path / "a.html")) == []
     text = browser.find_element(By.TAG_NAME, "main").text
     for words in ("A run", "Iteration time\n123.4 ms", "A note.", "b.json: cut off, 1 event lost"):
         assert words in text
     assert "a.json: BytePS, 12 events" in text
-
-
-def test_numbers_look_as_in_the_terminal(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html"))
     assert cells(browser, 1) == ["20", "3", "12,345"]
     assert cells(browser, 2) == ["1,234.568", "–", "0.250"]
     assert cells(browser, 3) == ["9.8 %", "-50.0 %", "–"]
-
-
-def test_the_page_rounds_as_the_terminal_does(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html"))
     values = [0.0625, 0.1875, 126.9635, -0.0004, 1234567.0005, 2.5, 1e22, 1e-9, -1234.5, 0.5, 999999.9996]
     for digits in (0, 1, 3):
         shown = browser.execute_script(
@@ -271,6 +267,19 @@ def test_bars_and_a_map_beside_a_grid_are_drawn_as_the_grid_is(
     assert heat["text"][0][0] == "x<br>b: 4.000 times"
     assert [trace["y"] for trace in bars] == [[1, None], [2, 3]]
     assert bars[0]["hovertext"][0] == "0<br>FW: 1.000"
+    # eight corners for each bar: one in the first group, two in the second, none for the gap
+    assert [len(trace["x"]) for trace in grid] == [8, 16]
+    browser.find_element(By.XPATH, "//button[text()='Flat']").click()
+    assert browser.execute_script("return document.querySelector('.plot').data[0].type") == "heatmap"
+    _asks_no_network_and_offers_no_upload(browser)
+
+
+def _asks_no_network_and_offers_no_upload(browser: Chrome) -> None:
+    loaded = "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    assert [name for name in browser.execute_script(loaded) if not name.startswith(("data:", "blob:"))] == []
+    titles = [b.get_attribute("data-title") for b in browser.find_elements(By.CSS_SELECTOR, ".modebar-btn")]
+    assert titles
+    assert not [title for title in titles if title and ("hare" in title or "loud" in title)]
 
 
 def test_a_path_that_turns_at_each_pixel_hides_no_boxes(browser: Chrome, tmp_path: Path) -> None:
@@ -308,15 +317,6 @@ def test_a_hostile_name_stays_a_name(browser: Chrome, tmp_path: Path) -> None:
     assert browser.find_elements(By.TAG_NAME, "img") == []
     assert cells(browser, 0) == [EVIL.replace("\u2028", "\\u2028").replace("\x1b", "\\x1b")]
     assert f"0, {printable(EVIL)}: 2" in marks(browser)
-
-
-def test_a_page_asks_no_network_and_offers_no_upload(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", BARS, GRID))
-    loaded = "return performance.getEntriesByType('resource').map(entry => entry.name)"
-    assert [name for name in browser.execute_script(loaded) if not name.startswith(("data:", "blob:"))] == []
-    titles = [b.get_attribute("data-title") for b in browser.find_elements(By.CSS_SELECTOR, ".modebar-btn")]
-    assert titles
-    assert not [title for title in titles if title and ("hare" in title or "loud" in title)]
 
 
 def test_values_run_along_the_bottom_of_horizontal_bars(browser: Chrome, tmp_path: Path) -> None:
@@ -409,18 +409,6 @@ def test_charts_are_left_out_where_there_is_no_room_for_what_draws_them(
     assert open_page(browser, page(tmp_path / "a.html", BARS, TIMELINE)) == []
     assert "Charts are left out" in browser.find_element(By.CSS_SELECTOR, ".notes").text
     assert len(browser.find_elements(By.TAG_NAME, "figure")) == 1
-
-
-def test_a_gap_of_a_grid_has_no_bar(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", GRID))
-    corners = browser.execute_script("return document.querySelector('.plot').data.map(mesh => mesh.x.length)")
-    assert corners == [8, 16]  # eight for each bar: one in the first group, two in the second
-
-
-def test_a_grid_can_be_seen_flat(browser: Chrome, tmp_path: Path) -> None:
-    open_page(browser, page(tmp_path / "a.html", GRID))
-    browser.find_element(By.XPATH, "//button[text()='Flat']").click()
-    assert browser.execute_script("return document.querySelector('.plot').data[0].type") == "heatmap"
 
 
 def test_a_span_is_found_by_its_name(browser: Chrome, tmp_path: Path) -> None:
@@ -816,7 +804,7 @@ def test_the_path_is_drawn_where_it_is_in_sight_only(browser: Chrome, tmp_path: 
       Path2D.prototype.lineTo = function (x, y) { lines += 1; return lineTo.call(this, x, y); };
       const canvas = document.querySelector("canvas");
       const press = (key) => canvas.dispatchEvent(new KeyboardEvent("keydown", { key }));
-      press(arguments[0]);
+      for (const key of arguments[0]) press(key);
       requestAnimationFrame(() => requestAnimationFrame(() => {
         Path2D.prototype.lineTo = lineTo;
         done([lines, canvas.clientWidth]);
@@ -824,8 +812,7 @@ def test_the_path_is_drawn_where_it_is_in_sight_only(browser: Chrome, tmp_path: 
     """
     lines, width = browser.execute_async_script(counted, "0")
     assert 0 < lines <= 2 * width
-    for _ in range(20):
-        browser.execute_async_script(counted, "+")
+    browser.execute_async_script(counted, "+" * 20)
     lines, _ = browser.execute_async_script(counted, "+")
     assert 0 < lines <= 20  # zoomed in 1,000 times: 6 ms are in sight
 

@@ -93,6 +93,7 @@ def test_every_name_fits(names: list[str], width: int) -> None:
     assert all(display_width(short) <= width for short in short_names(names, width))
 
 
+@pytest.mark.slow
 @given(st.integers(24, 60), st.integers(2, 12))
 def test_names_alike_up_to_their_ends_are_as_long_as_the_column(width: int, n: int) -> None:
     kernels = [f"void at::f_with_a_long_name<g<{'float, ' * 20}{i}ul> >(int)" for i in range(n)]

@@ -31,6 +31,8 @@ from result import (
     in_ms,
 )
 
+pytestmark = pytest.mark.slow
+
 NODES = [
     {"label": "FW.a", "cat": "FW", "x": 0.0, "y": 0.0, "dur_ms": 1.5, "critical": True},
     {"label": "BW.b", "cat": "BW", "x": 1.0, "y": 0.0, "dur_ms": 150.0, "critical": True},

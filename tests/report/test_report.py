@@ -122,6 +122,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), json_values))
 def test_json_reads_back_as_it_was(document: dict[str, Any]) -> None:
     assert json.loads(report.json.encode(document)) == document
@@ -234,6 +235,7 @@ _SHOW = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", ["table", "csv"])
 def test_a_full_device_as_standard_output_is_one_line(face: str) -> None:
     if not Path("/dev/full").exists():

@@ -217,6 +217,7 @@ def test_a_wide_character_takes_two_columns() -> None:
     assert tables.display_width("变a") == 3
 
 
+@pytest.mark.slow
 @given(st.text(), st.integers(1, 40))
 def test_a_shortened_text_fits_and_one_that_fits_is_whole(name: str, width: int) -> None:
     name = tables.printable(name)

@@ -12,6 +12,8 @@ from report import html
 from result import Bars, HeatMap, Result
 from statistic.breakdown_charts import breakdown_charts, joined_steps
 
+pytestmark = pytest.mark.slow
+
 
 def part(rank: int, step: int, exposed_ms: int) -> Breakdown:
     """A step of 100 ms: 40 compute, of which 10 hide communication, 5 copies, the rest idle."""

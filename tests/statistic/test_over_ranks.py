@@ -58,6 +58,7 @@ def test_one_rank_alone(tmp_path: Path) -> None:
     assert (a["ranks"], a["slowest_rank"], a["avg_ms"]) == (1, "rank2", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_ranks", "rows"), [(16, 17), (17, 2)])
 def test_a_terminal_shows_more_than_sixteen_ranks_by_operation(
     tmp_path: Path, n_ranks: int, rows: int

@@ -80,6 +80,7 @@ def test_every_option_sees_the_steps_of_all_cycles(tmp_path: Path) -> None:
     assert [gpu["iteration_ms_per_step"] for gpu in times["gpus"]] == [[0.1] * 6] * 2
 
 
+@pytest.mark.slow
 def test_the_recorded_job_of_two_cycles(shared_data: Path) -> None:
     path = shared_data / "kineto" / "ddp2-gloo-two-cycles" / "trace"
     rows = answer("--option", "statistic", "--sub_option", "breakdown", "--path", path)["breakdown"]

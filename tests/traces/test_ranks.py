@@ -77,11 +77,9 @@ def test_traces_can_be_read_again_on_one_clock(job: Path) -> None:
     assert first.ts_ns.min() == second.ts_ns.min() == 1000 * _US
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["critical", "replay", "diagnose"])
-def test_processes_and_a_cluster_give_the_same_bytes(
-    option: str, job: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("distributed")
+def test_processes_give_the_same_bytes(option: str, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_FORK_WORTH", 0)  # even for so little
     monkeypatch.chdir(job.parent)
     command = ["--option", option, "--path", "job", "--format", "json"]
@@ -89,8 +87,6 @@ def test_processes_and_a_cluster_give_the_same_bytes(
     alone = run_cli(*command, "--jobs", "1")
     assert alone[0] == 0, alone[2]
     assert run_cli(*command, "--jobs", "2") == alone
-    if option == "critical":
-        assert run_cli(*command, "--cluster", "local:2") == alone
 
 
 def test_a_rank_that_cannot_be_read_is_a_note_and_one_without_steps_an_error(

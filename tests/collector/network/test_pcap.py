@@ -81,6 +81,7 @@ def test_vlan_tags_are_stepped_over(tmp_path: Path) -> None:
     assert [payload(s) for s in segments] == [PAYLOAD]
 
 
+@pytest.mark.slow
 def test_a_link_layer_that_only_scapy_knows(tmp_path: Path) -> None:
     ppp = b"\xff\x03\x00\x21"  # address, control, protocol IPv4
     data = ppp + packet().data

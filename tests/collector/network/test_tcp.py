@@ -192,6 +192,7 @@ def test_skipped_bytes_are_not_shown() -> None:
     assert (made[0][0].skip, bytes(made[0][0].data)) == (2, b"")
 
 
+@pytest.mark.slow
 def test_many_connections_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp, "_MAX_FLOWS", 100)
     all_streams, _ = streams()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPO, THOROUGH
+from conftest import REPO
 
 _FLAGS = ("-std=c11", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-_ROUNDS = 15_000 if THOROUGH else 3_000
+_ROUNDS = 15_000
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("seed", range(1, 11) if THOROUGH else [1])
+@pytest.mark.fuzz
+@pytest.mark.parametrize("seed", range(1, 11))
 def test_damaged_events_in_memory_of_exactly_their_size(fuzzer: Path, seed: int) -> None:
     done = subprocess.run([fuzzer, str(_ROUNDS), str(seed)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

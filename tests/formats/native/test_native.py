@@ -16,6 +16,8 @@ from formats import native
 from formats.native import scanner
 from trace_utils import read_trace
 
+pytestmark = pytest.mark.slow
+
 EVENTS = [
     {"ph": "X", "name": f"n{i % 5}", "pid": 1, "tid": i % 3, "ts": i, "dur": i % 7} for i in range(2000)
 ]
