@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import dialects
 from arrays import Int32, Int64
 from combine.collective_finder import SyncFinder
-from combine.comm_filter import CommFilter
 from combine.event_text import (
     DROPPED,
     DURATION,
@@ -37,6 +37,7 @@ from formats.native.rewriter import ScannedWhole
 from formats.times import FLOAT_LIMIT_US
 from formats.values import FARTHEST_NS, cleaned
 from formats.whole import ARGUMENTS, KEY, OddEvent, WholeEvent, encode
+from traces.filter import CommFilter
 
 _ENCODE = msgspec.json.Encoder().encode
 _REMEMBERED = 1 << 17  # names with their tracks, and arguments
@@ -57,7 +58,8 @@ class Rewriter:
         self._runs = runs
         self.tables = Tables(place)
         self.anchors = SyncFinder(place.dialect)
-        self.filter = CommFilter(place.dialect, place.names, place.owner)
+        self.filter = CommFilter(dialects.named(place.dialect), place.names, place.owner)
+        self._is_kept = lru_cache(_REMEMBERED)(self._new_is_kept) if place.names else None
         self.packs_args = bool(place.prefix)  # BytePS writes four short lines of them for each event
         self._args_text = lru_cache(_REMEMBERED)(packed if self.packs_args else bytes)
         self._entry = lru_cache(_REMEMBERED)(self._new_entry)
@@ -187,7 +189,16 @@ class Rewriter:
                 return DROPPED
             if self._is_left_out(event):
                 return LEFT_OUT
-        return KEPT if not self.filter or self.filter.keeps(event) else LEFT_OUT
+        if self._is_kept is None or self._is_kept(event.name, event.cat, event.tid, event.pid):
+            return KEPT
+        return LEFT_OUT
+
+    def _new_is_kept(self, name: Any, cat: Any, tid: Any, pid: Any) -> bool:
+        process = self.tables.name_of(pid)
+        return (
+            self.filter.keeps(name if isinstance(name, str) else "", str(cat or ""), tid, process)
+            is not False
+        )
 
     def _tid(self, event: WholeEvent) -> int:
         return self._entry(event.name, event.pid, event.tid)[2]
@@ -215,10 +226,6 @@ class Rewriter:
         if "start_time_since_epoch_in_micros" in args:
             self.start_ns = _int(args["start_time_since_epoch_in_micros"]) * 1000
             return True
-        if self.filter.learn(event, args):
-            self.heads.forget(event.pid)
-            its = [key[_PID] == event.pid for key in self._scanned]
-            self._heads_scanned[np.array(its, np.bool_)] = _NOT_YET
         kind, what = str(event.name).split("_", 1)
         process = self.tables.process(event.pid)
         if kind == "thread" and self._is_left_out(event):
@@ -226,10 +233,19 @@ class Rewriter:
         it: Process | Track = process if kind == "process" else self.tables.track(event.pid, event.tid)
         value = args.get(what)
         if what == "name" and value is not None:
+            if kind == "process" and self._is_kept is not None and it.name != str(value):
+                self._is_kept.cache_clear()  # the process may be an operation
+                self._place_again(event.pid)
             it.name = str(value)
         elif what == "sort_index" and isinstance(value, (int, float)):
             it.sort_index = value
         return True
+
+    def _place_again(self, pid: Any) -> None:
+        """Place the kinds of events of a process anew when they come again."""
+        self.heads.forget(pid)
+        its = [key[_PID] == pid for key in self._scanned]
+        self._heads_scanned[np.array(its, np.bool_)] = _NOT_YET
 
     def _is_left_out(self, event: WholeEvent) -> bool:
         return self._place.only_pid is not None and "PyTorch Profiler" in str(event.tid)

@@ -107,7 +107,7 @@ def begins(lengths: NDArray[np.integer[Any]]) -> Int64:
 
 #: A run, the function that puts its times (n,) on the common clock, without changing their order, and what
 #: is added to the numbers of its heads.
-Source = tuple[Run, Shift, int]
+PlacedRun = tuple[Run, Shift, int]
 
 
 class RunWriter:
@@ -177,7 +177,7 @@ def joined(parts: Sequence[Events]) -> Events:
     return Events(ts, dur, heads, at, lengths, b"".join(part.text for part in parts))
 
 
-def cut(runs: Sequence[Source], n: int) -> Int64:
+def cut(runs: Sequence[PlacedRun], n: int) -> Int64:
     """Return where `merge` is to cut the runs into stretches of time, each small enough to be held.
 
     Returns
@@ -200,7 +200,7 @@ def cut(runs: Sequence[Source], n: int) -> Int64:
     return at
 
 
-def _quantiles(runs: Sequence[Source], k: int) -> Int64:
+def _quantiles(runs: Sequence[PlacedRun], k: int) -> Int64:
     """Return times on the common clock (k - 1,) between which about as many events lie."""
     if not runs:
         return np.zeros(k - 1, np.int64)
@@ -215,7 +215,7 @@ def _quantiles(runs: Sequence[Source], k: int) -> Int64:
 
 
 def merge(
-    runs: Sequence[Source],
+    runs: Sequence[PlacedRun],
     at: Int64,
     library: CDLL | None = None,
     on_read: Callable[[int], object] | None = None,
@@ -237,7 +237,7 @@ def merge(
             on_read(sum(_EVENT_BYTES * (b[0] - a[0]) + b[1] - a[1] for a, b in zip(begin, end, strict=True)))
 
 
-def _columns(source: Source, begin: Sequence[int], end: Sequence[int]) -> Events:
+def _columns(source: PlacedRun, begin: Sequence[int], end: Sequence[int]) -> Events:
     """Return some events of a run on the common clock, without their tails; `begin`, `end`: as in `cut`.
 
     Their tails begin where they do in the file.
@@ -250,7 +250,7 @@ def _columns(source: Source, begin: Sequence[int], end: Sequence[int]) -> Events
     return Events(ts + shift(ts), dur, heads + np.int32(first_head), at, lengths, b"")
 
 
-def _read(source: Source, begin: Sequence[int], end: Sequence[int]) -> Events:
+def _read(source: PlacedRun, begin: Sequence[int], end: Sequence[int]) -> Events:
     """Return some events of a run on the common clock."""
     events = _columns(source, begin, end)
     start = source[0].start + begin[1]
@@ -261,7 +261,7 @@ def _read(source: Source, begin: Sequence[int], end: Sequence[int]) -> Events:
 
 
 def _piecemeal(
-    runs: Sequence[Source],
+    runs: Sequence[PlacedRun],
     begin: Sequence[Sequence[int]],
     end: Sequence[Sequence[int]],
     library: CDLL | None,

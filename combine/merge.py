@@ -26,17 +26,17 @@ from arrays import Int64
 from clocks.offsets import Clock
 from combine.combined_header import Labels, merged_header, metadata_events
 from combine.event_text import Heads, text_of
-from combine.external_sort import Source, cut, merge
+from combine.external_sort import PlacedRun, cut, merge
 from combine.pid_tid import Place
 from combine.sources import Kind, Member, sniffed, timing, usable, with_ranks
 from combine.spill_source import rewrite
-from errors import AnalyzeError, OutputError, TraceError
+from errors import AnalyzeError, OutputError
 from formats import native
 from outputs.atomic import check_output, open_output
 from outputs.temporary import temporary_directory
 from parallel import FilePart, cores, end_with, fork_context, process_pool, unpacked_size
 from parallel import progress as bars
-from trace_utils import load_paths
+from traces.filter import check_known
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
@@ -81,7 +81,7 @@ def combine(
     ----------
     skip_broken : whether to leave out what is no trace, as long as a trace is left
     align : whether to estimate the offsets of clocks; if not, times stay as recorded
-    names : communication operations to keep; empty keeps all
+    names : communications to keep, as for `traces.filter.CommFilter`; empty keeps all
 
     Raises
     ------
@@ -106,10 +106,7 @@ def combine(
         with bars.bar(sum(map(_size, members)), "B", what="reading", enabled=progress) as bar:
             tasks = [(place, spill / f"{place.number}.runs") for place in places]
             sources = _run(pool, rewrite, tasks, lambda i: bar.update(_size(members[i])))
-        if unknown := [name for name in names if not any(name in source.met for source in sources)]:
-            with contextlib.suppress(TraceError):  # whose line names what comes near
-                load_paths([member.path for member in members], only=unknown, jobs=jobs, progress=False)
-            raise AnalyzeError(f"--filter {unknown[0]}: no communication in this job has that name")
+        check_known(names, dict.fromkeys(name for source in sources for name in source.known))
         members = with_ranks(members, dialect, sources)
         repairs = [
             f"{member.path}: {'; '.join(source.repairs)}"
@@ -122,7 +119,7 @@ def combine(
         metadata = metadata_events(labels, dialect, sources)
         metadata += [text for source in sources for text in source.untimed]
         texts: list[bytes] = []  # of all sources' heads, one after another
-        runs: list[Source] = []
+        runs: list[PlacedRun] = []
         for source, shift in zip(sources, times.shifts, strict=True):
             runs += [(run, shift, len(texts)) for run in source.runs]
             texts += source.heads.texts
@@ -160,7 +157,7 @@ def _places(
             only_pid=(i if kinds[i].rank is None else kinds[i].rank) if system.pid_is_rank else None,
             axis=kinds[i].axis,
             names=tuple(names),
-            owner=member.prefix if member.rank is not None else f"rank{kinds[i].rank}.",
+            owner=member.named(kinds[i].rank),
             table_bytes=min(_SOURCE_TABLE_BYTES, _TABLE_BYTES // len(members)),
             scan=scan,
         )
@@ -183,7 +180,7 @@ def _write(
 
 
 def _texts(
-    runs: Sequence[Source],
+    runs: Sequence[PlacedRun],
     heads: Heads,
     library: CDLL | None,
     n: int,
@@ -219,7 +216,7 @@ def _texts(
 
 
 def _merge_part(
-    parent: int, path: Path, runs: Sequence[Source], heads: Heads, library: CDLL | None, at: Int64
+    parent: int, path: Path, runs: Sequence[PlacedRun], heads: Heads, library: CDLL | None, at: Int64
 ) -> None:
     """Write the events of some stretches to a file; in a process that ends with the number of an error."""
     end_with(parent)

@@ -75,6 +75,11 @@ class Tables:
             self.processes[key] = Process(self._new_pid(), "" if pid in (None, _RANK) else str(pid))
         return self.processes[key]
 
+    def name_of(self, pid: Any) -> str | None:
+        """Return what the process that the file calls `pid` is named, as far as the file was read."""
+        process = self.processes.get(_number(pid))
+        return None if process is None else process.name
+
     def track(self, pid: Any, tid: Any) -> Track:
         """Return the thread that the file calls `tid` in `pid`, likewise."""
         key = (_number(pid), _number(tid))

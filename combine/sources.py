@@ -23,7 +23,7 @@ from errors import TraceError
 from formats import chrome, native
 from formats import dasf_records as dasf
 from formats.stream import ByteStream
-from traces.paths import head_of
+from traces.paths import Source, head_of
 
 _FARTHEST_NS = 25 * 10**17  # the year 2049
 _BASE = "baseTimeNanoseconds"
@@ -52,6 +52,10 @@ class Member(Struct, frozen=True):
         """What BytePS names are given: ``wk<i>.rank<r>.``, or ``rank<r>.`` where there is one worker."""
         worker = "" if self.worker is None else f"wk{self.worker}."
         return f"{worker}rank{self.rank or 0}."
+
+    def named(self, rank: int | None) -> str:
+        """Return the prefix by which `--filter` means this trace only; `rank` is what its contents tell."""
+        return Source(self.path, self.worker, rank if self.rank is None else self.rank).prefix
 
 
 class Kind(Struct, frozen=True):

@@ -40,7 +40,7 @@ class Rewritten(Struct, frozen=True):
     start_ns: int | None  # Horovod's start_time_since_epoch_in_micros
     front_tid: int | None  # Composer: the thread that is shown first
     heads: Heads
-    met: frozenset[str]  # names of --filter that occur
+    known: Sequence[str]  # names that --filter may have; () without it
     repairs: Sequence[str]
 
 
@@ -96,7 +96,7 @@ def rewrite(place: Place, spill: Path) -> Rewritten:
         start_ns=work.start_ns,
         front_tid=work.front_tid,
         heads=work.heads.heads(),
-        met=frozenset(work.filter.met),
+        known=tuple(work.filter.known),
         repairs=phrases,
     )
 

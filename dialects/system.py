@@ -124,8 +124,6 @@ class System:
     names_by_rank = False
     #: Whether a combined file's process numbers are the ranks.
     pid_is_rank = False
-    #: Whether each process of a file is an operation (a tensor), by its name.
-    process_is_operation = False
     #: Whether its traces are profiles of tasks.
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).
@@ -311,13 +309,16 @@ class System:
         """Return how long after the first rank each became ready, per operation, if that is recorded."""
         return {}
 
-    def filterable(self, trace: Trace) -> Mask:
-        """Return which slices (n,) belong to a communication that `--filter` can name."""
-        return is_communication(self.roles(trace))
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return by which names `--filter` may call events; () where they are not communication.
 
-    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
-        """Return by which names `--filter` may call a communication, from its places in the tables."""
-        return (trace.names[name],)
+        `name`, `cat` and `tid` are those of the events, `process` is what their process is called.
+        """
+        return (name,) if _names_communication(name, cat) else ()
+
+
+def _names_communication(name: str, cat: str) -> bool:
+    return bool(re.search(_COMM_NAME, name) or re.fullmatch(_COMM_CAT, cat))
 
 
 def framed(trace: Trace) -> NDArray[np.int8]:

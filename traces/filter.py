@@ -7,8 +7,38 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 import dialects
+from arrays.innermost import lies_inside
+from dialects.roles import is_communication
+from dialects.system import System
 from errors import AnalyzeError
 from formats.columns import Trace
+
+
+class CommFilter:
+    """Keeps the communications of one rank that were asked for, and everything that is not communication.
+
+    A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
+    it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
+    rank only.
+
+    Attributes
+    ----------
+    known : the names by which the rank's communications can be asked for
+    """
+
+    def __init__(self, system: System, only: Collection[str], prefix: str = "") -> None:
+        self._system, self._only, self._prefix = system, frozenset(only), prefix
+        self.known: dict[str, None] = {}
+
+    def keeps(self, name: str, cat: str, tid: object, process: str | None) -> bool | None:
+        """Whether events of a name, category, thread and process stay; None where they do not communicate."""
+        names = self._system.filter_names(name, cat, tid, process)
+        if not names:
+            return None
+        if self._prefix:
+            names = (*names, *(self._prefix + name for name in names))
+        self.known.update(dict.fromkeys(names))
+        return not self._only.isdisjoint(names)
 
 
 def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
@@ -25,23 +55,26 @@ def check_known(only: Collection[str], known: Mapping[str, None]) -> None:
 def selected_of(trace: Trace, prefix: str, only: Collection[str], known: dict[str, None]) -> Trace:
     """Return the trace without communications that are not in `only`; `known` gets the names of all.
 
-    A name means a communication with all its parts (``Comm.x``, Horovod's tensor, a collective), a stage of
-    it (``Comm.x.PUSH``) or a partition (``Comm.x.PUSH.26148864``); with its rank (``rank0.Comm.x``), on that
-    rank only.
+    `prefix` is that of the rank's names; see `CommFilter`. What a collective calls goes with it.
     """
     if not len(trace):
         return trace
     system = dialects.of(trace)
-    is_comm = system.filterable(trace)
-    code = trace.name_id[is_comm].astype(np.int64) * len(trace.tracks) + trace.track_id[is_comm]
-    distinct, place = np.unique(code, return_inverse=True)
-    keep = np.zeros(len(distinct), np.bool_)
+    asked = CommFilter(system, only, prefix)
+    named = (event for event in trace.metadata if event["name"] == "process_name" and "name" in event["args"])
+    processes = {event["pid"]: str(event["args"]["name"]) for event in named}
+    kind = trace.name_id.astype(np.int64) * len(trace.cats) + trace.cat_id
+    distinct, place = np.unique(kind * len(trace.tracks) + trace.track_id, return_inverse=True)
+    fates = np.empty(len(distinct), np.int8)
     for i, pair in enumerate(distinct.tolist()):
-        name, track = divmod(pair, len(trace.tracks))
-        aliases = system.aliases(trace, name, track)
-        aliases = (*aliases, *(f"{prefix}{alias}" for alias in aliases)) if prefix else aliases
-        known.update(dict.fromkeys(aliases))
-        keep[i] = any(alias in only for alias in aliases)
-    kept = np.ones(len(trace), np.bool_)
-    kept[is_comm] = keep[place]
-    return trace.select(kept)
+        rest, track = divmod(pair, len(trace.tracks))
+        name, cat = divmod(rest, len(trace.cats))
+        pid, tid = trace.tracks[track]
+        keeps = asked.keeps(trace.names[name], trace.cats[cat], tid, processes.get(pid))
+        fates[i] = -1 if keeps is None else keeps
+    known.update(asked.known)
+    fate = fates[place]
+    left_out = fate == 0
+    if left_out.any() and (called := is_communication(system.roles(trace)) & (fate < 0)).any():
+        left_out |= called & lies_inside(trace.ts_ns, trace.end_ns, trace.track_id, left_out)
+    return trace.select(~left_out)

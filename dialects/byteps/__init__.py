@@ -138,9 +138,9 @@ class BytePS(System):
         kinds = self.roles(trace)
         return np.asarray(is_communication(kinds) | (kinds == Role.INPUT))
 
-    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the names of the partition, its stage and the whole communication."""
-        return OpName.parse(with_key(trace.names[name], trace.tracks[track].tid)).aliases()
+        return OpName.parse(with_key(name, tid)).aliases() if OpName.parse(name).is_comm else ()
 
 
 # ---- steps

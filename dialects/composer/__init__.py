@@ -37,6 +37,7 @@ _PHASES = {
 _FRAMES = ("event/fit", "event/epoch", "event/iteration", "event/batch", "event/train_batch")
 _CALLBACK = "callback/"
 _CALL = re.compile(r"(?:gloo|nccl|mpi|ucc|xccl):.*")  # the collective, not the operator that asks for it
+_CALLER = "c10d::"
 _LATEST_US = 1 << 51  # the year 2041: a later instant is damage
 
 
@@ -114,6 +115,11 @@ class Composer(System):
             category=self.category,
         )
         return record_spans(rank.name, trace, _with_loading(trace, self.find_steps(trace, by).whole), meaning)
+
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return the name of a collective, PyTorch's barriers too."""
+        is_call = _CALL.fullmatch(name) or name.startswith(_CALLER)
+        return (name,) if is_call else super().filter_names(name, cat, tid, process)
 
     def passes(self, trace: Trace) -> tuple[Mask, Mask]:
         """Return which slices (n,) are ``event/forward``, and which ``event/backward``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,10 @@ class Dasf(System):
     def recorded_roles(self, trace: Trace) -> NDArray[np.int8]:
         """Return the `Role` of each slice (n,): computation."""
         return np.full(len(trace), Role.COMPUTE, np.int8)
+
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return (): nothing is communication."""
+        return ()
 
     def rank_steps(self, rank: RankTrace, by: str | None = None) -> RankSteps:
         """Return the tasks of a database as one step."""

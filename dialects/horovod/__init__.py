@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Int64
 from arrays.intervals import at_once
 from dialects.masks import by_name
 from dialects.needs import Need
@@ -42,7 +43,6 @@ class Horovod(System):
         "A Horovod timeline records communication only: its computation counts as idle. "
         "Communication: collectives without their negotiation."
     )
-    process_is_operation = True
     args = MappingProxyType({Need.SIZES: ("dtype", "shape")})
 
     def recognises_metadata(self, metadata: Metadata) -> bool:
@@ -96,19 +96,9 @@ class Horovod(System):
         ends = np.max([tensor[:complete] for tensor in tensors], axis=0)
         return rounds(int(begins.min()), ends, "rounds of reductions")
 
-    def filterable(self, trace: Trace) -> Mask:
-        """Return which slices (n,) are of a tensor: all that have a process of their own."""
-        from dialects.horovod.horovod_graph import tensor_names
-
-        named = tensor_names(trace)
-        return np.array([track.pid in named for track in trace.tracks] or [False], np.bool_)[trace.track_id]
-
-    def aliases(self, trace: Trace, name: int, track: int) -> tuple[str, ...]:
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
         """Return the tensor's name: that of its process."""
-        from dialects.horovod.horovod_graph import tensor_names
-
-        tensor = tensor_names(trace).get(trace.tracks[track].pid)
-        return () if tensor is None else (tensor,)
+        return () if process is None else (process,)
 
     def late_ns(self, trace: Trace) -> dict[str, list[int]]:
         """Return how long after the first rank each rank became ready, per reduced tensor.

@@ -19,6 +19,7 @@ from dialects.kineto.collectives import (
     collective,
     grouped,
     is_call_of_all,
+    is_collective,
     is_collective_call,
     is_collective_kernel,
     is_wait,
@@ -147,6 +148,10 @@ class Kineto(System):
         if cat == "user_annotation" and is_collective_call(name):
             return "communication"
         return "data loading" if cat == "user_annotation" and "DataLoader" in name else cat
+
+    def filter_names(self, name: str, cat: str, tid: object, process: str | None) -> Sequence[str]:
+        """Return the name of a collective: its kernel's, or that of its call on the host."""
+        return (name,) if is_collective(name, cat) else ()
 
     def may_synchronise(self, name: str) -> bool:
         """Whether a kernel or a call of that name may be a collective, or marks a step."""

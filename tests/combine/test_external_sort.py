@@ -40,7 +40,7 @@ def _spill(path: Path, events: list[tuple[bytes, int, int]], piece: int = 7) -> 
     return writer.runs
 
 
-def _merged(parts: Sequence[runs.Source], n: int = 1) -> list[Events]:
+def _merged(parts: Sequence[runs.PlacedRun], n: int = 1) -> list[Events]:
     """Return the merged blocks, of `n` parts one after the other."""
     at = cut(parts, n)
     size = (len(at) - 1) // n
@@ -107,7 +107,7 @@ def test_parts_of_a_merge_are_the_whole(
     tmp_path_factory: pytest.TempPathFactory, sources: list[list[int]], n: int
 ) -> None:
     directory = tmp_path_factory.mktemp("runs")
-    parts: list[runs.Source] = []
+    parts: list[runs.PlacedRun] = []
     for number, times in enumerate(sources):
         events = [(b"%d.%d" % (number, i), t, -1) for i, t in enumerate(times)]
         parts += [
