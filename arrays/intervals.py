@@ -36,6 +36,16 @@ def length(intervals: tuple[Int64, Int64]) -> int:
     return int((intervals[1] - intervals[0]).sum())
 
 
+def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) -> Int64:
+    """Return how much of disjoint, ordered intervals lies in each [start, end) (k,), nanoseconds."""
+    total = np.concatenate([[0], np.cumsum(intervals[1] - intervals[0])])
+    bounds = np.concatenate([starts, ends])
+    begun = np.searchsorted(intervals[0], bounds, side="right")
+    still_to_come = np.append(0, intervals[1])[begun] - bounds
+    before = total[begun] - np.where(begun > 0, np.maximum(still_to_come, 0), 0)
+    return np.asarray(before[len(starts) :] - before[: len(starts)])
+
+
 def clip(intervals: tuple[Int64, Int64], start_ns: int, end_ns: int) -> tuple[Int64, Int64]:
     """Return the parts of disjoint, ordered intervals that lie in [start_ns, end_ns)."""
     start, end = np.clip(intervals[0], start_ns, end_ns), np.clip(intervals[1], start_ns, end_ns)

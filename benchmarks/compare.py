@@ -19,7 +19,7 @@ from arrays import Float64
 from benchmarks import measure
 from compare.families import families
 from compare.significance import changes, sample
-from figures.exposure import COMMUNICATION, COMPUTE, FRAME
+from dialects import Role
 
 _STAGES = ("REDUCE", "COPYD2H", "PUSH", "PULL", "COPYH2D", "BROADCAST")
 _STEPS, _SPREAD, _SLOWER = 10, 0.12, 1.2
@@ -52,8 +52,8 @@ def simulated(n_jobs: int, *, by_family: bool, seed: int = 0) -> Rates:
     rng = np.random.default_rng(seed)
     found = false = 0
     for _ in range(n_jobs):
-        names, layer, mean = _job(rng)
-        family = families(names, layer, mean / mean[:30].sum())
+        names, role, mean = _job(rng)
+        family = families(names, role, mean / mean[:30].sum())
         factor = np.where(np.arange(len(names)) == 0, _SLOWER, 1.0)
         runs = [sample(_steps(rng, mean)), sample(_steps(rng, mean * factor))]
         if by_family:
@@ -66,15 +66,15 @@ def simulated(n_jobs: int, *, by_family: bool, seed: int = 0) -> Rates:
     return Rates(found / n_jobs, false / n_jobs)
 
 
-def _job(rng: np.random.Generator) -> tuple[list[str], NDArray[np.int64], Float64]:
-    """Return the names, layers and means (ns) of a job's operations; the first is the slower one's."""
+def _job(rng: np.random.Generator) -> tuple[list[str], NDArray[np.int8], Float64]:
+    """Return the names, roles and means (ns) of a job's operations; the first is the slower one's."""
     tensors = [f"Comm.gradient_{i}" for i in range(60)]
     stages = [f"{tensor}.{stage}.{i << 16}" for i, tensor in enumerate(tensors) for stage in _STAGES]
     names = [*(f"BW.layer_{i}" for i in range(30)), *tensors, *stages]
-    layer = np.repeat([COMPUTE, FRAME, COMMUNICATION], [30, 60, len(stages)])
+    role = np.repeat([Role.COMPUTE, Role.WHOLE_COMM, Role.COMM], [30, 60, len(stages)]).astype(np.int8)
     mean = np.exp(rng.uniform(np.log(50e3), np.log(20e6), len(names)))
     mean[0] = 5e6
-    return names, layer, mean
+    return names, role, mean
 
 
 def _steps(rng: np.random.Generator, mean: Float64) -> Float64:

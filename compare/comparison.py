@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
-import dialects
-from arrays import Float64
 from compare import match_operations as renamed
 from compare.families import families
 from compare.rank_changes import RankChange, later_ns, rank_changes
-from compare.significance import Change, Samples, changes, sample
+from compare.side import Side, side_of
+from compare.significance import Change, changes, sample
 from errors import TraceError, counted
-from figures.exposure import COMPUTE, NOTHING, Spent, time_spent
-from figures.measuring import shapes_of_ranks
-from figures.rank_operations import OpKey
-from figures.run_table import MeasuredRun, Operations, filtered, iteration_ns, operations
+from figures.job_figures import JobFigures, filtered, shapes_of_ranks
+from figures.operations_by_step import OpKey
+from figures.time_by_role import NOTHING, first_of
 
 _NEGLIGIBLE = 0.001  # of a step: a category below it is not tested
-_FEW_CELLS = 1 << 20
 _STRAGGLES = 0.3  # of the iteration's change: what a straggler's own work must explain
 
 
@@ -34,7 +30,7 @@ class OpChange(Struct, frozen=True):
     kind: str  # the category under which it is counted
     count: tuple[int, int]
     average: Change
-    explained: Change  # what it took of a step; see `compare.exposure`
+    explained: Change  # what it took of a step; see `figures.time_by_role`
     renamed_to: str | None = None
 
 
@@ -50,8 +46,8 @@ class CategoryChange(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """Run `b` against the base `a`."""
 
-    a: MeasuredRun
-    b: MeasuredRun
+    a: JobFigures
+    b: JobFigures
     operations: Sequence[OpChange]  # by first appearance in a
     only_in: tuple[Sequence[OpKey], Sequence[OpKey]]
     categories: Sequence[CategoryChange]  # largest change of the step's time first
@@ -79,7 +75,7 @@ class Comparison(Struct, frozen=True):
 
 
 def compare(
-    a: MeasuredRun, b: MeasuredRun, *, wanted: Collection[str] = (), jobs: int | None = None
+    a: JobFigures, b: JobFigures, *, wanted: Collection[str] = (), jobs: int | None = None
 ) -> Comparison:
     """Compare two runs, the first being the base.
 
@@ -95,7 +91,7 @@ def compare(
         They have no operation in common.
     """
     tell_workers = len(a.workers) > 1 and a.workers == b.workers
-    base, new = (_measured(run, tell_workers=tell_workers) for run in (a, b))
+    base, new = (side_of(run, tell_workers=tell_workers) for run in (a, b))
     rows, only = _match(base, new, jobs)
     if not rows:
         raise TraceError(_nothing_common(a, b))
@@ -110,7 +106,7 @@ def compare(
     alone = ([base.ops.keys[i] for i in only[0]], [new.ops.keys[j] for j in only[1]])
     if wanted:
         of_a, of_b = (
-            set(operations(run, tell_workers=tell_workers).keys) for run in filtered((a, b), wanted)
+            set(run.operations(tell_workers=tell_workers)[0].keys) for run in filtered((a, b), wanted)
         )
         op_changes = [op for op in op_changes if OpKey(op.name, op.cat) in of_a]
         alone = ([key for key in alone[0] if key in of_a], [key for key in alone[1] if key in of_b])
@@ -120,7 +116,7 @@ def compare(
         op_changes,
         alone,
         _categories(base, new),
-        rank_changes(base.spent, new.spent, iteration),
+        rank_changes(base, new, iteration),
         iteration,
         steps,
         later_ns(a, b),
@@ -128,64 +124,29 @@ def compare(
     )
 
 
-class _Side(Struct, frozen=True):
-    """One of the two runs: its m operations, what they took of its steps, and their categories (m)."""
-
-    run: MeasuredRun
-    ops: Operations
-    spent: Spent
-    categories: Sequence[str]
-
-    @property
-    def share_of_step(self) -> Float64:
-        """How long the events of each operation last (m,), as a share of all steps (else of computation)."""
-        total = self.ops.total_ns.sum(1)
-        per_rank = [float((rank.own + rank.communication).sum()) for rank in self.spent.ranks]
-        whole = sum(per_rank) or float(total[self.spent.layer == COMPUTE].sum())
-        return np.asarray(total / max(whole, 1.0), np.float64)
-
-    def by_category(self, names: Sequence[str]) -> tuple[Float64, Samples, Samples]:
-        """Return the counts (m, k) of the categories `names`, their averages and what they took of a step."""
-        from scipy.sparse import csr_array
-
-        row = {name: at for at, name in enumerate(names)}
-        rows = [row[cat] for cat in (*self.categories, NOTHING)]
-        shape = len(names), len(rows)
-        spent_fold: Any = csr_array((np.ones(len(rows)), (rows, np.arange(len(rows)))), shape)
-        if len(names) * len(rows) <= _FEW_CELLS:
-            spent_fold = spent_fold.toarray()  # which is quicker
-        fold = spent_fold[:, :-1]
-        count, total = fold @ self.ops.count, fold @ self.ops.total_ns
-        return count.sum(1), sample(total, count), sample(spent_fold @ self.spent.job.T)
-
-
-def _measured(run: MeasuredRun, *, tell_workers: bool) -> _Side:
-    ops = operations(run, tell_workers=tell_workers)
-    system = dialects.named(run.dialects[0])
-    return _Side(run, ops, time_spent(run, ops), [system.category(key.name, key.cat) for key in ops.keys])
-
-
 def _match(
-    a: _Side, b: _Side, jobs: int | None
+    a: Side, b: Side, jobs: int | None
 ) -> tuple[list[tuple[int, int]], tuple[Sequence[int], Sequence[int]]]:
     """Return the pairs of operations, of equal name or renamed, and what only one run has."""
     index_b = {key: j for j, key in enumerate(b.ops.keys)}
     pairs = [(i, index_b[key]) for i, key in enumerate(a.ops.keys) if key in index_b]
     only = _left(a, b, pairs)
     if all(only) and a.run.dialects == b.run.dialects:
-        shapes = (renamed.shapes(side.ops, shapes_of_ranks(side.run, jobs=jobs)) for side in (a, b))
+        shapes = (
+            renamed.shapes(side.ops, side.places, shapes_of_ranks(side.run, jobs=jobs)) for side in (a, b)
+        )
         pairs += renamed.pairs(a.ops, b.ops, *only, *shapes)
     return sorted(pairs), _left(a, b, pairs)
 
 
-def _left(a: _Side, b: _Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+def _left(a: Side, b: Side, pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     """Return the operations of each run that are in no pair."""
     in_a, in_b = {i for i, _ in pairs}, {j for _, j in pairs}
     left_a = [i for i in range(len(a.ops.keys)) if i not in in_a]
     return left_a, [j for j in range(len(b.ops.keys)) if j not in in_b]
 
 
-def _nothing_common(a: MeasuredRun, b: MeasuredRun) -> str:
+def _nothing_common(a: JobFigures, b: JobFigures) -> str:
     kinds = [" and ".join(run.dialects) for run in (a, b)]
     if kinds[0] != kinds[1]:
         return (
@@ -195,18 +156,18 @@ def _nothing_common(a: MeasuredRun, b: MeasuredRun) -> str:
     return f"{a.path} and {b.path}: no operation in common; are these runs of one model?"
 
 
-def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpChange]:
+def _op_changes(a: Side, b: Side, rows: Sequence[tuple[int, int]]) -> list[OpChange]:
     in_a, in_b = np.array(rows).T
     sides = ((a, in_a), (b, in_b))
     keys, others = ([side.ops.keys[i] for i in of] for side, of in sides)
     family = families(
         [key.name for key in keys],
-        np.minimum(a.spent.layer[in_a], b.spent.layer[in_b]),
+        first_of(a.ops.role[in_a], b.ops.role[in_b]),
         (a.share_of_step[in_a] + b.share_of_step[in_b]) / 2,
     )
     in_families = partial(changes, correct=family.corrected, alike=family.family)
     averages = in_families(*(sample(side.ops.total_ns[of], side.ops.count[of]) for side, of in sides))
-    explained = in_families(*(sample(side.spent.job[:, of].T) for side, of in sides))
+    explained = in_families(*(sample(side.ops.spent_ns[:, of].T) for side, of in sides))
     counts = [side.ops.count[of].sum(1).tolist() for side, of in sides]
     return [
         OpChange(
@@ -219,7 +180,7 @@ def _op_changes(a: _Side, b: _Side, rows: Sequence[tuple[int, int]]) -> list[OpC
     ]  # fmt: skip
 
 
-def _categories(a: _Side, b: _Side) -> list[CategoryChange]:
+def _categories(a: Side, b: Side) -> list[CategoryChange]:
     """Return the change of each category that any run has, the largest part of the step first."""
     names = list(dict.fromkeys([*a.categories, *b.categories, NOTHING]))
     (count_a, average_a, part_a), (count_b, average_b, part_b) = a.by_category(names), b.by_category(names)
@@ -234,8 +195,8 @@ def _categories(a: _Side, b: _Side) -> list[CategoryChange]:
     return sorted(found, key=lambda each: -abs(each.explained.ns or 0))
 
 
-def _iteration(a: MeasuredRun, b: MeasuredRun) -> tuple[Change, tuple[int, int]]:
-    times = [iteration_ns(run) for run in (a, b)]
+def _iteration(a: JobFigures, b: JobFigures) -> tuple[Change, tuple[int, int]]:
+    times = [a.iteration_ns, b.iteration_ns]
     steps = (len(times[0]), len(times[1]))
     if not all(steps):
         return Change(*(float(each.mean()) if len(each) else None for each in times)), steps

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from arrays import Float64
 from compare.significance import corrected
-from figures.exposure import COMMUNICATION, COMPUTE
+from dialects import Role
 from opname import OpName
 
 _LARGE = 0.001  # of a step: what a computation takes at least to be tested among the large ones
@@ -56,14 +56,14 @@ class Families(Struct, frozen=True):
         return result
 
 
-def families(names: Sequence[str], layer: NDArray[np.int64], share_of_step: Float64) -> Families:
-    """Return the family of each of m operations, by name and the first layer (m,) that its events belong to.
+def families(names: Sequence[str], role: NDArray[np.int8], share_of_step: Float64) -> Families:
+    """Return the family of each of m operations, by name and the first role (m,) of its events.
 
     `share_of_step` (m,) is what its events last together, as a share of the step.
     """
     found = np.full(len(names), int(Family.REST))
-    found[(layer == COMPUTE) & (share_of_step >= _LARGE)] = Family.COMPUTATION
-    found[layer == COMMUNICATION] = Family.TRANSFERS
+    found[(role == Role.COMPUTE) & (share_of_step >= _LARGE)] = Family.COMPUTATION
+    found[np.isin(role, (Role.COMM, Role.COPY))] = Family.TRANSFERS
     for i, op in enumerate(map(OpName.parse, names)):
         if op.is_comm:
             found[i] = Family.TRANSFERS if op.queue is None else Family.STAGES

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from arrays import Float64, Int64
-from figures.run_table import Operations
+from figures.operations_by_step import Operations
 from opname import OpName
 
 _NEAR = 0.1  # of a step: farther apart nothing is the same
@@ -42,16 +42,18 @@ def pairs(
     return sorted(found)
 
 
-def shapes(operations: Operations, of_ranks: Sequence[Sequence[frozenset[str]]]) -> list[Hashable]:
-    """Return what is known of each operation's shape, given what each rank tells of its own (`rank_shapes`).
+def shapes(
+    operations: Operations, places: Sequence[Int64], of_ranks: Sequence[Sequence[Sequence[str]]]
+) -> list[Hashable]:
+    """Return what is known of each operation's shape; `places` are those of the ranks' operations.
 
     Kineto: the distinct input dimensions, or a kernel's grid and block. BytePS: the partition of a sub-task,
     the partitions of a whole communication.
     """
     seen: list[set[str]] = [set() for _ in operations.keys]
-    for own, places in zip(of_ranks, operations.places, strict=True):
-        for at, known in zip(places.tolist(), own, strict=True):
-            seen[at] |= known
+    for of_rank, at_rank in zip(of_ranks, places, strict=True):
+        for at, known in zip(at_rank.tolist(), of_rank, strict=True):
+            seen[at].update(known)
     ops = [OpName.parse(key.name) for key in operations.keys]
     partitions: dict[OpName, set[int]] = defaultdict(set)
     for op in ops:
@@ -81,10 +83,11 @@ def _slots(ops: Operations, left: Sequence[int], tie: float) -> Float64:
     It is the share of the operations with a namesake that come before it. Where that says nothing, the
     order among those without one counts a little (`tie`), if both runs have as many of them.
     """
-    known = np.sort(np.delete(ops.place, left))
-    before = np.searchsorted(known, ops.place) / max(1, len(known))
+    place = ops.mean_place
+    known = np.sort(np.delete(place, left))
+    before = np.searchsorted(known, place) / max(1, len(known))
     among = np.zeros(len(ops.keys))
-    order = np.array(left)[np.argsort(ops.place[left], kind="stable")]
+    order = np.array(left)[np.argsort(place[left], kind="stable")]
     among[order] = np.linspace(0, 1, len(order))
     return np.asarray(before + tie * among, np.float64)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from arrays import Float64
+from compare.side import Side
 from compare.significance import Change, Samples, changes, sample
-from figures.exposure import RankSpent, Spent
-from figures.run_table import MeasuredRun
+from figures.job_figures import JobFigures
+from figures.time_by_role import NOTHING
 
 
 class RankChange(Struct, frozen=True):
@@ -25,40 +27,70 @@ class RankChange(Struct, frozen=True):
     top_wait: tuple[str, float]  # and its communication
 
 
-def rank_changes(a: Spent, b: Spent, iteration: Change) -> list[RankChange]:
-    """Return the change of each rank where both runs have the same ranks, two or more; else []."""
-    of_b = {rank.name: rank for rank in b.ranks}
-    names = [rank.name for rank in a.ranks]
-    if not 2 <= len(names) == len(b.ranks) == len({*names} & of_b.keys()):
+def rank_changes(a: Side, b: Side, iteration: Change) -> list[RankChange]:
+    """Return the change of each rank where both runs have the same ranks with steps, two or more; else []."""
+    of_a, of_b = _ranks(a), _ranks(b)
+    if of_a is None or of_b is None or not 2 <= len(of_a) == len(of_b) == len(of_a.keys() & of_b.keys()):
         return []
-    sides = (a.ranks, [of_b[name] for name in names])
+    sides = (list(of_a.values()), [of_b[name] for name in of_a])
     measures = [_measures(side) for side in sides]
     whole, own, comm, ahead = (
         changes(*(_joined([rank[kind] for rank in side]) for side in measures)) for kind in range(4)
     )
     sign = float(np.sign(iteration.ns or 0.0)) or 1.0
     found = []
-    for i, name in enumerate(names):
-        top, top_wait = (_top(a, b, sides[0][i], sides[1][i], sign, comm=kind) for kind in (False, True))
+    for i, name in enumerate(of_a):
+        top, top_wait = (_top(sides[0][i], sides[1][i], sign, comm=kind) for kind in (False, True))
         found.append(RankChange(name, whole[i], own[i], comm[i], ahead[i], top, top_wait))
     return found
 
 
-def later_ns(a: MeasuredRun, b: MeasuredRun) -> dict[str, float]:
+def later_ns(a: JobFigures, b: JobFigures) -> dict[str, float]:
     """Return how much later than in `a` each rank becomes ready in `b`, where the traces tell (Horovod)."""
     before, after = _late_ns(a), _late_ns(b)
     return {rank: after[rank] - before[rank] for rank in sorted(before.keys() & after.keys())}
 
 
-def _measures(ranks: Sequence[RankSpent]) -> list[tuple[Float64, Float64, Float64, Float64]]:
+class _Rank(NamedTuple):
+    """The k whole steps of a rank, and what its operations, by name, took of an average one (ns)."""
+
+    labels: Sequence[int]
+    wall_ns: Float64  # (k,)
+    exposed_comm_ns: Float64  # (k,)
+    own_work: Mapping[str, float]
+    communication: Mapping[str, float]
+
+
+def _ranks(side: Side) -> dict[str, _Rank] | None:
+    """Return the ranks of a run that have steps, by name; None where two have the same name."""
+    found = {}
+    known = [(rank, at) for rank, at in zip(side.run.ranks, side.places, strict=True) if rank.steps.whole]
+    for rank, places in known:
+        if rank.operations is None:
+            raise ValueError(f"{rank.name}: worked out without its operations")
+        mean = rank.operations.spent_ns.mean(0).tolist()
+        names = [*(side.ops.keys[i].name for i in places.tolist()), NOTHING]
+        by_name: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        for name, is_comm, ns in zip(names, rank.operations.is_comm.tolist(), mean, strict=True):
+            by_name[is_comm][name] = by_name[is_comm].get(name, 0.0) + ns
+        wall, exposed = (
+            np.array([getattr(part, key) for part in rank.breakdown], np.float64)
+            for key in ("wall_ns", "exposed_comm_ns")
+        )
+        found[rank.prefix] = _Rank(rank.operations.labels, wall, exposed, *by_name)
+    return found if len(found) == len(known) else None
+
+
+def _measures(ranks: Sequence[_Rank]) -> list[tuple[Float64, Float64, Float64, Float64]]:
     """Return (whole, own, communication, ahead) of each of the ranks of a run, step by step."""
     common = sorted(set(ranks[0].labels).intersection(*(rank.labels for rank in ranks)))
     place = [{label: at for at, label in reversed(list(enumerate(rank.labels)))} for rank in ranks]
-    owns = np.array([
-        rank.own[[at[label] for label in common]] for rank, at in zip(ranks, place, strict=True)
+    own = [rank.wall_ns - rank.exposed_comm_ns for rank in ranks]
+    in_common = np.array([
+        of_rank[[at[label] for label in common]] for of_rank, at in zip(own, place, strict=True)
     ])  # fmt: skip
     return [
-        (rank.own + rank.communication, rank.own, rank.communication, owns[i] - np.delete(owns, i, 0).mean(0))
+        (rank.wall_ns, own[i], rank.exposed_comm_ns, in_common[i] - np.delete(in_common, i, 0).mean(0))
         for i, rank in enumerate(ranks)
     ]
 
@@ -68,21 +100,17 @@ def _joined(series: Sequence[Float64]) -> Samples:
     return Samples(*map(np.concatenate, zip(*map(sample, series), strict=True)))
 
 
-def _top(
-    a: Spent, b: Spent, rank_a: RankSpent, rank_b: RankSpent, sign: float, *, comm: bool
-) -> tuple[str, float]:
+def _top(a: _Rank, b: _Rank, sign: float, *, comm: bool) -> tuple[str, float]:
     """Return the operation of a rank that changed most in one direction: (name, change in ns)."""
-    change: dict[str, float] = {}
-    for names, rank, factor in ((a.names, rank_a, -1.0), (b.names, rank_b, 1.0)):
-        for i in np.flatnonzero(rank.is_comm == comm).tolist():
-            change[names[i]] = change.get(names[i], 0.0) + factor * float(rank.mean[i])
+    before, after = (rank.communication if comm else rank.own_work for rank in (a, b))
+    change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
     if not change:
         return "", 0.0
     name = max(change, key=lambda each: sign * change[each])
     return name, change[name]
 
 
-def _late_ns(run: MeasuredRun) -> dict[str, float]:
+def _late_ns(run: JobFigures) -> dict[str, float]:
     """Return how long after the first rank each rank became ready, on average."""
     waits: dict[str, list[int]] = {}
     for rank in run.ranks:

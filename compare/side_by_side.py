@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from msgspec import Struct
 
 import dialects
 from dialects import System
 from errors import TraceError
-from figures.run_table import MeasuredRun, Operations, labels, operations
+from figures.job_figures import JobFigures
+from figures.operations_by_step import Operations
 from opname import OpName
-from outputs.marks import is_digest
 
 _Totals = dict[tuple[str, str], list[float]]  # (operation, category) -> nanoseconds, events
 
@@ -32,25 +31,18 @@ class Sweep(Struct, frozen=True):
     categories: Sequence[SweepRow]
 
 
-def sweep(runs: Sequence[MeasuredRun]) -> Sweep:
+def sweep(runs: Sequence[JobFigures]) -> Sweep:
     """Put runs side by side, in the order given; partitions of a communication count as one operation.
 
     Raises `TraceError` where no operation occurs in more than one run.
     """
-    parts = [(operations(run, tell_workers=False), dialects.named(run.dialects[0])) for run in runs]
+    parts = [(run.operations(tell_workers=False)[0], dialects.named(run.dialects[0])) for run in runs]
     cats = _rows([_totals(*part, merged=True) for part in parts])
     order = {row.cat: at for at, row in enumerate(cats)}
     rows = sorted(_rows([_totals(*part, merged=False) for part in parts]), key=lambda row: order[row.cat])
     if not any(sum(mean is not None for mean in row.mean_ns) > 1 for row in rows):
         raise TraceError(f"{runs[0].path} and the other runs have no operation in common")
     return Sweep(rows, cats)
-
-
-def run_labels(paths: Sequence[Path]) -> list[str]:
-    """Name runs by their directories, digests and files that share one by their own names."""
-    folders = [path if path.is_dir() or is_digest(path) else path.resolve().parent for path in paths]
-    shared = len({folder.resolve() for folder in folders}) < len({path.resolve() for path in paths})
-    return labels(paths if shared else folders)
 
 
 def _totals(ops: Operations, system: System, *, merged: bool) -> _Totals:

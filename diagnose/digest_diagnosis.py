@@ -17,12 +17,12 @@ from diagnose.chance import EXPOSED, LEAST_EXCESS, is_no_chance
 from diagnose.diagnosis import LEAST_SHARE, Diagnosis, Ranked
 from diagnose.finding import Finding, Kind, Skipped
 from diagnose.gains import Gain
+from dialects import Role
 from errors import TraceError
-from figures.exposure import COMPUTE, NOTHING
-from figures.job_figures import JobFigures, RankFigures
-from figures.rank_operations import Rank
-from figures.run_table import MeasuredRun
+from figures.job_figures import JobFigures
+from figures.rank_figures import RankFigures
 from figures.step_summary import outliers
+from figures.time_by_role import NOTHING
 from result import in_ms
 
 #: An operation that takes more than this share of a step is a finding; what a tenth of it is, is its gain.
@@ -58,9 +58,9 @@ class Sums(NamedTuple):
 Found = tuple[Finding, Callable[[Sums], Sums]]  # what is wrong, and the sums without it
 
 
-def diagnose_figures(figures: JobFigures, run: MeasuredRun) -> Diagnosis:
+def diagnose_figures(job: JobFigures) -> Diagnosis:
     """Return the diagnosis of a job whose digest was read."""
-    sums = _sums(figures, run)
+    sums = _sums(job)
     known: list[tuple[Finding, Callable[[Sums], Sums], float]] = []
     small = 0
     for finding, without in _found(sums):
@@ -79,7 +79,7 @@ def diagnose_figures(figures: JobFigures, run: MeasuredRun) -> Diagnosis:
         job_ns=sums.step_ns,
         numbers=sums.numbers,
         ranks=sums.ranks,
-        one_step="A step" if any(rank.steps.whole for rank in run.ranks) else "The recording",
+        one_step="A step" if any(rank.steps.whole for rank in job.ranks) else "The recording",
     )
 
 
@@ -94,10 +94,11 @@ class _Spent(NamedTuple):
     is_communication: Sequence[bool]
 
 
-def _spent(own: RankFigures, rank: Rank) -> _Spent:
+def _spent(rank: RankFigures) -> _Spent:
     """Return what a rank spent its steps on, by operation; where none are marked, by what ran at all."""
-    if rank.exposure is None or not rank.steps.whole:
-        parts = {0 if part.step is None else part.step: part for part in own.breakdown}
+    operations = rank.operations
+    if operations is None or not rank.steps.whole:
+        parts = {0 if part.step is None else part.step: part for part in rank.breakdown}
         steps = {
             number: np.array([part.wall_ns - part.exposed_comm_ns - part.idle_ns, part.exposed_comm_ns,
                               part.idle_ns], np.float64)
@@ -106,27 +107,26 @@ def _spent(own: RankFigures, rank: Rank) -> _Spent:
         lengths = {number: part.wall_ns for number, part in parts.items()}
         names = ("computation", "communication", NOTHING)
         return _Spent(steps, lengths, names, (True, False, True), (False,) * 3, (False, True, False))
-    keys, moves = rank.operations.keys, rank.exposure.is_comm.tolist()
+    is_comm, whole = operations.is_comm, rank.steps.whole
     # an update that waits for communication is as long as the others let it be
-    is_own = [not is_comm and key.name != "STEP" for key, is_comm in zip(keys, moves, strict=True)]
-    whole = rank.steps.whole
+    is_own = ~is_comm[:-1] & (operations.role != Role.UPDATE)
     return _Spent(
-        {step.label: row for step, row in zip(whole, rank.exposure.spent_ns, strict=True)},
+        {step.label: row for step, row in zip(whole, operations.spent_ns, strict=True)},
         {step.label: step.end_ns - step.start_ns for step in whole},
-        [*(key.name for key in keys), NOTHING],
-        [*is_own, True],
-        [*(rank.exposure.layer == COMPUTE).tolist(), False],
-        [*moves, False],
+        operations.names,
+        [*is_own.tolist(), True],
+        [*(operations.role == Role.COMPUTE).tolist(), False],
+        is_comm.tolist(),
     )
 
 
-def _sums(figures: JobFigures, run: MeasuredRun) -> Sums:
+def _sums(job: JobFigures) -> Sums:
     """Return the sums of the steps that all ranks have."""
-    ranks = [(own, rank) for own, rank in zip(figures.ranks, run.ranks, strict=True) if own.n_slices]
-    spent = [_spent(own, rank) for own, rank in ranks]
+    ranks = [rank for rank in job.ranks if rank.n_slices]
+    spent = [_spent(rank) for rank in ranks]
     numbers = sorted(set.intersection(*(set(one.steps) for one in spent)))
     if not numbers:
-        raise TraceError(f"{run.path}: no step is in every rank of this digest")
+        raise TraceError(f"{job.path}: no step is in every rank of this digest")
     names: dict[str, int] = {}
     for one in spent:
         for name in one.names:
@@ -144,7 +144,7 @@ def _sums(figures: JobFigures, run: MeasuredRun) -> Sums:
         np.add.at(mean[column], at, steps.mean(axis=0))
     return Sums(
         numbers,
-        [own.name for own, _ in ranks],
+        [rank.name for rank in ranks],
         length_ns.mean(axis=1),
         own_ns,
         exposed_ns,

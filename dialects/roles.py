@@ -50,13 +50,17 @@ class Phase(IntEnum):
         return _PHASE_WORDS[self]
 
 
-#: The roles that claim an instant of a rank's time, the first first; those of one group share it. While a
-#: thread is idle, the spans around the wait claim nothing either.
+#: The roles that get an instant of a rank's time where several run at once, the first first; those of one
+#: group share it. While a thread is idle, the spans around the wait get nothing either. See
+#: `figures.time_by_role` for why in this order.
 CLAIMS: Sequence[Sequence[Role]] = (
     (Role.COMPUTE,),
-    (Role.COMM, Role.COPY),
+    (Role.COMM,),
+    (Role.WHOLE_COMM,),
+    (Role.UPDATE,),
+    (Role.COPY,),
     (Role.INPUT, Role.WAIT, Role.HOST, Role.CALL),
-    (Role.UPDATE, Role.WHOLE_COMM, Role.FRAME),
+    (Role.FRAME,),
 )
 
 _PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")

@@ -17,8 +17,6 @@ from dialects.byteps.byteps_names import with_key
 from formats.columns import Trace
 from opname import OpName
 
-_N_COLUMNS = 9  # of `Stats`
-_COUNT, _TOTAL, _MEAN = 0, 1, 4
 _BLOCK = 4096  # statistics that are made at a time
 
 
@@ -38,22 +36,21 @@ class Stat(Struct, frozen=True):
     p99_ns: float
 
 
+#: The columns of `Stats`.
+_COLUMNS = Stat.__struct_fields__[2:]
+
+
 class Stats(Sequence[Stat]):
     """The statistics of m operations, as columns; a `Stat` is made when it is asked for.
 
     Attributes
     ----------
     operations : (name, category) of each
-    columns : (m,) each, the other members of `Stat`
+    columns : (m,) each, by the names of the other members of `Stat`
     """
 
-    def __init__(self, operations: Sequence[tuple[str, str]], columns: Sequence[NDArray[Any]]) -> None:
-        self.operations, self.columns = operations, columns
-
-    @property
-    def mean_ns(self) -> NDArray[Any]:
-        """The mean of each operation (m,)."""
-        return self.columns[_MEAN]
+    def __init__(self, operations: Sequence[tuple[str, str]], columns: Mapping[str, NDArray[Any]]) -> None:
+        self.operations, self.columns = operations, {name: columns[name] for name in _COLUMNS}
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -64,18 +61,19 @@ class Stats(Sequence[Stat]):
     def __getitem__(self, at: slice) -> Stats: ...
     def __getitem__(self, at: int | slice) -> Stat | Stats:
         if isinstance(at, slice):
-            return Stats(self.operations[at], [column[at] for column in self.columns])
-        return Stat(*self.operations[at], *(column[[at]].tolist()[0] for column in self.columns))
+            return Stats(self.operations[at], {name: column[at] for name, column in self.columns.items()})
+        return Stat(*self.operations[at], *(column[[at]].tolist()[0] for column in self.columns.values()))
 
     def __iter__(self) -> Iterator[Stat]:
         for begin in range(0, len(self), _BLOCK):
-            columns = (column[begin : begin + _BLOCK].tolist() for column in self.columns)
+            columns = (column[begin : begin + _BLOCK].tolist() for column in self.columns.values())
             for pair, *row in zip(self.operations[begin : begin + _BLOCK], *columns, strict=True):
                 yield Stat(*pair, *row)
 
     def take(self, rows: Int64) -> Stats:
         """Return the statistics at `rows` (k,)."""
-        return Stats([self.operations[i] for i in rows.tolist()], [column[rows] for column in self.columns])
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return Stats([self.operations[i] for i in rows.tolist()], columns)
 
 
 class CategoryStat(Struct, frozen=True):
@@ -88,21 +86,23 @@ class CategoryStat(Struct, frozen=True):
     max_avg_ns: float
 
 
-class Moments(Struct, frozen=True):
+class Moments(Struct, frozen=True, array_like=True):
     """What is known exactly of an operation whose durations are not all kept."""
 
     count: int
     total_ns: int
-    squares_ns2: int
+    squares_ns2: float  # sum of the squared deviations from the mean
     min_ns: int
     max_ns: int
 
-    def plus(self, other: Moments) -> Moments:
-        """Return the figures of both together."""
+    def __add__(self, other: Moments) -> Moments:
+        """Return the figures of both together (Chan, Golub, LeVeque, COMPSTAT 1982)."""
+        count = self.count + other.count
+        apart = other.total_ns / other.count - self.total_ns / self.count
         return Moments(
-            self.count + other.count,
+            count,
             self.total_ns + other.total_ns,
-            self.squares_ns2 + other.squares_ns2,
+            self.squares_ns2 + other.squares_ns2 + apart * apart * self.count * other.count / count,
             min(self.min_ns, other.min_ns),
             max(self.max_ns, other.max_ns),
         )
@@ -137,8 +137,10 @@ class Durations(Struct, frozen=True):
         """Return the exact figures of operation i."""
         if i in self.moments:
             return self.moments[i]
-        values = self.value_ns[self.start[i] : self.start[i + 1]].tolist()
-        return Moments(len(values), sum(values), sum(v * v for v in values), values[0], values[-1])
+        values = self.value_ns[self.start[i] : self.start[i + 1]]
+        total = sum(values.tolist())
+        squares = float(np.square(values - total / len(values)).sum())
+        return Moments(len(values), total, squares, int(values[0]), int(values[-1]))
 
 
 NO_DURATIONS = Durations((), np.empty(0, np.int64), np.zeros(1, np.int64))
@@ -174,8 +176,8 @@ def joined(parts: Sequence[Durations]) -> Durations:
     for part, place in pairs:
         for i, into in enumerate(place):
             if into in sketched:
-                own = part.moments_of(i)
-                moments[into] = moments[into].plus(own) if into in moments else own
+                more = part.moments_of(i)
+                moments[into] = moments[into] + more if into in moments else more
     order = np.lexsort((value, op))
     weight = np.concatenate([part.weights for part in parts])[order]
     return Durations(list(number), value[order], _starts(op, len(number)), weight, moments)
@@ -184,7 +186,7 @@ def joined(parts: Sequence[Durations]) -> Durations:
 def statistics(durations: Durations, prefix: str = "") -> Stats:
     """Return the statistics of every operation, in order; `prefix` goes before each name."""
     if not durations.operations:
-        return Stats((), [np.empty(0)] * _N_COLUMNS)
+        return Stats((), dict.fromkeys(_COLUMNS, np.empty(0)))
     start, count, values, weight = durations.start[:-1], durations.count, durations.value_ns, durations.weight
     fits = int(values.max()) < (1 << 62) // int(count.sum())
     summed = values if fits else values.astype(np.float64)
@@ -196,8 +198,15 @@ def statistics(durations: Durations, prefix: str = "") -> Stats:
     if weight is not None:
         deviation *= weight
     var = np.add.reduceat(deviation, start) / count
-    quantiles = [_quantile(durations, count, q) for q in (0.50, 0.95, 0.99)]
-    columns = [count, total, values[start], values[durations.start[1:] - 1], mean, var, *quantiles]
+    columns = {
+        "count": count,
+        "total_ns": total,
+        "min_ns": values[start],
+        "max_ns": values[durations.start[1:] - 1],
+        "mean_ns": mean,
+        "var_ns2": var,
+        **{f"p{100 * q:.0f}_ns": _quantile(durations, count, q) for q in (0.50, 0.95, 0.99)},
+    }
     if durations.moments:
         _correct(columns, durations.moments)
     pairs = durations.operations
@@ -208,28 +217,29 @@ def all_of(parts: Sequence[Stats]) -> Stats:
     """Return the statistics of several ranks, one after another."""
     if len(parts) == 1:
         return parts[0]
-    columns = []
-    for own in zip(*(part.columns for part in parts if len(part)), strict=True):
-        alike = len({column.dtype for column in own}) == 1  # else each number keeps its type
-        columns.append(np.concatenate(own if alike else [column.astype(object) for column in own]))
+    columns = {}
+    for name in _COLUMNS:
+        of_parts = [part.columns[name] for part in parts if len(part)]
+        alike = len({column.dtype for column in of_parts}) == 1  # else each number keeps its type
+        columns[name] = np.concatenate(of_parts if alike else [column.astype(object) for column in of_parts])
     return Stats([pair for part in parts for pair in part.operations], columns)
 
 
 def longest_first(stats: Sequence[Stat]) -> Sequence[Stat]:
     """Return the statistics by their means, the largest first."""
     if isinstance(stats, Stats):
-        return stats.take(np.argsort(-stats.mean_ns, kind="stable"))
+        return stats.take(np.argsort(-stats.columns["mean_ns"], kind="stable"))
     return sorted(stats, key=lambda stat: stat.mean_ns, reverse=True)
 
 
-def _correct(columns: list[NDArray[Any]], moments: Mapping[int, Moments]) -> None:
+def _correct(columns: dict[str, NDArray[Any]], moments: Mapping[int, Moments]) -> None:
     """Put what is known exactly of some operations into the columns of `Stats`."""
-    _, total, least, most, mean, var, *_ = columns
-    total = columns[_TOTAL] = total.astype(object)  # exact beyond 64 bits too
+    columns["total_ns"] = columns["total_ns"].astype(object)  # exact beyond 64 bits too
     for i, known in moments.items():
-        n = known.count
-        total[i], least[i], most[i], mean[i] = known.total_ns, known.min_ns, known.max_ns, known.total_ns / n
-        var[i] = (n * known.squares_ns2 - known.total_ns**2) / (n * n)
+        for name in ("total_ns", "min_ns", "max_ns"):
+            columns[name][i] = getattr(known, name)
+        columns["mean_ns"][i] = known.total_ns / known.count
+        columns["var_ns2"][i] = known.squares_ns2 / known.count
 
 
 def category_totals(trace: Trace) -> Counter[str]:
@@ -271,7 +281,7 @@ def _in_short(stats: Sequence[Stat]) -> Iterable[tuple[str, str, int, float]]:
     """Yield (name, category, count, mean) of each operation."""
     if not isinstance(stats, Stats):
         return ((stat.name, stat.cat, stat.count, stat.mean_ns) for stat in stats)
-    numbers = zip(stats.columns[_COUNT].tolist(), stats.mean_ns.tolist(), strict=True)
+    numbers = zip(stats.columns["count"].tolist(), stats.columns["mean_ns"].tolist(), strict=True)
     return ((*pair, n, mean) for pair, (n, mean) in zip(stats.operations, numbers, strict=True))
 
 

@@ -1,50 +1,54 @@
-"""What `statistic` tells of a job: for each rank its durations, or where the time of its steps went."""
+"""The figures of a job: those of its ranks, and what they amount to together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
 
-from msgspec import Struct, field
+import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 import dialects
-from figures.breakdown import Breakdown, breakdown
-from figures.durations import NO_DURATIONS, Durations, category_totals, durations, joined
-from figures.step_summary import MiddleSteps, middle_steps, where_time_goes
-from formats.columns import Trace
-from parallel import at_once
-from traces.outlines import TraceFile
-from traces.paths import Source
-from traces.ranks import MappedJob
-
-
-class RankFigures(Struct, frozen=True):
-    """The figures of one rank; those that were not asked for are empty."""
-
-    source: Source
-    name: str
-    n_slices: int
-    durations: Durations = NO_DURATIONS
-    category_ns: Mapping[str, int] = field(default_factory=dict)
-    breakdown: Sequence[Breakdown] = ()
-    rule: str = ""  # which operations count as what in the breakdown
-    middle: MiddleSteps | None = None
+from arrays import Float64, Int64
+from dialects import Need
+from figures.durations import Durations, joined
+from figures.operations_by_step import Operations, merged
+from figures.rank_figures import RankFigures, Wanted, rank_figures, shapes_of
+from traces.filter import check_known
+from traces.outlines import TraceFile, repair_lines
+from traces.ranks import map_ranks
 
 
 class JobFigures(Struct, frozen=True):
-    """The figures of a job, rank by rank, and what was read for them."""
+    """The figures of a job, rank by rank, and what was read for them: traces, or the digest `path`."""
 
+    path: Path
     files: Sequence[TraceFile]
-    repairs: Sequence[str]
+    notes: Sequence[str]  # a line each: missing ranks, empty directories, doubled ranks
     ranks: Sequence[RankFigures]
-    sentence: str = ""  # where the time of a step goes
+    step_by: str | None = None
+
+    @property
+    def repairs(self) -> list[str]:
+        """What was repaired, left out or is missing: a line per file."""
+        return repair_lines(self.notes, self.files)
 
     @property
     def n_slices(self) -> int:
         """Slices of all ranks."""
         return sum(rank.n_slices for rank in self.ranks)
+
+    @property
+    def dialects(self) -> list[str]:
+        """What wrote its traces, each once."""
+        return list(dict.fromkeys(rank.dialect for rank in self.ranks if rank.n_slices))
+
+    @property
+    def workers(self) -> set[int]:
+        """The indices of its workers; empty where they are not told apart."""
+        return {rank.source.worker for rank in self.ranks if rank.source.worker is not None}
 
     @property
     def by_prefix(self) -> dict[str, tuple[str, Durations]]:
@@ -54,44 +58,82 @@ class JobFigures(Struct, frozen=True):
         for rank in self.ranks:
             groups.setdefault(rank.source.prefix if several else "", []).append(rank)
         return {
-            prefix: (own[0].name, joined([rank.durations for rank in own])) for prefix, own in groups.items()
+            prefix: (ranks[0].name, joined([rank.durations for rank in ranks]))
+            for prefix, ranks in groups.items()
         }
 
+    @property
+    def iteration_ns(self) -> Float64:
+        """How long each whole step took, averaged over the ranks (k,); empty without steps."""
+        by_label: dict[int, list[int]] = {}
+        for rank in self.ranks:
+            for step in rank.steps.whole:
+                by_label.setdefault(step.label, []).append(step.dur_ns)
+        return np.array([np.mean(by_label[label]) for label in sorted(by_label)], np.float64)
 
-def rank_figures(
-    source: Source, trace: Trace, *, operations: bool = False, steps: bool = False, step_by: str | None = None
-) -> RankFigures:
-    """Return how long the operations of a rank take, or where the time of its steps went, or both.
+    def operations(self, *, tell_workers: bool) -> tuple[Operations, list[Int64]]:
+        """Return the operations of all ranks, and the place there of each of a rank's own; see `merged`."""
+        parts = [rank.operations for rank in self.ranks if rank.operations is not None]
+        workers = [rank.source.worker if tell_workers else None for rank in self.ranks]
+        prefixes = ["" if worker is None else f"wk{worker}." for worker in workers]
+        return merged(parts, prefixes, path=self.path)
 
-    `step_by` is that of `breakdown`.
+
+def load_figures(
+    paths: Sequence[Path],
+    wanted: Wanted,
+    *,
+    only: Collection[str] = (),
+    jobs: int | None = None,
+    progress: bool | None = None,
+) -> JobFigures:
+    """Work out the figures of the job at `paths`; of `only` some communications, if any are named.
+
+    Raises
+    ------
+    TraceError
+        No such path, nothing under it is a trace, the traces hold no operation, or as `rank_figures`.
+    AnalyzeError
+        A name in `only` is not a communication of the job.
     """
-    of_operations: list[Any] = [NO_DURATIONS, {}, None]
-    if operations:
-        works = (durations, category_totals, partial(middle_steps, step_by=step_by))
-        of_operations = at_once([partial(work, trace) for work in works])
-    own_durations, category_ns, middle = of_operations
-    return RankFigures(
-        source,
-        "",
-        len(trace),
-        own_durations,
-        category_ns,
-        breakdown("", trace, step_by) if steps else (),
-        dialects.of(trace).rule(trace) if steps and len(trace) else "",
-        middle,
-    )
-
-
-def job_figures(job: MappedJob[Any], ranks: Sequence[RankFigures]) -> JobFigures:
-    """Return the figures of a job from those of its ranks."""
-    named = [
+    work = partial(rank_figures, wanted=wanted)
+    job = map_ranks(paths, work, args=wanted.args, only=only, jobs=jobs, progress=progress)
+    job.check_any()
+    ranks = [
         replace(
-            own,
+            rank.made,
             source=rank.source,
             name=name,
-            breakdown=[replace(part, rank=name) for part in own.breakdown],
+            breakdown=[replace(part, rank=name) for part in rank.made.breakdown],
         )
-        for name, rank, own in zip(job.names, job.ranks, ranks, strict=True)
+        for name, rank in zip(job.names, job.ranks, strict=True)
     ]
-    middle = {own.name: own.middle for own in named if own.middle is not None}
-    return JobFigures(job.files, job.repairs, named, where_time_goes(middle) if middle else "")
+    return JobFigures(paths[0], job.files, job.job.notes, ranks, wanted.step_by)
+
+
+def filtered(runs: Sequence[JobFigures], wanted: Collection[str]) -> list[JobFigures]:
+    """Return the runs without communications that `wanted` does not name, of which they have `selected`.
+
+    AnalyzeError where no run has a communication of a name.
+    """
+    if not wanted:
+        return list(runs)
+    check_known(wanted, {name: None for run in runs for rank in run.ranks for name in rank.communications})
+    return [replace(run, ranks=[*map(_selected, run.ranks)]) for run in runs]
+
+
+def _selected(rank: RankFigures) -> RankFigures:
+    if rank.selected is None:
+        raise ValueError(f"{rank.name}: worked out without a selection")
+    return replace(rank, n_slices=int(rank.selected.count.sum()), operations=rank.selected)
+
+
+def shapes_of_ranks(run: JobFigures, *, jobs: int | None = None) -> list[Sequence[Sequence[str]]]:
+    """Return what each rank of a run tells of its operations' shapes; its files are read again for that."""
+    known = [rank.shapes for rank in run.ranks if rank.shapes is not None]
+    if len(known) == len(run.ranks):
+        return known
+    if not any(dialects.named(name).args.get(Need.SHAPES) for name in run.dialects):
+        return [[[]] * (0 if rank.operations is None else len(rank.operations.keys)) for rank in run.ranks]
+    job = map_ranks([run.path], shapes_of, args=dialects.keys_for({Need.SHAPES}), jobs=jobs, progress=False)
+    return [rank.made for rank in job.ranks]

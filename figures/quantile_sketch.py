@@ -18,16 +18,18 @@ ERROR = 0.005
 #: Operations with more events on a rank than this are sketched.
 MOST_VALUES = 256
 _GROWTH = 1 + ERROR
+_MOST_TOTAL = 1 << 62  # nanoseconds: a sum beyond has no place in a file
 
 
 def sketched(durations: Durations) -> Durations:
     """Return the durations with those of operations that have more than `MOST_VALUES` events sketched.
 
-    Their count, sum, sum of squares and extremes stay exact (`Durations.moments`).
+    Their count, sum, variance and extremes stay exact (`Durations.moments`).
     """
     many = np.diff(durations.start) > MOST_VALUES
     if durations.weight is not None or not many.any():
         return durations
+    many &= np.add.reduceat(durations.value_ns.astype(np.float64), durations.start[:-1]) < _MOST_TOTAL
     op = np.repeat(np.arange(len(many)), np.diff(durations.start))
     value = durations.value_ns
     bucket = np.where(value > 0, np.floor(np.log(np.maximum(value, 1)) / np.log(_GROWTH)), -1.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from errors import UsageError
-from options.compare import check_words, load_runs
+from options.runs import check_runs, digest_note, folder_labels, load_runs
 from result import Bars, Bars3D, Chart, Column, HeatMap, Result, Table, in_ms, ms_of
 
 if TYPE_CHECKING:
@@ -37,18 +37,19 @@ def add_arguments(group: _ArgumentGroup) -> None:
 
 def run(args: Namespace) -> Result:
     """Put the runs side by side, in the order given."""
-    check_words(args)
+    check_runs(args)
     output = args.output or Path("3dcompare.html")
     if args.html is True and output == Path("3dcompare.html"):  # the result's page would have that name too
         args.html = Path("3dcompare-page.html")
     if output.suffix.lower() not in _SUFFIXES:
         raise UsageError(f"--output {output}: the picture must be one of {', '.join(_SUFFIXES)}")
-    from compare.side_by_side import run_labels, sweep
-    from figures.run_table import filtered, iteration_ns
+    from compare.side_by_side import sweep
+    from figures.job_figures import filtered
+    from figures.rank_figures import Wanted
 
-    loaded = load_runs(args)
+    loaded = load_runs(args, Wanted(operations=True))
     runs = filtered(loaded, args.filter)
-    names = run_labels(args.path)
+    names = folder_labels(args.path)
     found = sweep(runs)
     rows = found.operations
     if args.sort:
@@ -58,7 +59,7 @@ def run(args: Namespace) -> Result:
         Column("cat", "category", value=lambda row: row.cat or "(none)"),
         *map(_average, count(), names),
     )
-    steps = [iteration_ns(run) for run in loaded]
+    steps = [run.iteration_ns for run in loaded]
     iteration_ms = [float(of_run.mean()) / 1e6 if len(of_run) else None for of_run in steps]
     tables = (
         Table.of("operations", "Operations", (Column("name", "operation"), *columns), rows),
@@ -81,10 +82,7 @@ def run(args: Namespace) -> Result:
         charts=_charts(found, rows, names),
         figures=(("runs", str(len(names))), ("operations", f"{len(rows):,}")),
         read=[f"{each.path}: {', '.join(each.dialects)}, {each.n_slices:,} slices" for each in runs],
-        notes=[
-            *_notes(rows, output),
-            *([] if args.save is None else [f"Digest of {names[-1]}: {args.save}"]),
-        ],
+        notes=[*_notes(rows, output), *digest_note(args, names[-1])],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=output.parent,
         picture=output,

@@ -8,14 +8,15 @@ import pytest
 from benchmarks.compare import simulated
 from compare.families import Families, Family, families
 from compare.significance import corrected
-from figures.exposure import COMMUNICATION, COMPUTE, FRAME, HOST
+from dialects import Role
 
 
 def test_which_operation_is_in_which_family() -> None:
     names = ["BW.a", "BW.tiny", "Comm.x", "Comm.x.PUSH.0", "ncclKernel_AllReduce", "aten::add"]
-    layer = np.array([COMPUTE, COMPUTE, FRAME, COMMUNICATION, COMMUNICATION, HOST])
+    of = [Role.COMPUTE, Role.COMPUTE, Role.WHOLE_COMM, Role.COMM, Role.COMM, Role.HOST]
+    role = np.array(of, np.int8)
     share = np.array([0.01, 0.0009, 0.5, 0.3, 0.1, 0.2])
-    assert families(names, layer, share).family.tolist() == [
+    assert families(names, role, share).family.tolist() == [
         Family.COMPUTATION, Family.REST, Family.TRANSFERS, Family.STAGES, Family.TRANSFERS, Family.REST,
     ]  # fmt: skip
 

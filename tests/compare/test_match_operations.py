@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from compare.match_operations import _clear, pairs
-from figures.rank_operations import OpKey
-from figures.run_table import Operations
+from figures.operations_by_step import Operations, OpKey
 
 
 def ops(*rows: tuple[str, str, int, float]) -> Operations:
     """Operations given as (name, category, count per step, place in the step), of 4 steps."""
     count = np.array([[n] * 4 for _, _, n, _ in rows], np.int64)
-    places = np.array([place for *_, place in rows])
+    places = np.array([place for *_, place in rows]) * count.sum(1)
     keys = [OpKey(name, cat) for name, cat, _, _ in rows]
-    return Operations(keys, count, (10 * count).astype(np.float64), places.astype(np.float64))
+    roles = np.zeros(len(rows), np.int8)
+    return Operations(keys, count, (10 * count).astype(np.float64), places.astype(np.float64), roles)
 
 
 def paired(

@@ -13,8 +13,8 @@ from made_jobs import WRITERS, Job, composer, iteration_ms, moments
 
 from conftest import THOROUGH, run_cli
 from diagnose.diagnosis import headline
-from diagnose.diagnosis_charts import diagnosis_charts
 from make import span, write
+from options.diagnose.diagnosis_charts import diagnosis_charts
 from result import Bars
 
 HEALTHY = Job()

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from figures.breakdown import Breakdown, breakdown
+import dialects
+from figures.time_by_role import Breakdown, breakdown
+from formats.columns import Trace
 from trace_utils import read_trace
 
 Span = tuple[str, int, int, int]  # name, thread, start, end (µs)
@@ -21,8 +23,13 @@ def of_spans(folder: Path, spans: Sequence[Span]) -> Breakdown:
         for name, tid, start, end in spans
     ]
     path.write_text(json.dumps(events))
-    (found,) = breakdown("rank0", read_trace(path))
+    (found,) = steps_of(read_trace(path))
     return found
+
+
+def steps_of(trace: Trace) -> list[Breakdown]:
+    system = dialects.of(trace)
+    return breakdown(trace, system.roles(trace), system.find_steps(trace).whole)
 
 
 def in_us(found: Breakdown) -> tuple[int, int, int, int]:
@@ -59,13 +66,13 @@ def test_an_operator_that_only_waits_for_a_collective_does_not_hide_it(tmp_path:
         ]
     ]
     (tmp_path / "t.json").write_text(json.dumps(events))
-    (found,) = breakdown("rank0", read_trace(tmp_path / "t.json"))
+    (found,) = steps_of(read_trace(tmp_path / "t.json"))
     assert in_us(found) == (20, 33, 5, 2)
 
 
 def test_recorded_synchronous_allreduces_are_not_hidden(shared_data: Path) -> None:
     trace = read_trace(shared_data / "generic" / "viztracer" / "viz.json.gz")
-    steps = breakdown("rank0", trace)
+    steps = steps_of(trace)
     calls = [i for i, name in enumerate(trace.names) if name.startswith("allreduce ")]
     alone = trace.dur_ns[trace.name_id == calls[0]].sum()  # one after the other
     assert sum(found.exposed_comm_ns for found in steps) == alone == pytest.approx(16.358e6, abs=1e3)

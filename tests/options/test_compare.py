@@ -19,8 +19,8 @@ import pytest
 import analyze
 from compare.significance import LEVEL, Samples, corrected, sample, welch
 from conftest import REPO, run_cli
-from figures.measuring import load_run
-from figures.run_table import operations
+from figures.job_figures import load_figures
+from figures.rank_figures import Wanted
 from make import comm, step, two_workers, write
 from make import span as x
 from options import compare as options_compare
@@ -345,7 +345,7 @@ def part_of(total: np.ndarray, count: np.ndarray, steps: slice) -> Samples:
     ],
 )
 def test_the_steps_of_one_run_are_not_called_different(shared_data: Path, run: str) -> None:
-    ops = operations(load_run(shared_data / run), tell_workers=True)
+    ops, _ = load_figures([shared_data / run], Wanted(operations=True)).operations(tell_workers=True)
     odd, even = (part_of(ops.total_ns, ops.count, slice(start, None, 2)) for start in (0, 1))
     for alike in (None, np.zeros(len(odd.mean), np.int64)):
         p = corrected(welch(odd, even, alike).p)

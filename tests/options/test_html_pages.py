@@ -121,7 +121,7 @@ def test_diagnose_draws_as_many_steps_as_a_page_has_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("diagnose.diagnosis_charts._MOST_STEPS", 4)
+    monkeypatch.setattr("options.diagnose.diagnosis_charts._MOST_STEPS", 4)
     result = result_of("diagnose", [LENET], ["--html", "a.html"])
     _, _, *others = (one for one in result.charts if isinstance(one, Timeline))
     assert len(others) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import REPO
 from figures.durations import statistics
-from figures.job_figures import rank_figures
+from figures.rank_figures import Wanted, rank_figures
 from parallel import at_once, spare_cores
 from trace_utils import load_job
 
@@ -38,8 +38,9 @@ def test_an_error_is_that_of_the_work(cores: int) -> None:
 def test_the_figures_of_a_rank_are_the_same_in_threads() -> None:
     job = load_job(REPO / "examples" / "lenet")
     source, trace = job.job.sources[0], job.traces[0]
-    alone = rank_figures(source, trace, operations=True)
+    alone = rank_figures(source, trace, Wanted(durations=True))
     with spare_cores(2):
-        beside = rank_figures(source, trace, operations=True)
+        beside = rank_figures(source, trace, Wanted(durations=True))
     assert list(statistics(beside.durations)) == list(statistics(alone.durations))
-    assert (beside.category_ns, beside.middle) == (alone.category_ns, alone.middle)
+    assert (beside.category_ns, beside.breakdown) == (alone.category_ns, alone.breakdown)
+    assert (beside.longest, beside.annotated) == (alone.longest, alone.annotated)

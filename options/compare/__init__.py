@@ -6,10 +6,10 @@ import math
 from argparse import ArgumentTypeError, Namespace, _ArgumentGroup
 from collections.abc import Sequence
 from operator import attrgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compare.compare_tables import (
+from errors import UsageError, counted
+from options.compare.comparison_tables import (
     Pair,
     both_ms,
     change_record,
@@ -18,15 +18,13 @@ from compare.compare_tables import (
     shown,
     tables_of,
 )
-from errors import UsageError, counted
-from options import check_variant
 from options.critical import usual_step
+from options.runs import check_runs, digest_note, labels, load_runs
 from outputs.marks import is_digest
 from result import Chart, Made, Result, Table, ms_of
 
 if TYPE_CHECKING:
     from compare.comparison import CategoryChange, OpChange
-    from figures.run_table import MeasuredRun
 
 HELP = "what changed between two runs (or more, the first is the base), and whether it is real"
 EXAMPLE = "analyze.py --option compare --path examples/lenet examples/lenet-100mbit --sort --head 20"
@@ -48,12 +46,12 @@ def run(args: Namespace) -> Result:
         raise UsageError(
             "--output: compare writes no trace or picture; --xlsx FILE and --html FILE write its tables"
         )
-    check_words(args)
+    check_runs(args)
     from compare.comparison import compare
-    from compare.verdict import verdict
-    from figures.run_table import labels
+    from figures.rank_figures import Wanted
+    from options.compare.verdict import verdict
 
-    runs = load_runs(args)
+    runs = load_runs(args, Wanted(breakdown=True, operations=True, spent=True))
     names = labels(args.path)
     pairs = [
         Pair(compare(runs[0], other, wanted=args.filter, jobs=args.jobs), names[0], name)
@@ -91,7 +89,7 @@ def run(args: Namespace) -> Result:
                 if left and not args.full
                 else []
             ),
-            *([] if args.save is None else [f"Digest of {names[-1]}: {args.save}"]),
+            *digest_note(args, names[-1]),
         ],
         repairs=list(dict.fromkeys(line for each in runs for line in each.repairs)),
         beside=args.path[0],
@@ -132,28 +130,6 @@ def _timelines(args: Namespace, pair: Pair) -> list[Chart]:
     return charts if len(charts) == len(sides) else []
 
 
-def load_runs(args: Namespace) -> list[MeasuredRun]:
-    """Return the runs that the paths hold, traces or digests, and `--save` the last one's digest."""
-    from figures.digest_reading import read_run
-    from figures.measuring import load_run
-
-    with_steps = args.option == "compare"
-    how: dict[str, Any] = {"step_by": args.step_by, "jobs": args.jobs, "progress": args.progress}
-    runs: list[MeasuredRun] = []
-    for i, path in enumerate(args.path, start=1):
-        if is_digest(path):
-            runs.append(read_run(path, args.step_by, steps=with_steps))
-        elif args.save is not None and i == len(args.path):
-            from figures.digest_saving import load_both, save
-
-            job, figures, run = load_both([path], select=args.filter, **how)
-            save(args.save, job, figures, run, args.step_by)
-            runs.append(run)
-        else:
-            runs.append(load_run(path, select=args.filter, exposure=with_steps, **how))
-    return runs
-
-
 def _percent(text: str) -> float:
     try:
         value = float(text)
@@ -162,24 +138,6 @@ def _percent(text: str) -> float:
     if not 0 <= value < math.inf:
         raise ArgumentTypeError(f"{text!r} is not a percentage")
     return value
-
-
-def check_words(args: Namespace) -> None:
-    """Refuse a single path, files among directories, and a variant; for every option that compares."""
-    paths: list[Path] = args.path
-    check_variant(args)
-    if len(paths) < 2:
-        raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
-    from figures.digest_words import check_digests
-
-    check_digests(args)
-    files = [path for path in paths if path.is_file() and not is_digest(path)]
-    folders = [path for path in paths if path.is_dir()]
-    if files and folders:
-        raise UsageError(
-            f"{files[0]} is a file, {folders[0]} a directory: compare files with files, "
-            "or directories with directories"
-        )
 
 
 def _limit(pairs: Sequence[Pair], regressed: Sequence[Pair], percent: float | None) -> list[str]:
@@ -205,7 +163,7 @@ def _document(pairs: Sequence[Pair], args: Namespace) -> dict[str, Any]:
 
 
 def _pair_document(pair: Pair, args: Namespace) -> dict[str, Any]:
-    from compare.verdict import verdict
+    from options.compare.verdict import verdict
 
     found = pair.found
     return {

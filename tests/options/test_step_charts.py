@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from figures.breakdown import Breakdown
+from figures.time_by_role import Breakdown
+from options.step_charts import breakdown_charts, joined_steps
 from report import html
 from result import Bars, HeatMap, Result
-from statistic.breakdown_charts import breakdown_charts, joined_steps
 
 pytestmark = pytest.mark.slow
 

@@ -1,4 +1,4 @@
-"""`compare.verdict`: the sentence, word for word."""
+"""`options.compare.verdict`: the sentence, word for word."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.rank_changes import RankChange
 from compare.significance import Change
-from compare.verdict import interval, verdict
-from figures.run_table import MeasuredRun
+from figures.job_figures import JobFigures
+from options.compare.verdict import interval, verdict
 
 MS = 1_000_000
 
@@ -35,7 +35,7 @@ def comparison(
     ranks: tuple[RankChange, ...] = (),
     late_ns: dict[str, float] | None = None,
 ) -> Comparison:
-    runs = [MeasuredRun(Path(name), ()) for name in ("a", "b")]
+    runs = [JobFigures(Path(name), (), (), ()) for name in ("a", "b")]
     return Comparison(runs[0], runs[1], (), ((), ()), categories, ranks, iteration, steps, late_ns or {}, ())
 
 

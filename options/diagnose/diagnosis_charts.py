@@ -13,10 +13,10 @@ from diagnose.diagnosis import Diagnosis, Ranked
 from diagnose.finding import Finding
 from diagnose.job_view import JobView
 from dialects.roles import Role
-from figures.breakdown import Breakdown
+from figures.time_by_role import Breakdown
 from opname import without_parameters
+from options.step_charts import exposed_map, rank_map
 from result import Bars, Chart, Point, Points
-from statistic.breakdown_charts import exposed_map, rank_map
 
 #: Transfers that are drawn at most.
 _MOST_POINTS = 500

@@ -5,19 +5,18 @@ from __future__ import annotations
 from argparse import Namespace, _ArgumentGroup
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from errors import TraceError, UsageError, counted
+from errors import UsageError, counted
 from options import check_heeded, check_variant, is_drawn
+from options.runs import check_digests, digest_note, saved
 from outputs.marks import is_digest
-from result import Bars, Chart, Column, Result, Table, ms_column
+from result import Column, Result, Table, ms_column
 
 if TYPE_CHECKING:
-    from figures.durations import CategoryStat, Stat
+    from figures.durations import Stat
     from figures.job_figures import JobFigures
-    from figures.run_table import MeasuredRun
 
 HELP = (
     "how long each operation takes: per operation and per category; --sub_option breakdown (of each step), "
@@ -26,9 +25,7 @@ HELP = (
 EXAMPLE = "analyze.py --option statistic --path examples/lenet --sort --head 20"
 FLAGS = frozenset({"sub_option", "filter", "step_by", "sort", "head", "output", "group_by", "save"})
 
-_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank, and a page a bar
-_MOST_BARS, _MOST_CATS = 20, 64
-_IDLE, _OTHERS = "nothing recorded", "others"
+_MOST_RANKS = 16  # of which a terminal shows a row for each operation and rank
 
 _DASF = ("function_bottleneck", "task_bottleneck", "task_balance")
 
@@ -108,14 +105,12 @@ def run(args: Namespace) -> Result:
     check_variant(args, "breakdown", *_DASF)
     if args.sub_option is not None and args.group_by is not None:
         raise UsageError(f"--group_by has no effect with --sub_option {args.sub_option}")
-    from figures.digest_words import check_digests
-
     check_digests(args)
     show = _breakdown if args.sub_option == "breakdown" else _statistic
+    result = show(args, _figures(args))
     if any(map(is_digest, args.path)):
-        return show(args, *_from_digest(args))._replace(beside=args.path[0])
-    result = show(args, *_from_traces(args))
-    return result if args.save is None else result._replace(notes=[*result.notes, f"Digest: {args.save}"])
+        return result._replace(beside=args.path[0])
+    return result._replace(notes=[*result.notes, *digest_note(args)])
 
 
 def _is_drawn(args: Namespace) -> bool:
@@ -123,41 +118,34 @@ def _is_drawn(args: Namespace) -> bool:
     return is_drawn(args) and args.sub_option is None
 
 
-def _from_traces(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
-    """Return the figures, and where operations are drawn, the job step by step."""
-    how: dict[str, Any] = {"only": args.filter, "jobs": args.jobs, "progress": args.progress}
-    if args.save is not None or _is_drawn(args):
-        from figures.digest_saving import load_both, save
-
-        job, figures, run = load_both(
-            args.path, for_digest=args.save is not None, step_by=args.step_by, **how
-        )
-        if args.save is not None:
-            save(args.save, job, figures, run, args.step_by)
-        return figures, run if _is_drawn(args) else None
-    import dialects
-    from figures.job_figures import job_figures, rank_figures
-    from traces.ranks import map_ranks
-
+def _figures(args: Namespace) -> JobFigures:
+    """Return the figures of what is at `--path`; with operations by step if they are drawn."""
     by_step = args.sub_option == "breakdown"
-    work = partial(rank_figures, operations=not by_step, steps=by_step, step_by=args.step_by)
-    mapped = map_ranks(args.path, work, args=dialects.keys_for({dialects.Need.STEPS}), **how)
-    mapped.check_any()
-    return job_figures(mapped, [rank.made for rank in mapped.ranks]), None
+    if any(map(is_digest, args.path)):
+        from figures.digest import read_digest
+
+        if len(args.path) > 1:
+            raise UsageError("a digest is a whole job: statistic takes it alone")
+        return read_digest(
+            args.path[0], args.step_by, steps=by_step or _is_drawn(args) or args.step_by is not None
+        )
+    if args.save is not None:
+        return saved(args, args.path)
+    from figures.job_figures import load_figures
+    from figures.rank_figures import Wanted
+
+    drawn = _is_drawn(args)
+    wanted = Wanted(
+        durations=not by_step, breakdown=by_step, operations=drawn, spent=drawn, may_lack=True,
+        step_by=args.step_by,
+    )  # fmt: skip
+    return load_figures(args.path, wanted, only=args.filter, jobs=args.jobs, progress=args.progress)
 
 
-def _from_digest(args: Namespace) -> tuple[JobFigures, MeasuredRun | None]:
-    from figures.digest_reading import read_figures, read_run
-
-    if len(args.path) > 1:
-        raise UsageError("a digest is a whole job: statistic takes it alone")
-    by_step = args.sub_option == "breakdown" or args.step_by is not None
-    run = read_run(args.path[0], args.step_by) if _is_drawn(args) else None
-    return read_figures(args.path[0], args.step_by, steps=by_step), run
-
-
-def _statistic(args: Namespace, job: JobFigures, run: MeasuredRun | None) -> Result:
+def _statistic(args: Namespace, job: JobFigures) -> Result:
     from figures.durations import all_of, categories, statistics
+    from options.statistic.headlines import where_time_goes
+    from options.statistic.operation_charts import operation_charts
     from statistic.over_ranks import over_ranks
 
     groups = job.by_prefix
@@ -194,8 +182,8 @@ def _statistic(args: Namespace, job: JobFigures, run: MeasuredRun | None) -> Res
         job.files[0].path,
         {"traces": traces, **({"quantile_error": error[0]} if error else {})},
         tables,
-        headline=job.sentence,
-        charts=(run and _of_a_step(run)) or _charts(stats, cats),
+        headline=where_time_goes(job.ranks),
+        charts=operation_charts(job, stats, cats) if _is_drawn(args) else (),
         figures=(("operations", f"{len(rows):,}{of_ranks}{of_all}"), ("slices", f"{job.n_slices:,}")),
         read=_read_lines(job),
         notes=[*([note] if spans else []), *error[1:]],
@@ -249,9 +237,10 @@ def _result(
     )
 
 
-def _breakdown(args: Namespace, job: JobFigures, _: MeasuredRun | None) -> Result:
-    from figures.step_summary import exposed_and_outliers, summaries
-    from statistic.breakdown_charts import breakdown_charts, idle_or_not_recorded
+def _breakdown(args: Namespace, job: JobFigures) -> Result:
+    from figures.step_summary import summaries
+    from options.statistic.headlines import exposed_and_outliers
+    from options.step_charts import breakdown_charts, idle_or_not_recorded
 
     parts = [part for rank in job.ranks for part in rank.breakdown]
     shown = sorted(parts, key=lambda part: -part.wall_ns) if args.sort else parts
@@ -293,73 +282,3 @@ def _dasf(args: Namespace) -> Result:
 
 def _read_lines(job: JobFigures) -> list[str]:
     return [f"{file.path}: {file.dialect}, {file.n_events:,} events" for file in job.files]
-
-
-def _of_a_step(run: MeasuredRun) -> list[Chart]:
-    """Return what takes the time of a step, each instant of it counted once."""
-    import numpy as np
-
-    import dialects
-    from figures.exposure import COMMUNICATION, time_spent
-    from figures.run_table import operations
-    from statistic.breakdown_charts import rank_map
-
-    if not any(rank.steps.whole for rank in run.ranks):
-        return []
-    try:
-        ops = operations(run, tell_workers=len(run.workers) > 1)
-    except TraceError:  # too many operations that hardly ever occur
-        return []
-    spent = time_spent(run, ops)
-    ms = spent.job.mean(0) / 1e6
-    system = dialects.named(run.dialects[0])
-    cats = [system.category(key.name, key.cat) or "(none)" for key in ops.keys]
-    moves = (spent.layer == COMMUNICATION).tolist()
-    mixed = {cat for cat, own in zip(cats, moves, strict=True) if not own}
-    cats = ["communication" if own and c in mixed else c for c, own in zip(cats, moves, strict=True)]
-    cats.append(_IDLE)
-    total: Counter[str] = Counter()
-    for cat, own_ms in zip(cats, ms.tolist(), strict=True):
-        total[cat] += own_ms
-    longest = [cat for cat, _ in total.most_common()]
-    kept = longest if len(longest) <= _MOST_CATS else [*longest[: _MOST_CATS - 1], _OTHERS]
-    cats = [cat if cat in kept else _OTHERS for cat in cats]
-    number = {cat: i for i, cat in enumerate(kept)}
-    of = np.array([number[cat] for cat in cats])
-    largest = [i for i in np.argsort(-ms, kind="stable")[:_MOST_BARS].tolist() if ms[i] > 0]
-    names = [spent.names[i] for i in largest]
-    bars = _by_colour([(cats[i], float(ms[i])) for i in largest])
-    by_rank = np.array([np.bincount(of, rank.mean / 1e6, len(number)) for rank in spent.ranks])
-    ranks = [rank.name or "all" for rank in spent.ranks]
-    title = "What takes the time of a step"
-    parts: Chart = rank_map(title, ranks, list(number), by_rank, "category")
-    if len(ranks) <= _MOST_RANKS:
-        series = {cat: by_rank[:, i].tolist() for cat, i in number.items() if by_rank[:, i].any()}
-        parts = Bars(f"{title}, by category and rank", "ms of a step", "", ranks, series, True, True)
-    each = "ms of a step, each instant counted once"
-    return [Bars(f"{title}, by operation", each, "", names, bars, True, True), parts]
-
-
-def _charts(stats: Sequence[Stat], cats: Sequence[CategoryStat]) -> list[Chart]:
-    """Return what takes long where no steps are marked."""
-    from figures.durations import longest_first
-
-    longest = longest_first(stats)[:_MOST_BARS]
-    names = [stat.name for stat in longest]
-    averages = _by_colour([(stat.cat, stat.mean_ns / 1e6) for stat in longest])
-    shown, title = cats, "Time per category"
-    if len(cats) > _MOST_CATS:
-        shown = sorted(cats, key=lambda cat: -cat.total_ns)[:_MOST_CATS]
-        title += f": the {_MOST_CATS} longest of {len(cats):,}"
-    of_cats = [cat.cat or "(none)" for cat in shown]
-    totals = _by_colour([(cat.cat, cat.total_ns / 1e6) for cat in shown])
-    return [
-        Bars("Longest operations on average", "average (ms)", "operation", names, averages, True, True),
-        Bars(title, "category", "total (ms)", of_cats, totals, stacked=True),
-    ]
-
-
-def _by_colour(bars: Sequence[tuple[str, float]]) -> dict[str, list[float | None]]:
-    """Return bars (category, milliseconds) as a series for each category."""
-    cats = dict.fromkeys(cat for cat, _ in bars)
-    return {cat or "(none)": [ms if own == cat else None for own, ms in bars] for cat in cats}

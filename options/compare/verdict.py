@@ -10,8 +10,7 @@ import numpy as np
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.rank_changes import RankChange
 from compare.significance import FEWEST_STEPS, LEVEL, Change, rank_sum, sample
-from figures.exposure import NOTHING
-from figures.run_table import iteration_ns
+from figures.time_by_role import NOTHING
 
 _WORTH_NAMING = 0.05  # of the change: what a category must explain to be named
 _WORTH_STATING = 0.1  # of the step: what a category must take for "unchanged" to be worth a word
@@ -37,7 +36,7 @@ def verdict(comparison: Comparison) -> str:
 
 def _unsteady(comparison: Comparison) -> str:
     """Say what may be chance, where steps that drift tell little, and what is sure all the same."""
-    times = {"base": iteration_ns(comparison.a), "new run": iteration_ns(comparison.b)}
+    times = {"base": comparison.a.iteration_ns, "new run": comparison.b.iteration_ns}
     worth = [(name, len(own), float(sample(own).n[0])) for name, own in times.items() if len(own)]
     drift = [f"the {k} steps of the {name} drift and count as {n:.0f}" for name, k, n in worth if 2 * n <= k]
     if not drift:
@@ -49,7 +48,7 @@ def _unsteady(comparison: Comparison) -> str:
 
 def _median(comparison: Comparison) -> str:
     """Say what the median step did where that is no chance, though a few long steps hide it in the mean."""
-    a, b = (iteration_ns(run) for run in (comparison.a, comparison.b))
+    a, b = (run.iteration_ns for run in (comparison.a, comparison.b))
     if min(len(a), len(b)) < FEWEST_STEPS or rank_sum(a, b) > LEVEL:
         return ""
     change = Change(float(np.median(a)), float(np.median(b)))

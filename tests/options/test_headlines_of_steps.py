@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from figures import step_summary
-from figures.breakdown import Breakdown
-from figures.step_summary import MiddleSteps, exposed_and_outliers, middle_steps, summaries, where_time_goes
+from figures import rank_figures
+from figures.rank_figures import RankFigures, Wanted
+from figures.step_summary import summaries
+from figures.time_by_role import Breakdown
+from formats.columns import Trace
 from make import span, write
 from make import step as mark
+from options.statistic import headlines
+from options.statistic.headlines import exposed_and_outliers
 from trace_utils import read_trace
+from traces.paths import Source
 
 MS = 1_000_000
 
@@ -68,7 +73,19 @@ def test_what_passes_between_steps_is_said_where_it_matters() -> None:
     assert "before the next" not in exposed_and_outliers(close)
 
 
-def job(tmp_path: Path, **computes_ms: int) -> dict[str, MiddleSteps]:
+def middle_steps(trace: Trace) -> RankFigures:
+    return rank_figures.rank_figures(Source(Path(trace.path)), trace, Wanted(durations=True))
+
+
+def where_time_goes(ranks: dict[str, RankFigures]) -> str:
+    named = [
+        replace(rank, name=name, breakdown=[replace(part, rank=name) for part in rank.breakdown])
+        for name, rank in ranks.items()
+    ]
+    return headlines.where_time_goes(named)
+
+
+def job(tmp_path: Path, **computes_ms: int) -> dict[str, RankFigures]:
     """Ranks whose outer operation computes so long, 45 ms of it inside another; 30 ms of communication."""
     traces = {}
     for rank, ms in computes_ms.items():
@@ -135,7 +152,7 @@ def test_of_a_large_job_steps_in_the_middle_speak_for_all(
     events = [mark(n, at * 1000, ms * 1000) for n, (at, ms) in enumerate(zip(starts, lengths, strict=False))]
     events += [span("aten::x", at * 1000 + 10, 5000, "cpu_op", tid=1) for at in starts[:5]]
     trace = read_trace(write(tmp_path / "a.json", events, schemaVersion=1))
-    monkeypatch.setattr(step_summary, "_MOST_SLICES", 6)
+    monkeypatch.setattr(rank_figures, "_MOST_SLICES", 6)
     assert where_time_goes({"rank0": middle_steps(trace)}).startswith(
         "A step takes 20.0 ms (mean of 3 steps in the middle): 75% idle, 25% computation alone;"
     )

@@ -15,12 +15,11 @@ import options.compare
 import recorded
 from conftest import REPO, run_cli
 from errors import TraceError
-from figures.digest_reading import read_figures, read_run
-from figures.digest_saving import load_both, save
+from figures.digest import read_digest, save_digest, wanted_for_digest
 from figures.durations import statistics
-from figures.exposure import time_spent
-from figures.measuring import load_run, shapes_of_ranks
-from figures.run_table import MeasuredRun, operations
+from figures.job_figures import load_figures, shapes_of_ranks
+from figures.operations_by_step import Operations
+from figures.rank_figures import RankFigures, Wanted
 from make import comm, span, step, two_workers, write
 from statistic.over_ranks import over_ranks
 from trace_utils import TraceFile
@@ -30,24 +29,29 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: "-".join(path.parts[-2:]))
-def test_a_digest_says_what_its_traces_say(path: Path, tmp_path: Path) -> None:
+def test_a_digest_has_the_figures_of_its_traces(path: Path, tmp_path: Path) -> None:
     try:
-        job, told, run = load_both([path], jobs=1, progress=False)
+        job = load_figures([path], wanted_for_digest(), jobs=1, progress=False)
     except TraceError as error:
         assert "holds no operation" in str(error)
         pytest.skip("no operation")
-    save(tmp_path / "job.json.gz", job, told, run)
-    kept = read_figures(tmp_path / "job.json.gz")
+    save_digest(tmp_path / "job.json.gz", job)
+    kept = read_digest(tmp_path / "job.json.gz")
     assert list(map(listed, kept.files)) == list(map(listed, job.files))
-    assert kept.repairs == job.repairs
-    for a, b in zip(kept.ranks, told.ranks, strict=True):
-        assert (a.name, a.source.prefix, a.n_slices, a.rule) == (b.name, b.source.prefix, b.n_slices, b.rule)
-        assert (a.category_ns, a.breakdown) == (b.category_ns, b.breakdown)
+    assert (kept.repairs, kept.step_by) == (job.repairs, job.step_by)
+    for a, b in zip(kept.ranks, job.ranks, strict=True):
+        for name in RankFigures.__struct_fields__:
+            if name not in ("durations", "operations"):
+                assert getattr(a, name) == getattr(b, name), name
         assert same(statistics(a.durations), statistics(b.durations), a.durations.moments)
-    together = [over_ranks(job.by_prefix.values()) for job in (kept, told)]
+        assert a.operations is not None and b.operations is not None
+        for name in Operations.__struct_fields__:
+            assert np.array_equal(getattr(a.operations, name), getattr(b.operations, name)), name
+    together = [over_ranks(job.by_prefix.values()) for job in (kept, job)]
     sketched = {i for rank in kept.ranks for i in rank.durations.moments}
     assert sketched or together[0] == together[1]
-    same_run(read_run(tmp_path / "job.json.gz"), load_run(path, jobs=1, progress=False), run)
+    without = load_figures([path], Wanted(operations=True), jobs=1, progress=False)
+    assert shapes_of_ranks(kept) == shapes_of_ranks(without)
 
 
 def listed(file: TraceFile) -> TraceFile:
@@ -66,24 +70,6 @@ def same(a: Sequence[Any], b: Sequence[Any], sketched: object) -> bool:
         assert near[0] == pytest.approx(other.var_ns2, rel=1e-6)
         assert near[1:] == pytest.approx(astuple(other)[8:], rel=0.005001)
     return True
-
-
-def same_run(a: MeasuredRun, b: MeasuredRun, with_shapes: MeasuredRun) -> None:
-    """Check that two runs are the same to whoever compares them."""
-    assert [rank.shapes for rank in a.ranks] == [rank.shapes for rank in with_shapes.ranks]
-    assert shapes_of_ranks(a) == shapes_of_ranks(b)
-    assert (a.dialects, a.n_slices, a.workers) == (b.dialects, b.n_slices, b.workers)
-    assert [rank.steps for rank in a.ranks] == [rank.steps for rank in b.ranks]
-    for tell in (False, True):
-        ops = [operations(run, tell_workers=tell) for run in (a, b)]
-        assert ops[0].keys == ops[1].keys
-        for kind in ("count", "total_ns", "place"):
-            assert np.array_equal(getattr(ops[0], kind), getattr(ops[1], kind))
-    spent = [time_spent(run, own) for run, own in zip((a, b), ops, strict=True)]
-    assert np.array_equal(spent[0].job, spent[1].job)
-    assert np.array_equal(spent[0].layer, spent[1].layer)
-    for one, other in zip(a.ranks, b.ranks, strict=True):
-        assert one.late_ns == {name: late for name, late in other.late_ns.items() if late}
 
 
 def answer(*args: object) -> dict[str, Any]:

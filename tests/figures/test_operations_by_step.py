@@ -1,18 +1,28 @@
-"""`compare.run_table`: what counts as one operation, and to which step an event belongs."""
+"""What counts as one operation, to which step an event belongs, and what ranks amount to together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import dialects
 from errors import AnalyzeError, TraceError
-from figures.measuring import load_run
-from figures.rank_operations import OpKey, folded
-from figures.run_table import filtered, iteration_ns, labels, operations
+from figures.job_figures import JobFigures, filtered, load_figures
+from figures.operations_by_step import Operations, OpKey, folded
+from figures.rank_figures import Wanted
 from make import comm, step, two_workers, write
 from make import span as x
+from options.runs import labels
+
+
+def load_run(path: Path, select: Sequence[str] = ()) -> JobFigures:
+    return load_figures([path], Wanted(operations=True, select=select), jobs=1, progress=False)
+
+
+def operations(run: JobFigures, *, tell_workers: bool) -> Operations:
+    return run.operations(tell_workers=tell_workers)[0]
 
 
 def test_events_belong_to_the_step_in_which_they_begin(tmp_path: Path) -> None:
@@ -57,7 +67,7 @@ def test_a_combined_file_is_the_job_that_it_was_combined_from(tmp_path: Path) ->
         for worker in (0, 1) for rank in (0, 1) for ts in (0, 100, 200)
     ]  # fmt: skip
     run = load_run(write(tmp_path / "combined.json", events))
-    assert [rank.name for rank in run.ranks] == ["wk0.rank0", "wk0.rank1", "wk1.rank0", "wk1.rank1"]
+    assert [rank.prefix for rank in run.ranks] == ["wk0.rank0", "wk0.rank1", "wk1.rank0", "wk1.rank1"]
     keys = operations(run, tell_workers=True).keys
     assert [key.name for key in keys] == ["wk0.Comm.w.PUSH.1", "wk1.Comm.w.PUSH.1"]
 
@@ -78,7 +88,7 @@ def test_iteration_times_are_averages_over_the_ranks(tmp_path: Path) -> None:
         events += [step(n, 1000 * n, dur * n) for n in (1, 2)]
         write(tmp_path / f"rank{rank}.pt.trace.json", events, schemaVersion=1,
               distributedInfo={"rank": rank, "world_size": 2})  # fmt: skip
-    assert iteration_ns(load_run(tmp_path)).tolist() == [105_000, 210_000]
+    assert load_run(tmp_path).iteration_ns.tolist() == [105_000, 210_000]
 
 
 def test_a_trace_without_slices_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import options
 from errors import UsageError
 from opname import without_parameters
+from options.runs import check_digests
 from outputs.marks import PROGRAM, is_digest
 from result import Card, Chart, Column, Command, Result, Table, in_ms, ms_of
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from diagnose.diagnosis import Diagnosis, Ranked
     from diagnose.finding import Evidence
-    from figures.breakdown import Breakdown
+    from figures.time_by_role import Breakdown
 
 HELP = (
     "what is slow, why, and what to do first: findings ranked by the milliseconds a step that a replay "
@@ -79,16 +80,16 @@ def run(args: Namespace) -> Result:
 
 
 def _of_digest(args: Namespace) -> Result:
+
     from diagnose.digest_diagnosis import diagnose_figures
-    from figures.digest_reading import read_figures, read_run
-    from figures.digest_words import check_digests
+    from figures.digest import read_digest
 
     check_digests(args)
     if len(args.path) > 1:
         raise UsageError("a digest is a whole job: diagnose takes it alone")
-    figures, run = read_figures(args.path[0], args.step_by), read_run(args.path[0], args.step_by)
-    parts = [part for rank in figures.ranks for part in rank.breakdown]
-    return _result(args, diagnose_figures(figures, run), lambda: parts, (), figures.repairs)
+    job = read_digest(args.path[0], args.step_by)
+    parts = [part for rank in job.ranks for part in rank.breakdown]
+    return _result(args, diagnose_figures(job), lambda: parts, (), job.repairs)
 
 
 def _result(
@@ -104,7 +105,7 @@ def _result(
     ranked = list(enumerate(diagnosis.findings, 1))[: args.head]
     charts: Sequence[Chart] = ()
     if options.is_drawn(args):
-        from diagnose.diagnosis_charts import diagnosis_charts
+        from options.diagnose.diagnosis_charts import diagnosis_charts
 
         charts = diagnosis_charts(diagnosis, ranked, parts())
     return Result(
@@ -132,15 +133,12 @@ def _result(
 
 def _breakdowns(args: Namespace) -> list[Breakdown]:
     """Return where the time of each rank's steps went; for that its files are read once more."""
-    import dialects
-    from figures.job_figures import job_figures, rank_figures
-    from traces.ranks import map_ranks
+    from figures.job_figures import load_figures
+    from figures.rank_figures import Wanted
 
-    work = partial(rank_figures, steps=True, step_by=args.step_by)
-    keys = dialects.keys_for({dialects.Need.STEPS})
-    job = map_ranks(args.path, work, args=keys, only=args.filter, jobs=args.jobs, progress=args.progress)
-    figures = job_figures(job, [rank.made for rank in job.ranks])
-    return [part for rank in figures.ranks for part in rank.breakdown]
+    wanted = Wanted(breakdown=True, step_by=args.step_by)
+    job = load_figures(args.path, wanted, only=args.filter, jobs=args.jobs, progress=args.progress)
+    return [part for rank in job.ranks for part in rank.breakdown]
 
 
 def _where(one: Ranked) -> str:

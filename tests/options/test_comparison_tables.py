@@ -1,4 +1,4 @@
-"""`compare.compare_tables`: what people see of a comparison."""
+"""`options.compare.comparison_tables`: what people see of a comparison."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from compare.compare_tables import Pair, change_record, charts_of, tables_of
 from compare.comparison import CategoryChange, Comparison, OpChange
 from compare.significance import Change
-from figures.rank_operations import OpKey
+from figures.operations_by_step import OpKey
+from options.compare.comparison_tables import Pair, change_record, charts_of, tables_of
 from report.html import _table as html_table
 from result import Table, Waterfall
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from figures.breakdown import Breakdown
+from figures.time_by_role import Breakdown
 from result import Bars, Chart, HeatMap
 
 #: More ranks, or steps of all of them, are not drawn as strips of bars.

@@ -1,25 +1,26 @@
-"""The operations of one rank, step by step: what a comparison asks of it, without its events."""
+"""The operations of ranks, step by step: how often, how long, what of the step. They add up over ranks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import dialects
 from arrays import Float64, Int64
 from arrays.numbering import occurrence_number
-from dialects import Need
+from dialects import Need, Role
 from dialects.steps import Step, Steps
 from errors import TraceError, counted
+from figures.time_by_role import NOTHING, first_of, first_roles, time_by_operation
 from formats.columns import Trace
 from opname import OpName
-from traces.paths import Source
 
 #: What of an operation's name differs from call to call, and what stands for it.
 _FOLDS = (
@@ -40,51 +41,45 @@ class OpKey(NamedTuple):
     cat: str
 
 
-class RankOperations(Struct, frozen=True):
-    """Every operation of one rank, by first appearance; no name has its worker."""
+class Operations(Struct, frozen=True):
+    """The m operations of a rank, or of several together, in each of k steps; by first appearance.
+
+    `spent_ns` tells what each operation, and last nothing, took of the k' whole steps called `labels`: of
+    several ranks the mean. It is empty where that was not asked for.
+    """
 
     keys: Sequence[OpKey]
-    count: Int64  # (m, k) its events in each of k steps
+    count: Int64  # (m, k) its events
     total_ns: Float64  # (m, k) what they last together
     place: Float64  # (m,) where in a step its events start, from 0 to 1, summed over them
-
-
-class RankExposure(NamedTuple):
-    """What one rank spent its k whole steps on; see `compare.exposure`."""
-
-    layer: Int64  # (m,) the first layer that events of each operation belong to
-    is_comm: NDArray[np.bool_]  # (m,) whether it communicates, at least at times
-    spent_ns: Float64  # (k, m + 1) what each operation, and last nothing, took of each step
-
-
-class Selected(NamedTuple):
-    """What of a rank is left where only some communications are wanted, and the names of all."""
-
-    n_slices: int
-    operations: RankOperations
-    known: Sequence[str]
-
-
-class Rank(Struct, frozen=True):
-    """One GPU or process. What was not asked for is None."""
-
-    source: Source
-    dialect: str
-    n_slices: int
-    steps: Steps
-    operations: RankOperations
-    exposure: RankExposure | None = None
-    late_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)  # how late each rank was, as it tells
-    shapes: Sequence[frozenset[str]] | None = None  # (m,)
-    selected: Selected | None = None
+    role: NDArray[np.int8]  # (m,) the first role, as of `time_by_operation`, that its events have
+    labels: Sequence[int] = ()
+    spent_ns: Float64 = field(default_factory=lambda: np.zeros((0, 0)))  # (k', m + 1)
 
     @property
-    def name(self) -> str:
-        """``wk<i>.rank<r>``, or what of it is known."""
-        return self.source.prefix.rstrip(".")
+    def mean_ns(self) -> Float64:
+        """Average duration of each operation's events (m,)."""
+        return np.asarray(self.total_ns.sum(1) / np.maximum(self.count.sum(1), 1))
+
+    @property
+    def mean_place(self) -> Float64:
+        """Where in a step the events of each operation start on average (m,), from 0 to 1."""
+        return np.asarray(self.place / np.maximum(self.count.sum(1), 1))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the operations, and `NOTHING` (m + 1)."""
+        return [*(key.name for key in self.keys), NOTHING]
+
+    @property
+    def is_comm(self) -> NDArray[np.bool_]:
+        """Which operations, and last nothing, are communication (m + 1,)."""
+        return np.append(dialects.is_communication(self.role), False)
 
 
-def rank_operations(trace: Trace, steps: Steps) -> tuple[RankOperations, Int64]:
+def operations_of(
+    trace: Trace, steps: Steps, roles: NDArray[np.int8], *, spent: bool = True
+) -> tuple[Operations, Int64]:
     """Return the operations of one rank, step by step, and which each slice is of (n,).
 
     The step of an event is the one in which it begins (before the first: the first). BytePS's
@@ -92,6 +87,16 @@ def rank_operations(trace: Trace, steps: Steps) -> tuple[RankOperations, Int64]:
     step's. Where a trace marks no steps, the occurrences of each operation are cut into at most ten
     stretches of equal length, in order of time, which stand for steps ("batch means": Law and
     Kelton, Simulation Modeling and Analysis).
+
+    Parameters
+    ----------
+    roles : (n,) the `Role` of each slice
+    spent : whether to tell what the operations took of each whole step
+
+    Raises
+    ------
+    TraceError
+        Most operations occur in a few steps only; see `check_cells`.
     """
     bounds = sorted((*steps.whole, *steps.partial), key=lambda step: step.start_ns)
     keys, ids = op_ids(trace)
@@ -102,7 +107,54 @@ def rank_operations(trace: Trace, steps: Steps) -> tuple[RankOperations, Int64]:
     count = np.bincount(cell, minlength=m * k).reshape(m, k)
     total_ns = np.bincount(cell, trace.dur_ns, m * k).reshape(m, k).astype(np.float64)
     place = np.bincount(ids, _places(trace, bounds), m).astype(np.float64)
-    return RankOperations(keys, count, total_ns, place), ids
+    role = first_roles(roles, ids, m)
+    if not spent:
+        return Operations(keys, count, total_ns, place, role), ids
+    labels = [step.label for step in steps.whole]
+    spent_ns = time_by_operation(trace, roles, steps.whole, ids, m)
+    return Operations(keys, count, total_ns, place, role, labels, spent_ns), ids
+
+
+def merged(
+    parts: Sequence[Operations], prefixes: Sequence[str] = (), *, path: object = ""
+) -> tuple[Operations, list[Int64]]:
+    """Return the operations of several ranks together, and the place there of each of a rank's own.
+
+    `prefixes` go before the names of each rank's operations, to tell workers apart. Raises as `check_cells`,
+    for `path`.
+    """
+    number: dict[OpKey, int] = {}
+    places = [
+        np.array(
+            [number.setdefault(OpKey(prefix + key.name, key.cat), len(number)) for key in part.keys], np.int64
+        )
+        for part, prefix in zip(parts, prefixes or [""] * len(parts), strict=True)
+    ]
+    m, k = len(number), max(part.count.shape[1] for part in parts)
+    check_cells(path, m, k, sum(int(part.count.sum()) for part in parts))
+    if len(parts) == 1 and m == len(parts[0].keys):  # its tables are those of all
+        return replace(parts[0], keys=list(number)), places
+    count, total_ns, place = np.zeros((m, k), np.int64), np.zeros((m, k)), np.zeros(m)
+    role = np.full(m, Role.IGNORED, np.int8)
+    rows: dict[int, list[Float64]] = {}
+    for part, at in zip(parts, places, strict=True):
+        count[at, : part.count.shape[1]] += part.count
+        total_ns[at, : part.count.shape[1]] += part.total_ns
+        place[at] += part.place
+        role[at] = first_of(role[at], part.role)
+        for label, row in zip(part.labels, placed(part.spent_ns, at, m), strict=True):
+            rows.setdefault(label, []).append(row)
+    labels = sorted(rows)
+    spent = np.array([sum(rows[label]) / len(rows[label]) for label in labels]).reshape(-1, m + 1)
+    return Operations(list(number), count, total_ns, place, role, labels, spent), places
+
+
+def placed(spent_ns: Float64, places: Int64, m: int) -> Float64:
+    """Return what a rank's operations took (k, n + 1) in the columns of `m` operations of several ranks."""
+    found = np.zeros((len(spent_ns), m + 1))
+    if len(spent_ns):
+        found[:, np.append(places, m)] = spent_ns
+    return found
 
 
 def check_cells(path: object, m: int, k: int, n_slices: int) -> None:
@@ -178,7 +230,7 @@ def _places(trace: Trace, bounds: Sequence[Step]) -> Float64:
     return np.asarray(np.clip(share, 0.0, 1.0), np.float64)
 
 
-def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[frozenset[str]]:
+def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[Sequence[str]]:
     """Return what the events of each operation of a rank say of its shape, as short digests of the texts.
 
     `ids` (n,) says which of `n_ids` operations each slice is of; the trace was read for `Need.SHAPES`.
@@ -189,4 +241,4 @@ def rank_shapes(trace: Trace, ids: Int64, n_ids: int) -> Sequence[frozenset[str]
             seen[ids[row]].add(f"{name} {value}")
     from hashlib import blake2b
 
-    return [frozenset(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]
+    return [sorted(blake2b(text.encode(), digest_size=6).hexdigest() for text in texts) for texts in seen]

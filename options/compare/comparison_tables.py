@@ -13,7 +13,7 @@ from result import Bars, Cell, Chart, Column, Made, Table, Waterfall, ms_column,
 if TYPE_CHECKING:
     from compare.comparison import Comparison, OpChange
     from compare.significance import Change
-    from figures.run_table import MeasuredRun
+    from figures.job_figures import JobFigures
 
 _MOST_BARS = 20
 _LEAST_SHOWN = 0.005  # of a step: what changed less is drawn with the others
@@ -165,11 +165,9 @@ def _only(pair: Pair, args: Namespace) -> Table:
     return Table("only_in", "Operations of one run only", columns, rows, note)
 
 
-def input_table(run: MeasuredRun, name: str) -> Table:
+def input_table(run: JobFigures, name: str) -> Table:
     """Return all operations of one input, for the files."""
-    from figures.run_table import operations
-
-    ops = operations(run, tell_workers=len(run.workers) > 1)
+    ops, _ = run.operations(tell_workers=len(run.workers) > 1)
     columns = (
         Column("name", "operation"),
         Column("cat", "category"),
@@ -207,7 +205,7 @@ def charts_of(pair: Pair) -> list[Chart]:
 
 def _from_base_to_new(pair: Pair) -> Waterfall:
     """Return the steps of both runs and between them what each category changed, the largest change first."""
-    from compare.verdict import doubt
+    from options.compare.verdict import doubt
 
     changes = [
         (each, (each.explained.b_ns or 0.0) - (each.explained.a_ns or 0.0)) for each in pair.found.categories

@@ -1,0 +1,208 @@
+"""The figures of one rank, worked out where its file is read: no process holds the events of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+import dialects
+from arrays.innermost import innermost
+from dialects import Need, Role
+from dialects.steps import NO_STEPS, Step, Steps
+from errors import TraceError
+from figures.durations import NO_DURATIONS, Durations, category_totals, durations
+from figures.operations_by_step import Operations, op_ids, operations_of, rank_shapes
+from figures.time_by_role import Breakdown, breakdown
+from formats.columns import Trace
+from parallel import at_once
+from traces.filter import selected_of
+from traces.paths import Source
+
+#: Slices of a trace of which all steps are looked at, so that statistics of a large one take little longer.
+_MOST_SLICES = 50_000
+
+
+class Wanted(Struct, frozen=True):
+    """Which figures of a rank to work out.
+
+    Attributes
+    ----------
+    durations : how long operations take, and where the time of some steps in the middle goes
+    breakdown : where the time of all steps goes
+    operations : operations step by step
+    spent : what these took of each step
+    shapes : the shapes of operations
+    may_lack : whether `operations` may be None where they are too many to be looked at step by step
+    step_by : the annotation that marks a step, instead of what the trace itself marks
+    select : communications of which `selected` is wanted
+    """
+
+    durations: bool = False
+    breakdown: bool = False
+    operations: bool = False
+    spent: bool = False
+    shapes: bool = False
+    may_lack: bool = False
+    step_by: str | None = None
+    select: Collection[str] = ()
+
+    @property
+    def args(self) -> Sequence[str]:
+        """Keys of the events' args to read."""
+        return dialects.keys_for({Need.STEPS, Need.SHAPES} if self.shapes else {Need.STEPS})
+
+
+class RankFigures(Struct, frozen=True, omit_defaults=True):
+    """The figures of one rank; those that were not asked for are empty.
+
+    Attributes
+    ----------
+    name : what the rank is called in its job
+    breakdown : of all whole steps, or of some in the middle; see `in_the_middle`
+    rule : which operations count as what in it, a sentence
+    longest : the computation with most time of its own in the median step of these, and that time (ns)
+    annotated : the same of annotations
+    operations : step by step; None where there are too many, or none were asked for
+    late_ns : how long after the first rank each became ready, per operation, as this one recorded
+    shapes : (m,) digests of what the events of each operation say of its shape
+    selected : the operations without communications that were not selected
+    communications : what the communications that can be selected are called
+    """
+
+    source: Source
+    dialect: str
+    n_slices: int
+    name: str = ""
+    steps: Steps = NO_STEPS
+    durations: Durations = NO_DURATIONS
+    category_ns: Mapping[str, int] = field(default_factory=dict)
+    breakdown: Sequence[Breakdown] = ()
+    rule: str = ""
+    longest: tuple[str, float] = ("", 0.0)
+    annotated: tuple[str, float] = ("", 0.0)
+    operations: Operations | None = None
+    late_ns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    shapes: Sequence[Sequence[str]] | None = None
+    selected: Operations | None = None
+    communications: Sequence[str] = ()
+
+    @property
+    def prefix(self) -> str:
+        """``wk<i>.rank<r>``, or what of it is known."""
+        return self.source.prefix.rstrip(".")
+
+    @property
+    def in_the_middle(self) -> Sequence[Breakdown]:
+        """Where the time of steps in the middle of a large trace goes; of all steps of another one."""
+        if self.n_slices <= _MOST_SLICES:
+            return self.breakdown
+        labels = {step.label for step in _middle(self.steps.whole, self.n_slices)}
+        return [part for part in self.breakdown if part.step in labels]
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether `in_the_middle` are some of the steps only."""
+        return self.n_slices > _MOST_SLICES
+
+
+def rank_figures(source: Source, trace: Trace, wanted: Wanted) -> RankFigures:
+    """Return the figures of a rank whose trace was read with the `args` of what is wanted.
+
+    TraceError where its operations are too many to be looked at step by step, and these may not lack.
+    """
+    works: list[Callable[[], Any]] = [partial(_by_step, source, trace, wanted)]
+    if wanted.durations:
+        works += [partial(durations, trace), partial(category_totals, trace)]
+    by_step, *of_operations = at_once(works)
+    figures = dict(zip(("durations", "category_ns"), of_operations, strict=False))
+    return RankFigures(source, trace.dialect, len(trace), **figures, **by_step)
+
+
+def _by_step(source: Source, trace: Trace, wanted: Wanted) -> dict[str, Any]:
+    """Return the figures of `RankFigures` that go by steps."""
+    system = dialects.of(trace)
+    steps = system.find_steps(trace, wanted.step_by)
+    found: dict[str, Any] = {"steps": steps}
+    if not (wanted.breakdown or wanted.operations):
+        return found | _of_middle(trace, steps.whole)
+    roles = system.roles(trace)
+    if wanted.breakdown:
+        found |= {"breakdown": breakdown(trace, roles, steps.whole)}
+        found |= {"rule": system.rule(trace) if len(trace) else ""}
+    if wanted.durations:
+        found |= _of_middle(trace, steps.whole) | found
+    if wanted.operations:
+        found["late_ns"] = system.late_ns(trace)
+        try:
+            found["operations"], ids = operations_of(trace, steps, roles, spent=wanted.spent)
+        except TraceError:
+            if not wanted.may_lack:
+                raise
+            return found
+        if wanted.shapes:
+            found["shapes"] = rank_shapes(trace, ids, len(found["operations"].keys))
+    if wanted.select:
+        known: dict[str, None] = {}
+        left = selected_of(trace, source.prefix, wanted.select, known)
+        found["selected"] = operations_of(left, steps, system.roles(left), spent=False)[0]
+        found["communications"] = list(known)
+    return found
+
+
+def shapes_of(_: Source, trace: Trace) -> Sequence[Sequence[str]]:
+    """Return the `shapes` of a rank alone."""
+    keys, ids = op_ids(trace)
+    return rank_shapes(trace, ids, len(keys))
+
+
+# ---- where the time of steps in the middle goes
+
+
+def _middle(steps: Sequence[Step], n_slices: int) -> Sequence[Step]:
+    """Return so many steps in the middle of a trace that looking at them takes little time, one at least."""
+    if n_slices <= _MOST_SLICES:
+        return steps
+    n_kept = max(1, len(steps) * _MOST_SLICES // n_slices)
+    return steps[(len(steps) - n_kept) // 2 :][:n_kept]
+
+
+def _of_middle(trace: Trace, whole: Sequence[Step]) -> dict[str, Any]:
+    """Return the breakdown of steps in the middle, and what takes longest in the median one of them."""
+    steps = _middle(whole, len(trace))
+    if not len(trace) or (len(trace) > _MOST_SLICES and not steps):
+        return {}
+    if len(trace) > _MOST_SLICES:
+        trace = trace.select((trace.ts_ns < steps[-1].end_ns) & (trace.end_ns > steps[0].start_ns))
+    roles = dialects.of(trace).roles(trace)
+    parts = breakdown(trace, roles, steps)
+    by_length = sorted(parts, key=lambda part: part.wall_ns)
+    longest, annotated = _longest_own(trace, by_length[(len(by_length) - 1) // 2])
+    return {"breakdown": parts, "longest": longest, "annotated": annotated}
+
+
+def _longest_own(trace: Trace, step: Breakdown) -> tuple[tuple[str, float], tuple[str, float]]:
+    """Return the computation with most time in a step, what lies inside it left out, and that time.
+
+    What lies inside and only frames it, as Python's functions do, is its own. Next, the same of annotations.
+    """
+    end_ns = step.start_ns + step.wall_ns
+    part = trace.select((trace.ts_ns < end_ns) & (trace.end_ns > step.start_ns))
+    roles = dialects.of(trace).roles(part)
+    annotates = dialects.of(trace).annotations(part) & (roles == Role.FRAME)
+    chosen = annotates | ~np.isin(roles, (Role.FRAME, Role.HOST, Role.CALL, Role.IGNORED))
+    part, computes = part.select(chosen), (roles == Role.COMPUTE)[chosen]
+    row, begin, end = innermost(part.ts_ns, part.end_ns, part.track_id)
+    inside = np.minimum(end, end_ns) - np.maximum(begin, step.start_ns)
+    own_ns = np.bincount(row, np.maximum(inside, 0), len(part))
+    return _largest(part, own_ns * computes), _largest(part, own_ns * annotates[chosen])
+
+
+def _largest(part: Trace, own_ns: NDArray[np.float64]) -> tuple[str, float]:
+    by_name = np.bincount(part.name_id, own_ns, len(part.names))
+    longest = int(by_name.argmax())
+    return part.names[longest], float(by_name[longest])

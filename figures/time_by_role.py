@@ -1,0 +1,263 @@
+"""Where the time of a step goes: each instant counts once, for one role and the operations that have it.
+
+Durations of operations do not add up to the time of a step: they nest, and they run beside each other. Here
+each instant goes to the first of these roles that runs on any track (thread, stream, partition) of a rank:
+
+1. computation. It hides whatever runs beside it. An operation does not compute while a communication or a
+   wait inside it runs; what only prepares or frames inside it (Python's functions) is part of what it does.
+2. communication, the parts of one before the whole. All of it that no computation hides is *exposed*,
+   beside copies too. A whole communication also covers the time that its parts wait in queues.
+3. the update of the model (BytePS's STEP): computation where no communication runs, for which it waits.
+   So it never hides any.
+4. copies and fills of a device's memory: neither computation nor communication.
+5. loading of input, waiting until the other ranks are ready, and the host's preparing of a device's work.
+6. spans that only frame others.
+
+A thread that waits aside has none of an instant, nor have the spans around its wait. On one track the
+innermost operation of a role counts; operations of one role on several tracks share an instant equally.
+What is left is "nothing recorded". Intervals are cut at the borders of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from arrays import Float64, Int64
+from arrays.innermost import innermost, lies_inside
+from arrays.intervals import clipped_lengths, union
+from arrays.numbering import unique
+from arrays.ranges import ranges
+from dialects import Role, is_communication
+from dialects.roles import CLAIMS
+from dialects.steps import Step
+from formats.columns import Trace
+
+NOTHING = "(nothing recorded)"
+
+#: The place in the order of what has none of an instant, and of each role.
+_NOBODY = len(CLAIMS)
+_PLACE_OF = np.array([
+    next((place for place, roles in enumerate(CLAIMS) if role in roles), _NOBODY) for role in Role
+])  # fmt: skip
+_COMPUTE, _HOST = int(_PLACE_OF[Role.COMPUTE]), int(_PLACE_OF[Role.HOST])
+#: The last place that `breakdown` asks for: what comes after it is idle time.
+_LAST_WORK = int(_PLACE_OF[Role.COPY])
+
+
+class Breakdown(Struct, frozen=True, array_like=True):
+    """How long each kind of work ran in one step of a rank; `step` is None for the whole trace.
+
+    ``idle`` is when nothing ran, or only what prepares and frames; copies and fills of a device's memory are
+    neither computation nor communication, but not idle either.
+    """
+
+    rank: str
+    step: int | None
+    start_ns: int
+    wall_ns: int
+    compute_ns: int
+    comm_ns: int
+    overlap_ns: int  # computation and communication at once
+    idle_ns: int
+
+    @property
+    def exposed_comm_ns(self) -> int:
+        """Communication that no computation hid."""
+        return self.comm_ns - self.overlap_ns
+
+
+def breakdown(trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step]) -> list[Breakdown]:
+    """Return where the time of each step goes; of the whole trace where there is none.
+
+    Parameters
+    ----------
+    roles : (n,) the `Role` of each slice
+    steps : in order of their beginnings and ends
+    """
+    if len(trace) == 0:
+        return []
+    windows: list[tuple[int | None, int, int]] = [*steps] or [(None, *_bounds(trace))]
+    starts, ends = (np.array([window[at] for window in windows], np.int64) for at in (1, 2))
+    slices = _Slices(trace.ts_ns, trace.end_ns, trace.track_id, roles, _PLACE_OF[roles])
+    place, left, right = _united(slices)
+    took = _shared(left, right, place, place, _LAST_WORK + 1, starts, ends)
+    compute, comm, whole, update, copies = took.round().astype(np.int64).T
+    of_comm = is_communication(roles)
+    all_comm = clipped_lengths(union(slices.start[of_comm], slices.end[of_comm]), starts, ends)
+    wall, exposed, compute = ends - starts, comm + whole, compute + update
+    columns = wall, compute, all_comm, all_comm - exposed, wall - compute - exposed - copies
+    rows = zip(windows, *(column.tolist() for column in columns), strict=True)
+    return [Breakdown("", label, start, *times) for (label, start, _), *times in rows]
+
+
+def time_by_operation(
+    trace: Trace, roles: NDArray[np.int8], steps: Sequence[Step], ids: Int64, n_ids: int
+) -> Float64:
+    """Return what each operation took of each step.
+
+    Parameters
+    ----------
+    roles, ids : (n,) the `Role` and the operation (0 … `n_ids` - 1) of each slice
+    steps : k steps in order of their beginnings and ends
+
+    Returns
+    -------
+    (k, n_ids + 1) nanoseconds
+        The last column is the time in which nothing was recorded. Each row adds up to its step.
+    """
+    spent = np.zeros((len(steps), n_ids + 1))
+    if len(steps):
+        starts, ends = (np.array([step[at] for step in steps], np.int64) for at in (1, 2))
+        slices = _Slices(trace.ts_ns, trace.end_ns, trace.track_id, roles, _PLACE_OF[roles])
+        near = np.flatnonzero((slices.end > starts[0]) & (slices.start < ends[-1]))
+        slices = slices.at(near)
+        inside = _interrupts(slices)
+        slices.place[_part_of_computation(slices, inside)] = _COMPUTE
+        row, left, right = _innermost(slices, slices.at(inside))
+        owner = ids[near[row]]
+        spent[:, :-1] = _shared(left, right, slices.place[row], owner, n_ids, starts, ends)
+        spent[:, -1] = np.maximum((ends - starts) - spent.sum(1), 0.0)
+    return spent
+
+
+def first_roles(roles: NDArray[np.int8], ids: Int64, n_ids: int) -> NDArray[np.int8]:
+    """Return the first role, in the order of this module, of the slices (n,) of each operation (n_ids,)."""
+    place = _PLACE_OF[roles]
+    first = np.full(n_ids, _NOBODY)
+    np.minimum.at(first, ids, place)
+    found = np.full(n_ids, Role.IGNORED, np.int8)
+    is_first = place == first[ids]
+    found[ids[is_first]] = roles[is_first]
+    return found
+
+
+def first_of(a: NDArray[np.int8], b: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Return whichever role comes first in the order of this module, of each pair (n,)."""
+    return np.where(_PLACE_OF[a] <= _PLACE_OF[b], a, b)
+
+
+class _Slices(NamedTuple):
+    """n slices: times, track, `Role` and its place in the order."""
+
+    start: Int64
+    end: Int64
+    track: NDArray[np.int32]
+    role: NDArray[np.int8]
+    place: Int64
+
+    def at(self, rows: Int64) -> _Slices:
+        return _Slices(self.start[rows], self.end[rows], self.track[rows], self.role[rows], self.place[rows])
+
+
+def _bounds(trace: Trace) -> tuple[int, int]:
+    return int(trace.ts_ns.min()), int(trace.end_ns.max())
+
+
+def _united(slices: _Slices) -> tuple[Int64, Int64, Int64]:
+    """Return when any slice of each place works, up to `_LAST_WORK`: place, start and end (m,).
+
+    Where computation is interrupted on a track, that is worked out slice by slice.
+    """
+    inside = _interrupts(slices)
+    mixed = np.isin(slices.track, unique(slices.track[inside]))
+    interrupted = np.flatnonzero(mixed & (slices.place == _COMPUTE))
+    _, left, right = _innermost(slices.at(interrupted), slices.at(inside))
+    parts = [union(left, right)]
+    for which in range(_LAST_WORK + 1):
+        rows = np.flatnonzero((slices.place == which) & ~(mixed & (which == _COMPUTE)))
+        parts.append(union(slices.start[rows], slices.end[rows]))
+    parts[:2] = [union(*(np.concatenate(side) for side in zip(*parts[:2], strict=True)))]
+    place = np.repeat(np.arange(len(parts)), [len(left) for left, _ in parts])
+    left, right = (np.concatenate(side) for side in zip(*parts, strict=True))
+    return place, left, right
+
+
+def _interrupts(slices: _Slices) -> Int64:
+    """Return which slices (rows) are communications or waits inside a computation of their track."""
+    waits = is_communication(slices.role) | np.isin(slices.role, (Role.WAIT, Role.IDLE))
+    computes = slices.place == _COMPUTE
+    either = np.flatnonzero((waits | computes) & np.isin(slices.track, unique(slices.track[waits])))
+    part = slices.at(either)
+    inside = lies_inside(part.start, part.end, part.track, computes[either])
+    return either[inside & waits[either]]
+
+
+def _part_of_computation(slices: _Slices, inside: Int64) -> Int64:
+    """Return which slices (rows) only prepare or frame inside a computation: they are what it does then.
+
+    They do not begin while something else (`inside`; see `_interrupts`) interrupts it.
+    """
+    computes = np.flatnonzero(slices.place == _COMPUTE)
+    may_be = (slices.place > _LAST_WORK) & (slices.place < _NOBODY) & (slices.role != Role.WAIT)
+    may_be &= np.isin(slices.track, unique(slices.track[computes]))
+    rows = np.flatnonzero(may_be)
+    begin = slices.start[rows]
+    within = []
+    for outer, end in ((computes, slices.end[rows]), (inside, begin + 1)):
+        both = slices.at(np.concatenate([outer, rows]))
+        ends = np.concatenate([slices.end[outer], end])
+        is_outer = np.arange(len(ends)) < len(outer)
+        within.append(lies_inside(both.start, ends, both.track, is_outer)[len(outer) :])
+    return rows[within[0] & ~within[1]]
+
+
+def _innermost(slices: _Slices, inside: _Slices) -> tuple[Int64, Int64, Int64]:
+    """Return when each slice is the innermost of its place on its track: row, start and end (m,).
+
+    What prepares and what frames are one place here. What interrupts a computation (`inside`; see
+    `_interrupts`), and the waits of threads aside, take the time of what is around them.
+    """
+    aside = slices.at(np.flatnonzero(slices.role == Role.IDLE))
+    works = np.flatnonzero(slices.place < _NOBODY)
+    place = np.minimum(slices.place[works], _HOST)
+    groups = (slices.at(works), inside, aside)
+    start, end, tracks = (np.concatenate([group[at] for group in groups]) for at in range(3))
+    around = np.repeat([_COMPUTE, _HOST], [len(inside.start), len(aside.start)])
+    track = tracks.astype(np.int64) * _NOBODY + np.concatenate([place, around])
+    row, left, right = innermost(start, end, track)
+    has_time = row < len(works)
+    return works[row[has_time]], left[has_time], right[has_time]
+
+
+def _shared(
+    left: Int64, right: Int64, place: Int64, owner: Int64, n_owners: int, starts: Int64, ends: Int64
+) -> Float64:
+    """Return how much of each step (k,) each owner gets, (k, n_owners), nanoseconds.
+
+    Of the pieces (m,) that cover an instant the first place gets it, equals share it.
+    """
+    first = np.searchsorted(ends, left, side="right")
+    last = np.searchsorted(starts, right, side="left")  # one beyond
+    step, piece = ranges(first, last)
+    # each step has a time of its own, as neighbours may overlap
+    shift = np.cumsum(ends - starts) - ends
+    left, right = np.maximum(left[piece], starts[step]), np.minimum(right[piece], ends[step])
+    share = _shares(left + shift[step], right + shift[step], place[piece])
+    cell = step * n_owners + owner[piece]
+    total = np.bincount(cell, share, len(starts) * n_owners).astype(np.float64)
+    return total.reshape(len(starts), n_owners)
+
+
+def _shares(left: Int64, right: Int64, place: Int64) -> Float64:
+    """Return how much time each piece (m,) gets when the first place gets an instant, equals sharing it."""
+    points = unique(np.concatenate([left, right]))
+    share = np.zeros(len(left))
+    if len(points) < 2:
+        return share
+    at_left, at_right = np.searchsorted(points, left), np.searchsorted(points, right)
+    lengths = np.diff(points)
+    free = np.ones(len(lengths), np.bool_)
+    for which in unique(place).tolist():
+        mine = place == which
+        begun, ended = (np.bincount(at[mine], minlength=len(points)) for at in (at_left, at_right))
+        active = np.cumsum(begun - ended)[:-1]
+        each = np.where(free & (active > 0), lengths / np.maximum(active, 1), 0.0)
+        until = np.concatenate([[0.0], np.cumsum(each)])
+        share[mine] = until[at_right[mine]] - until[at_left[mine]]
+        free &= active == 0
+    return share

@@ -1,0 +1,103 @@
+"""What several options do with the figures of jobs: load them from traces or digests, and name runs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from errors import UsageError
+from options import check_variant
+from outputs.marks import is_digest
+
+if TYPE_CHECKING:
+    from figures.job_figures import JobFigures
+    from figures.rank_figures import Wanted
+
+
+def check_digests(args: Namespace) -> None:
+    """Refuse (`UsageError`) what needs single events of a digest, and a digest of less than a whole job."""
+    digests = [path for path in args.path if is_digest(path)]
+    if digests and args.filter:
+        raise UsageError(f"--filter: {digests[0]} is a digest, which holds no single events; give the traces")
+    if args.save is None:
+        return
+    if args.filter:
+        raise UsageError("--save: a digest is of all operations; leave out --filter")
+    if args.path[-1] in digests:
+        raise UsageError(f"--save: {args.path[-1]} is a digest already")
+
+
+def saved(args: Namespace, paths: Sequence[Path]) -> JobFigures:
+    """Work out all figures of the job at `paths`, and write them to the digest that `--save` names."""
+    from figures.digest import save_digest, wanted_for_digest
+    from figures.job_figures import load_figures
+
+    job = load_figures(paths, wanted_for_digest(args.step_by), jobs=args.jobs, progress=args.progress)
+    save_digest(args.save, job)
+    return job
+
+
+def digest_note(args: Namespace, name: str = "") -> list[str]:
+    """Return a note that says where `--save` wrote the digest of a run, if it did."""
+    return [] if args.save is None else [f"Digest{f' of {name}' if name else ''}: {args.save}"]
+
+
+def check_runs(args: Namespace) -> None:
+    """Refuse (`UsageError`) a single path, files among directories, and a variant."""
+    paths: list[Path] = args.path
+    check_variant(args)
+    if len(paths) < 2:
+        raise UsageError(f"{args.option} needs two paths or more: --path BASE NEW")
+    check_digests(args)
+    files = [path for path in paths if path.is_file() and not is_digest(path)]
+    folders = [path for path in paths if path.is_dir()]
+    if files and folders:
+        raise UsageError(
+            f"{files[0]} is a file, {folders[0]} a directory: compare files with files, "
+            "or directories with directories"
+        )
+
+
+def load_runs(args: Namespace, wanted: Wanted) -> list[JobFigures]:
+    """Return the runs that the paths hold, traces or digests, and `--save` the last one's digest.
+
+    `wanted` is what traces are read for; whoever wants nothing by step heeds no `--step_by`.
+    """
+    from figures.digest import read_digest
+    from figures.job_figures import load_figures
+
+    wanted = replace(wanted, step_by=args.step_by, select=args.filter)
+    runs: list[JobFigures] = []
+    for i, path in enumerate(args.path, start=1):
+        if is_digest(path):
+            runs.append(read_digest(path, args.step_by, steps=wanted.spent))
+        elif args.save is not None and i == len(args.path):
+            runs.append(saved(args, [path]))
+        else:
+            runs.append(load_figures([path], wanted, jobs=args.jobs, progress=args.progress))
+    return runs
+
+
+def labels(paths: Sequence[Path]) -> list[str]:
+    """Return a short name for each run: the last part of its path, more parts where that is ambiguous.
+
+    A run that is given again gets `` (2)``, `` (3)``, … after the name.
+    """
+    parts = [path.resolve().parts for path in paths]
+    depth, deepest = 1, max(map(len, parts))
+    while depth < deepest and len({each[-depth:] for each in parts}) < len(set(parts)):
+        depth += 1
+    names = ["/".join(each[-depth:]) for each in parts]
+    turns = [names[: i + 1].count(name) for i, name in enumerate(names)]
+    return [name if turn == 1 else f"{name} ({turn})" for name, turn in zip(names, turns, strict=True)]
+
+
+def folder_labels(paths: Sequence[Path]) -> list[str]:
+    """Name runs by their directories, digests and files that share one by their own names."""
+    folders = [path if path.is_dir() or is_digest(path) else path.resolve().parent for path in paths]
+    shared = len({folder.resolve() for folder in folders}) < len({path.resolve() for path in paths})
+    return labels(paths if shared else folders)

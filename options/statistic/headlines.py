@@ -1,0 +1,112 @@
+"""First sentences of statistics and breakdown: how long a step takes, and where its time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from arrays.median import FEWEST, median
+from errors import counted
+from figures.rank_figures import RankFigures
+from figures.step_summary import RankSummary, mean_pause_ns, shares, summaries
+from figures.time_by_role import Breakdown
+from opname import without_arguments, without_parameters
+from result import in_ms
+
+_NAMED = 4  # outliers that a sentence names
+_ALIKE = 1.05  # times as long as another rank: a difference that is not worth a word
+_LONGEST_NAME = 60  # characters
+_LEAST_SHARE = 0.005  # of a step, for a kind of work to be named: what rounds to 1 %
+_HARDLY = 0.05  # of a step: if ranks compute less, most of what they compute may not be recorded
+_LEAST_PAUSE = 0.01  # of a step, for what passes until the next one to be named
+
+
+def where_time_goes(ranks: Sequence[RankFigures]) -> str:
+    """Return one sentence: how long a step is, what ran in it, which rank computes longest, and what."""
+    parts = [part for rank in ranks for part in rank.in_the_middle]
+    if not parts:
+        slices = counted(sum(rank.n_slices for rank in ranks), "slice")
+        return f"{slices} of {counted(len(ranks), 'rank')}; no step is marked in them."
+    means = summaries(parts)
+    most = max(means, key=lambda rank: rank.compute_ns)
+    annotated = max(ranks, key=lambda rank: rank.annotated[1])
+    annotation, its_ns = annotated.annotated
+    # operators are hardly what the time goes to where annotations have more of it
+    is_hardly = its_ns > most.compute_ns < _HARDLY * most.mean_ns
+    kinds = [f"{share:.0%} {kind}" for kind, share in _kinds(parts, is_hardly) if share >= _LEAST_SHARE]
+    sampled = " in the middle" if any(rank.is_sampled for rank in ranks) else ""
+    sentence = f"{_length(parts, means, sampled)}: {', '.join(kinds)}"
+    if is_hardly:
+        on = f" on {annotated.name}" if len(ranks) > 1 else ""
+        return f"{sentence}; the longest annotation is {annotation}, {in_ms(its_ns)} of its own time{on}."
+    least = min(means, key=lambda rank: rank.compute_ns)
+    if most.compute_ns > _ALIKE * least.compute_ns:
+        shortest = f"{least.rank} shortest, {in_ms(least.compute_ns)}"
+        sentence += f"; {most.rank} computes longest, {in_ms(most.compute_ns)} ({shortest})"
+    elif most is not least:
+        sentence += f"; ranks compute alike, {in_ms(least.compute_ns)} to {in_ms(most.compute_ns)}"
+    name, own_ns = next(rank.longest for rank in ranks if rank.name == most.rank)
+    if own_ns:
+        sentence += f"; the longest computation is {_short(name)}, {in_ms(own_ns)} of its own time"
+    return sentence + "."
+
+
+def exposed_and_outliers(parts: Sequence[Breakdown]) -> str:
+    """Return one sentence: mean and median of the steps, communication that nothing hides, outliers."""
+    ranks = summaries(parts)
+    wall = [part.wall_ns for part in parts]
+    exposed = float(np.mean([part.exposed_comm_ns for part in parts]))
+    sentence = _length(parts, ranks, with_median=True)
+    if any(part.comm_ns for part in parts):
+        most = max(ranks, key=lambda rank: rank.exposed_comm_ns)
+        where = f"; most on {most.rank}, {in_ms(most.exposed_comm_ns)}" if len(ranks) > 1 and exposed else ""
+        share = f"{exposed / max(float(np.mean(wall)), 1.0):.0%}"
+        sentence += f"; communication that nothing hides takes {in_ms(exposed)} of it ({share}{where})"
+    else:
+        sentence += "; no communication was recorded"
+    known = {rank.rank: rank.outlier_steps for rank in ranks}
+    longest: dict[int | None, Breakdown] = {}
+    for part in sorted(parts, key=lambda part: -part.wall_ns):
+        if part.step in known[part.rank]:
+            longest.setdefault(part.step, part)
+    if longest:
+        named = list(longest.values())[:_NAMED]
+        words = [f"step {part.step} ({in_ms(part.wall_ns)} on {part.rank})" for part in named]
+        rest = [f"{len(longest) - len(named)} more"] if len(longest) > len(named) else []
+        return f"{sentence}; far longer than the median: {', '.join([*words, *rest])}."
+    enough = max(rank.steps for rank in ranks) >= FEWEST
+    return f"{sentence}{'; no step is far longer than the median' if enough else ''}."
+
+
+def _length(
+    parts: Sequence[Breakdown], ranks: Sequence[RankSummary], where: str = "", *, with_median: bool = False
+) -> str:
+    wall = np.array([part.wall_ns for part in parts])
+    of_ranks = f" on {counted(len(ranks), 'rank')}" if len(ranks) > 1 else ""
+    if all(part.step is None for part in parts):
+        return f"The recording takes {in_ms(float(wall.mean()))}{of_ranks}"
+    steps = len({part.step for part in parts})
+    middle = f", median {in_ms(median(wall))}" if with_median and steps > 1 else ""
+    of_steps = f" (mean of {steps} steps{where}{of_ranks}{middle})" if steps > 1 else f"{where}{of_ranks}"
+    pause_ns = mean_pause_ns(parts)
+    pause = f", and {in_ms(pause_ns)} pass before the next" if pause_ns >= _LEAST_PAUSE * wall.mean() else ""
+    return f"A step takes {in_ms(float(wall.mean()))}{of_steps}{pause}"
+
+
+def _kinds(parts: Sequence[Breakdown], is_hardly: bool) -> list[tuple[str, float]]:
+    """Return what ran and its share, the largest first; `is_hardly`: computation is hardly recorded."""
+    of = shares(parts)
+    has_computation = of.compute + of.both > 0
+    recorded = "hardly" if has_computation else "not"
+    idle = "idle" if has_computation and not is_hardly else "with no communication "
+    idle += "" if idle == "idle" else f"(computation is {recorded} recorded)"
+    names = ("computation alone", "communication alone", "both at once", "copies", idle)
+    return sorted(zip(names, of, strict=True), key=lambda pair: -pair[1])
+
+
+def _short(name: str) -> str:
+    if len(name) <= _LONGEST_NAME:
+        return name
+    full = without_parameters(name)
+    return full if len(full) <= _LONGEST_NAME else without_arguments(full)[:_LONGEST_NAME]
