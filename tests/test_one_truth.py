@@ -76,3 +76,35 @@ def test_a_rank_that_works_longer_is_on_the_path_with_all_of_that(
         found = critical_path(longer)
         worked = sum(s.dur_ns for s in found.stretches if s.event == event and s.cat == "")
         assert worked == int(step.work_ns[event]) + by_ns
+
+
+def exposed_of_each_rank(path: Path) -> dict[str, float]:
+    """What `statistic` says of each rank: communication that nothing hides, ms of an average step."""
+    words = ("--option", "statistic", "--sub_option", "breakdown", "--path", path, "--format", "json")
+    code, out, err = run_cli(*words)
+    assert code == 0, err
+    return {row["rank"]: row["exposed_comm_ms"] for row in json.loads(out)["ranks"]}
+
+
+def same_exposed_communication(path: Path, tmp_path: Path) -> None:
+    digest = tmp_path / "job.digest.json"
+    assert run_cli("--option", "statistic", "--path", path, "--save", digest)[0] == 0
+    known = exposed_of_each_rank(path)
+    assert exposed_of_each_rank(digest) == known
+    for base in (path, digest):
+        code, out, err = run_cli("--option", "compare", "--path", base, path, "--format", "json")
+        assert code == 0, err
+        for rank in json.loads(out)["ranks"]:
+            assert rank["comm_ms"] == pytest.approx([known[rank["rank"]]] * 2, abs=1e-6), rank["rank"]
+
+
+@pytest.mark.parametrize("job", ["lenet", "lenet-100mbit"])
+def test_exposed_communication_is_one_number(tmp_path: Path, job: str) -> None:
+    same_exposed_communication(REPO / "examples" / job, tmp_path)
+
+
+@pytest.mark.parametrize("job", [job for job in JOBS if not job.startswith("dasf")])
+def test_exposed_communication_of_a_recorded_job_is_one_number(
+    shared_data: Path, tmp_path: Path, job: str
+) -> None:
+    same_exposed_communication(shared_data / job, tmp_path)
