@@ -23,6 +23,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
+from errors import whole_number
+
 #: BytePS's queue stages in the order in which a partition passes them.
 QUEUES = (
     "COORDINATE_REDUCE",
@@ -38,6 +40,10 @@ QUEUES = (
     "COORDINATE_BROADCAST",
     "BROADCAST",
 )
+
+#: Categories that end a step, the model's update: what follows belongs to the next one. Those that begin one.
+LAST, FIRST = ("STEP", "UPDATE"), ("FW", "I/O")
+COMM, FORWARD, OUTPUT = "Comm", "FW", "OUTPUT"
 
 _N = "0|[1-9][0-9]{0,18}"  # no leading zero: what is printed is what was read; 64 bits
 _GRAMMAR = re.compile(
@@ -190,3 +196,11 @@ def without_arguments(name: str) -> str:
     while (fewer := _INNERMOST.sub("", name)) != name:
         name = fewer
     return name
+
+
+def with_key(name: str, tid: object) -> str:
+    """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
+    op = OpName.parse(name)
+    if op.queue is None or op.key is not None or (key := whole_number(str(tid))) is None:
+        return name
+    return str(op._replace(key=key))

@@ -16,14 +16,7 @@ from dialects.step_parts import Kind
 from errors import DagError
 from formats.columns import Trace
 from formats.gml import Gml
-from opname import OpName
-
-#: Categories that end a step: what follows them belongs to the next one.
-_LAST = ("STEP", "UPDATE")
-#: Categories that begin a step, where an edge from one of `_LAST` leads into the next step. So does one
-#: from a communication that itself waits for the operation: those are the weights of the step before.
-_FIRST = ("FW", "I/O")
-_COMM = ("Comm",)
+from opname import COMM, FIRST, FORWARD, LAST, OUTPUT, OpName
 
 _INPUT = re.compile(r"(?:input|arg)[0-9]+")
 _KINDS = {kind.label: kind for kind in Kind}
@@ -56,8 +49,12 @@ def category(name: str) -> str:
 
 
 def _one_step(dag: Dag, edges: Int64, path: str) -> Dag:
-    """Return `dag` with these edges, those from a step's end into the next step's begin kept apart."""
-    last, comm, first = (np.array([c in cats for c in dag.cats], np.bool_) for cats in (_LAST, _COMM, _FIRST))
+    """Return `dag` with these edges, those from a step's end into the next step's begin kept apart.
+
+    So are those into it from a communication that itself waits for the operation: the weights of the step
+    before.
+    """
+    last, comm, first = (np.array([c in cats for c in dag.cats], np.bool_) for cats in (LAST, (COMM,), FIRST))
     source, target = edges[:, 0], edges[:, 1]
     cut = last[source] & first[target]
     weights = comm[source] & first[target]
@@ -117,11 +114,11 @@ def dag_from_inputs(trace: Trace) -> Dag | None:
 def _into_outputs(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the edges from the last forward operations to the outputs of which no input is known."""
     pairs = list(edges)
-    waited_for = {a for a, b in pairs if category(b) == "FW"}
+    waited_for = {a for a, b in pairs if category(b) == FORWARD}
     names = dict.fromkeys(name for pair in pairs for name in pair)
-    last = [name for name in names if category(name) == "FW" and name not in waited_for]
+    last = [name for name in names if category(name) == FORWARD and name not in waited_for]
     given = {b for _, b in pairs}
-    outputs = [name for name in names if category(name) == "OUTPUT" and name not in given]
+    outputs = [name for name in names if category(name) == OUTPUT and name not in given]
     return [(a, b) for a in last for b in outputs]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,10 @@ from arrays import Int64
 from dag.dependencies import dag_from_gml, dag_from_inputs
 from dag.model import Dag
 from dialects import Need, Role
-from dialects.byteps.gradient_names import read_parameters, renamed
 from errors import DagError, TraceError, counted
 from formats.columns import Trace
 from formats.gml import is_gml, read_gml
 from formats.stream import find_file
-from opname import OpName
 from traces.loading import load_paths
 from traces.paths import Source
 
@@ -52,7 +50,7 @@ def mean_dags(paths: Sequence[Path], *, jobs: int | None = None, progress: bool 
     gpus: list[tuple[str, int, Dag]] = []
     notes: list[str] = []
     for source, trace in zip(job.job.sources, job.traces, strict=True):
-        dag = _with_means(_structure(source, trace), trace, read_parameters(source.path.parent))
+        dag = _with_means(_structure(source, trace), trace, source.path.parent)
         gpus.append((f"GPU-{source.rank or 0}", source.worker or 0, dag))
         notes += one_sided_notes(dag)
     return MeanDags(gpus, job.repairs, list(dict.fromkeys(notes)))
@@ -66,9 +64,11 @@ def _structure(source: Source, trace: Trace) -> Dag:
     return dag
 
 
-def _with_means(dag: Dag, trace: Trace, parameters: Mapping[str, str]) -> Dag:
-    """Return `dag` with the average duration of each of its operations in `trace`."""
-    names = [_main_name(name, parameters) for name in trace.names]
+def _with_means(dag: Dag, trace: Trace, directory: Path) -> Dag:
+    """Return `dag` with the average duration of each of its operations in `trace`, of `directory`."""
+    system = dialects.of(trace)
+    parameters = system.parameters(directory)
+    names = [system.main_name(name, parameters) for name in trace.names]
     count = np.bincount(trace.name_id, minlength=len(names))
     total = np.bincount(trace.name_id, _own_ns(trace), minlength=len(names))
     sums: dict[str, tuple[int, float]] = {}
@@ -101,12 +101,6 @@ def _own_ns(trace: Trace) -> Int64:
         waited = np.where(before < 0, 0, over[before] - trace.ts_ns[updates])
         own[updates] -= np.maximum(waited, 0)
     return own
-
-
-def _main_name(text: str, parameters: Mapping[str, str]) -> str | None:
-    """Return the operation's name without worker and rank; None for a part of a communication."""
-    name = OpName.parse(text)
-    return None if name.queue is not None or name.cat is None else str(renamed(name, parameters))
 
 
 def one_sided_notes(dag: Dag) -> list[str]:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 import dialects
 from arrays import Int64
@@ -18,23 +17,17 @@ from clocks.job_clocks import machine_of, shifted
 from clocks.offsets import Clock
 from dag.dependencies import dag_from_gml
 from dag.spill import Spill
-from dialects.byteps import inputs
-from dialects.byteps.gradient_names import read_parameters
 from dialects.masks import by_name
 from dialects.step_parts import RankSteps, RankTrace
 from dialects.steps import Step
 from dialects.sync_points import SyncPoints
-from dialects.system import NO_SIZES, Frames, MessageSizes
+from dialects.system import NO_SIZES, Frames, MemorySamples, MessageSizes
 from errors import AnalyzeError, DagError
 from formats.columns import Trace
 from formats.gml import read_gml
 from formats.stream import find_file
 from traces.files import read_args
 from traces.paths import Source
-
-#: What PyTorch's profiler calls an allocation or a release (with `profile_memory=True`).
-_MEMORY = "[memory]"
-_DEVICE = 1  # "Device Type" of a GPU
 
 
 class Partitions(Struct, frozen=True):
@@ -56,14 +49,6 @@ class Wish(NamedTuple):
     sizes: bool = False
 
 
-class MemorySamples(NamedTuple):
-    """What devices of a rank had allocated: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
-
-    at_ns: Int64
-    n_bytes: NDArray[np.float64]
-    capacity: float
-
-
 class RankFacts(Struct, frozen=True):
     """What options ask of a rank's trace beside its steps.
 
@@ -78,6 +63,7 @@ class RankFacts(Struct, frozen=True):
     memory : samples of its devices' memory, where wished for and recorded
     machine : on which it ran, "" where the trace does not say
     frames : as of `System.frames`, where wished for
+    loads_ahead : as of `System.loads_ahead`
     """
 
     path: str
@@ -90,6 +76,7 @@ class RankFacts(Struct, frozen=True):
     memory: MemorySamples | None = None
     machine: str = ""
     frames: Frames | None = None
+    loads_ahead: bool = False
 
 
 class RankRecord(Struct, frozen=True):
@@ -129,11 +116,8 @@ def record_rank(source: Source, trace: Trace, wish: Wish, clock: Clock | None = 
     if clock is not None:
         trace = shifted(trace, clock)
     system = dialects.of(trace)
-    pairs, broken = _graph(source, trace)
-    edges = pairs
-    if edges is None:  # who comes before whom as the events' own inputs say
-        edges = sorted({(before, trace.names[trace.name_id[row]]) for row, before in inputs(trace)})
-    parameters = read_parameters(source.path.parent)
+    edges, broken = _graph(source, trace)
+    parameters = system.parameters(source.path.parent)
     of_keys = wish.partitions
     rank = RankTrace(
         *("", trace, source.worker, edges, parameters, of_keys.bytes_of, of_keys.server_of),
@@ -166,12 +150,19 @@ def _facts(source: Source, trace: Trace, wish: Wish) -> RankFacts:
     sizes = system.message_sizes(trace)
     if wish.sizes and not len(sizes.row):
         sizes = _sizes_of_calls(source, trace)
-    ends = trace.end_ns[sizes.row]
-    memory = _memory(source, trace) if wish.sizes else None
-    own = (trace.path, trace.rank, trace.world_size)
-    machine = machine_of(trace.header)
-    frames = system.frames(trace) if wish.sizes else None
-    return RankFacts(*own, system.rule(trace), system.loads(trace), sizes, ends, memory, machine, frames)
+    return RankFacts(
+        path=trace.path,
+        rank=trace.rank,
+        world_size=trace.world_size,
+        rule=system.rule(trace),
+        loads=system.loads(trace),
+        sizes=sizes,
+        sizes_end_ns=trace.end_ns[sizes.row],
+        memory=_memory(source, trace) if wish.sizes else None,
+        machine=machine_of(trace.header),
+        frames=system.frames(trace) if wish.sizes else None,
+        loads_ahead=system.loads_ahead(trace),
+    )
 
 
 def _sizes_of_calls(source: Source, trace: Trace) -> MessageSizes:
@@ -187,18 +178,7 @@ def _sizes_of_calls(source: Source, trace: Trace) -> MessageSizes:
 
 
 def _memory(source: Source, trace: Trace) -> MemorySamples | None:
-    if _MEMORY not in trace.names:
+    system = dialects.of(trace)
+    if system.memory_event not in trace.names:
         return None
-    at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(_MEMORY)]
-    samples = read_args(source.path, {_MEMORY})
-    if len(samples) != len(at_ns):  # of several files of a rank only one is looked at
-        return None
-    on_device = np.array([one.get("Device Type") == _DEVICE for one in samples], np.bool_)
-    total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
-    devices = trace.header.get("deviceProperties")
-    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
-    return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return system.memory(trace, read_args(source.path, {system.memory_event}))

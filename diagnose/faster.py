@@ -15,9 +15,9 @@ from replay.whatif.selection import Selection
 NO_TIME = 0.001
 
 
-def phase_at(recording: Recording, phase: str, factor: float) -> Recording:
-    """Return the recording in which all of a phase (``Comm``, ``I/O``) takes `factor` of its time."""
-    return _at(recording, recording.which(lambda one: phase in (one.purpose, one.cat)), factor)
+def purpose_at(recording: Recording, purpose: str, factor: float) -> Recording:
+    """Return the recording in which all of a purpose (``Comm``, ``I/O``) takes `factor` of its time."""
+    return _at(recording, recording.which(lambda one: purpose in (one.purpose, one.cat)), factor)
 
 
 def computation_at(recording: Recording, name: str, factor: float) -> Recording:

@@ -16,7 +16,7 @@ from dag_utils import LoadedSteps, choose_step, critical_path
 from diagnose.finding import Evidence
 from diagnose.meetings import Meetings, meetings_of
 from dialects.roles import Phase, Role
-from dialects.step_parts import Operation
+from dialects.step_parts import Operation, Transfer
 from errors import TraceError, counted
 from figures.step_summary import outliers
 from replay.answer import measured_ns
@@ -187,6 +187,11 @@ class JobView:
         mains = [one.main for one in self.recording.table.kinds]
         place = {name: i for i, name in enumerate(dict.fromkeys(mains))}
         return list(place), np.array([place[name] for name in mains], np.int64)
+
+    def stages(self, accept: Callable[[Transfer], bool]) -> list[str]:
+        """Return what the system calls the stages of the transfers that are accepted, in their order."""
+        transfers = (one.transfer for one in self.recording.table.kinds)
+        return list(dict.fromkeys(part.stage for part in transfers if accept(part)))
 
     def mains(self, chosen: Bool) -> list[str]:
         """Return what the `chosen` operations (n,) do, on whatever rank, sorted."""

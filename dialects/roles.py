@@ -33,6 +33,11 @@ class Role(IntEnum):
     UNTRACED = 12  # of operations: computation that is only seen as the time before the next event
     MEETING = 13  # of operations: no work, the moment at which the last of many ranks has come
 
+    @property
+    def word(self) -> str:
+        """What users call its operations in edits and tables; "" where these go by their phase."""
+        return _ROLE_WORDS.get(self, "")
+
 
 class Phase(IntEnum):
     """In which part of the training loop an operation runs."""
@@ -63,6 +68,7 @@ CLAIMS: Sequence[Sequence[Role]] = (
     (Role.FRAME,),
 )
 
+_ROLE_WORDS = {Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.FRAME: "frame", Role.WAIT: "wait"}
 _PHASE_WORDS = ("", "FW", "BW", "STEP", "I/O", "callback")
 #: Calls in which a thread waits for another, or for time to pass.
 _WAIT = re.compile(

@@ -60,11 +60,12 @@ UNMARKED = "no steps are marked; the whole recording is taken for one"
 
 
 class Direction(Enum):
-    """Where a part of a communication through servers moves its bytes."""
+    """Where a part of a communication moves its bytes, if not to all ranks of a group."""
 
     TO_HOST = "from the device to the host's memory"
     TO_SERVER = "from a worker to a server"
     FROM_SERVER = "from a server to a worker"
+    ONE_RANK = "to or from one other rank, which the call itself does not name"
 
 
 class Transfer(NamedTuple):
@@ -131,7 +132,7 @@ class Operation(NamedTuple):
     @property
     def purpose(self) -> str:
         """What it is for, in the words of edits: FW BW Comm I/O STEP callback frame wait; "" unknown."""
-        return _ROLE_WORDS.get(self.role) or self.phase.word
+        return self.role.word or self.phase.word
 
     @property
     def is_communication(self) -> bool:
@@ -150,7 +151,6 @@ class Operation(NamedTuple):
 
 
 _COMMUNICATION = frozenset((Role.COMM, Role.WHOLE_COMM, Role.MEETING))
-_ROLE_WORDS = {Role.COMM: "Comm", Role.WHOLE_COMM: "Comm", Role.FRAME: "frame", Role.WAIT: "wait"}
 
 
 class Operations(Sequence[Operation]):
@@ -365,7 +365,7 @@ class RankTrace(Struct, frozen=True):
     name: str  # "rank0", "wk0.rank1"
     trace: Trace
     worker: int | None = None
-    dag_edges: Sequence[tuple[str, str]] = ()  # names of operations
+    dag_edges: Sequence[tuple[str, str]] | None = None  # names of operations; None without a graph beside it
     parameters: Mapping[str, str] = field(default_factory=dict)  # byteps.gradient_<i> -> parameter
     bytes_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> bytes
     server_of: Mapping[int, int] = field(default_factory=dict)  # partition key -> server

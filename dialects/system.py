@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arrays import Int64, Mask
+from arrays import Float64, Int64, Mask
 from arrays.innermost import lies_inside
 from dialects.masks import by_cat, by_name
 from dialects.needs import Need
@@ -21,6 +22,7 @@ from dialects.sync_points import SyncPart, SyncPoints, collected
 from formats.columns import Trace, Track
 from formats.event import NO_TIME
 from formats.pairs import Rule
+from opname import OpName
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
@@ -38,7 +40,9 @@ RUNTIME_CATS = frozenset(
 )  # fmt: skip
 _HOST_CATS = r"cpu_op|Operator|python_function|cuda_.*|Runtime|mtia_runtime"
 _REPEATED_CATS = frozenset({"gpu_user_annotation", "Trace"})  # what other slices say as well
-_RECORDING = r"ProfilerStep#\d+|PyTorch Profiler.*|event/batch"
+#: The mark of a step, whose number differs from step to step, and what stands for all of them.
+STEP_MARK, STEP_MARKS = r"ProfilerStep#\d+", "ProfilerStep*"
+_RECORDING = rf"{STEP_MARK}|{re.escape(STEP_MARKS)}|PyTorch Profiler.*|event/batch"
 _OF_A_RANK = r"(?:wk\d+\.)?rank\d+\."
 #: XLA writes a hyphen, and calls it a broadcast when one rank repeats a value along an axis.
 _COMM_NAME = (
@@ -104,6 +108,14 @@ class Frames(NamedTuple):
         return self.name[at] if len(shared) and 2 * shared[at] > end_ns - start_ns else ""
 
 
+class MemorySamples(NamedTuple):
+    """What devices of a rank had allocated: `at_ns` (k,), `n_bytes` (k,); `capacity` 0 where unknown."""
+
+    at_ns: Int64
+    n_bytes: Float64
+    capacity: float
+
+
 NO_SIZES = MessageSizes(np.empty(0, np.int64), (), np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -124,6 +136,8 @@ class System:
     names_by_rank = False
     #: Whether a combined file's process numbers are the ranks.
     pid_is_rank = False
+    #: The name of the instants that tell how much memory a device has allocated.
+    memory_event = ""
     #: Whether its traces are profiles of tasks.
     has_tasks = False
     #: Whether the track of a slice is part of the operation's name (a partition).
@@ -281,6 +295,15 @@ class System:
         """Return an operation's full name; `tid` is that of its track."""
         return name
 
+    def parameters(self, directory: Path) -> Mapping[str, str]:
+        """Return the parameters of the model by the names that traces have for them; a job's files say."""
+        return {}
+
+    def main_name(self, name: str, parameters: Mapping[str, str]) -> str | None:
+        """Return the name that a DAG has for an operation; None for a part of one; see `parameters`."""
+        op = OpName.parse(name)
+        return None if op.queue is not None or op.cat is None else str(op.bare())
+
     def category(self, name: str, cat: str) -> str:
         """Return the category that an operation is counted under."""
         return cat
@@ -296,6 +319,14 @@ class System:
     def sizes_of_calls(self, trace: Trace, rows: Int64, args: Sequence[Mapping[str, Any]]) -> MessageSizes:
         """Return what collectives move, from all `args` (k) of those slices, `rows` (k,) of the trace."""
         return NO_SIZES
+
+    def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
+        """Return what devices had allocated, from the args of all instants called `memory_event`."""
+        return None
+
+    def loads_ahead(self, trace: Trace) -> bool:
+        """Whether other processes load the input, for which the recorded ones only wait."""
+        return False
 
     def frames(self, trace: Trace) -> Frames | None:
         """Return what Python stacks say of time in which nothing else runs; None where there are none."""

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from arrays import Int32, Int64
 from arrays.intervals import union_length
-from dialects.byteps.byteps_names import with_key
 from formats.columns import Trace
-from opname import OpName
+from opname import OpName, with_key
 
 _BLOCK = 4096  # statistics that are made at a time
 

@@ -17,6 +17,7 @@ from arrays import Float64, Int64
 from arrays.numbering import occurrence_number
 from dialects import Need, Role
 from dialects.steps import Step, Steps
+from dialects.system import STEP_MARK, STEP_MARKS
 from errors import TraceError, counted
 from figures.time_by_role import NOTHING, first_of, first_roles, time_by_operation
 from formats.columns import Trace
@@ -24,7 +25,7 @@ from opname import OpName
 
 #: What of an operation's name differs from call to call, and what stands for it.
 _FOLDS = (
-    (re.compile(r"ProfilerStep#\d+"), "ProfilerStep*"),
+    (re.compile(STEP_MARK), STEP_MARKS),
     (re.compile(r"\b0x[0-9a-fA-F]{4,}\b"), "0x…"),  # <function f at 0x7f63ad2b1510>
     (re.compile(r"#\d+\b"), "#*"),
     (re.compile(r"\b((?:\w*_)?(?:step|iteration|iter|batch|epoch)[ _#:=-]+)\d+\b", re.IGNORECASE), r"\1*"),

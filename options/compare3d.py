@@ -28,8 +28,6 @@ _RUNS = (
 _NAMED = 4  # runs in the headline beside the fastest
 _MOST_ROWS = 80  # operations that a 3-D chart can still show
 
-_WHOLE_STEPS = ("ProfilerStep*", "event/batch")  # would dwarf what they are made of
-
 
 def add_arguments(group: _ArgumentGroup) -> None:
     """Declare nothing: all flags of this option are shared with others."""
@@ -111,8 +109,10 @@ def _longest(row: SweepRow) -> float:
 
 def _charts(found: Sweep, rows: Sequence[SweepRow], names: Sequence[str]) -> list[Chart]:
     """Return the longest operations in 3-D and relative to the first run, and the categories."""
+    from dialects.system import is_frame_of_all
+
     order = {row.cat: at for at, row in enumerate(found.categories)}
-    parts = [row for row in rows if row.name not in _WHOLE_STEPS] or rows
+    parts = [row for row in rows if not is_frame_of_all(row.name)] or rows  # would dwarf what is in them
     shown = sorted(sorted(parts, key=_longest, reverse=True)[:_MOST_ROWS], key=lambda row: order[row.cat])
     cats, heights = [row.cat or "(none)" for row in shown], [_ms(row) for row in shown]
     by_cat = {row.cat or "(none)": _ms(row) for row in found.categories}

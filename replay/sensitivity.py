@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from arrays import Int64
 from dag.step_graph import Recording
-from dialects.roles import Role
+from dialects.roles import Phase, Role
 from dialects.step_parts import Operation
 from parallel import cores, process_pool
 from parallel.progress import bar
@@ -100,7 +100,7 @@ def _grouped(recording: Recording, kind: str, name_of: Callable[[Operation], str
     groups = []
     for name, numbers in members.items():
         one = recording.operations[numbers[0]]
-        is_rank, is_forward = kind == "rank", (kind, name) == ("category", "FW")
+        is_rank, is_forward = kind == "rank", (kind, name) == ("category", Phase.FORWARD.word)
         tails = untraced & {one.owner} if is_rank else untraced if is_forward else set()
         cat = "" if is_rank else one.purpose or one.cat
         groups.append(Group(kind, name, cat, np.array(numbers), frozenset(tails)))

@@ -11,12 +11,11 @@ from arrays.median import FEWEST
 from dag.step_graph import Bool
 from diagnose.chance import EXPOSED
 from diagnose.detectors.device import computes_on_device
-from diagnose.faster import NO_TIME, phase_at
+from diagnose.faster import NO_TIME, purpose_at
 from diagnose.finding import Finding, Skipped, replayed
 from diagnose.job_view import JobView, waited_for, what_runs
-from dialects.kineto import loads_ahead
-from dialects.kineto.collectives import is_half
 from dialects.roles import Phase, Role
+from dialects.step_parts import Direction
 from errors import counted, listed
 from replay.whatif.even_work import even_in_each_step, gaps_even_in_each_step
 from result import in_ms
@@ -42,8 +41,8 @@ def slow_input(view: JobView) -> Iterator[Finding | Skipped]:
         cause=f"{in_ms(on_path)} a step of the critical path is loading, "
         f"{np.median(on_path / view.iteration_ns):.0%} of the step",
         action="load ahead of time: more workers, prefetching, a faster store, less decoding on the way",
-        edit=lambda one: phase_at(one, "I/O", NO_TIME),
-        change=f"I/O={NO_TIME}",
+        edit=lambda one: purpose_at(one, Phase.INPUT.word, NO_TIME),
+        change=f"{Phase.INPUT.word}={NO_TIME}",
         ranks=recording.owners,
         operations=view.mains(view.is_input),
         evidence=view.show(view.is_input, 3),
@@ -58,7 +57,7 @@ def whose_loading(view: JobView) -> str:
         return ""
     if any(one.is_collective for one in loads):
         why = "the ranks wait for each other at its end"
-    elif any(loads_ahead(one.name) for one in loads):
+    elif any(rank.loads_ahead for rank in view.loaded.ranks):
         why = "a rank's processes load ahead while it waits for the others"
     else:
         return ""
@@ -86,8 +85,8 @@ def exposed_communication(view: JobView) -> Iterator[Finding | Skipped]:
             cause=f"most of it is in {listed(largest)}",
             action="overlap it with computation (smaller buckets, priorities), send less (compression, "
             "fewer steps with synchronisation), or use a faster network",
-            edit=lambda one: phase_at(one, "Comm", NO_TIME),
-            change=f"Comm={NO_TIME}",
+            edit=lambda one: purpose_at(one, Role.COMM.word, NO_TIME),
+            change=f"{Role.COMM.word}={NO_TIME}",
             ranks=recording.owners,
             operations=largest,
             evidence=view.show(transfers & is_largest, 3),
@@ -141,7 +140,7 @@ def _waits_unknown(view: JobView, chosen: Bool) -> str:
         between = (step.owner[source] != step.owner[target]) | is_meeting[step.operation[source]]
         if chosen[step.operation[target[between]]].any():
             return ""
-    if view.which(lambda one: is_half(one.name))[chosen].any():
+    if view.which(lambda one: one.transfer.direction is Direction.ONE_RANK)[chosen].any():
         return (
             ", nor the waiting for the other side, which only the arguments of the calls tell from them: "
             "record_shapes=True records them"

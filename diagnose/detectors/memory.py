@@ -8,9 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 from arrays import Float64
-from dag.rank_record import MemorySamples
 from diagnose.finding import Finding, Skipped
 from diagnose.job_view import JobView
+from dialects.system import MemorySamples
 from errors import listed
 
 #: Growth of the peak from step to step below this share is none; a peak above this share nearly fills a

@@ -12,7 +12,7 @@ from arrays.median import FEWEST
 from dag.critical_path import CATS, GAP, critical_path
 from dag.step_graph import Bool, Recording, StepGraph
 from diagnose.detectors.device import NO_COMPUTATION, computes
-from diagnose.faster import NO_TIME, computation_at, phase_at
+from diagnose.faster import NO_TIME, computation_at, purpose_at
 from diagnose.finding import Evidence, Finding, Skipped
 from diagnose.job_view import JobView
 from dialects.roles import Phase, Role
@@ -84,7 +84,7 @@ def slow_callbacks(view: JobView) -> Iterator[Finding]:
         title=f"callbacks take {in_ms(on_path)} of a step's critical path",
         cause=f"most of it is in {listed(largest)}",
         action="call them less often, or hand their work to another thread",
-        edit=lambda one: phase_at(one, Phase.CALLBACK.word, NO_TIME),
+        edit=lambda one: purpose_at(one, Phase.CALLBACK.word, NO_TIME),
         change=f"{Phase.CALLBACK.word}={NO_TIME}",
         ranks=view.recording.owners,
         operations=largest,

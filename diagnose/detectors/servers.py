@@ -61,7 +61,7 @@ def one_slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         "(BYTEPS_SERVER_ENGINE_THREAD), its network card; or give it fewer keys",
         edit=lambda one: _as_fast_as_others(one, pace),
         ranks=view.recording.owners,
-        operations=["PUSH", "PULL"],
+        operations=view.stages(lambda part: part.is_sent or part.is_answer),
         evidence=view.show(view.which(lambda one: one.transfer.link == pace.server), 3),
         queued_ns=view.path_work_ns(view.is_communication),
     )
@@ -157,7 +157,7 @@ def slow_server(view: JobView) -> Iterator[Finding | Skipped]:
         action="give the servers more cores or threads (BYTEPS_SERVER_ENGINE_THREAD), or use more servers",
         edit=lambda one: _as_fast_as_wire(one, rate),
         ranks=recording.owners,
-        operations=["PULL"],
+        operations=view.stages(lambda part: part.is_answer),
         evidence=view.show(pulls, 3),
         caveat="an upper bound: servers that take no time at all",
     )

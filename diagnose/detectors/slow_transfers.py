@@ -49,17 +49,18 @@ def slow_links(view: JobView) -> Iterator[Finding | Skipped]:
     owner = int(ratios.argmax())
     if ratios[owner] <= _SLOW:
         return
-    name, slow = recording.owners[owner], {"PUSH": float(ratios[owner])}
+    name, stages = recording.owners[owner], view.stages(lambda part: part.is_sent)
+    slow = dict.fromkeys(stages, float(ratios[owner]))
     pulls = view.which(lambda one: one.transfer.is_answer)
     back = float(_ratios(view, pulls)[owner])
     if back > _SLOW:
-        slow["PULL"] = back
+        slow |= dict.fromkeys(view.stages(lambda part: part.is_answer), back)
     edits = [f"{name}.{stage}={1 / ratio:.3g}" for stage, ratio in slow.items()]
     chosen = pushes & view.which(lambda one: one.owner == owner)
     yield Finding(
         kind="slow_collective",
         title=f"the link of {name} is slow: its pushes take {ratios[owner]:.1f} times as long as its peers'"
-        + (f", its pulls {back:.1f} times" if "PULL" in slow else ""),
+        + (f", its pulls {back:.1f} times" if back > _SLOW else ""),
         cause="transfers of the same partitions are compared, without the waiting for the link",
         action="look at its network: speed of the port, errors, other traffic, the path to the servers",
         edit=lambda one: apply(one, edits),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from arrays import Int64, Mask
 from arrays.median import median
 from arrays.numbering import ids_in
-from dialects.byteps.byteps_names import partition, role_of, with_key
+from dialects.byteps.byteps_names import inputs, partition, role_of
+from dialects.byteps.gradient_names import read_parameters, renamed
 from dialects.needs import Need
 from dialects.owners import Owned, split_by_names
 from dialects.roles import Role, is_communication
@@ -22,7 +24,7 @@ from dialects.steps import NO_STEPS, Step, Steps, between, rounds
 from dialects.sync_points import SyncPart
 from dialects.system import System
 from formats.columns import Trace
-from opname import OpName, may_be_within
+from opname import OpName, may_be_within, with_key
 
 if TYPE_CHECKING:
     from dialects.step_parts import RankSteps, RankTrace
@@ -129,6 +131,15 @@ class BytePS(System):
         """Return the name with its partition key, which the track of a sub-task states."""
         return with_key(name, tid)
 
+    def parameters(self, directory: Path) -> Mapping[str, str]:
+        """Return which parameter each gradient is of, from the list that a job leaves."""
+        return read_parameters(directory)
+
+    def main_name(self, name: str, parameters: Mapping[str, str]) -> str | None:
+        """Return the name without worker and rank, a gradient by its parameter's; None for a stage."""
+        op = OpName.parse(name)
+        return None if op.queue is not None or op.cat is None else str(renamed(op, parameters))
+
     def category(self, name: str, cat: str) -> str:
         """Return the queue stage or kind (``PUSH``, ``FW``)."""
         return OpName.parse(name).kind or cat
@@ -192,13 +203,6 @@ def after_longest_pause(trace: Trace, forward: Mask) -> int:
     pause = trace.ts_ns[rows][1:] - np.maximum.accumulate(trace.end_ns[rows])[:-1]
     medians = {i: median(pause[ids[1:] == i]) for i in dict.fromkeys(ids[1:].tolist())}
     return int(ids[0]) if not medians else max(medians, key=lambda i: medians[i])
-
-
-def inputs(trace: Trace) -> Iterator[tuple[int, str]]:
-    """Yield each slice that names an input in its args, with that name."""
-    for key, column in trace.args.items():
-        if key.startswith(("input", "arg")):
-            yield from zip(column.rows.tolist(), map(str, column.values), strict=True)
 
 
 def _whole_comms(accepted: _Chosen) -> Mask:

@@ -12,10 +12,11 @@ from arrays import Int64, Mask
 from arrays.numbering import numbered
 from arrays.ranges import ranges
 from dialects.byteps.byteps_events import COMPUTE, Events
+from dialects.byteps.byteps_names import inputs
 from dialects.byteps.gradient_names import renamed
 from dialects.step_parts import Joint, Kind, RankTrace, edge_rows, narrow
 from dialects.step_windows import Open
-from opname import QUEUES, OpName
+from opname import COMM, FIRST, LAST, QUEUES, OpName
 
 #: A dependency that the recording contradicts more often than this is not used.
 MAX_CONTRADICTED = 0.1
@@ -26,7 +27,7 @@ _STAGE_ORDER = {stage: i for i, stage in enumerate(QUEUES, 1)}  # any other come
 #: What a computation may follow for which the DAG names nothing.
 _BEFORE_COMPUTE = (*COMPUTE, "I/O", "STEP", "UPDATE")
 #: Categories that end a step, and that begin one: between them a dependency leads into the next step.
-_LAST, _FIRST = ("Comm", "STEP", "UPDATE"), ("FW", "I/O")
+_LAST = (COMM, *LAST)
 
 #: Of a tensor's communications a partition can lie in the last that began before it: they do not overlap.
 _MOST_WHOLES = 8
@@ -152,9 +153,14 @@ def recorded_dependencies(gpu: RankTrace, events: Events) -> list[Dependency]:
     """
     recorded = set(events.mains)
     after: dict[OpName, dict[OpName, None]] = defaultdict(dict)
-    names = {name for pair in gpu.dag_edges for name in pair}
+    pairs = gpu.dag_edges
+    if pairs is None:  # who comes before whom as the events' own inputs say
+        pairs = sorted(
+            {(before, gpu.trace.names[gpu.trace.name_id[row]]) for row, before in inputs(gpu.trace)}
+        )
+    names = {name for pair in pairs for name in pair}
     main = {name: renamed(OpName.parse(name), gpu.parameters).main for name in names}
-    for source, target in gpu.dag_edges:
+    for source, target in pairs:
         after[main[source]][main[target]] = None
     found = {(a, b): None for a in list(after) if a in recorded for b in _next_recorded(a, after, recorded)}
     for a, b in list(found):
@@ -183,7 +189,7 @@ def _next_recorded(
 
 def _leads_on(source: OpName, target: OpName) -> bool:
     """Whether a dependency leads into the next step."""
-    return source.cat in _LAST and target.cat in _FIRST
+    return source.cat in _LAST and target.cat in FIRST
 
 
 def _dag_edges(

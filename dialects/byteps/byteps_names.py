@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dialects.roles import Phase, Role
 from dialects.step_parts import Direction
-from errors import whole_number
+from formats.columns import Trace
 from opname import OpName
 
 #: By category; of any other it is work of the host.
@@ -40,15 +42,14 @@ def phase_of(op: OpName) -> Phase:
     return _PHASES.get(op.cat or "", Phase.NONE)
 
 
-def with_key(name: str, tid: object) -> str:
-    """Return a sub-task's name with its partition key, which `tid` holds; every other name as it is."""
-    op = OpName.parse(name)
-    if op.queue is None or op.key is not None or (key := whole_number(str(tid))) is None:
-        return name
-    return str(op._replace(key=key))
-
-
 def partition(name: str, tid: object) -> str:
     """Return the partition that a sub-task works on: its key where the name states it, else the track's."""
     key = OpName.parse(name).key
     return str(tid if key is None else key)
+
+
+def inputs(trace: Trace) -> Iterator[tuple[int, str]]:
+    """Yield each slice that names an input in its args, with that name."""
+    for key, column in trace.args.items():
+        if key.startswith(("input", "arg")):
+            yield from zip(column.rows.tolist(), map(str, column.values), strict=True)

@@ -35,6 +35,7 @@ from dialects.system import (
     DEVICE_CATS,
     KERNEL_CATS,
     Frames,
+    MemorySamples,
     MessageSizes,
     System,
     framed,
@@ -59,6 +60,7 @@ _CATS = {
 CPU_OP_CATS = frozenset({"cpu_op", "Operator"})
 #: A Python function that took less explains no pause worth a word.
 _LONG_NS = 1_000_000
+_GPU = 1  # "Device Type"
 _BUILT_IN = r"<built-in (?:function|method) (\w+).*"
 
 
@@ -66,6 +68,7 @@ class Kineto(System):
     """With work of a device in it, a trace's computation and communication are kernels; else host calls."""
 
     name = "kineto"
+    memory_event = "[memory]"
     args = MappingProxyType({
         Need.SYNC: SYNC_ARGS,
         Need.EDGES: ("correlation", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"),
@@ -178,6 +181,21 @@ class Kineto(System):
         """Return what the host's collectives move, where shapes were recorded (`record_shapes`)."""
         return call_sizes(trace, rows, args)
 
+    def memory(self, trace: Trace, samples: Sequence[Mapping[str, Any]]) -> MemorySamples | None:
+        """Return what a GPU had allocated (`profile_memory`); of several files of a rank only one is read."""
+        at_ns = trace.points.ts_ns[trace.points.name_id == trace.names.index(self.memory_event)]
+        if len(samples) != len(at_ns):
+            return None
+        on_device = np.array([one.get("Device Type") == _GPU for one in samples], np.bool_)
+        total = np.array([_number(one.get("Total Allocated")) for one in samples], np.float64)
+        devices = trace.header.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+        return MemorySamples(at_ns[on_device], total[on_device], _number(first.get("totalGlobalMem")))
+
+    def loads_ahead(self, trace: Trace) -> bool:
+        """Whether a DataLoader has workers."""
+        return any("_MultiProcessingDataLoaderIter" in name for name in trace.names)
+
     def frames(self, trace: Trace) -> Frames | None:
         """Return the innermost Python functions (`with_stack`), in which no operator or function began."""
         rows = np.flatnonzero(by_cat(trace, "python_function".__eq__))
@@ -204,9 +222,8 @@ class Kineto(System):
         return record(rank, self.find_steps(rank.trace, by).whole, self.roles(rank.trace))
 
 
-def loads_ahead(name: str) -> bool:
-    """Whether it is the wait for a batch that other processes load ahead (a DataLoader with workers)."""
-    return "_MultiProcessingDataLoaderIter" in name
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def has_device(trace: Trace) -> bool:

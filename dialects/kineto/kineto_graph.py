@@ -47,6 +47,7 @@ from dialects.masks import by_cat, by_name
 from dialects.roles import Phase, Role
 from dialects.step_parts import (
     UNMARKED,
+    Direction,
     InStep,
     Joint,
     Kind,
@@ -55,6 +56,7 @@ from dialects.step_parts import (
     Operation,
     RankSteps,
     RankTrace,
+    Transfer,
     edge_rows,
     meet_table,
 )
@@ -183,6 +185,7 @@ def _kinds(rank: _Rank, rows: Int64, phase: Int64, communicates: Mask) -> tuple[
             track=trace.tracks[track],
             role=Role(role),
             phase=Phase(phase),
+            transfer=Transfer(direction=Direction.ONE_RANK) if is_half(names[name]) else Transfer(),
             is_collective=bool(together),
             on_device=bool(on_device),
         )

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 
 from dag.step_graph import Bool, Recording, StepGraph
-from dialects.roles import Role
+from dialects.roles import Phase, Role
 from dialects.step_parts import Kind, Operation
 from errors import UsageError
 
@@ -94,7 +94,7 @@ def _matching(recording: Recording, target: str, owners: Bool) -> Selection:
         lambda one: owners[one.owner] and (target in _names(one) if target else one.is_compute)
     )
     untraced = np.zeros(len(owners), np.bool_)
-    if target in ("", "FW"):
+    if target in ("", Phase.FORWARD.word):
         untraced[[one.owner for one in recording.table.kinds if one.role is Role.UNTRACED]] = True
     return Selection(chosen, untraced & owners)
 

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import REPO, run_cli
 from dag_utils import load_steps
-from diagnose.faster import computation_at, phase_at
+from diagnose.faster import computation_at, purpose_at
 from diagnose.finding import Edit
 from replay.whatif.edits import apply
 
@@ -127,8 +127,8 @@ def test_a_change_wins_in_replay_what_the_finding_says() -> None:
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
-        (lambda recording: phase_at(recording, "Comm", 0.5), "Comm=0.5"),
-        (lambda recording: phase_at(recording, "I/O", 0.5), "I/O=0.5"),
+        (lambda recording: purpose_at(recording, "Comm", 0.5), "Comm=0.5"),
+        (lambda recording: purpose_at(recording, "I/O", 0.5), "I/O=0.5"),
         (lambda recording: computation_at(recording, "FW.hybridsequential0_conv0", 0.5),
          "FW.hybridsequential0_conv0=0.5"),
     ],

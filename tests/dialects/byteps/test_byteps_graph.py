@@ -15,10 +15,10 @@ from conftest import REPO
 from dag.join_ranks import join
 from dag_utils import Recording, critical_path, load_steps, mean_dags
 from dialects.byteps.byteps_dependencies import TOLERANCE_NS
-from dialects.byteps.byteps_names import with_key
 from dialects.step_parts import Joint, Operation, RankStep, RankSteps, RankTrace
 from errors import TraceError
 from formats.columns import ArgColumn, Id, Trace, Track
+from opname import with_key
 
 MS = 1_000_000
 KEY = 65536

@@ -1,0 +1,53 @@
+"""What only one system says stays in its folder; all else asks for roles, phases and answers of `System`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import dialects
+
+REPO = Path(__file__).resolve().parents[1]
+#: Where a system's files are read and what they say is known; the grammar of BytePS's names is `opname`.
+INSIDE = {"dialects", "formats", "collector", "tests", "benchmarks", "opname.py"}
+SAID_BY_ONE = {
+    *("STEP", "PUSH", "PULL", "COPYD2H", "I/O", "UPDATE", "OUTPUT", "Comm", "FW", "BW", "NEGOTIATE_"),
+    *("cpu_op", "Operator", "user_annotation", "gpu_user_annotation", "python_function", "gpu_memcpy"),
+    *("gpu_memset", "cuda_runtime", "kernel", "[memory]", "baseTimeNanoseconds", "distributedInfo"),
+    *("enumerate(DataLoader)", "PyTorch Profiler", "MulBackward0", "event/batch", "ProfilerStep"),
+    *("clock_sync_timestamp_us", "start_time_since_epoch_in_micros", "DASF", "ProfilerStep*"),
+}
+#: Still to be asked of `System`.
+STILL = {"combine", "digest_diagnosis"}
+TREES = {
+    str(path.relative_to(REPO)): ast.parse(path.read_text())
+    for path in sorted(REPO.rglob("*.py"))
+    if not {*path.relative_to(REPO).parts, path.stem} & (INSIDE | STILL)
+    if not path.relative_to(REPO).parts[0].startswith(".")
+}
+
+
+def literals(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the strings of a module, but for docstrings, and their lines."""
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in statements:
+            yield node.value, node.lineno
+
+
+def test_no_module_says_what_only_one_system_says() -> None:
+    said = [(path, line, text) for path, tree in TREES.items() for text, line in literals(tree)]
+    assert len(said) > 1000
+    assert [one for one in said if one[2] in SAID_BY_ONE] == []
+
+
+def test_no_module_imports_one_system() -> None:
+    packages = {type(system).__module__ for system in dialects.SYSTEMS}
+    imports = [
+        (path, node.module or "")
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    ]
+    assert [one for one in imports if ".".join(one[1].split(".")[:2]) in packages] == []
