@@ -254,7 +254,7 @@ class _OneLine(logging.Formatter):
 
 
 def _set_up_logging(level: int) -> None:
-    logging.raiseExceptions = False  # a standard error that cannot be written is no reason to fail
+    logging.raiseExceptions = False  # a closed standard error must not fail the run
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_OneLine("analyze.py: %(levelname)s: %(message)s"))
     handler.addFilter(lambda record: record.name == "root" or level <= logging.DEBUG)  # no libraries' news

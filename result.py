@@ -1,4 +1,4 @@
-"""What an option found, in a form that every face (text, JSON, CSV, XLSX, HTML) can show.
+"""The result of one run, as every output format (text, JSON, CSV, XLSX, HTML) can show it.
 
 An option's `run` returns one `Result`. Units and rounding are decided here, by the columns; times are
 milliseconds from here on (`_ns` inside the analysis).
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class Made(Sequence[_T]):
-    """What `make` makes of each item when it is asked for, so that a million rows cost little until then."""
+    """Computes each item on access, so that a million rows cost little until they are shown."""
 
     def __init__(self, items: Sequence[Any], make: Callable[[Any], _T]) -> None:
         self._items, self._make = items, make
@@ -132,7 +132,7 @@ class Bars(NamedTuple):
 
 
 class Waterfall(NamedTuple):
-    """What a total is made of: each part begins where the one before ended; the last bar is the total.
+    """The parts of a total: each begins where the one before ended; the last bar is the total.
 
     A part without a group is a total too: where another one begins, to which the others lead from it.
     """
@@ -266,7 +266,7 @@ class Network(NamedTuple):
     ``slack_ms``, is a figure that is shown, under that key, when the node is clicked.
 
     One unit of `x` is one layer (time goes to the right), one unit of `y` is one row (downwards): a
-    face draws a node as a box a little smaller than one by one, so that nodes at least 1 apart in
+    picture draws a node as a box a little smaller than one by one, so that nodes at least 1 apart in
     `x` or in `y` do not overlap. `path` names the edges that are steps of the critical path; where it
     is empty, the edges between two critical nodes are marked.
     """
@@ -305,11 +305,11 @@ Chart = Bars | Waterfall | Lines | Points | HeatMap | Timeline | Bars3D | Networ
 
 
 class Result(NamedTuple):
-    """What one run of an option found.
+    """The result of one run of an option.
 
-    `headline` is the answer in one sentence and is shown first; where there is none, `title` heads what is
-    shown. `document` is the JSON answer with the keys that INTERFACE promises (without ``option``,
-    ``headline`` and ``repairs``, which the face adds). The first table is the one that CSV carries.
+    `headline` is the answer in one sentence and is shown first; without one, `title` is the heading.
+    `document` is the JSON answer with the keys documented in docs/options/*.md (without ``option``,
+    ``headline`` and ``repairs``, which report/json.py adds). The first table is the one that CSV carries.
     """
 
     option: str

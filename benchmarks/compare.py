@@ -78,7 +78,7 @@ def _job(rng: np.random.Generator) -> tuple[list[str], NDArray[np.int8], Float64
 
 
 def _steps(rng: np.random.Generator, mean: Float64) -> Float64:
-    """Return what each operation took in each step (m, k), ns."""
+    """Return the duration of each operation in each step (m, k), ns."""
     return np.asarray(mean[:, None] * rng.normal(1.0, _SPREAD, (len(mean), _STEPS)).clip(0.1), np.float64)
 
 

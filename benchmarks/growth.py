@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.measure import REPO, Cost, python, run
 
-#: Of so many ranks a rank's cost is the yardstick.
+#: At this number of ranks a rank's cost is the yardstick.
 _YARDSTICK = 64
 _COMMANDS = {
     "statistic": ["--option", "statistic", "--path", "{job}"],
@@ -41,7 +41,7 @@ def subset(job: Path, n_ranks: int, scratch: Path) -> Path:
 
 
 def measured(option: str, job: Path, scratch: Path, repeat: int) -> Cost:
-    """Return what one command costs: the process that takes most memory counts for that."""
+    """Return the cost of one command; its memory is that of its largest process."""
     words = [word.format(job=job, scratch=scratch) for word in _COMMANDS[option]]
     return run([python(), str(REPO / "analyze.py"), *words], repeat=repeat)
 

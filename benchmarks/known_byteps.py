@@ -46,7 +46,7 @@ class BytePSJob:
     rate : of a node's link
     message, per_byte : what a message costs each thread that handles it
     spread : of computation, a standard deviation as a share, from step to step
-    servers : each has one of so many `shares` of the keys, and the last one the rest of them, too
+    servers : each has one of the `shares` of the keys, and the last one the rest of them, too
     adding : what each byte costs a server beside that
     busy, far : (servers,) how much longer each server takes for a message, and its network for the bytes
     """

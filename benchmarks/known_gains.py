@@ -1,4 +1,4 @@
-"""What `diagnose` says a slow worker, or server, costs, against a simulated BytePS cluster without that.
+"""The cost of a slow worker or server by `diagnose`, against a simulated BytePS cluster without it.
 
     python3 -m benchmarks.known_gains [JOBS]
 
@@ -59,7 +59,7 @@ class Claim:
 
 
 def claim(seed: int) -> Claim:
-    """Return what `diagnose` claims of a random job of which one worker is slow."""
+    """Return the gain that `diagnose` claims for a random job with one slow worker."""
     draw = np.random.default_rng(10_000 + seed)
     even = random_job(seed)
     which, factor = int(draw.integers(len(even.slow))), float(draw.uniform(*_FACTORS))
@@ -71,7 +71,7 @@ def claim(seed: int) -> Claim:
 
 
 def server_claim(seed: int, what: str) -> Claim:
-    """Return what is claimed of a random job of 2 to 4 servers, one of which has slow "threads" or "network".
+    """Return the gain claimed for a random job of 2 to 4 servers, one with slow "threads" or "network".
 
     With any other `what` none is slow. One may have up to three times as many keys as the others. The threads
     of servers take 0.3 to 1.5 times as long for a byte as the network: of all jobs whose threads are slow,

@@ -29,7 +29,7 @@ _CALLED = {"gather": "_allgather_base", "scatter": "_reduce_scatter_base", "norm
 
 
 class Op(NamedTuple):
-    """What one rank does once in a step: `kind` as in `_USUAL`, or the receiving of a send."""
+    """One operation of a rank in a step: `kind` as in `_USUAL`, or the receiving of a send."""
 
     replica: int
     stage: int
@@ -140,7 +140,7 @@ class Pipelines:
         return step
 
     def _order(self, stage: int) -> list[tuple[str, int]]:
-        """Return what a stage computes, one after the other, as (kind, micro-batch)."""
+        """Return the computations of a stage in their order, as (kind, micro-batch)."""
         ahead = min(self.stages - 1 - stage, self.micro_batches)
         order = [("F", i) for i in range(ahead)]
         for i in range(self.micro_batches):

@@ -1,4 +1,4 @@
-"""What the benchmarks share: running a command for its time, CPU time and peak memory."""
+"""Shared by the benchmarks: running a command for its time, CPU time and peak memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one command took, its child processes included."""
+    """The cost of one command, its child processes included."""
 
     wall_s: float
     cpu_s: float

@@ -74,7 +74,7 @@ new MutationObserver(() => { window.builtAt ??= performance.now(); })
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a browser made of a page."""
+    """A page as a browser drew it: its times and sizes."""
 
     paint_ms: float
     built_ms: float

@@ -45,7 +45,7 @@ _SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a generated job is: how many ranks, and which of them computes longer by which share."""
+    """A job to generate: how many ranks, and which of them computes longer by which share."""
 
     n_ranks: int
     kind: str
@@ -207,7 +207,7 @@ def _host_steps(job: Job) -> Iterator[list[_Part]]:
 
 
 class _Devices:
-    """What hosts and devices do in one step; a host runs ahead of its device and waits for it at the end."""
+    """The work of hosts and devices in a step; a host runs ahead of its device and waits at the end."""
 
     def __init__(self, job: Job, begin: Times, numbers: Iterator[int]) -> None:
         self.n, self.numbers, self.parts = job.n_ranks, numbers, list[_Part]()

@@ -99,7 +99,7 @@ def _cluster(is_wanted: bool) -> Iterator[str]:
 
 
 def _answer(command: str, job: Path, way: str, address: str) -> Answer:
-    """Return what a command answers in one of the ways; its files are in the working directory."""
+    """Return the answer of a command in one of the ways; its files are in the working directory."""
     os.environ["ANALYZE_NATIVE"] = "0" if way == "python" else "1"
     for file in Path().iterdir():
         file.unlink()

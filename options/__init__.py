@@ -32,7 +32,7 @@ MODULES = {
 
 
 class Option(Protocol):
-    """What a module of this package offers."""
+    """The names that each module of this package defines."""
 
     HELP: str  # one line
     EXAMPLE: str  # one command
@@ -54,7 +54,7 @@ def load(name: str) -> Option:
 
 
 def check_variant(args: Namespace, *variants: str) -> None:
-    """Refuse (`UsageError`) a `--sub_option` that is none of the option's `variants`."""
+    """Refuse (`UsageError`) a `--sub_option` other than the option's `variants`."""
     if args.sub_option not in (None, *variants):
         has = f"the variants {', '.join(variants)}" if variants else "no variants"
         raise UsageError(f"--sub_option {args.sub_option}: {args.option} has {has}")

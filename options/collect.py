@@ -139,7 +139,7 @@ def _counts(trace: Trace) -> dict[str, int]:
 
 
 def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
-    """Return what to call each GPU: by worker and local rank where these differ, else by its path."""
+    """Return a name for each GPU: its worker and local rank where these differ, else its path."""
     from trace_utils import Source
 
     names = {gpu.path: Source(gpu.path, gpu.worker, gpu.rank).prefix.rstrip(".") for gpu in gpus}
@@ -148,7 +148,7 @@ def _names(gpus: Sequence[GpuDir]) -> dict[Path, str]:
 
 
 def _one_source(args: Namespace, variant: str) -> Result:
-    """Return what the captures, or the logs of the servers, under one path hold."""
+    """Return the transfers in the captures, or in the logs of the servers, under one path."""
     from collector.gpu.iteration_times import time_result
     from collector.network import network_tables
 

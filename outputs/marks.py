@@ -40,7 +40,7 @@ def is_marked(path: Path) -> bool:
 
 
 def is_digest(path: Path) -> bool:
-    """Whether the file `path`, packed or not, is a job's digest; False for what is no file."""
+    """Whether the file `path`, packed or not, is a job's digest; False for anything that is not a file."""
     try:
         with open(path, "rb") as file:
             return _head(file).startswith(DIGEST_START)

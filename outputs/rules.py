@@ -23,7 +23,7 @@ def guard(args: Namespace, is_input: Callable[[Path, Sequence[Path]], bool]) -> 
     """Return the check of a file that is about to be replaced: no input, and written by this program.
 
     `is_input` tells whether an option may read a file, given the paths of its command. With `--force` any
-    file that is no input may be replaced.
+    file that is not an input may be replaced.
     """
 
     def check(path: Path) -> None:

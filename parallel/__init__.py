@@ -48,7 +48,7 @@ class Engine(Protocol):
     def map(
         self, work: Work[_T], parts: Sequence[FilePart], jobs: int | None, on_read: OnRead
     ) -> Iterator[_T]:
-        """Yield what `work` makes of each part, in their order; at most `jobs` at a time."""
+        """Yield the result of `work` for each part, in their order; at most `jobs` at a time."""
 
 
 _spare_cores: ContextVar[int] = ContextVar("spare_cores", default=1)
@@ -73,7 +73,7 @@ def map_files(
     on_read: OnRead = int,
     in_threads: bool = False,
 ) -> Iterator[_T]:
-    """Yield what `work` makes of each of some parts of files, in their order, wherever that is done.
+    """Yield the result of `work` for each part of a file, in their order, wherever it is computed.
 
     Work that a user can mend the failure of returns its error: what it raises ends all of it. In this
     process, if there is little to read; else in `jobs` processes (None: as many as this one may use
@@ -138,7 +138,7 @@ def _being(variable: ContextVar[_T], value: _T) -> Iterator[None]:
 
 
 def at_once(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Return what each function returns; in threads where cores are spare.
+    """Return the result of each function; in threads where cores are spare.
 
     They are functions that leave the interpreter to others for most of their time, as numpy does.
     """

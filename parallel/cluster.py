@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 def checked_address(given: str) -> str:
-    """Return the address meant by `--cluster`; "" means the environment's. UsageError where it is none."""
+    """Return the address meant by `--cluster`; "" means the environment's. UsageError for anything else."""
     address = given or os.environ.get(VARIABLE, "")
     if not address:
         raise UsageError(f"--cluster: needs an address, because {VARIABLE} is not set")
@@ -91,7 +91,7 @@ class Cluster:
         jobs: int | None,
         on_read: OnRead,
     ) -> Iterator[_T]:
-        """Yield what `work` makes of each part, in their order; at most `jobs` at a time.
+        """Yield the result of `work` for each part, in their order; at most `jobs` at a time.
 
         A task whose worker is killed is done again by another one. Raises AnalyzeError where a worker does
         not see the files or runs other code, where tasks kill their workers, and where no worker is left.
@@ -189,7 +189,7 @@ def code() -> str:
 
 
 def _run_on_worker() -> Callable[..., tuple[str, Any]]:
-    """Return what workers run: a function without a module, sent as it is, since they know no module of ours.
+    """Return the function that workers run; it is sent by value, since they cannot import our modules.
 
     It returns why the worker cannot do a task, or "", and the task's result.
     """

@@ -16,7 +16,7 @@ _SCALED_FROM = 10_000
 
 
 class Bar:
-    """What long work tells its progress to: this one shows nothing."""
+    """A progress bar; this one shows nothing."""
 
     def update(self, n: float = 1) -> object:
         """Count `n` more units as done."""
@@ -92,7 +92,7 @@ def erase(handle: int) -> None:
 
 
 def _shown_bar() -> str:
-    """Return the bar that is shown as it is now; "" where there is none, or it ends at this very moment."""
+    """Return the bar that is shown as it is now; "" without a bar, or if it ends at this very moment."""
     with contextlib.suppress(Exception):
         return str(next(iter(sys.modules["tqdm"].tqdm._instances), ""))
     return ""

@@ -1,6 +1,6 @@
-"""Faces: how a result is shown, one module per face.
+"""Output formats of a `Result`: text, HTML, CSV, JSON, XLSX; one module each.
 
-A face of standard output has ``write(result, stream, args)``; a face in a file has
+A format of standard output has ``write(result, stream, args)``; a format of files has
 ``write(result, path)``. To add one: write its module and name it here.
 """
 
@@ -42,7 +42,7 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
 
     Parameters
     ----------
-    outputs : what was prepared so far, within its block; the faces that were asked for are added
+    outputs : what was prepared so far, within its block; the formats that were asked for are added
 
     Raises
     ------
@@ -60,7 +60,7 @@ def show(result: Result, args: Namespace, outputs: Outputs | None = None) -> Non
     failed = _write_files(result, args, outputs)
     try:
         _print(result, args)
-    except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is no failure
+    except BrokenPipeError:  # whoever reads our output (`… | head`) has enough: that is not a failure
         _abandon(sys.stdout)
     if failed is not None:
         raise failed

@@ -62,7 +62,7 @@ def bars(chart: Bars, width: int) -> Spec:
         size: Spec = {"width": room_beside(width, chart.x), "height": {"step": 9 + 9 * beside}}
     else:
         named, measured, names_title, title = "x", "y", chart.x_label, chart.y_label
-        few = 40 + _WIDEST_BAR * len(chart.x)  # a few bars are no walls
+        few = 40 + _WIDEST_BAR * len(chart.x)  # a few bars must not be as broad as walls
         size = {"width": min(width, few), "height": HEIGHT}
         room = min(width, few)
     encoding = {
@@ -122,7 +122,7 @@ def _with_bounds(
 
 
 def waterfall(chart: Waterfall, width: int) -> Spec:
-    """Return what parts add up to."""
+    """Return a waterfall: parts that add up to a total."""
     groups = list(dict.fromkeys(group for *_, group in chart.parts if group))
     names = [*(name for name, *_ in chart.parts), chart.total]
     number = {**{group: i for i, group in enumerate(groups)}, "": len(groups)}

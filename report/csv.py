@@ -1,4 +1,4 @@
-"""The face for spreadsheets and shell tools: the first table as comma-separated values."""
+"""CSV for spreadsheets and shell tools: the first table as comma-separated values."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def write(result: Result, path: Path) -> None:
     Raises
     ------
     OutputError
-        There is no graph in the result, or the file cannot be written.
+        The result has no graph, or the file cannot be written.
     """
     chart = next((chart for chart in result.charts if isinstance(chart, Network)), None)
     if chart is None:

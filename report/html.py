@@ -1,4 +1,4 @@
-"""The face for browsers: one page that holds all it needs and asks no network for anything."""
+"""HTML for browsers: one page that holds all it needs and asks no network for anything."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def write(result: Result, path: Path) -> None:
 
 
 def _document(result: Result) -> dict[str, Any]:
-    """Return what the page's script shows."""
+    """Return the data of the page's script."""
     keys = _Numbered()
     tables = [_table(table, keys) for table in _fitting(result.tables)]
     scripted = _scripted(result)
@@ -136,7 +136,7 @@ def _fitting(tables: Sequence[Table]) -> list[Table]:
 
 
 def _table(table: Table, keys: dict[str, int]) -> dict[str, Any]:
-    """Return what the script shows of a table; `keys` of what it is about are numbers from here on."""
+    """Return a table as the script reads it; `keys` of its subjects are numbers from here on."""
     kept = ("title", "kind", "digits", "floor", "scale")
     return {
         "name": table.name,
@@ -165,7 +165,7 @@ def _scripted(result: Result) -> tuple[type, ...]:
 
 
 def _payload(chart: Chart, keys: Mapping[str, int], scripted: tuple[type, ...]) -> dict[str, Any]:
-    """Return what the script that draws this kind of chart reads; texts that recur are numbers of a list."""
+    """Return a chart as its script reads it; repeated texts are indices into a list."""
     if not isinstance(chart, scripted):
         is_small = isinstance(chart, Bars | HeatMap | Waterfall) and chart.is_small
         drawn = plot.svg(chart, _SMALL if is_small else WIDTH)

@@ -1,4 +1,4 @@
-"""The face for scripts: one JSON document with the keys that the options promise."""
+"""JSON for scripts: one document with the keys that the options promise."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def encode(document: Any, indent: int = 0) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Return what stands for an object that JSON does not know: numpy's scalars and arrays, paths."""
+    """Return the JSON value of an object that JSON does not know: numpy's scalars and arrays, paths."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "__fspath__"):

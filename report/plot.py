@@ -63,7 +63,7 @@ def write(result: Result, path: Path) -> None:
     Raises
     ------
     UsageError
-        The suffix is none of these, or there is no chart.
+        Another suffix, or no chart.
     OutputError
         The file cannot be written.
     AnalyzeError
@@ -101,7 +101,7 @@ def svg(chart: Chart, width: int = WIDTH) -> str:
 
 
 def specification(chart: Chart, width: int = WIDTH) -> Spec:
-    """Return the Vega-Lite specification of a chart that is no `Network`, its texts fit to be drawn.
+    """Return the Vega-Lite specification of a chart that is not a `Network`, its texts fit to be drawn.
 
     Names occur only as data and are looked up by number, so that equal ones stay apart and none is read
     as an expression.

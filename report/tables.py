@@ -1,4 +1,4 @@
-"""What the faces share about tables: a cell as text, and the width that a text takes."""
+"""Tables in all output formats: a cell as text, and the width that a text takes."""
 
 from __future__ import annotations
 

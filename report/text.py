@@ -1,4 +1,4 @@
-"""The face for people at a terminal: figures, tables that fit the width, and notes."""
+"""Text for people at a terminal: figures, tables that fit the width, and notes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def write(result: Result, stream: TextIO, args: Namespace) -> None:
 
     On a terminal (or where COLUMNS says how wide one is) tables are fitted to its width; a file or
     pipe gets every name in full. The headline comes first, on a terminal bold, and changes that are
-    certain are red (more) or green there. Of each table come 20 rows, the first or those that weigh
-    most, in their order; more with `--full` or a larger `--head`. `--pretty` leaves out the title
+    certain are red (more) or green there. Of each table come 20 rows, the first or the
+    largest, in their order; more with `--full` or a larger `--head`. `--pretty` leaves out the title
     and the commentary.
     """
     width = _width(stream)
@@ -127,7 +127,7 @@ def _table(
     if headed or not table.rows:
         yield printable(table.title)
     if not table.rows:
-        yield "  nothing"
+        yield "  (no rows)"
     else:
         rows = _shown(table, n_rows)
         parts, left_out = _laid_out(table.columns, rows, _ONE_LINE), list[_Part]()
@@ -138,8 +138,8 @@ def _table(
             parts, left_out = _fitted(parts, width)
         yield from _lines(parts, _colours(table, rows) if colour else {})
         if len(rows) < len(table.rows):
-            which = "" if table.weights is None else f"the {len(rows)} that weigh most are shown; "
-            yield f"{which}{len(table.rows) - len(rows):,} more rows with --full"
+            which = f"first {len(rows)}" if table.weights is None else f"{len(rows)} largest"
+            yield f"the {which} of {len(table.rows):,} rows; --full shows all"
         if left_out:
             names = ", ".join(part.column.title for part in left_out)
             yield from _wrapped([f"Hidden to fit the terminal: {names}."], width)
@@ -235,7 +235,7 @@ def _even_share(widths: Sequence[int], room: int) -> int:
 
 
 def _colours(table: Table, rows: Sequence[Sequence[Cell]]) -> dict[str, list[str]]:
-    """Return what colours the cells of each column of changes, by its key: those of certain rows."""
+    """Return the colours of each column of changes, by its key; only rows that are certain have one."""
     certain = table.certain_at
     is_certain = [certain is None or row[certain] is True for row in rows]
     return {

@@ -154,7 +154,7 @@ def _flag_layers(
 ) -> list[Spec]:
     """Return the path as a strip in a row of its own, and above it the names of its longest stretches.
 
-    `ms_at` tells what lies so many pixels from the left, and `at` is how marks are placed.
+    `ms_at` gives the time at a number of pixels from the left, and `at` is how marks are placed.
     """
     if not named:
         return []

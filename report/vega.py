@@ -152,7 +152,7 @@ def described(places: Sequence[str], value: float | None) -> str:
 
 
 def rounded(value: float, digits: int = 4) -> str:
-    """Return a number of so many significant digits; those before the decimal point are never left out."""
+    """Return a number with `digits` significant digits; those before the decimal point are never left out."""
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:,.{digits}g}"
 
 

@@ -1,4 +1,4 @@
-"""The face for spreadsheet programs: a workbook with a summary, charts, and a sheet for each table."""
+"""XLSX for spreadsheet programs: a workbook with a summary, charts, and a sheet for each table."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from traces.gpu_folders import GpuDir
 
 
 class GpuReport(Struct, frozen=True):
-    """What became of one GPU directory; without new files it failed."""
+    """The outcome for one GPU directory; without new files it failed."""
 
     new: Mapping[Path, Path]  # files that it is to get, the final trace first: where their content is now
     events: Mapping[str, int]  # per category

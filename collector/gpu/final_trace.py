@@ -56,7 +56,7 @@ class Collected(Struct, frozen=True):
         return b'{"traceEvents":[\n' + lines + b"\n]" + rest + b"}\n"
 
     def files(self) -> dict[Path, bytes]:
-        """Return what the directory is to get: the final trace, and the DAG where there is none."""
+        """Return the new files of the directory: the final trace, and the DAG if it lacks one."""
         files = {self.path: self.encode()}
         if self.new_dag is not None:
             files[self.gpu.path / _DAG] = format_gml(self.new_dag.to_gml()).encode("ascii")
@@ -229,7 +229,7 @@ class _Gathering(Struct):
         self.warnings.append(f"{path}: {what}")
 
     def _tried(self, path: Path, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns; None, and its error as a warning, where the file is unusable."""
+        """Return the result of `read`; None, and its error as a warning, where the file is unusable."""
         try:
             return read()
         except AnalyzeError as error:

@@ -59,7 +59,7 @@ class Iterations(Struct, frozen=True):
 
 
 class Gpu(Struct, frozen=True):
-    """What is shown of one GPU (or of one rank's trace); the job as a whole has no files."""
+    """One GPU (or one rank's trace) with its steps; the job as a whole has no files."""
 
     name: str
     path: Path | None
@@ -99,7 +99,7 @@ def time_result(
     notes: Sequence[str] = (),
     commentary: Sequence[str] = (),
 ) -> Result:
-    """Return what `--option collect` says of the GPUs; `title` goes before the paths."""
+    """Return the result of `--option collect` for the GPUs; `title` goes before the paths."""
     ranks = [gpu.times.steps for gpu in gpus if gpu.times.steps]
     of_job = (_together(ranks) if ranks else []) or [step for rank in ranks for step in rank]
     fw_bw = ms_of(_mean(step.fw_bw_ns for step in of_job))

@@ -128,7 +128,7 @@ def _updates(profile: Trace, chosen: _Chosen, nodes: Sequence[str | None], input
     bounds = [*marks, len(names)]
     if marks[0] > 0:  # the profile begins within a step
         bounds.insert(0, 0)
-    named = zip(nodes, profile.names, strict=True)  # the candidates are no operations of the DAG
+    named = zip(nodes, profile.names, strict=True)  # the candidates are not in the DAG
     counted = np.array([node is None and name not in _HOUSEKEEPING for node, name in named])
     here = np.array([track.pid == chosen.process for track in profile.tracks])
     candidates = _by_start(profile, np.flatnonzero(counted[profile.name_id] & here[profile.track_id]))

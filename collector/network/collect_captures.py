@@ -69,7 +69,7 @@ class TensorBytes(Struct, frozen=True):
 
 
 class Captured(Struct, frozen=True):
-    """What the captures of a job tell."""
+    """The contents of a job's captures."""
 
     captures: Sequence[Traffic]
     links: Sequence[Link]
@@ -151,7 +151,7 @@ def _read(path: Path, on_bytes: Callable[[int], object] = lambda n: None) -> Tra
 
 
 def _lacks(traffic: Traffic) -> Iterator[str]:
-    """Yield what a capture lacks, a phrase each."""
+    """Yield a phrase for each thing that a capture lacks."""
     capture = traffic.capture
     if capture.damage:
         yield capture.damage

@@ -1,4 +1,4 @@
-"""What captures and logs of servers that lie beside a job tell of its transfers."""
+"""Transfers of a job according to the captures and server logs beside it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SERVER = re.compile(r"server_(\d{1,3})")
 
 
 class NetworkEvidence(Struct):
-    """What captures and logs of servers tell of a job of BytePS.
+    """Transfers of a BytePS job according to captures and server logs.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class NetworkEvidence(Struct):
 def read_evidence(
     paths: Sequence[Path], *, jobs: int | None = None, progress: bool | None = None
 ) -> NetworkEvidence:
-    """Return what lies beside the jobs at `paths`; nothing where these are not of BytePS."""
+    """Return the evidence beside the jobs at `paths`; nothing where these are not of BytePS."""
     found = NetworkEvidence()
     for path in paths:
         if not path.is_dir() or all(gpu.file("comm.json") is None for gpu in find_gpus(path)):

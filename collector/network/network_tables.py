@@ -1,4 +1,4 @@
-"""What captures and server logs hold, as tables, charts and a document: a part of `--option collect`."""
+"""Captures and server logs as tables, charts and a document: a part of `--option collect`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def server(root: Path, *, progress: bool | None, output: Path | None = None) -> 
 
 
 def all_there_is(root: Path, *, jobs: int | None, progress: bool | None) -> Iterator[Result]:
-    """Yield what captures and server logs hold where `root` has any, or why captures could not be used."""
+    """Yield a result for the captures and the server logs under `root`, or why captures could not be used."""
     from collector.network.partition_keys import files_below
     from collector.network.pcap import is_capture
 

@@ -40,7 +40,7 @@ _MOST_DEPTH = 4  # directories below the job root in which logs and captures are
 
 
 class Tensor(Struct):
-    """What is known of one declared tensor."""
+    """One declared tensor."""
 
     name: str
     total_bytes: int | None = None
@@ -48,7 +48,7 @@ class Tensor(Struct):
 
 
 class Keys(Struct):
-    """What is known of a job's keys."""
+    """The keys of a job: tensors, their partitions and servers."""
 
     tensors: dict[int, Tensor] = field(default_factory=dict)  # by declared key
     servers: dict[int, int] = field(default_factory=dict)  # ranks by partition key
@@ -91,7 +91,7 @@ class Keys(Struct):
 
 
 def read_keys(root: Path, repairs: Repairs) -> Keys:
-    """Return what the files under `root` say about keys; files that cannot be used go to `repairs`."""
+    """Return the keys that the files under `root` declare; files that cannot be used go to `repairs`."""
     keys = Keys()
     for path in text_files(root):
         with attempt(path, repairs):

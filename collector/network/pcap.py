@@ -37,7 +37,7 @@ Packet = tuple[int, int, bytes, int, int, int]
 
 
 class Capture(Struct):
-    """What was met while a capture was read."""
+    """Counts and damage of a capture, filled while it is read."""
 
     path: Path
     n_packets: int = 0

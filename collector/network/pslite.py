@@ -29,7 +29,7 @@ class Node(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """What is needed of a message's header."""
+    """The fields of a message's header that are used."""
 
     request: bool
     push: bool
@@ -67,7 +67,7 @@ def key_base(rank: int, n_servers: int) -> int:
 
 
 def read_header(message: Message) -> Header | None:
-    """Return what a ZMTP message says; None if it is not one of ps-lite's."""
+    """Return the header of a ZMTP message; None if it is not one of ps-lite's."""
     frames = message.frames
     sender = identity(frames[0]) if len(frames) > 1 else None
     at = 0 if sender is None else 1

@@ -35,7 +35,7 @@ _HEADER = re.compile(rb"\s*role\s*=\s*(\w+)\s*,.*?\bid\s*=\s*(\d{1,9})")
 
 
 class Row(NamedTuple):
-    """What happened to which key from when to when; an instant has no end."""
+    """One interval of work on a key; an instant has no end."""
 
     name: str
     start_ns: int
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Second(Struct):
-    """What a log with a clock of one second has for one second of the day."""
+    """The events of one second of the day, in a log whose clock has a resolution of one second."""
 
     n: int = 0
     n_bytes: int = 0
@@ -78,7 +78,7 @@ class Log(Struct):
 
 
 def read_log(lines: Iterable[bytes]) -> Log:
-    """Return what the lines of one file say; lines of other kinds are counted."""
+    """Return the rows of one file; lines of other kinds are counted."""
     log = Log()
     reader = _Reader(log)
     for line in lines:

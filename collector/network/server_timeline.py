@@ -52,7 +52,7 @@ class ServerKey(Struct, frozen=True):
 
 
 class Served(Struct, frozen=True):
-    """What the logs of a job's servers tell; `profiles` are those of the former server."""
+    """The logs of a job's servers; `profiles` are those of the former server."""
 
     logs: Sequence[Log]
     profiles: Sequence[tuple[Path, Trace]]
@@ -223,7 +223,7 @@ def _is_key(key: int, rank: int, keys: Keys) -> bool:
 
 
 def _by_second(log: Log, profile_ns: int | None, near_ns: int) -> dict[str, list[Slice]]:
-    """Return what a log with a clock of one second has, a slice for each second."""
+    """Return a slice for each second of a log whose clock has a resolution of one second."""
     seconds = log.seconds
     if not seconds:
         return {}

@@ -27,7 +27,7 @@ class Receiver(Protocol):
     """Takes the bytes of one direction."""
 
     skip: int  # this many bytes more need not be shown
-    wanted: bool  # False: this is no traffic of interest, nothing more needs to be shown
+    wanted: bool  # False: this is not traffic of interest, nothing more needs to be shown
     from_start: bool  # whether the first byte that comes is the first of the connection
     trip_ns: int | None  # how long a packet took from the place of the capture to the sender and back
 
@@ -42,7 +42,7 @@ class Receiver(Protocol):
 
 
 class Counts(Struct):
-    """What reassembly had to mend, over all streams of interest."""
+    """Repairs of the reassembly, over all streams of interest."""
 
     retransmitted_bytes: int = 0
     lost_bytes: int = 0

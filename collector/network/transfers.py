@@ -1,4 +1,4 @@
-"""What one packet capture holds: the PUSH and PULL transfers of ps-lite, request with response."""
+"""The PUSH and PULL transfers of ps-lite in one packet capture, request with response."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Transfers(Struct, frozen=True):
 
 
 class Traffic(Struct, frozen=True):
-    """What a capture holds of ps-lite."""
+    """The ps-lite traffic in a capture."""
 
     capture: Capture
     transfers: Transfers
@@ -164,7 +164,7 @@ class _Matcher:
         waiting[number] = half
 
     def _take(self, link: _Link, number: _Number, request: bool) -> _Half | None:
-        """Return what belongs to `number`: of this connection, or of the one that only goes the other way."""
+        """Return the other half of `number`: on this connection, or on the one of the other direction."""
         if number in link.open[request]:
             return link.open[request].pop(number)
         if len(link.kinds) == 2:

@@ -157,13 +157,13 @@ def test_a_detail_table_is_not_printed() -> None:
 
 
 def test_an_empty_table_says_so() -> None:
-    assert shown(table_of(NAME, rows=[])) == "T\n  nothing\n"
+    assert shown(table_of(NAME, rows=[])) == "T\n  (no rows)\n"
 
 
 @pytest.mark.parametrize(
     ("full", "head", "n_shown", "rest"),
-    [(False, None, 20, "5 more rows with --full"), (True, None, 25, ""), (False, 23, 23, "2 more rows with"),
-     (False, 3, 20, "5 more rows with --full")],
+    [(False, None, 20, "the first 20 of 25 rows; --full shows all"), (True, None, 25, ""),
+     (False, 23, 23, "the first 23 of 25 rows"), (False, 3, 20, "the first 20 of 25 rows")],
 )  # fmt: skip
 def test_a_table_shows_20_rows_and_counts_the_rest(
     full: bool, head: int | None, n_shown: int, rest: str
@@ -180,12 +180,12 @@ def test_of_many_rows_the_heaviest_are_shown_in_their_order() -> None:
     result = Result("o", "", {}, (Table("t", "T", (NAME,), rows, weights=lambda: weights),))
     lines = shown(result).splitlines()
     assert [line for line in lines if line[0] == "a"] == ["a0", *(f"a{i}" for i in range(6, 25))]
-    assert lines[-1] == "the 20 that weigh most are shown; 5 more rows with --full"
+    assert lines[-1] == "the 20 largest of 25 rows; --full shows all"
     assert shown(result, full=True) == shown(table_of(NAME, rows=[*rows]), full=True)
 
 
 def test_a_table_of_20_rows_is_whole() -> None:
-    assert "more rows" not in shown(table_of(NAME, rows=[("a",)] * 20))
+    assert "--full" not in shown(table_of(NAME, rows=[("a",)] * 20))
 
 
 def test_what_is_below_the_floor_of_its_column_is_said_to_be_that() -> None:
