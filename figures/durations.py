@@ -11,10 +11,12 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+import dialects
 from arrays import Int32, Int64
 from arrays.intervals import union_length
+from arrays.numbering import numbered
 from formats.columns import Trace
-from opname import OpName, with_key
+from opname import OpName
 
 _BLOCK = 4096  # statistics that are made at a time
 
@@ -146,15 +148,32 @@ NO_DURATIONS = Durations((), np.empty(0, np.int64), np.zeros(1, np.int64))
 
 
 def durations(trace: Trace) -> Durations:
-    """Return the durations of every operation of a trace.
+    """Return the durations of every operation of a trace."""
+    op, operations = operations_of_slices(trace)
+    return _sorted(op, trace.dur_ns, operations) if operations else NO_DURATIONS
 
-    An operation is a distinct (name, category); a BytePS sub-task's name carries its partition key,
-    which its track holds.
+
+def operations_of_slices(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
+    """Return each slice's operation (n,), numbered by first appearance, and their (name, category).
+
+    An operation is a distinct (name, category). The name of a BytePS sub-task has its partition, which the
+    track may hold; a category that is not recorded is the kind of operation that the name tells.
     """
     if len(trace) == 0:
-        return NO_DURATIONS
-    op, operations = _operations(trace)
-    return _sorted(op, trace.dur_ns, operations)
+        return np.empty(0, np.int32), []
+    system = dialects.of(trace)
+    staged = np.array([system.names_by_track and _lacks_key(name) for name in trace.names], np.bool_)
+    cat_id, cats = _categories(trace)
+    parts = [(trace.name_id, len(trace.names)), (cat_id, len(cats))]
+    if staged.any():
+        parts.append((np.where(staged[trace.name_id], trace.track_id + 1, 0), len(trace.tracks) + 1))
+    op, first = _dense(_code(*parts))
+    names = [trace.names[i] for i in trace.name_id[first].tolist()]
+    for i in np.flatnonzero(staged[trace.name_id[first]]).tolist():
+        names[i] = system.operation(names[i], trace.tracks[trace.track_id[first[i]]].tid)
+    pairs = zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True)
+    distinct, place = numbered(pairs)  # one key may be on several tracks
+    return (op if len(distinct) == len(place) else place[op]), distinct
 
 
 def joined(parts: Sequence[Durations]) -> Durations:
@@ -290,26 +309,6 @@ def _sorted(op: Int32, dur: Int64, operations: Sequence[tuple[str, str]]) -> Dur
 
 def _starts(op: Int32, n_ops: int) -> Int64:
     return np.concatenate([[0], np.cumsum(np.bincount(op, minlength=n_ops))])
-
-
-def _operations(trace: Trace) -> tuple[Int32, list[tuple[str, str]]]:
-    """Return each slice's operation (n,), numbered by first appearance, and their (name, category)."""
-    staged = np.array([_lacks_key(name) for name in trace.names], np.bool_)
-    cat_id, cats = _categories(trace)
-    parts = [(trace.name_id, len(trace.names)), (cat_id, len(cats))]
-    if staged.any():
-        parts.append((np.where(staged[trace.name_id], trace.track_id + 1, 0), len(trace.tracks) + 1))
-    op, first = _dense(_code(*parts))
-    names = [trace.names[i] for i in trace.name_id[first].tolist()]
-    if not staged.any():
-        return op, list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True))
-    for i in np.flatnonzero(staged[trace.name_id[first]]).tolist():
-        names[i] = with_key(names[i], trace.tracks[trace.track_id[first[i]]].tid)
-    pairs = list(zip(names, map(cats.__getitem__, cat_id[first].tolist()), strict=True))
-    distinct = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-    if len(distinct) < len(pairs):  # one key on several tracks
-        op = np.array([distinct[pair] for pair in pairs], np.int32)[op]
-    return op, list(distinct)
 
 
 def _categories(trace: Trace) -> tuple[Int32, list[str]]:

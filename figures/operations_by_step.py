@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 import dialects
 from arrays import Float64, Int64
-from arrays.numbering import occurrence_number
+from arrays.numbering import numbered, occurrence_number
 from dialects import Need, Role
 from dialects.steps import Step, Steps
 from dialects.system import STEP_MARK, STEP_MARKS
 from errors import TraceError, counted
+from figures.durations import operations_of_slices
 from figures.time_by_role import NOTHING, first_of, first_roles, time_by_operation
 from formats.columns import Trace
 from opname import OpName
@@ -168,25 +169,15 @@ def check_cells(path: object, m: int, k: int, n_slices: int) -> None:
 
 
 def op_ids(trace: Trace) -> tuple[list[OpKey], Int64]:
-    """Return the operations of a rank, by first appearance, and each slice's among them (n,)."""
-    keys: dict[OpKey, int] = {}
-    n_cats, n_tracks = max(1, len(trace.cats)), max(1, len(trace.tracks))
-    system = dialects.of(trace)
-    track_id = trace.track_id if system.names_by_track else np.zeros_like(trace.track_id)
-    code = (trace.name_id.astype(np.int64) * n_cats + trace.cat_id) * n_tracks + track_id
-    distinct, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    ids = np.empty(len(distinct), np.int64)
-    for at in np.argsort(first).tolist():
-        name_and_cat, track = divmod(int(distinct[at]), n_tracks)
-        name_id, cat_id = divmod(name_and_cat, n_cats)
-        name, cat = trace.names[name_id], trace.cats[cat_id]
-        if system.names_by_track:
-            name = str(OpName.parse(system.operation(name, trace.tracks[track].tid)).bare())
-            cat = cat or OpName.parse(name).cat or ""
-        else:
-            name = folded(name)
-        ids[at] = keys.setdefault(OpKey(name, cat), len(keys))
-    return list(keys), ids[inverse]
+    """Return the operations of a rank as runs can be compared by, and each slice's among them (n,).
+
+    By first appearance; names are without their rank, and without what changes from call to call.
+    """
+    of_slice, pairs = operations_of_slices(trace)
+    is_parsed = dialects.of(trace).names_by_track
+    names = (str(OpName.parse(name).bare()) if is_parsed else folded(name) for name, _ in pairs)
+    keys, number = numbered(map(OpKey, names, (cat for _, cat in pairs)))
+    return keys, number.astype(np.int64)[of_slice]
 
 
 @lru_cache(maxsize=65536)
