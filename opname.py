@@ -69,7 +69,16 @@ def may_be_within(text: str) -> bool:
 
 
 class OpName(NamedTuple):
-    """One operation's name, taken apart; `OpName.parse` and `str` are inverses."""
+    """One operation's name, taken apart; `OpName.parse` and `str` are inverses.
+
+    >>> name = OpName.parse("rank0.Comm.gradient_0.PUSH.26148864")
+    >>> name.label, name.rank, name.queue, name.key
+    ('gradient_0', 0, 'PUSH', 26148864)
+    >>> str(name.main)
+    'rank0.Comm.gradient_0'
+    >>> OpName.parse("aten::add").cat is None
+    True
+    """
 
     cat: str | None
     label: str | None = None  # tensor of a Comm op, layer of a compute op, text of a foreign name

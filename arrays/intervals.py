@@ -8,7 +8,12 @@ from arrays import Int64
 
 
 def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
-    """Return the union of intervals (n,) as disjoint intervals in order; those of no length vanish."""
+    """Return the union of intervals (n,) as disjoint intervals in order; those of no length vanish.
+
+    >>> start, end = union(np.array([0, 2, 9]), np.array([3, 5, 9]))
+    >>> start.tolist(), end.tolist()
+    ([0], [5])
+    """
     order = np.argsort(start_ns, kind="stable")
     start, end = start_ns[order], end_ns[order]
     real = end > start
@@ -23,7 +28,11 @@ def union(start_ns: Int64, end_ns: Int64) -> tuple[Int64, Int64]:
 
 
 def at_once(start_ns: Int64, end_ns: Int64) -> Int64:
-    """Return a number for each interval (n,), from 0 in order of time: the same for those that overlap."""
+    """Return a number for each interval (n,), from 0 in order of time: the same for those that overlap.
+
+    >>> at_once(np.array([7, 0, 2]), np.array([9, 3, 5])).tolist()
+    [1, 0, 0]
+    """
     order = np.argsort(start_ns, kind="stable")
     reach = np.maximum.accumulate(end_ns[order])
     numbers = np.empty(len(order), np.int64)
@@ -37,7 +46,12 @@ def length(intervals: tuple[Int64, Int64]) -> int:
 
 
 def clipped_lengths(intervals: tuple[Int64, Int64], starts: Int64, ends: Int64) -> Int64:
-    """Return how much of disjoint, ordered intervals lies in each [start, end) (k,), nanoseconds."""
+    """Return how much of disjoint, ordered intervals lies in each [start, end) (k,), nanoseconds.
+
+    >>> busy = np.array([0, 10]), np.array([4, 20])
+    >>> clipped_lengths(busy, np.array([0, 3]), np.array([2, 12])).tolist()
+    [2, 3]
+    """
     total = np.concatenate([[0], np.cumsum(intervals[1] - intervals[0])])
     bounds = np.concatenate([starts, ends])
     begun = np.searchsorted(intervals[0], bounds, side="right")
@@ -54,7 +68,12 @@ def clip(intervals: tuple[Int64, Int64], start_ns: int, end_ns: int) -> tuple[In
 
 
 def without(intervals: tuple[Int64, Int64], others: tuple[Int64, Int64]) -> tuple[Int64, Int64]:
-    """Return the parts of `intervals` that lie in none of `others`; both disjoint and in order."""
+    """Return the parts of `intervals` that lie in none of `others`; both disjoint and in order.
+
+    >>> start, end = without((np.array([0]), np.array([10])), (np.array([2, 8]), np.array([4, 12])))
+    >>> start.tolist(), end.tolist()
+    ([0, 4], [2, 8])
+    """
     if len(intervals[0]) == 0 or len(others[0]) == 0:
         return intervals
     first, last = intervals[0][0], intervals[1][-1]

@@ -21,7 +21,11 @@ def median(values: NDArray[np.generic]) -> float:
 
 
 def longest_usual(lengths: NDArray[np.number[Any]]) -> float:
-    """Return beyond what length a step is an outlier, of steps of these lengths (n,); of few none is."""
+    """Return the length beyond which a step is an outlier among steps (n,); infinite for fewer than four.
+
+    >>> longest_usual(np.array([10, 11, 12, 13, 14]))
+    15.0
+    """
     if len(lengths) < FEWEST:
         return math.inf
     middle = median(lengths)

@@ -72,6 +72,13 @@ def _fresh_logging() -> Iterator[None]:
         root.handlers, root.level = handlers, level
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `slow` what reads recorded traces, or starts a browser or a cluster."""
+    for item in items:
+        if {"shared_data", "browser", "two_workers"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker("slow")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep neighbouring tests in one process, which shares what they read; idle processes take some."""

@@ -72,6 +72,7 @@ def test_an_event_that_the_strict_decoder_refuses_keeps_its_members(tmp_path: Pa
 # -- sorting --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,
@@ -95,6 +96,7 @@ def test_a_merge_is_a_stable_sort(
     assert merged == [b"%d.%d" % (number, i) for _, number, i in order]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=60), min_size=1, max_size=3), st.integers(1, 4)
 )
@@ -194,6 +196,7 @@ def test_an_id_is_a_number_or_hexadecimal(value: Any, source: int) -> None:
     assert not isinstance(found, int) or found < 1 << 53
 
 
+@pytest.mark.slow
 @given(_IDS, st.integers(0, 5000), st.integers(0, 5000))
 def test_ids_of_two_sources_differ(value: Any, one: int, other: int) -> None:
     assert (unique_id(value, one) == unique_id(value, other)) == (one == other)
@@ -264,6 +267,7 @@ _ALIKE = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,

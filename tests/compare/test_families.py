@@ -35,6 +35,7 @@ def test_a_thousand_stages_leave_the_p_value_of_a_computation_alone() -> None:
     assert found[0] == pytest.approx(0.01 * 2 * 0.86 / 0.8 / 0.9)
 
 
+@pytest.mark.slow
 def test_a_slower_operation_is_found_and_false_alarms_are_rare() -> None:
     rates = simulated(60, by_family=True)
     alone = simulated(60, by_family=False)

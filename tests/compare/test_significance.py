@@ -40,6 +40,7 @@ def test_steps_without_the_operation_do_not_count() -> None:
     assert (found.mean[0], found.sd[0], found.steps[0]) == (20.0, 10.0, 3)
 
 
+@pytest.mark.slow
 @given(arrays(float, st.integers(FEWEST_STEPS, 7), elements=values, unique=True),
        arrays(float, st.integers(FEWEST_STEPS, 7), elements=values, unique=True))  # fmt: skip
 def test_p_value_and_interval_are_those_of_scipy(a: np.ndarray, b: np.ndarray) -> None:

@@ -93,6 +93,7 @@ def jobs(draw: st.DrawFn) -> list[RankSteps]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(jobs(), st.integers(1, 6), st.sampled_from([1, 16]), st.integers(0, 3))
 def test_random_ranks(ranks: list[RankSteps], together: int, most_paired: int, seed: int) -> None:
@@ -144,6 +145,7 @@ def test_a_long_chain_is_one_edge() -> None:
     assert [column.tolist() for column in found] == [[0], [n - 1], [998]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", recorded.jobs(), ids=lambda path: "/".join(path.parts[-3:]))
 def test_recorded_jobs(path: Path) -> None:
     try:

@@ -42,6 +42,7 @@ def test_a_server_with_one_partition_cannot_be_compared(tmp_path: Path) -> None:
     assert not _named(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("has_slow_threads", "which"), [(True, 0), (False, 2)])
 def test_a_slow_server_of_a_cluster(tmp_path: Path, has_slow_threads: bool, which: int) -> None:
     longer = tuple(2.4 if i == which else 1.0 for i in range(3))
@@ -56,6 +57,7 @@ def test_a_slow_server_of_a_cluster(tmp_path: Path, has_slow_threads: bool, whic
     holds(found, step_ms - float(even.run(8, 14).mean()), near=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("even", [CLUSTER, replace(CLUSTER, shares=6, adding=1 / CLUSTER.rate)])
 def test_no_server_of_a_cluster_is_slow_that_is_not(tmp_path: Path, even: BytePSJob) -> None:
     even.run(8, 14, tmp_path / "job")

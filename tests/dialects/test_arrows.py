@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,6 +124,7 @@ slices_ = st.lists(
 ends_ = st.lists(st.tuples(st.sampled_from("stf"), st.integers(0, 2), st.integers(0, 40)), max_size=4)
 
 
+@pytest.mark.slow
 @given(slices_, st.lists(ends_, max_size=4), st.booleans())
 def test_whatever_the_arrows_a_step_replays_as_recorded_and_its_path_adds_up(
     slices: list[tuple[int, int, int]], arrows: list[list[End]], ranks: bool

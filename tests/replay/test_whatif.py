@@ -585,6 +585,7 @@ def test_where_the_device_is_the_limit_only_kernels_count(shared_data: Path) -> 
     assert abs(slower["change"]) < 0.02
 
 
+@pytest.mark.slow
 def test_where_the_host_is_the_limit_its_operations_count(shared_data: Path) -> None:
     (row,) = predicted(shared_data / "kineto/gpu-hta-rank1of2-memory", "BW=0.5")["whatif"]
     assert -0.38 <= row["change"] <= -0.32

@@ -177,6 +177,7 @@ def test_processes_called_after_ranks_are_ranks(tmp_path: Path, label: str) -> N
 # ---- GPUs without a final trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_gpu_without_a_final_trace_is_what_collect_makes_of_it(tmp_path: Path, packed: bool) -> None:
     raw = tmp_path / "raw"

@@ -91,6 +91,7 @@ def test_a_link_layer_that_only_scapy_knows(tmp_path: Path) -> None:
     assert [payload(s) for s in segments] == [PAYLOAD]
 
 
+@pytest.mark.slow
 def test_a_link_layer_that_nobody_knows_is_named(tmp_path: Path) -> None:
     header = b"".join(pcap([]))[:20] + struct.pack("<I", 147)
     segments, capture = read(tmp_path, [header, struct.pack("<IIII", 1, 0, 4, 4) + b"abcd"])
@@ -144,6 +145,7 @@ def test_what_is_no_capture_is_refused_in_a_line(tmp_path: Path, content: bytes,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [pcap, pcapng])
 def test_a_capture_cut_at_any_byte_gives_the_packets_before(tmp_path: Path, form: Form) -> None:
     pieces = list(form([packet(b"%d" % i) for i in range(4)]))
@@ -183,6 +185,7 @@ def test_an_impossible_length_ends_the_reading(tmp_path: Path) -> None:
     assert capture.damage.startswith("damaged at byte 117")
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=400))
 @settings(max_examples=50, deadline=None)
 def test_any_bytes_behind_a_header_do_no_harm(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:

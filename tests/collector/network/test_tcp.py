@@ -203,6 +203,7 @@ def test_many_connections_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch)
     assert all_streams.n_connections == 5_000
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200, deadline=None)
 def test_any_order_with_overlaps_and_repeats_gives_the_stream(data: st.DataObject) -> None:
